@@ -94,16 +94,23 @@ def subprocess_env(transactional_db: None) -> dict[str, str]:
 @pytest.fixture
 def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
     """Turns that take all that is there: how much fits into one does not depend on how quick this machine is."""
-    from temporalex_django.engine import executors, turn
+    from temporalex_django.engine.scheduling import policy
     from temporalex_django.operations.runs import update
-    from temporalex_django.workers import loop, turn_runner
 
-    for limit in ("_BUDGET", "SHARE", "_LATE"):
-        monkeypatch.setattr(turn, limit, 60.0)
-    monkeypatch.setattr(executors, "_IN_A_TURN", 60.0)
+    for limit in ("TURN_SECONDS", "RUN_SECONDS", "LATE_SECONDS", "REBUILD_IN_TURN_SECONDS"):
+        monkeypatch.setattr(policy, limit, 60.0)
     monkeypatch.setattr(update, "_READ_WITHIN", 60.0)
-    for module in (loop, turn_runner):
-        monkeypatch.setattr(module, "FEWEST_RUNS", 1_000)
+    monkeypatch.setattr(policy, "FEWEST_RUNS", 1_000)
+
+
+@pytest.fixture(params=["libpq", "plain"] if os.environ.get("TEST_DB") == "postgres" else ["sqlite"])
+def each_wire(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Both ways in which statements reach PostgreSQL (``db.dialects.postgres_wire``), one after the other."""
+    if request.param != "sqlite":
+        from tests.support.wires import use_wire
+
+        use_wire(request.param, monkeypatch)
+    return str(request.param)
 
 
 @pytest.fixture

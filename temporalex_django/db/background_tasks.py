@@ -15,15 +15,15 @@ from uuid import UUID
 from django.conf import settings
 from django.utils.module_loading import import_string
 
-from temporalex_django.db.dialects.base import Placeholder
 from temporalex_django.db.sql_columns import ENDED_TASKS, FENCE, FENCED, TASKS
 from temporalex_django.engine import background_task
+from temporalex_django.engine.contracts.dialect import Placeholder
 from temporalex_django.engine.contracts.records import TaskResult
 from temporalex_django.engine.ids import uuid7
 
 if TYPE_CHECKING:
-    from temporalex_django.db.dialects.base import Dialect
     from temporalex_django.db.storage import DjangoStorage
+    from temporalex_django.engine.contracts.dialect import Dialect
 
 _NEW = TASKS.pick_columns(
     *("run_id", "workflow_id", "workflow", "seq", "activity", "call", "options", "queue", "run_queue", "priority"),

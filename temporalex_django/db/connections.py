@@ -20,16 +20,9 @@ from django.dispatch import receiver
 
 from temporalex_django.conf import get_settings
 from temporalex_django.db.dialects.base import get_dialect
+from temporalex_django.engine.scheduling import policy
 
 _thread = threading.local()
-
-#: Seconds for which a thread of a worker keeps a connection. An idle thread releases it after the same time.
-KEEP_OPEN_SECONDS = 60.0
-#: The server ends the session of a worker that froze inside a transaction. Its locks end with the session.
-IDLE_IN_TRANSACTION = "15s"
-#: About 100 ms, and different in every session. If two workers wait for each other's rows, one gives up first.
-LOCK_TIMEOUT_MS = (50, 150)
-STATEMENT_TIMEOUT = "60s"
 
 
 @contextmanager
@@ -53,7 +46,7 @@ def worker_session(alias: str) -> Iterator[None]:
             connections[alias].close()
 
 
-def keep_open(seconds: float = KEEP_OPEN_SECONDS) -> None:
+def keep_open(seconds: float = policy.KEEP_OPEN_SECONDS) -> None:
     """Keep the connections that this thread opens from now on for ``seconds``, unless they break.
 
     ``CONN_MAX_AGE`` does not matter. A connection that has broken is replaced when it is used again
@@ -88,7 +81,7 @@ def worker_statement_timeout(alias: str) -> str | None:
 
     Returns None if this thread is not a worker's, or not for that alias.
     """
-    return STATEMENT_TIMEOUT if getattr(_thread, "alias", None) == alias else None
+    return policy.STATEMENT_TIMEOUT if getattr(_thread, "alias", None) == alias else None
 
 
 def _configure_session(alias: str) -> None:
@@ -97,9 +90,9 @@ def _configure_session(alias: str) -> None:
 
 
 def _session_limits() -> dict[str, str]:
-    lock_timeout = random.randint(*LOCK_TIMEOUT_MS)  # noqa: S311 - no secret
+    lock_timeout = random.randint(*policy.LOCK_TIMEOUT_MS)  # noqa: S311 - no secret
     return {
-        "idle_in_transaction_session_timeout": IDLE_IN_TRANSACTION,
+        "idle_in_transaction_session_timeout": policy.IDLE_IN_TRANSACTION,
         "lock_timeout": f"{lock_timeout}ms",
-        "statement_timeout": STATEMENT_TIMEOUT,
+        "statement_timeout": policy.STATEMENT_TIMEOUT,
     }

@@ -6,8 +6,8 @@ runs cannot deadlock (decision 6).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import nullcontext
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
@@ -22,10 +22,11 @@ from temporalex_django.conf import codec, get_settings
 from temporalex_django.core.aliases import all_names
 from temporalex_django.core.messages.sender import Sender
 from temporalex_django.core.payloads import codec as payloads
-from temporalex_django.db.dialects.base import Placeholder, get_dialect
+from temporalex_django.db.dialects.base import get_dialect
 from temporalex_django.db.search_attributes import insert_search_attributes
 from temporalex_django.db.sql_columns import CHAINS, MESSAGES, NEW_CHAIN, NEW_RUN, RUNS, new_run_row
 from temporalex_django.db.storage import DjangoStorage
+from temporalex_django.engine.contracts.dialect import Placeholder
 from temporalex_django.engine.contracts.records import Outcome
 from temporalex_django.engine.deduplication import MessageFingerprint
 from temporalex_django.engine.ids import parse_run_id, run_id_taken_error, token, uuid7
@@ -101,17 +102,11 @@ def insert_start(start: NewStart, *, storage: DjangoStorage) -> StartedRun:
         "select 1 from temporalex_instance where id = %s", [run_id], ("int4",)
     ):
         raise run_id_taken_error(start.workflow_id)
-    wide = ("", []) if start.generated else _wider_scope_test(start)
-    take_back: Callable[[], bool] | None = None
+    notifies = storage.clock is None
+    notifies_with_insert = notifies and not start.search_attributes and _can_notify(storage.alias)
     try:
-        insert = _insert_chain_and_run if storage.sql.chained_writes else _insert_separately
-        alone = not start.search_attributes and _can_notify(storage.alias)
-        if alone and storage.clock is None:
-            take_back = storage.sql.send_with_next(NOTIFY, [CHANNEL, start.queue])
-        with storage.transaction() if start.search_attributes else nullcontext():
-            done = insert(start, started, storage, wide)
-            if done and start.search_attributes:
-                insert_search_attributes(storage.sql, [(started.run_id, start.search_attributes)])
+        with _notification_with_next(start.queue, storage) if notifies_with_insert else nullcontext():
+            done = _insert_with_attributes(start, started, storage)
     except DatabaseError as exc:
         # Where one lock keeps all writers out, a wait for it says nothing about this id.
         if storage.sql.writer_lock or not storage.is_transient(exc) or storage.is_interrupted(exc):
@@ -122,15 +117,35 @@ def insert_start(start: NewStart, *, storage: DjangoStorage) -> StartedRun:
             f"{wait:g} s; try again when it has",
             pending=True,
         ) from exc
-    finally:
-        if take_back is not None:
-            # If nothing was sent, the notification must not wait for a statement of some other code.
-            take_back()
     if not done:
         raise AlreadyRunning(f"{start.workflow} {start.workflow_id!r} is open already: use its handle, or another id")
-    if not alone and storage.clock is None:
+    if notifies and not notifies_with_insert:
         notify_on_commit(alias=storage.alias, queues=[start.queue])
     return started
+
+
+@contextmanager
+def _notification_with_next(queue: str, storage: DjangoStorage) -> Iterator[None]:
+    """Notify the workers of a queue with the next statement, which the block sends."""
+    take_back = storage.sql.send_with_next(NOTIFY, [CHANNEL, queue])
+    try:
+        yield
+    finally:
+        # If nothing was sent, the notification must not wait for a statement of some other code.
+        take_back()
+
+
+def _insert_with_attributes(start: NewStart, started: StartedRun, storage: DjangoStorage) -> bool:
+    """Insert chain, run and search attributes; return False if an open run has the id."""
+    insert = _insert_chain_and_run if storage.sql.chained_writes else _insert_separately
+    wide = ("", []) if start.generated else _wider_scope_test(start)
+    if not start.search_attributes:
+        return insert(start, started, storage, wide)
+    with storage.transaction():
+        done = insert(start, started, storage, wide)
+        if done:
+            insert_search_attributes(storage.sql, [(started.run_id, start.search_attributes)])
+    return done
 
 
 def _wider_scope_test(start: RunStart) -> tuple[str, list[Any]]:

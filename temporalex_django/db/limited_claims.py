@@ -9,63 +9,44 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
 
 from temporalex_django.authoring import activity
 from temporalex_django.conf import queue_limits
-from temporalex_django.core.limits import NO_LIMITS, Limits, QueuePartition, StartSlices, interleave
-from temporalex_django.db.sql_columns import LIMITS
-from temporalex_django.engine.contracts.records import TaskState
-from temporalex_django.engine.scheduling.capacity import Capacity
-from temporalex_django.engine.scheduling.limit_usage import LimitUsage, activity_limit_name, queue_limit_name
-
-if TYPE_CHECKING:
-    from temporalex_django.db.dialects.base import Dialect
-    from temporalex_django.db.storage import DjangoStorage
-from types import MappingProxyType
-
 from temporalex_django.core import aliases
-from temporalex_django.db.dialects.base import Dialect
+from temporalex_django.core.limits import NO_LIMITS, Limits, QueuePartition, StartSlices, interleave
+from temporalex_django.db.activity_tasks import ActivityTasks
+from temporalex_django.db.claims.activities import TaskClaims
+from temporalex_django.db.session import StorageSession
+from temporalex_django.db.sql_columns import LIMITS
+from temporalex_django.engine.contracts.dialect import Dialect
+from temporalex_django.engine.scheduling import policy
+from temporalex_django.engine.scheduling.capacity import Capacity
+from temporalex_django.engine.scheduling.limit_usage import (
+    LimitedClaim,
+    LimitUsage,
+    activity_limit_name,
+    queue_limit_name,
+)
 
-#: Partitions of a queue that one claim looks at. The next claim continues behind them.
-_PARTITION_PAGE = 100
-#: Activities that are moved to another partition at a time.
-_MOVE_PAGE = 1000
 _FREE = "from temporalex_activity_task where queue = %s and owner is null and not atomic"
 _STARTS = LIMITS.pick_columns("name", "starts")
 
 
-@dataclass(slots=True)
-class LimitedClaim:
-    """The outcome of a claim. ``moved`` is the number of activities that moved to another partition.
-
-    - ``has_due``: some activities are due.
-    - ``has_partitions``: some activities wait in partitions.
-    - ``retry_after``: the limits leave no capacity for due activities, and may leave some after so many seconds.
-    - ``is_rate_limited``: some of these wait for a rate.
-    - ``lacks_capacity``: the worker itself has no capacity for some activities that may start.
-    """
-
-    tasks: list[TaskState] = field(default_factory=list)
-    moved: int = 0
-    has_due: bool = False
-    has_partitions: bool = False
-    retry_after: float | None = None
-    is_rate_limited: bool = False
-    lacks_capacity: bool = False
-
-
 class LimitedClaims:
-    """The claims of one worker for activities under limits."""
+    """The claims of one storage for activities under limits."""
 
-    def __init__(self, storage: DjangoStorage) -> None:
-        self._storage = storage
-        self._sql = storage.sql
+    def __init__(self, session: StorageSession, *, tasks: ActivityTasks, task_claims: TaskClaims) -> None:
+        self._session = session
+        self._sql = session.sql
+        self._tasks = tasks
+        self._task_claims = task_claims
         self._cursors: dict[str, str] = {}
         self._suspects = False
 
-    def claim(
+    def claim_limited(
         self,
         queue: str,
         *,
@@ -85,7 +66,7 @@ class LimitedClaims:
         limits = queue_limits().get(queue, NO_LIMITS)
         if not self._has_due(queue, unpartitioned=unpartitioned):
             return LimitedClaim()
-        with self._storage.transaction("limited"):
+        with self._session.transaction("limited"):
             names = self._next_partitions(queue)
             claim = LimitedClaim(has_due=True, has_partitions=bool(names))
             partitions = [
@@ -124,12 +105,14 @@ class LimitedClaims:
 
     def _next_partitions(self, queue: str) -> list[str]:
         """Return the next partitions of the queue in which activities wait. One index look-up for each."""
-        names = self._partitions_after(queue, self._cursors.get(queue, ""), _PARTITION_PAGE)
-        if len(names) < _PARTITION_PAGE and self._cursors.pop(queue, None) is not None:
+        names = self._partitions_after(queue, self._cursors.get(queue, ""), policy.PARTITION_PAGE)
+        if len(names) < policy.PARTITION_PAGE and self._cursors.pop(queue, None) is not None:
             names += [
-                name for name in self._partitions_after(queue, "", _PARTITION_PAGE - len(names)) if name not in names
+                name
+                for name in self._partitions_after(queue, "", policy.PARTITION_PAGE - len(names))
+                if name not in names
             ]
-        elif len(names) >= _PARTITION_PAGE:
+        elif len(names) >= policy.PARTITION_PAGE:
             self._cursors[queue] = names[-1]
         return names
 
@@ -170,7 +153,7 @@ class LimitedClaims:
         free_tasks = (
             f"select id {_FREE} and {condition} order by due_at limit {self._sql.hidden_limit}{self._sql.skip_locked()}"
         )
-        ids = [row[0] for row in self._sql.select(free_tasks, [queue, *parameters, _MOVE_PAGE], ("int8",))]
+        ids = [row[0] for row in self._sql.select(free_tasks, [queue, *parameters, policy.MOVE_PAGE], ("int8",))]
         membership, parameter = self._sql.in_array(ids, "int8")
         return (
             self._sql.execute(
@@ -190,10 +173,12 @@ class LimitedClaims:
     # -- choosing -----------------------------------------------------------------------------------------------------
 
     def _common_candidates(self, queue: str, off: Collection[str], limit: int, claim: LimitedClaim) -> list[_Candidate]:
-        availability, absent = self._storage.availability_filter()
+        availability, absent = self._task_claims.availability_filter()
         condition = f"{availability} and not atomic and line is null{' and crashes > 0' if self._suspects else ''}"
-        ranked = self._storage.has_priorities(queue)
-        rows = self._storage.due_candidates(queue, max(limit, _PARTITION_PAGE), condition, absent, ranked=ranked)
+        ranked = self._task_claims.has_priorities(queue)
+        rows = self._task_claims.due_candidates(
+            queue, max(limit, policy.PARTITION_PAGE), condition, absent, ranked=ranked
+        )
         limited_names = {name for _, name in rows if name in off or name in activity.limits_by_name}
         claim.moved += self.repartition(queue, limited_names)
         return [(task, name, None) for task, name in rows if name not in limited_names]
@@ -230,7 +215,7 @@ class LimitedClaims:
         partition, and ``starts`` the recent starts by the name of the limit.
         """
         rates = {name: limit.rate for name, limit in self._rate_limits(queue, limits, activity_limits)}
-        now = self._storage.now().timestamp() if rates else 0.0
+        now = self._session.now().timestamp() if rates else 0.0
         # Read after the locks: a claim that had them before has committed, so its activities are counted here.
         live = self._sql.select(
             "select queue, activity, line, count(*) from temporalex_activity_task where owner is not null group by 1, 2, 3",
@@ -248,8 +233,8 @@ class LimitedClaims:
                 task_ids.append(task)
             else:
                 claim.lacks_capacity = True
-        claim.tasks = self._storage.filter_runnable(
-            self._storage.decode_tasks(self._storage.claim_by_ids(task_ids, owner))
+        claim.tasks = self._task_claims.filter_runnable(
+            self._tasks.decode_tasks(self._task_claims.claim_by_ids(task_ids, owner))
         )
         start_counts = Counter(
             name for task in claim.tasks for name in (queue_limit_name(queue), activity_limit_name(task.activity))
@@ -265,6 +250,30 @@ class LimitedClaims:
             *((activity_limit_name(name), limit) for name, limit in activity_limits.items()),
         ]
         return [(name, limit) for name, limit in limits_by_name if limit.rate is not None]
+
+    # -- releasing ----------------------------------------------------------------------------------------------------
+
+    def release_unstarted(self, keys: Collection[tuple[int, int, int]]) -> None:
+        """Release activities that were claimed and never started, and subtract them from the starts of their rates.
+
+        ``keys`` are triples of id, attempt and owner. One statement if no limit has a rate. Otherwise it also locks the
+        limits with a rate, in the order of their names.
+        """
+        rated = {queue_limit_name(name): limit.rate for name, limit in queue_limits().items() if limit.rate is not None}
+        rated |= {
+            activity_limit_name(name): limit.rate
+            for name, limit in activity.limits_by_name.items()
+            if limit.rate is not None
+        }
+        if not keys or not rated:
+            self._tasks.release_tasks(keys)
+            return
+        with self._session.join_transaction():
+            counts: Counter[str] = Counter()
+            for queue, name in self._tasks.release_with_names(keys):
+                counts.update(limit for limit in (queue_limit_name(queue), activity_limit_name(name)) if limit in rated)
+            for name, starts in lock_recent_starts(self._sql, sorted(counts)).items():
+                _store_starts(self._sql, name, rated[name].without_starts(starts, counts[name]))
 
 
 def lock_recent_starts(sql: Dialect, names: Sequence[str]) -> dict[str, StartSlices]:
@@ -283,29 +292,6 @@ def lock_recent_starts(sql: Dialect, names: Sequence[str]) -> dict[str, StartSli
             statement = _STARTS.insert_parameters(sql.placeholder, "where 1 = 1")
             sql.execute(f"{statement} on conflict do nothing", _STARTS.encode_row((name, [])))
     return starts
-
-
-def release_unstarted(storage: DjangoStorage, keys: Collection[tuple[int, int, int]]) -> None:
-    """Release activities that were claimed and never started, and subtract them from the starts of their rates.
-
-    ``keys`` are triples of id, attempt and owner. One statement if no limit has a rate. Otherwise it also locks the
-    limits with a rate, in the order of their names.
-    """
-    rated = {queue_limit_name(name): limit.rate for name, limit in queue_limits().items() if limit.rate is not None}
-    rated |= {
-        activity_limit_name(name): limit.rate
-        for name, limit in activity.limits_by_name.items()
-        if limit.rate is not None
-    }
-    if not keys or not rated:
-        storage.release_tasks(keys)
-        return
-    with storage.join_transaction():
-        counts: Counter[str] = Counter()
-        for queue, name in storage.release_with_names(keys):
-            counts.update(limit for limit in (queue_limit_name(queue), activity_limit_name(name)) if limit in rated)
-        for name, starts in lock_recent_starts(storage.sql, sorted(counts)).items():
-            _store_starts(storage.sql, name, rated[name].without_starts(starts, counts[name]))
 
 
 def _store_starts(sql: Dialect, name: str, starts: StartSlices) -> None:

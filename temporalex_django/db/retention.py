@@ -24,12 +24,10 @@ from temporalex_django.db.people.human_tasks import delete_human_tasks
 from temporalex_django.db.search_attributes import delete_search_attributes
 from temporalex_django.db.sql_columns import RUNS
 from temporalex_django.db.storage import DjangoStorage
+from temporalex_django.engine.scheduling import policy
 
 log = logging.getLogger("temporalex_django.db")
 
-_PAGE = 500
-#: Seconds that one sweep may take before its caller continues with other work.
-_BUDGET = 0.2
 _UUID7 = 7
 #: Conditions for the settled messages of a chain, and for all of them. Each part has an index; together they have none.
 _SETTLED = ("request_id is not null", "request_id is null and settled")
@@ -94,7 +92,7 @@ class Retention:
         policies = retention_policies()
         if not policies and not self._deleted_chains:
             return False
-        until = time.monotonic() + _BUDGET
+        until = time.monotonic() + policy.RETENTION_SWEEP_SECONDS
         chains, self._deleted_chains = self._deleted_chains, []
         if chains:
             _delete_messages(chains, storage=self.storage)
@@ -103,12 +101,12 @@ class Retention:
         return any(unfinished)
 
     def _sweep_class(self, name: str, versions: dict[int | None, RetentionPolicy], now: datetime, until: float) -> bool:
-        shortest = now - timedelta(seconds=min(policy.shortest for policy in versions.values()))
+        shortest = now - timedelta(seconds=min(rule.shortest for rule in versions.values()))
         while time.monotonic() < until:
             page = self._next_page(name)
             for run, chain, version, closed_at, chain_closed in page:
-                policy = versions.get(version) or versions.get(None)
-                limit = None if policy is None else policy.closed if chain_closed else policy.earlier
+                rule = versions.get(version) or versions.get(None)
+                limit = None if rule is None else rule.closed if chain_closed else rule.earlier
                 if limit is not None and closed_at is not None and closed_at <= now - timedelta(seconds=limit):
                     before = now - timedelta(seconds=limit)
                     if chain_closed:
@@ -119,7 +117,7 @@ class Retention:
                 if time.monotonic() >= until:
                     self._cursors[name] = run
                     return True
-            if len(page) < _PAGE or _start_timestamp(page[-1][0]) > shortest.timestamp():
+            if len(page) < policy.RETENTION_PAGE or _start_timestamp(page[-1][0]) > shortest.timestamp():
                 self._cursors.pop(name, None)
                 return False
             self._cursors[name] = page[-1][0]
@@ -136,7 +134,7 @@ class Retention:
             "select i.id, i.chain_id, i.version,"
             " case when c.closed = (c.run_id = i.id) then i.closed_at else null end, c.closed"
             f" from (select {_ROW.names} from temporalex_instance"
-            f" where workflow = %s{'' if after is None else ' and id > %s'} order by id limit {_PAGE}) i"
+            f" where workflow = %s{'' if after is None else ' and id > %s'} order by id limit {policy.RETENTION_PAGE}) i"
             " join temporalex_chain c on c.id = i.chain_id order by i.id",
             [name, *([] if after is None else [after])],
             (*_ROW.types, "bool"),

@@ -7,8 +7,8 @@ from typing import Any
 from uuid import UUID
 
 from temporalex_django.core.payloads.search_attributes import search_rows
-from temporalex_django.db.dialects.base import Dialect
 from temporalex_django.db.sql_columns import RUNS, SEARCH_ATTRIBUTES
+from temporalex_django.engine.contracts.dialect import Dialect
 
 RunAttributes = Sequence[tuple[UUID, Mapping[str, Any]]]
 

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import logging
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import timedelta
 from functools import cache
 from typing import Any
 from uuid import UUID
@@ -17,12 +15,14 @@ from temporalex_django.authoring.run_columns import NextRun, names_for_next_run
 from temporalex_django.conf import codec, queue_limits
 from temporalex_django.core.error_text import error_line
 from temporalex_django.core.limits import QueuePartition
-from temporalex_django.db.dialects.base import Dialect
+from temporalex_django.db.activity_tasks import ActivityTasks, earliest_moment
 from temporalex_django.db.messages.failed_messages import write_failed_messages
+from temporalex_django.db.messages.inbox import Inboxes
 from temporalex_django.db.messages.other_runs import ExternalRunWriter
 from temporalex_django.db.people.deciders import audit_refused_redeliveries, audit_refused_signals
 from temporalex_django.db.people.human_tasks import write_human_tasks
 from temporalex_django.db.search_attributes import insert_search_attributes, replace_search_attributes
+from temporalex_django.db.session import StorageSession
 from temporalex_django.db.sql_columns import (
     CAUSE,
     CHAINS,
@@ -35,7 +35,7 @@ from temporalex_django.db.sql_columns import (
     failure_row,
 )
 from temporalex_django.engine.activity_policy import edited_inputs
-from temporalex_django.engine.contracts.records import Inbox, NewTask, RunState, RunWrite, TaskState
+from temporalex_django.engine.contracts.records import NewRun, NewTask, RunState, RunWrite, TaskState
 from temporalex_django.engine.scheduling.eager_claim import EagerClaim
 from temporalex_django.errors import KeyMissing, PayloadError
 
@@ -130,36 +130,25 @@ def _run_update(names: tuple[str, ...]) -> tuple[ColumnSet, str]:
     return columns, RUNS.update(sets, f"from v where {RUNS.name}.id = v.id and {RUNS.name}.id {{key}}")
 
 
-class TurnStatements(ABC):
-    """The implementation of ``RunStorage.write`` in SQL.
+class TurnWriter:
+    """The writes of turns: ``RunStorage.write`` in SQL.
 
     All of it runs inside the turn's transaction, on chains that the turn has locked.
     """
 
-    sql: Dialect
-    clock: Callable[[], datetime] | None
-    alias: str
-    partitioned = False  #: True if it wrote activities that wait in partitions
+    def __init__(self, session: StorageSession, *, inboxes: Inboxes, tasks: ActivityTasks) -> None:
+        self._session = session
+        self._sql = session.sql
+        self._inboxes = inboxes
+        self._tasks = tasks
 
-    @abstractmethod
-    def now(self) -> datetime: ...
-
-    @abstractmethod
-    def final_pipeline(self) -> AbstractContextManager[None]: ...
-
-    @abstractmethod
-    def tasks_of_run(self, run_id: UUID) -> list[TaskState]: ...
-
-    @abstractmethod
-    def inbox(self, chains: Collection[UUID]) -> dict[UUID, Inbox]: ...
-
-    def partition_key(self, task: NewTask) -> str | None:
+    def _partition(self, task: NewTask) -> str | None:
         """Return the name of the partition of its queue in which an activity has to wait.
 
         None means outside of partitions, as for most activities.
         """
         key = task.options.get("concurrency_key")
-        if (key is None and task.activity not in activity.limits_by_name) or self.clock is not None:
+        if (key is None and task.activity not in activity.limits_by_name) or self._session.clock is not None:
             return None  # test environments with a virtual clock have no limits
         activity_limits = activity.limits_by_name.get(task.activity)
         if key is not None and not any(
@@ -167,7 +156,7 @@ class TurnStatements(ABC):
         ):
             key = None
         partition = QueuePartition(None if activity_limits is None else task.activity, key).name
-        self.partitioned = self.partitioned or partition is not None
+        self._session.partitioned = self._session.partitioned or partition is not None
         return partition
 
     def write(
@@ -179,43 +168,45 @@ class TurnStatements(ABC):
         follows in the transaction.
         """
         # Before the pipeline, because its statements read the answers of earlier ones.
-        ExternalRunWriter(self.sql, self.clock).write(writes)
-        self._warn_unfinished_updates([w for w in writes if w.is_closed_externally and w.next_run is None])
-        self._record_leftovers([w for w in writes if w.drops_open_activities or w.cancels_activities])
-        new = (
-            eager_claim.select(t for w in writes for t in w.tasks)
-            if eager_claim is not None and self.sql.claims_on_insert
-            else []
-        )
-        refused = [refused for w in writes for refused in w.refused_signals]
-        not_taken = [message for w in writes for message in w.refused_redeliveries]
-        # These rows are written by the ORM, after the pipeline.
-        uses_orm = (
-            refused or not_taken or any(w.human_tasks or w.is_closed_externally or w.failed_signals for w in writes)
-        )
+        ExternalRunWriter(self._sql, self._session.clock).write(writes)
+        self._warn_unfinished_updates(writes)
+        self._record_leftovers(writes)
+        new: Sequence[NewTask] = ()
+        if eager_claim is not None and self._sql.claims_on_insert:
+            new = eager_claim.select(t for w in writes for t in w.tasks)
+        seldom = [w for w in writes if _has_orm_rows(w)]
         # The commit may go with the last statements only if no statement of the ORM follows.
-        with self.final_pipeline() if is_last and not uses_orm else self.sql.pipeline():
+        with self._session.final_pipeline() if is_last and not seldom else self._sql.pipeline():
             fetch_claimed = self._write_claimed_tasks(writes, new, eager_claim)
-            events = (
-                [w.run.run_id, e.number, e.activation, e.kind, e.at, e.attributes if e.encoded is None else e.encoded]
-                for w in writes
-                for e in w.events
-            )
-            self.sql.write(_EVENT.columns, _EVENT_INSERT, _EVENT.encode_rows(events))
+            self._write_events(writes)
             self._write_tasks(writes, {(t.run_id, t.seq) for t in new})
             self._write_inbox(writes)
             self._write_runs(writes)
             self._write_chains(writes)
-        if uses_orm:
-            audit_refused_signals(refused, alias=self.alias)
-            audit_refused_redeliveries(not_taken, alias=self.alias)
-            write_failed_messages(writes, alias=self.alias)
-            write_human_tasks(writes, alias=self.alias)
+        if seldom:
+            self._write_orm_rows(seldom)
         return fetch_claimed
+
+    def _write_events(self, writes: Sequence[RunWrite]) -> None:
+        events = (
+            [w.run.run_id, e.number, e.activation, e.kind, e.at, e.attributes if e.encoded is None else e.encoded]
+            for w in writes
+            for e in w.events
+        )
+        self._sql.write(_EVENT.columns, _EVENT_INSERT, _EVENT.encode_rows(events))
+
+    def _write_orm_rows(self, writes: Sequence[RunWrite]) -> None:
+        alias = self._session.alias
+        audit_refused_signals([refused for w in writes for refused in w.refused_signals], alias=alias)
+        audit_refused_redeliveries([message for w in writes for message in w.refused_redeliveries], alias=alias)
+        write_failed_messages(writes, alias=alias)
+        write_human_tasks(writes, alias=alias)
 
     def _warn_unfinished_updates(self, writes: Sequence[RunWrite]) -> None:
         for write in writes:
-            rows = self.sql.select(
+            if write.next_run is not None or not write.is_closed_externally:
+                continue
+            rows = self._sql.select(
                 f"select name from temporalex_message where chain_id = %s and {_ACCEPTED} order by id",
                 [write.run.chain_id],
                 ("text",),
@@ -228,14 +219,16 @@ class TurnStatements(ABC):
         Call it before the rows are deleted. A payload that cannot be read does not keep a run from closing.
         """
         for write in writes:
+            if not write.drops_open_activities and not write.cancels_activities:
+                continue
             try:
-                inputs = edited_inputs(self.tasks_of_run(write.run.run_id))
+                inputs = edited_inputs(self._tasks.tasks_of_run(write.run.run_id))
                 if write.cancels_activities:
                     write.add_cancelled_inputs(inputs)
                 if write.drops_open_activities:
                     write.add_edited_inputs(inputs)
                 if write.is_closed_externally:
-                    write.add_unread_results(self.inbox([write.run.chain_id])[write.run.chain_id])
+                    write.add_unread_results(self._inboxes.inbox([write.run.chain_id])[write.run.chain_id])
             except (KeyMissing, PayloadError) as exc:
                 run_id = str(write.run.run_id)
                 log.warning(
@@ -247,16 +240,16 @@ class TurnStatements(ABC):
 
     def _write_chains(self, writes: Sequence[RunWrite]) -> None:
         rows = [_CHAIN.values_of(_chain_state(w)) for w in writes]
-        self.sql.write(_CHAIN.columns, _CHAIN_UPDATE, rows, key="id")
+        self._sql.write(_CHAIN.columns, _CHAIN_UPDATE, rows, key="id")
 
     def _write_tasks(self, writes: Sequence[RunWrite], claimed_commands: Collection[tuple[UUID, int]]) -> None:
         new = [
-            task_row(t, w.run.queue, self.partition_key(t))
+            task_row(t, w.run.queue, self._partition(t))
             for w in writes
             for t in w.tasks
             if (t.run_id, t.seq) not in claimed_commands
         ]
-        self.sql.write(_TASK.columns, _TASK_INSERT, _TASK.encode_rows(new))
+        self._sql.write(_TASK.columns, _TASK_INSERT, _TASK.encode_rows(new))
         retries = [
             (w.run.run_id, seq, retry.attempt, retry.due_at, *failure_row(retry.failure))
             for w in writes
@@ -268,8 +261,8 @@ class TurnStatements(ABC):
             for t in w.tasks
             if t.due_at is not None
         ]
-        self.sql.write(_DUE.columns, _DUE_UPDATE, _DUE.encode_rows(retries), key="run_id")
-        self.sql.write(
+        self._sql.write(_DUE.columns, _DUE_UPDATE, _DUE.encode_rows(retries), key="run_id")
+        self._sql.write(
             _COMMAND.columns,
             "delete from temporalex_activity_task where run_id {key} and (run_id, seq) in (select run_id, seq from v)",
             [(w.run.run_id, seq) for w in writes for seq in w.cancelled_tasks],
@@ -277,8 +270,8 @@ class TurnStatements(ABC):
         )
         dropped = [w.run.run_id for w in writes if w.drop_tasks]
         if dropped:
-            test, parameter = self.sql.in_array(dropped, "uuid")
-            self.sql.execute(f"delete from temporalex_activity_task where run_id {test}", [parameter])
+            test, parameter = self._sql.in_array(dropped, "uuid")
+            self._sql.execute(f"delete from temporalex_activity_task where run_id {test}", [parameter])
 
     def _write_claimed_tasks(
         self, writes: Sequence[RunWrite], new: Sequence[NewTask], eager_claim: EagerClaim | None
@@ -290,8 +283,8 @@ class TurnStatements(ABC):
         if not new or eager_claim is None:
             return list
         owner, queues = eager_claim.owner, {w.run.run_id: w.run.queue for w in writes}
-        rows = _CLAIMED.encode_rows((*task_row(t, queues[t.run_id], self.partition_key(t)), owner, 1) for t in new)
-        ids = self.sql.submit_write(_CLAIMED.columns, _CLAIMED_INSERT, rows, ("int8", *_COMMAND.types))
+        rows = _CLAIMED.encode_rows((*task_row(t, queues[t.run_id], self._partition(t)), owner, 1) for t in new)
+        ids = self._sql.submit_write(_CLAIMED.columns, _CLAIMED_INSERT, rows, ("int8", *_COMMAND.types))
         decode = codec().decode
         calls = [decode(stored[_CALL]) for stored in rows]  # copies, since an activity may change its arguments
 
@@ -305,71 +298,81 @@ class TurnStatements(ABC):
         return fetch_claimed
 
     def _write_inbox(self, writes: Sequence[RunWrite]) -> None:
-        consumed = [i for w in writes for i in w.consumed]
-        if consumed:
-            test, parameter = self.sql.in_array(consumed, "int8")
-            self.sql.execute(f"delete from temporalex_message where id {test}", [parameter])
-        parked = [i for w in writes for i in w.parked]
-        if parked:
-            test, parameter = self.sql.in_array(parked, "int8")
-            self.sql.execute(f"update temporalex_message set fresh = false where id {test}", [parameter])
+        if consumed := [i for w in writes for i in w.consumed]:
+            test, parameter = self._sql.in_array(consumed, "int8")
+            self._sql.execute(f"delete from temporalex_message where id {test}", [parameter])
+        if parked := [i for w in writes for i in w.parked]:
+            test, parameter = self._sql.in_array(parked, "int8")
+            self._sql.execute(f"update temporalex_message set fresh = false where id {test}", [parameter])
+        self._write_outcomes(writes)
+        waiting = [(i, after) for w in writes for i, after in w.waiting.items()]
+        self._sql.write(_WAITING.columns, _WAITING_UPDATE, waiting, key="id")
+
+    def _write_outcomes(self, writes: Sequence[RunWrite]) -> None:
+        """Store the outcomes of messages, and answer what closed chains leave unfinished."""
         settled = ((i, o.status, o.value, w.run.activated_at) for w in writes for i, o in w.settled.items())
-        self.sql.write(_SETTLED.columns, _SETTLED_UPDATE, _SETTLED.encode_rows(settled), key="id")
+        self._sql.write(_SETTLED.columns, _SETTLED_UPDATE, _SETTLED.encode_rows(settled), key="id")
         outcomes = (
             (w.run.chain_id, i, o.status, o.value, w.run.activated_at) for w in writes for i, o in w.outcomes.items()
         )
-        self.sql.write(_OUTCOME.columns, _OUTCOME_UPDATE, _OUTCOME.encode_rows(outcomes), key="chain_id")
+        self._sql.write(_OUTCOME.columns, _OUTCOME_UPDATE, _OUTCOME.encode_rows(outcomes), key="chain_id")
         closed = ((w.run.chain_id, o.status, o.value) for w in writes if (o := w.closing) is not None)
-        self.sql.write(_CLOSED.columns, _CLOSED_UPDATE, _CLOSED.encode_rows(closed), key="chain_id")
-        closed_chains = [w.run.chain_id for w in writes if w.closing is not None]
-        if (
-            closed_chains
-            # Messages that waited behind a handler, a pause or a block are answered by a turn that finds the run
-            # closed.
-        ):
-            test, parameter = self.sql.in_array(closed_chains, "uuid")
-            self.sql.execute(
+        self._sql.write(_CLOSED.columns, _CLOSED_UPDATE, _CLOSED.encode_rows(closed), key="chain_id")
+        # Messages that waited behind a handler, a pause or a block are answered by a turn that finds the run closed.
+        if closed_chains := [w.run.chain_id for w in writes if w.closing is not None]:
+            test, parameter = self._sql.in_array(closed_chains, "uuid")
+            self._sql.execute(
                 f"update temporalex_message set fresh = true where chain_id {test} and not settled and not fresh",
                 [parameter],
             )
-        waiting = [(i, after) for w in writes for i, after in w.waiting.items()]
-        self.sql.write(_WAITING.columns, _WAITING_UPDATE, waiting, key="id")
 
     def _write_runs(self, writes: Sequence[RunWrite]) -> None:
-        changes: list[tuple[UUID, Mapping[str, Any]]] = [(w.run.run_id, w.instance) for w in writes if w.instance]
-        if changes:
-            names = tuple(name for name in _CHANGEABLE if any(name in values for _, values in changes))
-            columns, statement = _run_update(names)
-            rows = columns.encode_rows(
-                [run, *map(values.get, names), *(n in values for n in names)] for run, values in changes
+        if changes := [(w.run.run_id, w.instance) for w in writes if w.instance]:
+            self._change_runs(changes)
+        if successors := [(w.run, w.next_run) for w in writes if w.next_run is not None]:
+            self._insert_next_runs(successors)
+
+    def _change_runs(self, changes: Sequence[tuple[UUID, Mapping[str, Any]]]) -> None:
+        """Store the changed columns of runs, by run id, and the rows of their search attributes."""
+        names = tuple(name for name in _CHANGEABLE if any(name in values for _, values in changes))
+        columns, statement = _run_update(names)
+        rows = columns.encode_rows(
+            [run, *map(values.get, names), *(n in values for n in names)] for run, values in changes
+        )
+        self._sql.write(columns.columns, statement, rows, key="id")
+        if "search_attributes" in names:
+            attributes = [(run, values) for run, values in changes if "search_attributes" in values]
+            replace_search_attributes(
+                self._sql, [(run, values["search_attributes"] or {}) for run, values in attributes]
             )
-            self.sql.write(columns.columns, statement, rows, key="id")
-            if "search_attributes" in names:
-                attributes = [(run, values) for run, values in changes if "search_attributes" in values]
-                replace_search_attributes(
-                    self.sql, [(run, values["search_attributes"] or {}) for run, values in attributes]
-                )
-        successors = [(w.run, w.next_run) for w in writes if w.next_run is not None]
-        if successors:
-            now = max(run.activated_at for run, _ in successors if run.activated_at is not None)
-            new = (
-                (
-                    n.run_id,
-                    n.args,
-                    n.seed,
-                    n.carried_messages,
-                    n.snapshot,
-                    n.search_attributes,
-                    now,
-                    n.source_run_id or run.run_id,
-                    n.source_run_id is not None,
-                )
-                for run, n in successors
+
+    def _insert_next_runs(self, successors: Sequence[tuple[RunState, NewRun]]) -> None:
+        now = max(run.activated_at for run, _ in successors if run.activated_at is not None)
+        new = (
+            (
+                n.run_id,
+                n.args,
+                n.seed,
+                n.carried_messages,
+                n.snapshot,
+                n.search_attributes,
+                now,
+                n.source_run_id or run.run_id,
+                n.source_run_id is not None,
             )
-            self.sql.write(_NEXT.columns, _NEXT_INSERT, _NEXT.encode_rows(new), key="previous")
-            insert_search_attributes(
-                self.sql, [(n.run_id, n.search_attributes) for _, n in successors if n.search_attributes]
-            )
+            for run, n in successors
+        )
+        self._sql.write(_NEXT.columns, _NEXT_INSERT, _NEXT.encode_rows(new), key="previous")
+        insert_search_attributes(
+            self._sql, [(n.run_id, n.search_attributes) for _, n in successors if n.search_attributes]
+        )
+
+
+def _has_orm_rows(w: RunWrite) -> bool:
+    """Return True if the write has rows that are written by the ORM, after the pipeline."""
+    return bool(
+        w.refused_signals or w.refused_redeliveries or w.human_tasks or w.failed_signals or w.is_closed_externally
+    )
 
 
 def _chain_state(w: RunWrite) -> RunState:
@@ -414,8 +417,3 @@ def task_row(task: NewTask, run_queue: str, partition: str | None) -> tuple[Any,
         *(close_at, to_start, options.get("start_to_close"), options.get("heartbeat"), task.tags, task.metadata),
         expires,
     )
-
-
-def earliest_moment(*moments: datetime | None) -> datetime | None:
-    """Return the earliest of the moments that are not None, or None."""
-    return min((m for m in moments if m is not None), default=None)

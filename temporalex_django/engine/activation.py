@@ -5,19 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any
 from uuid import UUID, uuid5
 
-from temporalex_django.core.executor import Executor
-from temporalex_django.core.failures import error_data, run_failure_cause
+from temporalex_django.core.failures import error_data
 from temporalex_django.core.history import kinds
 from temporalex_django.core.history.activation import Activation, Completion, Fault
 from temporalex_django.core.history.events import CLOSING, DELIVERED, Command, Job
 from temporalex_django.core.messages.sender import Judge, sender_attributes
-from temporalex_django.core.payloads.stored_fields import stored_fields
 from temporalex_django.core.people.human_tasks import HumanTasks
 from temporalex_django.core.process import REQUEST, REQUESTED
-from temporalex_django.core.typed_dicts import AcceptedNames
 from temporalex_django.engine.blocked import block_cause, block_mark_of, next_retry_at
 from temporalex_django.engine.cache import CachedRun
 from temporalex_django.engine.contracts.records import (
@@ -32,14 +29,13 @@ from temporalex_django.engine.contracts.records import (
     RunState,
     RunWrite,
 )
-from temporalex_django.engine.contracts.typed_dicts import CurrentRow, RowChanges
 from temporalex_django.engine.external_messages import FinishedActivity, NewChild, NewMessage
 from temporalex_django.engine.outcomes import failed_outcome, fault_outcome
 from temporalex_django.engine.refusals import RefusedRedelivery, RefusedSignal
+from temporalex_django.engine.row_changes import write_closed_row, write_open_row
 from temporalex_django.engine.run_closing import parent_messages, started_attributes, terminate, time_out
 from temporalex_django.errors import ActionNotPermitted, RunBlocked, RunPaused, WorkflowClosed
 
-_RowField = Literal["waiting_for", "waits", "accepts"]
 _RESULT_KINDS = ("activity", "child", "external", "timer")
 _MESSAGE_KINDS = ("signal", "update", REQUEST)
 
@@ -158,17 +154,13 @@ class ActivationStep:
         self.write.executed = True
         run, executor = self.run, entry.executor
         start, jobs = self._build_jobs(entry, results)
+        completion = Completion()
         # A rebuild that came through proves nothing: what killed may come with the next delivery (see decision 22).
         was_activated = self.write.delivered = bool(jobs) or start is not None or executor.unfinished
         if was_activated:
             activation = Activation(now=self.now, jobs=tuple(jobs), start=start, history_length=run.length, **limits)
             completion = executor.activate(activation, is_budget_spent=enough, judge=judge)
-            entry.payload_bytes += sum(message.size for message in self.messages)
-            entry.payload_bytes += sum(
-                len(activity.encoded) for activity in self.finished_activities if activity.encoded is not None
-            )
-        else:
-            completion = Completion()
+            entry.payload_bytes += self._received_bytes()
         if completion.changed:
             self._record_events(completion, entry, start, {"head": token, **limits})
             self.write.commands = completion.commands
@@ -186,12 +178,22 @@ class ActivationStep:
         if completion.closed is not None and completion.changed:
             self._write_closing(completion, entry)
         else:
-            self.has_more_messages |= completion.unapplied > 0 or completion.dispatched is not None
-            next_turn = self.now if self.has_more_messages else None
-            moments = (executor.next_timer(), run.atomic_due, run.deadline, next_turn)
-            run.due_at = min((moment for moment in moments if moment is not None), default=None)
-            self._update_row(entry)
+            self._schedule_next_turn(completion, entry)
         return self.write
+
+    def _received_bytes(self) -> int:
+        """Return the size of the payloads that the run receives in this activation, as far as it is known."""
+        results = (activity.encoded for activity in self.finished_activities)
+        return sum(message.size for message in self.messages) + sum(len(body) for body in results if body is not None)
+
+    def _schedule_next_turn(self, completion: Completion, entry: CachedRun) -> None:
+        """Set when an open run is due again, and write what its row shows."""
+        run = self.run
+        self.has_more_messages |= completion.unapplied > 0 or completion.dispatched is not None
+        next_turn = self.now if self.has_more_messages else None
+        moments = (entry.executor.next_timer(), run.atomic_due, run.deadline, next_turn)
+        run.due_at = min((moment for moment in moments if moment is not None), default=None)
+        write_open_row(self.write, entry, now=self.now)
 
     # -- in -----------------------------------------------------------------------------------------------------------
 
@@ -223,21 +225,25 @@ class ActivationStep:
                 cancel_jobs.append(Job("CancelRequested", message.payload))
             elif message.kind == "terminate":
                 continue  # came while an atomic activity ran; the next turn closes the run
-            elif message.kind == "signal":
-                signal = {"name": message.name, "payload": message.payload}
-                if message.message_id is not None:
-                    signal["id"] = message.message_id
-                message_jobs.append(Job("SignalReceived", {**signal, **sender_attributes(message.sender)}))
-                if message.sender is not None:
-                    self._signals_with_sender.append((message_jobs[-1], message))
-            elif message.kind == REQUEST:
-                request = {"id": message.message_id, "request": message.payload, **_job_marks(message)}
-                message_jobs.append(Job(REQUESTED, request))
             else:
-                update = {"id": message.message_id, "name": message.name, "args": message.payload}
-                message_jobs.append(Job("UpdateRequested", {**update, "after": message.after, **_job_marks(message)}))
+                message_jobs.append(self._message_job(message))
         jobs += [Job(activity.kind, activity.attributes) for activity in self.finished_activities]
         return start, [*delivered_jobs, *jobs, *cancel_jobs, *message_jobs]
+
+    def _message_job(self, message: InboxMessage) -> Job:
+        """Return the job that delivers a signal, a request or an update."""
+        if message.kind == "signal":
+            signal = {"name": message.name, "payload": message.payload}
+            if message.message_id is not None:
+                signal["id"] = message.message_id
+            job = Job("SignalReceived", {**signal, **sender_attributes(message.sender)})
+            if message.sender is not None:
+                self._signals_with_sender.append((job, message))
+            return job
+        if message.kind == REQUEST:
+            return Job(REQUESTED, {"id": message.message_id, "request": message.payload, **_job_marks(message)})
+        update = {"id": message.message_id, "name": message.name, "args": message.payload}
+        return Job("UpdateRequested", {**update, "after": message.after, **_job_marks(message)})
 
     # -- out ----------------------------------------------------------------------------------------------------------
 
@@ -319,12 +325,8 @@ class ActivationStep:
         inbox = [message for message in self.messages if message.kind in _MESSAGE_KINDS]
         applied_count = len(inbox) - completion.unapplied
         for message in inbox[:applied_count]:
-            if message.id in write.settled:
-                continue  # a signal that was refused
-            if message.kind == "signal" and message.message_id is None:
-                write.consumed.append(message.id)
-            elif message.kind == "signal":  # its row stays, so that a second delivery is recognized
-                write.settled[message.id] = Outcome(status="completed")
+            if message.kind == "signal":
+                self._settle_signal(message)
             elif message.message_id in outcomes:
                 write.settled[message.id] = outcomes.pop(message.message_id)
             elif message.message_id in rejected:
@@ -337,6 +339,15 @@ class ActivationStep:
             for message in inbox[applied_count:]:
                 self._reject_undelivered(message, entry.record)
         write.outcomes.update(outcomes)
+
+    def _settle_signal(self, message: InboxMessage) -> None:
+        """Settle a signal that was delivered; one that was refused is settled already."""
+        if message.id in self.write.settled:
+            return
+        if message.message_id is None:
+            self.write.consumed.append(message.id)
+        else:  # its row stays, so that a second delivery is recognized
+            self.write.settled[message.id] = Outcome(status="completed")
 
     def _fault_outcomes(self, completion: Completion, token: int) -> dict[str, Outcome]:
         """Return the answers to updates whose validator failed by a fault in the code; ``token`` is the head token."""
@@ -469,27 +480,7 @@ class ActivationStep:
         write.tasks = []
         write.close_children = entry.executor.had_children
         run.atomic_due = None
-        write.instance.update(
-            {
-                "status": status,
-                "closed_at": self.now,
-                "closing": event.attributes,
-            }
-        )
-        if status == "failed":
-            write.instance["cause"] = run_failure_cause(event.attributes)
-        previous_row = entry.row
-        if self._has_row_content(previous_row, "waiting_for"):
-            write.instance["waiting_for"] = []
-        if self._has_row_content(previous_row, "waits"):
-            write.instance["waits"] = []
-        if self._has_row_content(previous_row, "accepts"):
-            write.instance["accepts"] = {"signals": [], "updates": []}
-        if run.activations == 1:
-            write.instance["started_at"] = self.now
-        if entry.row is None or entry.row.get("publications") != entry.executor.publications:
-            _write_published(write.instance, entry.executor)
-        _write_attributes(write.instance, entry.executor, entry.row)
+        write_closed_row(write, entry, status=status, closing=event.attributes, now=self.now)
         if completion.closed == "ContinueAsNew":
             write.next_run = NewRun(
                 run_id=self._new_run_id(),
@@ -511,42 +502,6 @@ class ActivationStep:
         error = WorkflowClosed(f"{run_label} closed ({status}) before the update completed")
         write.closing = Outcome(status="failed", value=error_data(error))
 
-    def _update_row(self, entry: CachedRun) -> None:
-        """Write the columns of the run's row that differ from its present ones."""
-        executor = entry.executor
-        current_row: CurrentRow = {
-            "status": "running" if executor.is_busy else "waiting",
-            "waiting_for": executor.waiting_for,
-            "waits": executor.wait_infos,
-            "accepts": executor.accepts,
-            "publications": executor.publications,
-            "search_attributes": executor.search_attributes,
-        }
-        previous_row, entry.row = entry.row, current_row
-        changes = self.write.instance
-        if previous_row is None or previous_row["status"] != current_row["status"]:
-            changes["status"] = current_row["status"]
-        if self._has_changed(previous_row, current_row, "waiting_for"):
-            changes["waiting_for"] = current_row["waiting_for"]
-        if self._has_changed(previous_row, current_row, "waits"):
-            changes["waits"] = current_row["waits"]
-        if self._has_changed(previous_row, current_row, "accepts"):
-            changes["accepts"] = current_row["accepts"]
-        if previous_row is None or previous_row["publications"] != current_row["publications"]:
-            _write_published(changes, executor)
-        _write_attributes(changes, executor, previous_row)
-        if self.run.activations == 1 and self.write.events:
-            changes["started_at"] = self.now
-
-    def _has_row_content(self, row: CurrentRow | None, name: _RowField) -> bool:
-        """Return True if the column of the run's row may hold a value. ``row`` None: the row's content is not known."""
-        return _is_nonempty(row[name]) if row is not None else self.run.activations != 1
-
-    def _has_changed(self, previous_row: CurrentRow | None, current_row: CurrentRow, name: _RowField) -> bool:
-        if previous_row is not None:
-            return previous_row[name] != current_row[name]
-        return self.run.activations != 1 or _is_nonempty(current_row[name])
-
 
 def _waiting_first_key(message: InboxMessage) -> bool:
     return message.after is None
@@ -558,28 +513,11 @@ def _job_marks(message: InboxMessage) -> dict[str, Any]:
     return {**redelivered, **sender_attributes(message.sender)}
 
 
-def _is_nonempty(value: Sequence[Any] | AcceptedNames) -> bool:
-    return any(value.values()) if isinstance(value, dict) else bool(value)
-
-
 def _start_attributes(record: RunRecord) -> dict[str, Any]:
     """Return the attributes that a run starts with, without those for carried messages."""
     attributes: dict[str, Any] = {"args": record.args, "seed": record.seed}
     optional = {"snapshot": record.snapshot, "search_attributes": record.search_attributes or None}
     return attributes | {name: value for name, value in optional.items() if value is not None}
-
-
-def _write_published(changes: RowChanges, executor: Executor) -> None:
-    changes["published"] = executor.published
-    if declared := executor.definition.stored:
-        changes["stored"] = stored_fields(executor.published, declared)
-
-
-def _write_attributes(changes: RowChanges, executor: Executor, row: CurrentRow | None) -> None:
-    """Add changed search attributes to ``changes``; with ``row`` None (content unknown) all, if the run sets any."""
-    has_changed = executor.sets_attributes if row is None else row["search_attributes"] != executor.search_attributes
-    if has_changed:
-        changes["search_attributes"] = executor.search_attributes or None
 
 
 def _update_outcomes(completion: Completion) -> dict[str, Outcome]:

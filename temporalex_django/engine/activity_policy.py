@@ -13,15 +13,12 @@ from temporalex_django.core.failures import AttemptFailure, ReturnedErr, attempt
 from temporalex_django.core.payloads import codec
 from temporalex_django.core.payloads.round_trip import encode_lossless
 from temporalex_django.engine.contracts.records import NewTask, TaskResult, TaskState
+from temporalex_django.engine.scheduling import policy
 from temporalex_django.errors import ActivityNotFound, ApplicationError, KeyMissing, PayloadError, UnknownWorkflow
 
 #: Timeouts that count for an activity that is queued, and for one that is running.
 _QUEUED_TIMEOUTS = ("schedule_to_start", "schedule_to_close")
 _RUNNING_TIMEOUTS = ("start_to_close", "heartbeat", "schedule_to_close")
-
-
-#: Delay until an activity is offered again that a worker released because it lacks what the activity needs.
-REOFFER_DELAY = timedelta(seconds=2)
 
 
 def idempotency_key(task: TaskState) -> str:
@@ -227,7 +224,7 @@ def deferred_result(task: TaskState, error: BaseException, now: datetime) -> Tas
             requirement = f"the class {task.workflow}"
         case _:
             requirement = f"{task.activity} in {task.workflow}"
-    return TaskResult(task=task, retry_at=now + REOFFER_DELAY, count=False, waits_for=requirement)
+    return TaskResult(task=task, retry_at=now + policy.REOFFER_DELAY, count=False, waits_for=requirement)
 
 
 def lost_result(task: TaskState, now: datetime) -> TaskResult:

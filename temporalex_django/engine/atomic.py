@@ -5,29 +5,62 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from datetime import datetime
+from typing import Protocol
 from uuid import UUID
 
 from temporalex_django.authoring import activity
 from temporalex_django.core.history.events import Job
 from temporalex_django.engine import activity_policy
 from temporalex_django.engine.activation import ActivationStep
-from temporalex_django.engine.cache import CachedRun
-from temporalex_django.engine.contracts.records import Inbox, Retry, RunState, RunWrite, TaskResult, TaskState
-from temporalex_django.engine.fates import DEFER_SECONDS, SHARE
+from temporalex_django.engine.cache import Cache, CachedRun
+from temporalex_django.engine.contracts.records import (
+    Inbox,
+    Retry,
+    RunRecord,
+    RunState,
+    RunWrite,
+    TaskResult,
+    TaskState,
+)
+from temporalex_django.engine.contracts.run_storage import RunStorage
+from temporalex_django.engine.contracts.task_storage import TaskStorage
+from temporalex_django.engine.scheduling import policy
 from temporalex_django.engine.turn_report import TurnReport
 from temporalex_django.errors import DeadlockDetected
 
-if TYPE_CHECKING:
-    from temporalex_django.engine.turn import WorkflowEngine
-
 logger = logging.getLogger("temporalex_django.engine")
 
-#: Limits of one transaction: activations, seconds after which no further activation starts, and seconds from which an
-#: activity counts as slow.
-_MAX_ACTIVATIONS = 20
-_BUDGET = 0.05
-_SLOW = 1.0
+
+class RunAdvancer(Protocol):
+    """The part of an engine that advances one run, as the atomic phase needs it."""
+
+    storage: RunStorage
+    tasks: TaskStorage
+    cache: Cache
+
+    def load_entries(
+        self, runs: Sequence[RunState], records: dict[UUID, RunRecord]
+    ) -> tuple[dict[UUID, CachedRun], dict[UUID, BaseException]]:
+        """Return the executor of each run, and the errors of those that cannot have one, by run id."""
+
+    def defer_if_unavailable(self, run: RunState, error: BaseException | None, report: TurnReport) -> bool:
+        """Defer a run that another worker may be able to run; return True if it was deferred."""
+
+    def activate(
+        self,
+        step: ActivationStep,
+        entry: CachedRun | None,
+        error: BaseException | None,
+        report: TurnReport,
+        results: Sequence[Job] = (),
+        *,
+        until: float,
+    ) -> RunWrite:
+        """Activate a run and return what to write. A run that cannot be activated is blocked."""
+
+    def block_run(self, step: ActivationStep, error: BaseException, report: TurnReport) -> RunWrite:
+        """Return the write that blocks a run because of ``error``."""
 
 
 class AtomicPhase:
@@ -37,9 +70,9 @@ class AtomicPhase:
     returns its result.
     """
 
-    def __init__(self, engine: WorkflowEngine, perform: Callable[[TaskState], TaskResult]) -> None:
-        self._engine = engine
-        self._storage = engine.storage
+    def __init__(self, advancer: RunAdvancer, perform: Callable[[TaskState], TaskResult]) -> None:
+        self._advancer = advancer
+        self._storage = advancer.storage
         self._perform = perform
 
     def advance(self, chain_id: UUID, *, queues: Sequence[str], lock_timeout: float = 0.0) -> TurnReport:
@@ -55,7 +88,7 @@ class AtomicPhase:
                     self._storage.wait_for_locks(chain_id, timeout=lock_timeout)
                 self._advance_in_savepoint(chain_id, queues, report)
         except activity_policy.ActivityUnavailable:  # another worker is to run it
-            self._storage.defer([chain_id], seconds=DEFER_SECONDS)
+            self._storage.defer([chain_id], seconds=policy.DEFER_SECONDS)
             return TurnReport()
         except Exception as exc:
             if not self._storage.is_transient(exc):
@@ -77,7 +110,9 @@ class AtomicPhase:
             for run in self._storage.claim(limit=1, queues=queues, chains=[chain_id]):
                 messages = self._storage.inbox([chain_id])[chain_id]
                 report.records.update(phase_report.records)
-                write = self._engine.block_run(ActivationStep(run, messages, self._storage.now()), failed.error, report)
+                write = self._advancer.block_run(
+                    ActivationStep(run, messages, self._storage.now()), failed.error, report
+                )
                 self._storage.write([write])
                 report.writes.append(write)
                 report.run_count += 1
@@ -89,20 +124,16 @@ class AtomicPhase:
 
         Raises ``_ActivationFailed`` if an activation fails.
         """
-        claimed = self._storage.claim(limit=1, queues=queues, chains=[chain_id])
-        if not claimed or claimed[0].closed or claimed[0].paused:
+        run = next(iter(self._storage.claim(limit=1, queues=queues, chains=[chain_id])), None)
+        if run is None or run.closed or run.paused:
             return
-        run = claimed[0]
         entry = self._load_entry(run, report)
         if entry is None:
             return
-        now, rows = self._storage.now(), self._engine.tasks.atomic_tasks(chain_id)
-        due_tasks = [task for task in rows if task.due_at <= now]
-        # Activities that have failed before and wait for another try.
-        retry_times = {task.seq: task.due_at for task in rows if task.due_at > now}
+        due_tasks, retry_times = self._load_tasks(chain_id)
         messages = self._storage.inbox([chain_id])[chain_id]
         started_at = time.monotonic()
-        for remaining in reversed(range(_MAX_ACTIVATIONS)):
+        for remaining in reversed(range(policy.MAX_ATOMIC_ACTIVATIONS)):
             results, retries = self._perform_all(due_tasks)
             retry_times.update((retry.task.seq, retry.retry_at) for retry in retries if retry.retry_at is not None)
             run.atomic_due = min(retry_times.values(), default=None)
@@ -112,27 +143,37 @@ class AtomicPhase:
             write = self._activate(step, entry, results, report)
             for number in write.cancelled_tasks:
                 retry_times.pop(number, None)
-            for retry in retries:
-                _schedule_retry(write, retry)
-            may_continue = bool(remaining) and not retries and time.monotonic() - started_at < _BUDGET
-            due_tasks = _take_new_tasks(write) if may_continue else []
+            _schedule_retries(write, retries)
+            due_tasks = []
+            if remaining and not retries and time.monotonic() - started_at < policy.ATOMIC_RUN_SECONDS:
+                due_tasks = _take_new_tasks(write)
             if due_tasks:
                 run.atomic_due = min(retry_times.values(), default=None)
-            self._storage.write([write])
-            report.writes.append(write)
-            report.run_count += 1
-            next_entry = self._engine.cache.take(run.run_id) if due_tasks else None
+            next_entry = self._store_activation(write, report, continues=bool(due_tasks))
             if next_entry is None:
                 return
             entry = next_entry
+
+    def _store_activation(self, write: RunWrite, report: TurnReport, *, continues: bool) -> CachedRun | None:
+        """Store one activation; return the executor for the next one, or None if the run does not continue now."""
+        self._storage.write([write])
+        report.writes.append(write)
+        report.run_count += 1
+        return self._advancer.cache.take(write.run.run_id) if continues else None
+
+    def _load_tasks(self, chain_id: UUID) -> tuple[list[TaskState], dict[int, datetime]]:
+        """Return the due activities of a run, and when those that failed before are tried again, by command number."""
+        now, rows = self._storage.now(), self._advancer.tasks.atomic_tasks(chain_id)
+        due_tasks = [task for task in rows if task.due_at <= now]
+        return due_tasks, {task.seq: task.due_at for task in rows if task.due_at > now}
 
     def _load_entry(self, run: RunState, report: TurnReport) -> CachedRun | None:
         """Return the executor of the run; None if it is left to another worker or is still being rebuilt.
 
         Raises ``_ActivationFailed`` if the run cannot be rebuilt.
         """
-        entries, errors = self._engine.load_entries([run], report.records)
-        if self._engine.defer_if_unavailable(run, errors.get(run.run_id), report):
+        entries, errors = self._advancer.load_entries([run], report.records)
+        if self._advancer.defer_if_unavailable(run, errors.get(run.run_id), report):
             return None
         if run.run_id not in entries and run.run_id in errors:
             raise _ActivationFailed(errors[run.run_id])
@@ -143,7 +184,9 @@ class AtomicPhase:
     ) -> RunWrite:
         """Activate the run with the results of its atomic activities. Raises ``_ActivationFailed``."""
         jobs = [job for job, _ in results]
-        write = self._engine.activate(step, entry, None, report, results=jobs, until=time.monotonic() + SHARE)
+        write = self._advancer.activate(
+            step, entry, None, report, results=jobs, until=time.monotonic() + policy.RUN_SECONDS
+        )
         if step.run.run_id in report.block_errors:
             raise _ActivationFailed(report.block_errors[step.run.run_id])
         write.cancelled_tasks += [task.seq for _, task in results if task.id]
@@ -170,7 +213,7 @@ class AtomicPhase:
                 if self._storage.is_connection_lost(exc):
                     lock_seconds = time.monotonic() - started_at
                     # The server ends sessions that idle in a transaction, so it would end this one each time.
-                    if lock_seconds > _SLOW:
+                    if lock_seconds > policy.SLOW_ATOMIC_SECONDS:
                         raise DeadlockDetected(
                             f"atomic activity {task.activity} held its transaction for {lock_seconds:.1f} s and the "
                             "database ended the session: shorten it, or make it an external activity"
@@ -179,7 +222,7 @@ class AtomicPhase:
                 result = activity_policy.failed_result(
                     task, exc, self._storage.now(), final=activity_policy.is_permanent_error(exc)
                 )
-            if (elapsed := time.monotonic() - started_at) > _SLOW:
+            if (elapsed := time.monotonic() - started_at) > policy.SLOW_ATOMIC_SECONDS:
                 logger.warning("atomic activity %s held its transaction for %.1f s", task.activity, elapsed)
             if result.outcome is None:
                 retries.append(result)
@@ -209,12 +252,13 @@ def _take_new_tasks(write: RunWrite) -> list[TaskState]:
     return [task.as_state(0, attempt=1) for task in new_tasks]
 
 
-def _schedule_retry(write: RunWrite, result: TaskResult) -> None:
-    """Schedule another try of an atomic activity that failed; one that never was a row becomes one now."""
-    task = result.task
-    assert result.retry_at is not None
-    if task.id:
-        retry = Retry(attempt=task.attempt, due_at=result.retry_at, failure=result.failure)
-        write.retried_tasks[task.seq] = retry
-        return
-    write.tasks.append(task.as_new(due_at=result.retry_at, failure=result.failure))
+def _schedule_retries(write: RunWrite, results: Sequence[TaskResult]) -> None:
+    """Schedule another try of atomic activities that failed; one that never was a row becomes one now."""
+    for result in results:
+        task = result.task
+        assert result.retry_at is not None
+        if task.id:
+            retry = Retry(attempt=task.attempt, due_at=result.retry_at, failure=result.failure)
+            write.retried_tasks[task.seq] = retry
+        else:
+            write.tasks.append(task.as_new(due_at=result.retry_at, failure=result.failure))

@@ -8,11 +8,8 @@ from temporalex_django.core.failures import exception_message, exception_name
 from temporalex_django.core.history.tracing import is_user_code
 from temporalex_django.engine.contracts.records import RunState, RunWrite
 from temporalex_django.engine.contracts.typed_dicts import BlockMark
+from temporalex_django.engine.scheduling import policy
 from temporalex_django.errors import NondeterminismError, TemporalexError
-
-#: Longest wait between two tries, in seconds.
-_LONGEST_BACKOFF = 300.0
-
 
 #: Code of a run that is blocked because it ended the processes that ran it. New workers do not correct that.
 CRASH = "crash"
@@ -26,7 +23,7 @@ def retry_immediately(run: RunState, *, now: datetime) -> RunWrite:
 
 def next_retry_at(tries: int, now: datetime) -> datetime:
     """Return when to retry a run whose present activation has failed ``tries`` times."""
-    return now + timedelta(seconds=min(2.0 ** min(tries, 16), _LONGEST_BACKOFF))
+    return now + timedelta(seconds=min(2.0 ** min(tries, 16), policy.LONGEST_BACKOFF))
 
 
 def block_mark(code: str, error: str, *, tries: int, now: datetime, waits_for: str | None = None) -> BlockMark:

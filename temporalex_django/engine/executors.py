@@ -20,6 +20,7 @@ from temporalex_django.core.history import kinds
 from temporalex_django.core.history.activation import RunInfo
 from temporalex_django.core.messages.signal_failures import HandlerFixed
 from temporalex_django.engine.cache import Cache, CachedRun
+from temporalex_django.engine.scheduling import policy
 from temporalex_django.engine.watchdog import watchdog
 from temporalex_django.errors import UnknownWorkflow, WorkflowSwitchedOff
 
@@ -32,22 +33,6 @@ if TYPE_CHECKING:
     from temporalex_django.engine.contracts.run_storage import RunStorage
 
 logger = logging.getLogger("temporalex_django.engine")
-
-#: Limits of one turn: events of the longest history that it rebuilds, events of all histories that it reads, and
-#: seconds of rebuilding.
-LONG = 1_000
-_MAX_EVENTS_READ = 5_000
-_IN_A_TURN = 0.25
-#: Limits of ``rebuild``: seconds of one slice, events of one run in memory, and runs that are rebuilt in rotation.
-_SLICE = 0.025
-_PAGE = 1_000
-_MAX_REBUILDS = 4
-#: Seconds for which a run that is being rebuilt is left alone; it is deferred again if the rebuild takes longer.
-_DEFER_SECONDS = 5.0
-
-
-#: Runs for which the engine remembers that it logged a warning.
-_MAX_WARNED = 10_000
 
 
 @dataclass(slots=True)
@@ -198,9 +183,9 @@ class Executors:
             if exc is not None:
                 errors[run.run_id] = exc
                 records.update({} if failed_record is None else {run.run_id: failed_record})
-            elif run.length > LONG or run.run_id in self._rebuilding:
+            elif run.length > policy.LONG_HISTORY or run.run_id in self._rebuilding:
                 self._defer_rebuild(_Rebuild(run))
-            elif not selected or event_count + run.length <= _MAX_EVENTS_READ:
+            elif not selected or event_count + run.length <= policy.MAX_READ_EVENTS:
                 selected.append(run)
                 event_count += run.length
         return selected
@@ -212,10 +197,10 @@ class Executors:
                 work.entry.executor.evict()
             return
         if work.run.run_id not in self._rebuilding and (
-            len(self._rebuilding) < _MAX_REBUILDS or work.entry is not None
+            len(self._rebuilding) < policy.MAX_REBUILDS or work.entry is not None
         ):
             self._rebuilding[work.run.run_id] = work
-        self.storage.defer([work.run.chain_id], seconds=_DEFER_SECONDS)
+        self.storage.defer([work.run.chain_id], seconds=policy.REBUILD_DEFER_SECONDS)
 
     def _build_all(
         self,
@@ -226,7 +211,7 @@ class Executors:
     ) -> None:
         records.update(self.storage.run_records([run.run_id for run in runs if run.run_id not in records]))
         histories = self.storage.histories({run.run_id: 0 for run in runs if run.head_token is not None})
-        until = time.monotonic() + _IN_A_TURN if self._budgeted else None
+        until = time.monotonic() + policy.REBUILD_IN_TURN_SECONDS if self._budgeted else None
         for number, run in enumerate(runs):
             if number and until is not None and time.monotonic() > until:
                 return  # the others stay due
@@ -356,7 +341,7 @@ class Executors:
         entry.executor.differences.clear()
         if not differences or run.run_id in self._warned_runs:
             return
-        if len(self._warned_runs) >= _MAX_WARNED:
+        if len(self._warned_runs) >= policy.REMEMBERED_RUNS:
             del self._warned_runs[next(iter(self._warned_runs))]
         self._warned_runs[run.run_id] = None
         ids = {"workflow": entry.record.workflow, "workflow_id": entry.record.workflow_id, "run_id": str(run.run_id)}
@@ -374,7 +359,7 @@ class Executors:
 
     def _rebuild_slice(self, work: _Rebuild) -> bool:
         """Replay events for a moment; return True if the executor has reached the end of the committed history."""
-        until = time.monotonic() + _SLICE
+        until = time.monotonic() + policy.REBUILD_SLICE_SECONDS
         if work.entry is None:
             run = work.run
             record = self.storage.run_records([run.run_id])[run.run_id]
@@ -400,9 +385,9 @@ class Executors:
         """Read the next events of a run, behind the event number ``after``; the last one ends an activation."""
         events: list[HistoryEvent] = []
         while True:
-            page = self.storage.history_page(run_id, after=after + len(events), limit=_PAGE)
+            page = self.storage.history_page(run_id, after=after + len(events), limit=policy.HISTORY_PAGE)
             events += page
-            if len(page) < _PAGE:
+            if len(page) < policy.HISTORY_PAGE:
                 return events
             # The last activation of a full page may continue on the next one, and a replay needs it whole.
             complete_events = [event for event in events if event.activation != events[-1].activation]

@@ -7,11 +7,6 @@ from enum import Enum, auto
 
 from temporalex_django.engine.contracts.records import RunState
 
-#: Seconds that the messages of one run may take in a turn that other runs share.
-SHARE = 0.010
-#: Seconds for which a worker leaves a run alone that needs something which only another worker has.
-DEFER_SECONDS = 5.0
-
 
 class TurnDecision(Enum):
     """The actions that a turn can take on a claimed run."""

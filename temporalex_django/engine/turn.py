@@ -28,9 +28,10 @@ from temporalex_django.engine.cache import Cache, CachedRun
 from temporalex_django.engine.contracts.records import Inbox, RunState, RunWrite, TaskResult, TaskState
 from temporalex_django.engine.contracts.run_storage import RunStorage
 from temporalex_django.engine.contracts.task_storage import TaskStorage
-from temporalex_django.engine.executors import LONG, Executors
+from temporalex_django.engine.executors import Executors
 from temporalex_django.engine.external_messages import FinishedActivity
-from temporalex_django.engine.fates import DEFER_SECONDS, SHARE, TurnDecision, decide, is_due, is_parked
+from temporalex_django.engine.fates import TurnDecision, decide, is_due, is_parked
+from temporalex_django.engine.scheduling import policy
 from temporalex_django.engine.scheduling.eager_claim import EagerClaim
 from temporalex_django.engine.turn_report import ClaimedRuns, TurnReport
 from temporalex_django.engine.watchdog import watchdog
@@ -44,19 +45,6 @@ from temporalex_django.errors import (
 )
 
 logger = logging.getLogger("temporalex_django.engine")
-
-#: Seconds of activations in one turn; what is claimed and has not started by then stays due (see decision 20).
-_BUDGET = 0.025
-#: The same for a run that has finished activities: a result that is not delivered now has to become a row.
-_BUDGET_WITH_RESULTS = 2 * _BUDGET
-#: Seconds that the messages of a run with a long inbox get at least, however late it is.
-_MIN_RUN_SECONDS = 0.005
-#: Seconds after which a turn starts nothing more: the server ends sessions that idle in a transaction.
-_LATE = 1.0
-#: Seconds for which the engine remembers that it left a run to other workers.
-_DEFER_MEMORY_SECONDS = 120.0
-#: Runs for which the engine remembers that they had messages left.
-_MAX_LONG_INBOXES = 1_000
 
 
 class _TurnClock:
@@ -79,17 +67,17 @@ class _TurnClock:
         The first of the runs with long inboxes may start late, whatever the others took. It comes after them, so
         otherwise it might never start.
         """
-        budget = _BUDGET_WITH_RESULTS if has_results else _BUDGET
+        budget = policy.TURN_SECONDS_WITH_RESULTS if has_results else policy.TURN_SECONDS
         if index == self._short_count:
-            budget = _LATE
+            budget = policy.LATE_SECONDS
         return not index or not self._limited or now - self._started_at <= budget
 
     def deadline(self, index: int, now: float) -> float:
         """Return the time until which the run at ``index``, which starts now, may take messages."""
-        until = self._started_at + _BUDGET
+        until = self._started_at + policy.TURN_SECONDS
         if index >= self._short_count:
-            until = max(until, now + _MIN_RUN_SECONDS)
-        return min(until, now + SHARE)
+            until = max(until, now + policy.MIN_RUN_SECONDS)
+        return min(until, now + policy.RUN_SECONDS)
 
 
 class WorkflowEngine(Executors):
@@ -395,9 +383,7 @@ class WorkflowEngine(Executors):
             )
         except Exception as exc:  # noqa: BLE001 - whatever it is, it blocks this run alone
             entry.executor.evict()
-            cause = exc.__cause__ if isinstance(exc, JudgingFailed) else exc
-            if cause is not None and (self.storage.is_connection_lost(cause) or self.storage.is_transient(cause)):
-                raise cause from cause.__cause__  # of the judge's queries: not the fault of the run
+            self._raise_storage_error(exc)
             # Only an error that escaped ``run``, of a class that blocks on such errors, is unexpected (see decision
             # 48).
             if entry.executor.run_context.blocking_error is exc:
@@ -408,7 +394,7 @@ class WorkflowEngine(Executors):
         finally:
             self._on_activate(None)
         self._long_inboxes.pop(run.chain_id, None)
-        if step.has_more_messages and len(self._long_inboxes) < _MAX_LONG_INBOXES:
+        if step.has_more_messages and len(self._long_inboxes) < policy.REMEMBERED_RUNS:
             self._long_inboxes[run.chain_id] = len(write.consumed) + len(write.settled) + len(write.waiting)
         _log_refusals(step, write)
         # A closed run is never activated again, and the next run of its chain has an executor of its own.
@@ -417,6 +403,15 @@ class WorkflowEngine(Executors):
         else:
             self.cache.put(run.run_id, entry)
         return write
+
+    def _raise_storage_error(self, error: Exception) -> None:
+        """Raise the error of the storage that ended an activation, if there is one: it is not the fault of the run.
+
+        Such an error comes from the queries of the judge.
+        """
+        cause = error.__cause__ if isinstance(error, JudgingFailed) else error
+        if cause is not None and (self.storage.is_connection_lost(cause) or self.storage.is_transient(cause)):
+            raise cause from cause.__cause__
 
     def _load_inboxes(
         self, claim_result: ClaimedRuns, claimed: Sequence[RunState], waiting: set[UUID], report: TurnReport
@@ -479,7 +474,7 @@ class WorkflowEngine(Executors):
             return False
         if not self.storage.has_live_worker(record.workflow, record.version):
             return False
-        self.storage.defer([run.chain_id], seconds=DEFER_SECONDS)
+        self.storage.defer([run.chain_id], seconds=policy.DEFER_SECONDS)
         return True
 
     def defer_for_key(self, chain_id: UUID) -> bool:
@@ -489,10 +484,12 @@ class WorkflowEngine(Executors):
         then blocks the run, and it is deferred for longer.
         """
         now = time.monotonic()
-        self._deferred_at = {chain: at for chain, at in self._deferred_at.items() if at > now - _DEFER_MEMORY_SECONDS}
+        self._deferred_at = {
+            chain: at for chain, at in self._deferred_at.items() if at > now - policy.DEFER_MEMORY_SECONDS
+        }
         is_first = chain_id not in self._deferred_at
         self._deferred_at[chain_id] = now
-        self.storage.defer([chain_id], seconds=DEFER_SECONDS if is_first else DEFER_SECONDS * 6)
+        self.storage.defer([chain_id], seconds=policy.DEFER_SECONDS if is_first else policy.LONG_DEFER_SECONDS)
         return is_first
 
     def block_run(self, step: ActivationStep, error: BaseException, report: TurnReport) -> RunWrite:
@@ -521,7 +518,12 @@ class WorkflowEngine(Executors):
         Long histories are not replayed again. All other errors are returned as they are.
         """
         record = report.records.get(run.run_id)
-        if type(error) is not NondeterminismError or error.place is not None or record is None or run.length > LONG:
+        if (
+            type(error) is not NondeterminismError
+            or error.place is not None
+            or record is None
+            or run.length > policy.LONG_HISTORY
+        ):
             return error
         try:
             code = self._resolve(run.chain_id, record.workflow, record.version)

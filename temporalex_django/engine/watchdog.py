@@ -28,20 +28,11 @@ from types import CodeType, FrameType
 from typing import Any, TypeVar
 
 from temporalex_django.core.history.tracing import is_user_code
+from temporalex_django.engine.scheduling import policy
 from temporalex_django.errors import DeadlockDetected
 
 T = TypeVar("T")
 logger = logging.getLogger("temporalex_django.engine")
-#: Seconds until code that swallowed an interruption gets the next one; the engine can unwind in between.
-_REPEAT_SECONDS = 1.0
-#: Multiple of the limit that all units may take together, one step after the other, until every one is blocked.
-_TOTAL_FACTOR = 3
-#: Seconds between two heartbeats while nothing is watched, and the delay from which the process counts as paused.
-_HEARTBEAT_SECONDS = 0.2
-_LATE_SECONDS = 0.2
-#: Checks with nothing to watch until the thread sleeps. Waking it costs a caller time, and the next call often comes
-#: soon.
-_IDLE_ROUNDS = 20
 _raise_in = ctypes.pythonapi.PyThreadState_SetAsyncExc
 _raise_in.argtypes = [ctypes.c_ulong, ctypes.py_object]
 
@@ -78,7 +69,7 @@ class _WatchedCode:
 
     def rearm(self) -> None:
         self.armed = now = time.monotonic()
-        self.deadline, self.end = now + self.limit, now + self.limit * _TOTAL_FACTOR
+        self.deadline, self.end = now + self.limit, now + self.limit * policy.TOTAL_DEADLOCK_FACTOR
 
     def forgive(self, now: float, last_check: float, pause: float, computed: float) -> None:
         """Extend the deadlines by the time in which the process did not run since ``last_check`` (``time.monotonic``).
@@ -87,7 +78,7 @@ class _WatchedCode:
         in seconds.
         """
         paused_seconds = now - last_check - pause - computed if last_check > self.armed else now - self.armed - computed
-        if paused_seconds > _LATE_SECONDS:
+        if paused_seconds > policy.WATCHDOG_LATE_SECONDS:
             self.deadline += paused_seconds
             self.end += paused_seconds
 
@@ -186,41 +177,49 @@ class Watchdog:
         pause, last_check, spent, idle = 0.0, 0.0, 0.0, 0
         while True:
             rested = not self._busy.is_set()
+            heartbeat_seconds = None if self._heartbeat is None else policy.WATCHDOG_HEARTBEAT_SECONDS
             # The time in which this thread slept is no pause of the process, so the measurement starts anew.
             if rested:
-                pause, last_check, spent = (
-                    0.0 if self._heartbeat is None else _HEARTBEAT_SECONDS,
-                    time.monotonic(),
-                    time.process_time(),
-                )
-            if self._busy.wait(None if self._heartbeat is None else _HEARTBEAT_SECONDS) and rested:
+                pause, last_check, spent = heartbeat_seconds or 0.0, time.monotonic(), time.process_time()
+            if self._busy.wait(heartbeat_seconds) and rested:
                 idle = 0
             with self._lock:
-                # Code that was interrupted and still runs stops the heartbeat, so that the guardian ends the process.
-                if self._heartbeat is not None and not any(watched.fired for watched in self._watched.values()):
-                    self._heartbeat()
+                self._send_heartbeat()
                 idle = 0 if self._watched else idle + 1
-                if idle > _IDLE_ROUNDS:
+                if idle > policy.WATCHDOG_IDLE_ROUNDS:
                     self._busy.clear()
                     continue
                 now, processor = time.monotonic(), time.process_time()
                 for watched in self._watched.values():
                     watched.forgive(now, last_check, pause, processor - spent)
-                late = [w for w in self._watched.values() if w.deadline <= now]
-                for watched in late:
-                    watched.deadline = now + _REPEAT_SECONDS
-                    if watched.fired:  # the code swallowed it and loops on
-                        self._interrupt_again(watched)
-                        continue
-                    watched.fired = True
-                    stack = sys._current_frames().get(watched.thread)  # noqa: SLF001 - the one way to a thread's stack
-                    text = "".join(traceback.format_stack(stack)) if stack is not None else "(no stack)"
-                    _raise_in(watched.thread, ctypes.py_object(_Interrupted))
-                    logger.error("workflow code did not reach a wait and was interrupted here:\n%s", text)
+                self._interrupt_late(now)
                 pause = min((w.deadline - now for w in self._watched.values()), default=0.05)
                 pause = min(max(pause, 0.001), 0.05)
                 last_check, spent = now, processor
             time.sleep(pause)
+
+    def _send_heartbeat(self) -> None:
+        # Code that was interrupted and still runs stops the heartbeat, so that the guardian ends the process.
+        if self._heartbeat is not None and not any(watched.fired for watched in self._watched.values()):
+            self._heartbeat()
+
+    def _interrupt_late(self, now: float) -> None:
+        for watched in self._watched.values():
+            if watched.deadline > now:
+                continue
+            watched.deadline = now + policy.INTERRUPT_SECONDS
+            if watched.fired:  # the code swallowed it and loops on
+                self._interrupt_again(watched)
+            else:
+                self._interrupt(watched)
+
+    @staticmethod
+    def _interrupt(watched: _WatchedCode) -> None:
+        watched.fired = True
+        stack = sys._current_frames().get(watched.thread)  # noqa: SLF001 - the one way to a thread's stack
+        text = "".join(traceback.format_stack(stack)) if stack is not None else "(no stack)"
+        _raise_in(watched.thread, ctypes.py_object(_Interrupted))
+        logger.error("workflow code did not reach a wait and was interrupted here:\n%s", text)
 
     @staticmethod
     def _interrupt_again(watched: _WatchedCode) -> None:

@@ -8,10 +8,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
+from temporalex_django.engine.scheduling import policy
 from temporalex_django.liveness.crash_markers import MarkedWork
-
-#: Deaths after which a run is blocked and an external activity fails as ``WorkerLost``.
-MOST_CRASHES = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +26,7 @@ class CrashVerdict:
 
     @property
     def is_final(self) -> bool:
-        return self.crashes >= MOST_CRASHES
+        return self.crashes >= policy.MOST_CRASHES
 
 
 def attribute_crashes(
@@ -49,23 +47,36 @@ def attribute_crashes(
       neighbours. If an activity was on trial, the other activities are not even suspected. Suspects come back one by
       one, so that the next death identifies the cause.
     """
-    runs = {mark.key for mark in marks if mark.kind in ("chain", "run")}
+    run_count = len({mark.key for mark in marks if mark.kind in ("chain", "run")})
     tried = {mark.key for mark in marks if mark.kind == "trial"}
     alone = len([mark for mark in marks if mark.kind != "trial"]) == 1
     verdicts = []
     for mark in marks:
         if mark not in recorded:
             continue
-        before = recorded[mark]
         if mark.kind == "task":
-            # Work in company is set to one death, not increased: otherwise an activity that runs often would collect
-            # the deaths of its neighbours. A trial clears the other activities.
-            crashes = before + 1 if alone or mark.key in tried else min(before, 1) if tried else 1
+            crashes = _task_crashes(recorded[mark], to_blame=alone or mark.key in tried, is_cleared=bool(tried))
         else:
-            crashes = before + 1 if len(runs) == 1 else max(before, 1)
-            # Second death on the row of a worker, and one before it is unexplained: that one was its first (decision
-            # 22).
-            if earlier and before and len(runs) == 1 and crashes == MOST_CRASHES - 1:
-                crashes = MOST_CRASHES
-        verdicts.append(CrashVerdict(mark, crashes, wait=float(2 ** min(crashes, MOST_CRASHES))))
+            crashes = _run_crashes(recorded[mark], alone=run_count == 1, earlier=earlier)
+        verdicts.append(CrashVerdict(mark, crashes, wait=float(2 ** min(crashes, policy.MOST_CRASHES))))
     return verdicts
+
+
+def _task_crashes(before: int, *, to_blame: bool, is_cleared: bool) -> int:
+    """Return the deaths of an activity; a trial of another activity clears it."""
+    if to_blame:
+        return before + 1
+    # Work in company is set to one death, not increased: otherwise an activity that runs often would collect the deaths
+    # of its neighbours.
+    return min(before, 1) if is_cleared else 1
+
+
+def _run_crashes(before: int, *, alone: bool, earlier: int) -> int:
+    """Return the deaths of a run; ``alone`` means that the process ran no other run."""
+    if not alone:
+        return max(before, 1)
+    crashes = before + 1
+    # Second death on the row of a worker, and one before it is unexplained: that one was its first (decision 22).
+    if earlier and before and crashes == policy.MOST_CRASHES - 1:
+        return policy.MOST_CRASHES
+    return crashes

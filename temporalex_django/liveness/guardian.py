@@ -23,19 +23,13 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
+from temporalex_django.engine.scheduling import policy
 from temporalex_django.liveness.crash_markers import read_heartbeats, record_end
 from temporalex_django.liveness.health import GuardianFile
 from temporalex_django.liveness.process_identity import process_state
 
 log = logging.getLogger("temporalex_django.liveness")
 
-_CHECK_INTERVAL = 0.5
-#: Most seconds that one look counts. A guardian that was late itself has not seen what happened meanwhile.
-_MAX_STEP = 0.6
-#: Seconds between two writes of its own file, which shows that it still looks.
-_WRITE_INTERVAL = 1.0
-#: Seconds for which a guardian waits for the database before it ends without a report of the death.
-_REPORT_TIMEOUT = 5.0
 _DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
 _STOPPED = "T"
 
@@ -59,7 +53,7 @@ class WatchState:
         if not heartbeats or heartbeats != self._heartbeats or before is None:
             self._heartbeats, self.silent = heartbeats, 0.0
         elif not stopped:
-            self.silent += min(now - before, _MAX_STEP)
+            self.silent += min(now - before, policy.GUARDIAN_MAX_STEP)
         return self.silent > self.limit
 
 
@@ -76,9 +70,9 @@ class WorkerGuardian:
     def check(self, pids: Collection[int]) -> None:
         """End (SIGKILL) those of the processes that have been silent for too long.
 
-        Call it every ``_CHECK_INTERVAL`` seconds.
+        Call it every ``policy.GUARDIAN_SECONDS`` seconds.
         """
-        if time.monotonic() - self._wrote_at >= _WRITE_INTERVAL:
+        if time.monotonic() - self._wrote_at >= policy.REPORT_SECONDS:
             self._file.write()
             self._wrote_at = time.monotonic()
         self._watch_states = {pid: self._watch_states.get(pid) or WatchState(self.limit) for pid in pids}
@@ -109,7 +103,8 @@ def supervise(
     In the parent it returns when the child has ended, with the exit status for the parent. A child that a signal ended
     gives 128 plus the number of the signal. SIGTERM and SIGINT are forwarded. A child that is still there
     ``leaves_within`` seconds after the first signal is killed. If the parent is killed, so is the child.
-    ``report_deaths`` is called in the parent if the child did not end well, and may take ``_REPORT_TIMEOUT`` seconds.
+    ``report_deaths`` is called in the parent if the child did not end well. It may take
+    ``policy.GUARDIAN_REPORT_TIMEOUT`` seconds.
     ``limit`` is the number of seconds after which a silent child is killed.
 
     In the child it returns a function to call at every heartbeat. That function stops the child (SIGSTOP) while the
@@ -136,7 +131,7 @@ def supervise(
     guard, is_stopping = WorkerGuardian(domain, limit), False
     while True:
         # The pipe is readable, too, when the child has ended. So the end of the child needs no further wait.
-        readable, _, _ = select.select([ours], [], [], _CHECK_INTERVAL)
+        readable, _, _ = select.select([ours], [], [], policy.GUARDIAN_SECONDS)
         is_stopping = bool(readable and os.read(ours, select.PIPE_BUF)) or is_stopping
         # The child stopped because this process was stopped. This process runs again, so the child has to.
         if is_stopping and process_state(child) == _STOPPED:
@@ -147,7 +142,7 @@ def supervise(
             guard.stop()
             code = os.waitstatus_to_exitcode(status)
             if code:
-                _run_with_timeout(_REPORT_TIMEOUT, report_deaths)
+                _run_with_timeout(policy.GUARDIAN_REPORT_TIMEOUT, report_deaths)
             return code if code >= 0 else 128 - code
         if signal_times and time.monotonic() - signal_times[0] > leaves_within:
             log.error("worker %d did not stop within %g s, killing it", child, leaves_within)
@@ -196,5 +191,5 @@ def die_with_parent(parent: int) -> None:
 
 def _watch_parent(parent: int) -> None:
     while os.getppid() == parent:
-        time.sleep(_CHECK_INTERVAL)
+        time.sleep(policy.GUARDIAN_SECONDS)
     os.kill(os.getpid(), signal.SIGKILL)

@@ -80,10 +80,11 @@ def judge_health(health: Health, *, now: float, limit: float, guardian_at: float
         dead.append(f"it has not looked for work for {silent:.0f} s")
     if health.leaves_by and now > health.leaves_by:
         dead.append("it was asked to stop and is still running")
-    if health.guardian and guardian_at is None:
-        dead.append(f"its guardian {health.guardian} is gone")
-    elif health.guardian and guardian_at is not None and (silent := now - guardian_at) > limit:
-        dead.append(f"its guardian {health.guardian} has been silent for {silent:.0f} s")
+    if health.guardian:
+        if guardian_at is None:
+            dead.append(f"its guardian {health.guardian} is gone")
+        elif (silent := now - guardian_at) > limit:
+            dead.append(f"its guardian {health.guardian} has been silent for {silent:.0f} s")
     started = health.state != "starting"
     if not started:
         unready.append("it is starting: it is waiting for the database or its tables")

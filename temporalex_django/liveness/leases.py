@@ -14,9 +14,10 @@ from temporalex_django.authoring import activity
 from temporalex_django.conf import get_settings
 from temporalex_django.core import crash_points
 from temporalex_django.db.sql_columns import RUNS, WORKERS
-from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine.blocked import CRASH
+from temporalex_django.engine.contracts.task_storage import WorkerStorage
 from temporalex_django.engine.ids import token, uuid7
+from temporalex_django.engine.scheduling import policy
 from temporalex_django.errors import UnknownWorkflow, WorkflowSwitchedOff
 from temporalex_django.liveness.crash_markers import Kind, MarkedWork
 from temporalex_django.liveness.process_identity import host, identity_of
@@ -52,7 +53,7 @@ class WorkerRow:
         moment, at = self._clocks
         return moment + timedelta(seconds=time.monotonic() - at)
 
-    def _sync_clock(self, storage: DjangoStorage) -> datetime:
+    def _sync_clock(self, storage: WorkerStorage) -> datetime:
         """Read the database's time. It counts as that of the middle between the query and its answer."""
         started = time.monotonic()
         now = storage.now()
@@ -60,7 +61,7 @@ class WorkerRow:
         self.skew = (datetime.now(UTC) - self.now()).total_seconds()
         return now
 
-    def register(self, storage: DjangoStorage) -> int:
+    def register(self, storage: WorkerStorage) -> int:
         """Insert the row, and make blocked runs due that this worker may be able to advance.
 
         One transaction. Returns the number of runs that are due now.
@@ -84,7 +85,7 @@ class WorkerRow:
             )
             return wake_blocked(storage, list(self.workflows), now)
 
-    def send_heartbeat(self, storage: DjangoStorage, *, runs: int = 0, activities: int = 0, turns: int = 0) -> bool:
+    def send_heartbeat(self, storage: WorkerStorage, *, runs: int = 0, activities: int = 0, turns: int = 0) -> bool:
         """Extend the lease, and read whether this worker is drained. One UPDATE.
 
         Returns False if the row is gone. Then this worker was declared dead and needs a new epoch.
@@ -109,7 +110,7 @@ class WorkerRow:
         """Take a new epoch. The worker no longer owns what it claimed under the old one."""
         self.id, self.epoch = uuid7(), token()
 
-    def announce(self, storage: DjangoStorage, suspects: Sequence[MarkedWork]) -> bool:
+    def announce(self, storage: WorkerStorage, suspects: Sequence[MarkedWork]) -> bool:
         """Commit to this row the work that is about to run; an empty list clears it.
 
         Recovery reads the announcement if this worker dies and its crash marker cannot be read.
@@ -139,7 +140,7 @@ class WorkerRow:
         )
         return bool(changed)
 
-    def remove(self, storage: DjangoStorage) -> None:
+    def remove(self, storage: WorkerStorage) -> None:
         """Delete the row, and make blocked runs of its classes due for the workers that remain.
 
         Call it inside a transaction.
@@ -157,10 +158,9 @@ def parse_announcement(stored: Iterable[tuple[Kind, str]]) -> list[MarkedWork]:
 _CRASH_CODE = CRASH
 #: Condition for runs that are blocked only because their class is off. They wait for the switch.
 _SWITCHED_OFF = f"cast(blocked as text) like '%%\"{WorkflowSwitchedOff.code}\"%%'"
-WAKE_LIMIT = 1000
 
 
-def wake_blocked(storage: DjangoStorage, workflows: Sequence[str], now: datetime) -> int:
+def wake_blocked(storage: WorkerStorage, workflows: Sequence[str], now: datetime) -> int:
     """Make the blocked runs of these classes due now, because a worker may have the code that they need.
 
     Skips runs that are locked, and runs that are blocked for crashes. Returns the number of runs that are due.
@@ -170,7 +170,7 @@ def wake_blocked(storage: DjangoStorage, workflows: Sequence[str], now: datetime
     )
 
 
-def wake_for_others(storage: DjangoStorage, workflows: Sequence[str]) -> int:
+def wake_for_others(storage: WorkerStorage, workflows: Sequence[str]) -> int:
     """Make the blocked runs of these classes due now, after a worker ended, if there are other workers.
 
     The worker that ended may have been the one with the wrong code. Returns the number of runs that are due.
@@ -182,7 +182,7 @@ def wake_for_others(storage: DjangoStorage, workflows: Sequence[str]) -> int:
     return wake_blocked(storage, workflows, storage.now())
 
 
-def wake_for_code(storage: DjangoStorage, workflows: Mapping[str, Sequence[int]]) -> int:
+def wake_for_code(storage: WorkerStorage, workflows: Mapping[str, Sequence[int]]) -> int:
     """Make runs due that were blocked for lack of code which this worker has; return their number.
 
     Only a read if there are none. The worker that blocked such a run may have looked for other workers just before this
@@ -198,15 +198,15 @@ def wake_for_code(storage: DjangoStorage, workflows: Mapping[str, Sequence[int]]
         return _wake_chains(storage, storage.now(), chains)
 
 
-def wake_switched_on(storage: DjangoStorage, off: Collection[str]) -> int:
+def wake_switched_on(storage: WorkerStorage, off: Collection[str]) -> int:
     """Make runs due that were stopped because their class was off, if it is on again; return their number.
 
-    ``off`` has the classes that are still off. At most ``WAKE_LIMIT`` runs in one call.
+    ``off`` has the classes that are still off. At most ``policy.WAKE_LIMIT`` runs in one call.
     """
     test, parameter = storage.sql.in_array(off, "text")
     rows = storage.sql.select(
         f"select chain_id from temporalex_instance where blocked is not null and {_SWITCHED_OFF} and not (workflow {test})"
-        f" and closed_at is null limit {WAKE_LIMIT}",
+        f" and closed_at is null limit {policy.WAKE_LIMIT}",
         [parameter],
         ("uuid",),
     )
@@ -216,7 +216,7 @@ def wake_switched_on(storage: DjangoStorage, off: Collection[str]) -> int:
         return _wake_chains(storage, storage.now(), [row[0] for row in rows])
 
 
-def _blocked_runs(storage: DjangoStorage, workflows: Sequence[str]) -> list[tuple[UUID, str, int, str]]:
+def _blocked_runs(storage: WorkerStorage, workflows: Sequence[str]) -> list[tuple[UUID, str, int, str]]:
     """Return chain, class, version and code of the blocked runs of these classes."""
     if not workflows:
         return []
@@ -229,7 +229,7 @@ def _blocked_runs(storage: DjangoStorage, workflows: Sequence[str]) -> list[tupl
     return [(chain, name, version, json.loads(mark).get("code", "")) for chain, name, version, mark in rows]
 
 
-def _wake_chains(storage: DjangoStorage, now: datetime, chains: Sequence[UUID]) -> int:
+def _wake_chains(storage: WorkerStorage, now: datetime, chains: Sequence[UUID]) -> int:
     if not chains:
         return 0
     membership, ids = storage.sql.in_array(chains, "uuid")

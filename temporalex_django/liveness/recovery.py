@@ -30,10 +30,11 @@ from temporalex_django.core.error_text import error_line
 from temporalex_django.core.failures import error_data, failure_cause
 from temporalex_django.core.process import REQUEST
 from temporalex_django.db.sql_columns import RESULT, RESULT_INSERT, TASKS, WORKERS, json_text, result_row
-from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine import activity_policy, background_task, blocked
 from temporalex_django.engine.blocked import block_mark_of, next_retry_at
+from temporalex_django.engine.contracts.task_storage import WorkerStorage
 from temporalex_django.engine.contracts.typed_dicts import BlockMark
+from temporalex_django.engine.scheduling import policy
 from temporalex_django.errors import KeyMissing, RunBlocked
 from temporalex_django.liveness.crash_attribution import CrashVerdict, attribute_crashes
 from temporalex_django.liveness.crash_markers import (
@@ -49,16 +50,6 @@ from temporalex_django.liveness.heartbeats import Heartbeats
 from temporalex_django.liveness.leases import parse_announcement, wake_for_others
 
 log = logging.getLogger("temporalex_django.liveness")
-
-#: Time until a run that needs a key is offered again to workers that may have it. A worker that lacks the key leaves
-#: the run alone for longer.
-_OFFERED_AGAIN = timedelta(seconds=3)
-#: Leases of life since the last unexplained death, after which no worker is cautious any more.
-_CAUTION_LEASES = 5
-
-
-#: Part of a lease after which a worker elsewhere is late. A worker sends three heartbeats in a lease.
-_LATE_SHARE = 0.5
 
 
 @dataclass(slots=True)
@@ -95,7 +86,7 @@ class _WorkerRecord(NamedTuple):
 _WORKER = WORKERS.pick_columns(*_WorkerRecord._fields)
 
 
-def recover(storage: DjangoStorage, heartbeats: Heartbeats, *, own: UUID | None = None) -> RecoveryResult:
+def recover(storage: WorkerStorage, heartbeats: Heartbeats, *, own: UUID | None = None) -> RecoveryResult:
     """Find dead workers, except the row ``own``, and make their work due for others.
 
     One transaction for each dead worker, and only a read if there are none.
@@ -115,7 +106,7 @@ def recover(storage: DjangoStorage, heartbeats: Heartbeats, *, own: UUID | None 
         silence = heartbeats.silence(row.epoch)
         if row.buried_at is not None:
             result.caution += 1
-            if silence > _CAUTION_LEASES * lease:
+            if silence > policy.CAUTION_LEASES * lease:
                 storage.sql.execute("delete from temporalex_worker where id = %s and epoch = %s", [row.id, row.epoch])
             continue
         owner = owner_state(row.crash_marker)
@@ -126,12 +117,12 @@ def recover(storage: DjangoStorage, heartbeats: Heartbeats, *, own: UUID | None 
             # A worker that lives here is frozen or starved. Its marker is read when it ends, so it is not blamed now.
             _declare_dead(storage, row, None, result, unknown=owner == "unknown")
         elif owner == "unknown":
-            suspected = suspected or silence > _LATE_SHARE * lease or not heartbeats.is_confirmed(row.epoch)
+            suspected = suspected or silence > policy.LATE_SHARE * lease or not heartbeats.is_confirmed(row.epoch)
     result.caution += suspected
     return result
 
 
-def judge_abandoned_markers(storage: DjangoStorage) -> int:
+def judge_abandoned_markers(storage: WorkerStorage) -> int:
     """Judge the deaths of processes of this machine that left a marker and have no row; return their number.
 
     Web processes have no row, and workers that were late have lost theirs. One transaction for each marker with work.
@@ -150,7 +141,7 @@ def judge_abandoned_markers(storage: DjangoStorage) -> int:
     return len(paths)
 
 
-def report_deaths(storage: DjangoStorage) -> None:
+def report_deaths(storage: WorkerStorage) -> None:
     """Record the work that may have ended workers of this machine, as their crash markers name it.
 
     Guardians call this when their worker has just died, since the marker may go with the container. A failure is
@@ -165,7 +156,7 @@ def report_deaths(storage: DjangoStorage) -> None:
         connections[storage.alias].close()
 
 
-def release_orphans(storage: DjangoStorage) -> None:
+def release_orphans(storage: WorkerStorage) -> None:
     """Release the activities of owners without a row: no worker can finish them, and none can be judged.
 
     One transaction for each owner.
@@ -182,7 +173,7 @@ def release_orphans(storage: DjangoStorage) -> None:
 
 
 def _declare_dead(
-    storage: DjangoStorage, row: _WorkerRecord, left: MarkerContent | None, result: RecoveryResult, *, unknown: bool
+    storage: WorkerStorage, row: _WorkerRecord, left: MarkerContent | None, result: RecoveryResult, *, unknown: bool
 ) -> None:
     """Declare a worker dead and release its work.
 
@@ -243,14 +234,14 @@ def _declare_dead(
     )
 
 
-def _unexplained_deaths(storage: DjangoStorage) -> int:
+def _unexplained_deaths(storage: WorkerStorage) -> int:
     """Return the number of recent deaths without an explanation."""
     statement = "select count(*) from temporalex_worker where buried_at is not null"
     number: int = storage.sql.select(statement, [], ("int8",))[0][0]
     return number
 
 
-def _clear_unexplained(storage: DjangoStorage) -> None:
+def _clear_unexplained(storage: WorkerStorage) -> None:
     """Forget the deaths without an explanation, because the work that was just found at fault explains them."""
     storage.sql.execute("delete from temporalex_worker where buried_at is not null")
 
@@ -258,7 +249,7 @@ def _clear_unexplained(storage: DjangoStorage) -> None:
 # --- attribution ------------------------------------------------------------------------------------------------------
 
 
-def _attribute_crash(storage: DjangoStorage, left: MarkerContent, *, earlier: int = 0) -> None:
+def _attribute_crash(storage: WorkerStorage, left: MarkerContent, *, earlier: int = 0) -> None:
     """Decide about the work that a process was running when it ended, and write the decisions.
 
     Call it inside a transaction; it locks the rows of that work. ``earlier`` is the number of earlier deaths without an
@@ -275,7 +266,7 @@ def _attribute_crash(storage: DjangoStorage, left: MarkerContent, *, earlier: in
             _attribute_to_run(storage, verdict, left.ended_after)
 
 
-def _resolve_marks(storage: DjangoStorage, marks: Iterable[MarkedWork]) -> list[MarkedWork]:
+def _resolve_marks(storage: WorkerStorage, marks: Iterable[MarkedWork]) -> list[MarkedWork]:
     """Replace the run of a query by its chain, whose row counts the deaths."""
     resolved_marks: dict[MarkedWork, None] = {}
     for mark in marks:
@@ -287,7 +278,7 @@ def _resolve_marks(storage: DjangoStorage, marks: Iterable[MarkedWork]) -> list[
     return list(resolved_marks)
 
 
-def _recorded_crashes(storage: DjangoStorage, marks: Collection[MarkedWork]) -> Mapping[MarkedWork, int]:
+def _recorded_crashes(storage: WorkerStorage, marks: Collection[MarkedWork]) -> Mapping[MarkedWork, int]:
     recorded: dict[MarkedWork, int] = {}
     for mark in marks:
         if mark.kind == "trial":
@@ -316,7 +307,7 @@ def _cause_text(ended_after: float) -> str:
     )
 
 
-def _attribute_to_run(storage: DjangoStorage, verdict: CrashVerdict, ended_after: float) -> None:
+def _attribute_to_run(storage: WorkerStorage, verdict: CrashVerdict, ended_after: float) -> None:
     """Store the number of deaths of a run, and block the run if the verdict is final.
 
     Otherwise the run becomes due again after a wait. Only workers claim it then, and each takes it alone. A death
@@ -345,7 +336,7 @@ def _attribute_to_run(storage: DjangoStorage, verdict: CrashVerdict, ended_after
     log.error("run %s is blocked: %s", rows[0][0], reason, extra={"run_id": str(rows[0][0])})
 
 
-def _attribute_to_activity(storage: DjangoStorage, verdict: CrashVerdict, ended_after: float) -> None:
+def _attribute_to_activity(storage: WorkerStorage, verdict: CrashVerdict, ended_after: float) -> None:
     """Store the number of deaths of an activity, and fail it if the verdict is final.
 
     Otherwise it is due again after a wait, and runs alone. An activity that another worker has claimed by now continues
@@ -379,7 +370,7 @@ def _attribute_to_activity(storage: DjangoStorage, verdict: CrashVerdict, ended_
 _LOST = TASKS.pick_columns("chain_id", "run_id", "run_queue", "seq", "attempt", "call", "options")
 
 
-def release_activities(storage: DjangoStorage, epoch: int) -> tuple[int, int]:
+def release_activities(storage: WorkerStorage, epoch: int) -> tuple[int, int]:
     """Release all activities of an epoch: due again at once, or failed if no attempt is left.
 
     The attempt stays counted, so ``max_attempts=1`` means at most once. Call it inside a transaction; it locks those
@@ -413,7 +404,7 @@ def release_activities(storage: DjangoStorage, epoch: int) -> tuple[int, int]:
 
 
 def _deliver_lost(
-    storage: DjangoStorage, lost: Iterable[tuple[Any, ...]], now: datetime, reason: str | None = None
+    storage: WorkerStorage, lost: Iterable[tuple[Any, ...]], now: datetime, reason: str | None = None
 ) -> None:
     """Send the chains of these activities the failure that says that their worker died; ``reason`` may say why."""
     rows = []
@@ -439,7 +430,7 @@ def _edited_input(run: UUID, seq: int, call: bytes, options: bytes) -> dict[str,
     return {"edited": activity_policy.edited_input(args, kwargs, read, key=activity_policy.derive_key(run, seq, read))}
 
 
-def block_run(storage: DjangoStorage, chain: UUID, error: BaseException) -> bool:
+def block_run(storage: WorkerStorage, chain: UUID, error: BaseException) -> bool:
     """Block a run whose turn raises even when it is alone in it; it is tried again after growing pauses.
 
     One transaction. Returns False if the run is locked elsewhere or closed.
@@ -452,14 +443,14 @@ def block_run(storage: DjangoStorage, chain: UUID, error: BaseException) -> bool
         tries = run.failed_tries + 1
         due, waits_for = next_retry_at(tries, now), None
         if isinstance(error, KeyMissing):
-            due, waits_for = now + _OFFERED_AGAIN, f"the key {error.key!r}"
+            due, waits_for = now + policy.KEY_OFFER_DELAY, f"the key {error.key!r}"
         mark = block_mark_of(error, tries=tries, now=now, waits_for=waits_for)
         _store_block(storage, chain, run.run_id, mark, due=due)
     log.error("run %s is blocked: %s", run.run_id, mark["error"], extra={"run_id": str(run.run_id)})
     return True
 
 
-def _store_block(storage: DjangoStorage, chain: UUID, run: UUID, mark: BlockMark, *, due: datetime | None) -> None:
+def _store_block(storage: WorkerStorage, chain: UUID, run: UUID, mark: BlockMark, *, due: datetime | None) -> None:
     """Store the mark of a blocked run, and reject the updates and requests that wait for an answer.
 
     A run that is blocked already keeps the time of its first block. ``due`` is when it is tried again (None: never).

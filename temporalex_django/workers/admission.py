@@ -14,21 +14,21 @@ from django.db import Error as DatabaseError
 from temporalex_django.authoring import activity, workflow
 from temporalex_django.conf import queue_limits
 from temporalex_django.core.limits import NO_LIMITS
-from temporalex_django.db.limited_claims import LimitedClaim, LimitedClaims, Switches
-from temporalex_django.db.storage import DjangoStorage
+from temporalex_django.db.limited_claims import Switches
 from temporalex_django.engine.contracts.records import NewTask, TaskState
+from temporalex_django.engine.contracts.task_storage import WorkerStorage
+from temporalex_django.engine.scheduling import policy
 from temporalex_django.engine.scheduling.capacity import Capacity
-from temporalex_django.engine.scheduling.limit_usage import RETRY_SECONDS
+from temporalex_django.engine.scheduling.limit_usage import LimitedClaim
 from temporalex_django.errors import WorkflowSwitchedOff
 
 
 class Admission:
     """The admission of one worker; ``switches`` is what its maintenance read last."""
 
-    def __init__(self, storage: DjangoStorage, queues: Sequence[str]) -> None:
+    def __init__(self, storage: WorkerStorage, queues: Sequence[str]) -> None:
         self._storage = storage
         self._queues = list(queues)
-        self._claims = LimitedClaims(storage)
         # When it is worth looking again at a queue from which nothing could be claimed.
         self._next_look: dict[str, float] = {}
         self._full_queues: set[str] = set()  # those whose limits leave nothing for what is due
@@ -100,7 +100,7 @@ class Admission:
         self._storage.partitioned = True
         self._storage.release_tasks([(task.id, task.attempt, task.owner or 0) for task in misplaced])
         for queue in {task.queue for task in misplaced}:
-            self._claims.repartition(queue, {task.activity for task in misplaced if task.queue == queue})
+            self._storage.repartition(queue, {task.activity for task in misplaced if task.queue == queue})
         return [task for task in tasks if task.activity not in limited_names]
 
     def claim(self, capacity: Capacity, *, owner: int, suspects: bool = False) -> tuple[list[TaskState], int]:
@@ -109,38 +109,53 @@ class Admission:
         Returns them and the number of activities that were moved to another partition. With ``suspects`` it claims only
         activities that may have ended a worker, even in queues that it has just looked at.
         """
-        limits, tasks, moved, has_partitions, lacks_capacity = queue_limits(), [], 0, suspects, False
-        is_partitioned = self.switches.has_partitions or self._storage.partitioned
-        chosen = [queue for queue in self.queues if is_partitioned or limits.get(queue, NO_LIMITS).is_limited]
+        tasks: list[TaskState] = []
+        moved, has_partitions, lacks_capacity = 0, suspects, False
         now = time.monotonic()
         self._skipped_queue = False
-        for queue in self._storage.queue_order(chosen, "limited"):
-            self._skipped_queue = self._skipped_queue or self._next_look.get(queue, 0.0) > now
-            if not capacity or (not suspects and self._next_look.get(queue, 0.0) > now):
+        for queue in self._storage.queue_order(self._queues_with_limits(), "limited"):
+            is_skipped = self._next_look.get(queue, 0.0) > now
+            self._skipped_queue = self._skipped_queue or is_skipped
+            if not capacity or (is_skipped and not suspects):
                 lacks_capacity = lacks_capacity or not capacity or self.lacks_capacity
                 has_partitions = True  # not known, so it may have some
                 continue
-            common, off = limits.get(queue, NO_LIMITS).is_limited, self.switches.activities
-            try:
-                limited_claim = self._claims.claim(
-                    queue, capacity=capacity, owner=owner, off=off, unpartitioned=common, suspects=suspects
-                )
-            except DatabaseError as exc:
-                if not self._storage.is_transient(exc):
-                    raise
-                has_partitions = True  # another worker holds the limit: try again next time
+            limited_claim = self._claim_queue(queue, capacity, owner=owner, suspects=suspects)
+            if limited_claim is None:
+                has_partitions = True
                 continue
             tasks += limited_claim.tasks
             moved += limited_claim.moved
-            has_partitions, lacks_capacity = (
-                has_partitions or limited_claim.has_partitions,
-                lacks_capacity or limited_claim.lacks_capacity,
-            )
+            has_partitions |= limited_claim.has_partitions
+            lacks_capacity |= limited_claim.lacks_capacity
             if not suspects:
                 self._schedule_look(queue, limited_claim, now)
         self.lacks_capacity = lacks_capacity and not tasks
         self._storage.partitioned = self._storage.partitioned and has_partitions
         return tasks, moved
+
+    def _queues_with_limits(self) -> Sequence[str]:
+        """Return the queues whose activities are claimed under limits; all of them if some wait in partitions."""
+        if self.switches.has_partitions or self._storage.partitioned:
+            return self.queues
+        limits = queue_limits()
+        return [queue for queue in self.queues if limits.get(queue, NO_LIMITS).is_limited]
+
+    def _claim_queue(self, queue: str, capacity: Capacity, *, owner: int, suspects: bool) -> LimitedClaim | None:
+        """Claim activities of one queue; return None if another worker holds a limit, so that it is tried next time."""
+        try:
+            return self._storage.claim_limited(
+                queue,
+                capacity=capacity,
+                owner=owner,
+                off=self.switches.activities,
+                unpartitioned=queue_limits().get(queue, NO_LIMITS).is_limited,
+                suspects=suspects,
+            )
+        except DatabaseError as exc:
+            if not self._storage.is_transient(exc):
+                raise
+            return None
 
     def _schedule_look(self, queue: str, limited_claim: LimitedClaim, now: float) -> None:
         """Set when a claim may look at the queue again: later if limits kept due activities waiting, else at once."""
@@ -156,7 +171,7 @@ class Admission:
         ):
             # Another worker may have finished an activity of the queue, which nothing announces: look again after a
             # moment.
-            self._next_look[queue] = now + (limited_claim.retry_after or RETRY_SECONDS)
+            self._next_look[queue] = now + (limited_claim.retry_after or policy.LIMIT_RETRY_SECONDS)
 
     def reset_waits(self, queues: Sequence[str]) -> None:
         """Let the next claim look at these queues at once, because some of their activities have ended."""

@@ -8,13 +8,9 @@ import threading
 from temporalex_django.core.error_text import error_line
 from temporalex_django.db import background_hooks
 from temporalex_django.db.connections import worker_session
+from temporalex_django.engine.scheduling import policy
 
 log = logging.getLogger("temporalex_django.workers")
-
-#: Seconds between two pieces of work, in which others can write.
-_PAUSE = 0.1
-#: Seconds that a worker which ends waits for the present piece of work.
-_STOP_TIMEOUT = 10.0
 
 
 class BackgroundThread:
@@ -35,12 +31,12 @@ class BackgroundThread:
         """Stop after the present piece of work."""
         self._stop.set()
         if self._thread is not None:
-            self._thread.join(_STOP_TIMEOUT)
+            self._thread.join(policy.STOP_SECONDS)
 
     def _run(self) -> None:
         with worker_session(self.alias):
             try:
                 while not self._stop.is_set() and background_hooks.run_hooks(self.alias):
-                    self._stop.wait(_PAUSE)
+                    self._stop.wait(policy.BACKGROUND_PAUSE)
             except Exception as exc:  # noqa: BLE001 - maintenance starts it again
                 log.warning("the background thread of a worker failed and will be restarted: %s", error_line(exc))

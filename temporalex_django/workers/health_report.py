@@ -7,8 +7,8 @@ import time
 from typing import TYPE_CHECKING
 
 from temporalex_django.conf import get_settings
+from temporalex_django.engine.scheduling import policy
 from temporalex_django.liveness.health import Health, HealthFile, State, delete_stale_files
-from temporalex_django.workers.turn_handover import MAX_HELPERS
 
 if TYPE_CHECKING:
     from temporalex_django.workers.loop import WorkerLoop
@@ -33,8 +33,8 @@ def handover_threads() -> int:
     """
     settings = get_settings()
     if settings.WORKER_CONNECTIONS is None:
-        return MAX_HELPERS
-    return max(0, min(MAX_HELPERS, settings.WORKER_CONNECTIONS - EXTRA_CONNECTIONS - activity_threads()))
+        return policy.MAX_HELPERS
+    return max(0, min(policy.MAX_HELPERS, settings.WORKER_CONNECTIONS - EXTRA_CONNECTIONS - activity_threads()))
 
 
 class HealthReport:

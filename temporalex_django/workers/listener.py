@@ -16,6 +16,8 @@ from django.db import connections
 
 from temporalex_django.core.error_text import error_line
 from temporalex_django.db.inserts import CHANNEL, NOTIFY
+from temporalex_django.engine.scheduling import policy
+from temporalex_django.workers.reconnect import next_pause
 
 log = logging.getLogger("temporalex_django.workers")
 
@@ -59,7 +61,7 @@ class Listener:
     def start(self) -> None:
         """Start the thread; return when the lock is held or the first try failed, after ten seconds at most."""
         self._thread.start()
-        self._ready.wait(10)
+        self._ready.wait(policy.STOP_SECONDS)
 
     def stop(self) -> None:
         self._stop.set()
@@ -79,19 +81,19 @@ class Listener:
             self._wake_sender.send(b"x")
 
     def _run(self) -> None:
-        delay = 0.1
+        delay = 0.0
         while not self._stop.is_set():
             try:
                 with connect(self.alias) as connection:
-                    delay = 0.1
+                    delay = 0.0
                     self._listen(connection)
             except psycopg.Error as exc:
                 log.warning("lost the connection that listens for notifications, reconnecting: %s", error_line(exc))
             finally:
                 self.locked = False
                 self._ready.set()
+            delay = next_pause(delay)
             self._stop.wait(delay)
-            delay = min(delay * 2, 5.0)
 
     def _listen(self, connection: psycopg.Connection[Any]) -> None:
         connection.execute(f"listen {CHANNEL}")

@@ -7,9 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from math import inf
 from typing import TYPE_CHECKING
-from uuid import UUID
 
 from django.db import Error as DatabaseError
 from django.db import connections
@@ -18,57 +16,37 @@ from temporalex_django.authoring import workflow
 from temporalex_django.conf import get_settings
 from temporalex_django.core import crash_points
 from temporalex_django.core.error_text import error_line
-from temporalex_django.core.payloads.codec import error_reason
 from temporalex_django.db import background_tasks
 from temporalex_django.db.atomic_activities import run_atomic_activity
 from temporalex_django.db.connections import worker_session
-from temporalex_django.db.limited_claims import release_unstarted
 from temporalex_django.db.messages.notify import notify_payloads, send_notifications, send_turn_signals
 from temporalex_django.db.people.deciders import DatabaseJudge
 from temporalex_django.db.storage import DjangoStorage
-from temporalex_django.engine import activity_policy
 from temporalex_django.engine.contracts.records import TaskResult, TaskState
-from temporalex_django.engine.scheduling.capacity import Capacity
+from temporalex_django.engine.scheduling import policy
 from temporalex_django.engine.turn import WorkflowEngine
 from temporalex_django.engine.turn_report import TurnReport
 from temporalex_django.engine.watchdog import watchdog
-from temporalex_django.errors import KeyMissing, PayloadError
-from temporalex_django.liveness.crash_markers import MarkedWork, MarkerSlot, open_marker
+from temporalex_django.liveness.crash_markers import MarkerSlot, open_marker
 from temporalex_django.liveness.leases import WorkerRow
-from temporalex_django.liveness.recovery import block_run, release_activities
+from temporalex_django.liveness.recovery import release_activities
 from temporalex_django.workers.admission import Admission
-from temporalex_django.workers.attempts import announce_result
-from temporalex_django.workers.fair_queue import select_fairly
 from temporalex_django.workers.health_report import activity_threads, handover_threads
 from temporalex_django.workers.maintenance import Maintenance
-from temporalex_django.workers.polled import PollResult
+from temporalex_django.workers.poll_modes import Poller, PollParts, PollResult
 from temporalex_django.workers.pool import InlinePool, Pool
 from temporalex_django.workers.quarantine import Quarantine
 from temporalex_django.workers.queue_names import all_queues
 from temporalex_django.workers.reconnect import next_pause, retry_until_available
+from temporalex_django.workers.single_runs import SingleRuns
+from temporalex_django.workers.task_intake import TaskIntake
 from temporalex_django.workers.turn_handover import TurnHandover
-from temporalex_django.workers.turn_runner import FEWEST_RUNS, TurnRunner
+from temporalex_django.workers.turn_runner import TurnRunner
 
 if TYPE_CHECKING:
     from temporalex_django.workers.listener import Listener
 
 log = logging.getLogger("temporalex_django.workers")
-#: Seconds between two turns where one lock of the database keeps all writers out: web requests need it, too.
-_WRITER_PAUSE = 0.003
-#: Seconds until the next poll if due work could not be claimed: another worker has locked it, or has its class.
-_CONTENDED = 0.05
-#: Seconds that a turn of few runs, which has started activities, waits for a result before it polls again.
-_RESULT_WAIT = 0.002
-_FRUITLESS_POLLS = 10
-#: An idle worker that listens to notifications polls this many times less often.
-_LISTENING_FACTOR = 5
-#: Seconds of phase 2 in one poll, and the longest pause of a run whose business rows others have locked.
-_ATOMIC_SECONDS = 0.1
-_LONGEST_PAUSE = 1.0
-#: Seconds for which a run is left alone that another worker has announced on its row.
-_ANNOUNCED_ELSEWHERE = 0.25
-#: Seconds that a run waits for its locked business rows, from the second try on; other runs wait for as long.
-_LOCK_TIMEOUT = 0.5
 
 
 class WorkerLoop:
@@ -97,8 +75,6 @@ class WorkerLoop:
         self.marker = open_marker(self.storage.domain)
         versions = workflow.registered_versions()
         self.row = WorkerRow(kind=kind, queues=self.queues, workflows=versions, crash_marker=self.marker.path)
-        self.caution = 0  # set by maintenance: see ``liveness.recovery``
-        self._trying_suspects = False  # runs that ended processes are being tried
         self.on_heartbeat = on_heartbeat  # the maintenance thread calls it several times a second
         self.pool: Pool = (
             InlinePool(now=self.row.now, mark_running=partial(self.marker.record_work, "task"))
@@ -135,12 +111,8 @@ class WorkerLoop:
         self.poll_count = 0  # polls that are over
         self.polled_at = time.monotonic()  # when the last poll began
         self.stop_deadline = 0.0  # when the process has to be gone after a stop
-        # True if much was done or a wakeup came. Otherwise a plain read decides whether a turn is worthwhile. With a
-        # writer lock it always does, since only a turn that has something to write should take that.
-        self.expects_work = not self.storage.sql.writer_lock
         self._pause = float("inf")  # seconds until the next poll without a wakeup
         self._error_delay = 0.0  # seconds of the pause after the last error
-        self._pauses: dict[UUID, float] = {}  # of runs whose business rows others have locked
         self.listener: Listener | None = None  # the one of maintenance, where there is one
         self._stop_event = threading.Event()  # to stop
         self.handover = TurnHandover(
@@ -150,100 +122,47 @@ class WorkerLoop:
                 self._stop_event, is_over=lambda: self._stop_event.is_set() or is_relieved()
             ),
         )
+        self.single_runs = SingleRuns(
+            storage=self.storage,
+            engine=self.engine,
+            row=self.row,
+            queues=self.queues,
+            handover=self.handover,
+            publish=self._publish_report,
+        )
+        self.intake = TaskIntake(
+            storage=self.storage,
+            pool=self.pool,
+            admission=self.admission,
+            quarantine=self.quarantine,
+            now=self.row.now,
+        )
+        self.poller = Poller(
+            PollParts(
+                storage=self.storage,
+                engine=self.engine,
+                pool=self.pool,
+                admission=self.admission,
+                quarantine=self.quarantine,
+                row=self.row,
+                turn_runner=self.turn_runner,
+                intake=self.intake,
+                single_runs=self.single_runs,
+                publish=self._publish_report,
+            )
+        )
 
     def _wake(self) -> None:
         """Wake the loop, because an activity has ended."""
         if not self.wake.is_set():
             self.wake.set()
 
-    # --- one look ----------------------------------------------------------------------------------------------------
-
     def poll(self) -> PollResult:
-        """Look for due work once and do it: see ``_poll_once``. Afterwards the pool has all claimed activities."""
+        """Look for due work once and do it: see ``Poller``. Afterwards the pool has all claimed activities."""
         try:
-            # First where the last turn left no capacity: activities without limits would use all of it, each time.
-            limited_count = (
-                self._claim_limited() if self.admission.lacks_capacity and not self.quarantine.has_suspects else None
-            )
-            result = self._poll_once()
-            result.tasks += self._claim_limited() if limited_count is None else limited_count
-            return result
+            return self.poller.poll()
         finally:
             self.poll_count += 1
-
-    def _claim_limited(self) -> int:
-        """Claim activities under limits, in transactions of their own; return how many were claimed or moved."""
-        if not self.admission.is_active or self.quarantine.is_on_trial or self.row.drained_at is not None:
-            return 0
-        suspects = self.quarantine.is_ready
-        capacity = Capacity(threads=1) if suspects else self._cautious_capacity() if self.caution else self._capacity()
-        capacity.prefetch.clear()  # what waits in a pool would use up a limit that another worker could use
-        capacity.prefetch_limit = 0
-        tasks, moved = self.admission.claim(capacity, owner=self.row.epoch, suspects=suspects)
-        self._start_tasks(tasks, all_seen=suspects)
-        return len(tasks) + moved
-
-    def _poll_once(self) -> PollResult:
-        """Commit results, advance due runs and claim due activities in one transaction; then run atomic activities.
-
-        Before that comes a slice of the rebuild of a run, outside of transactions. Raises when the database is gone.
-        Results leave the memory after the commit, not before.
-        """
-        if self.quarantine.is_on_trial or self.row.drained_at is not None:
-            return self._store_results_only()
-        if self.caution:
-            return self._poll_cautiously()
-        rebuilding = self.engine.rebuild_count if self.engine.rebuild() else 0
-        results, capacity = select_fairly(self.pool.results(), self.turn_runner.result_limit), self._capacity()
-        if not results and not self.expects_work and (due := self._next_due()) != 0.0:
-            return PollResult(rebuilding=rebuilding, is_plain_read=True, due_in=due)
-        report = TurnReport()
-        try:
-            valid, tasks = self.turn_runner.turn(results, capacity, report)
-        except Exception as exc:
-            if self.storage.is_connection_lost(exc):
-                raise
-            return self._retry_separately(results, report.claimed_chains, exc)
-        self._apply_turn(results, valid, tasks)
-        self._publish_report(report)
-        runs = report.run_count + self._run_atomic_phase(report.atomic_chains)
-        if report.suspect_chains:
-            runs += self._turn_announced(report.suspect_chains[:1])
-        return PollResult(
-            runs=runs, tasks=len(tasks), results=len(results), rebuilding=rebuilding or self.engine.rebuild_count
-        )
-
-    def _capacity(self) -> Capacity:
-        return Capacity() if self.quarantine.has_suspects else self.pool.capacity()
-
-    def _cautious_capacity(self) -> Capacity:
-        """Return the capacity of the pool, made smaller for each recent death of a worker without an explanation."""
-        threads = min(self._capacity().threads, get_settings().ACTIVITY_THREADS >> min(self.caution, 30))
-        return Capacity(threads=threads or (0 if self.pool.busy else 1))
-
-    def _next_due(self) -> float | None:
-        """Return the seconds until something is due that this worker may claim."""
-        return self.storage.next_due(queues=self.admission.queues, activity_queues=self.admission.unlimited_queues)
-
-    def _apply_turn(self, results: list[TaskResult], valid_ids: list[int], tasks: list[TaskState]) -> None:
-        """Remove committed results and start claimed activities; call it after the commit."""
-        self.pool.discard_results(results)
-        if results and self.admission.has_waiting:
-            self.admission.reset_waits([result.task.queue for result in results])
-        self._start_tasks(tasks, all_seen=not self.admission.is_active)
-        self._announce_results(results, valid_ids)
-
-    def _start_tasks(self, tasks: list[TaskState], *, all_seen: bool) -> None:
-        """Start claimed activities, except suspects that have to wait. ``all_seen``: no others can be claimed now."""
-        tasks, released_keys = self.quarantine.filter_claimed(tasks, all_seen=all_seen)
-        self.pool.submit(tasks)
-        release_unstarted(self.storage, released_keys)
-
-    def _announce_results(self, results: list[TaskResult], valid_ids: list[int]) -> None:
-        finished_ids = set(valid_ids)
-        for result in results:
-            if result.task.id in finished_ids:
-                announce_result(result)
 
     def _publish_report(self, report: TurnReport) -> None:
         self.turn_count += report.run_count
@@ -254,174 +173,13 @@ class WorkerLoop:
         else:
             send_notifications(report, alias=self.alias, own_queues=self.queues)
 
-    def _run_atomic_phase(self, chains: Sequence[UUID]) -> int:
-        """Run the due atomic activities of these runs, one run after the other, until a moment has passed.
-
-        Returns the number of runs that were advanced. The others stay due.
-        """
-        if self.handover.is_last_helper:
-            return 0
-        deadline, advanced = time.monotonic() + _ATOMIC_SECONDS, 0
-        # A run whose pause is over waits for its locks, one a poll: a claim would not find it while its callers take
-        # turns.
-        retry_chains = [chain for chain in self._pauses if not self.storage.is_deferred(chain)][:1]
-        for chain in dict.fromkeys([*retry_chains, *chains]):
-            if self.handover.is_running(chain):  # the server has ended its session, and its code still runs
-                self.storage.defer([chain], seconds=_LONGEST_PAUSE)
-            elif self._advance_atomic(chain, lock_timeout=_LOCK_TIMEOUT if chain in retry_chains else 0.0):
-                self._pauses.pop(chain, None)
-                advanced += 1
-            elif chain not in chains and self._pauses.get(chain, _LONGEST_PAUSE) >= _LONGEST_PAUSE:
-                self._pauses.pop(chain, None)  # another worker has done it, or a claim finds it again
-            else:  # its rows are locked: other runs first, and this one a little later each time
-                pause = self._pauses[chain] = min(self._pauses.get(chain, _CONTENDED / 2) * 2, _LONGEST_PAUSE)
-                self.storage.defer([chain], seconds=pause)
-            if time.monotonic() > deadline:
-                break
-        return advanced
-
-    def _advance_atomic(self, chain: UUID, *, lock_timeout: float) -> bool:
-        """Run the due atomic activities of one run; return True if the run was advanced, or blocked."""
-        try:
-            report = self.engine.advance_atomic(chain, queues=self.queues, lock_timeout=lock_timeout)
-        except Exception as exc:
-            if self.storage.is_connection_lost(exc):
-                raise
-            return not self._defer_for_key(chain, exc) and block_run(self.storage, chain, exc)
-        self._publish_report(report)
-        return bool(report.run_count)
-
-    def _retry_separately(self, results: list[TaskResult], chains: Sequence[UUID], cause: BaseException) -> PollResult:
-        """Store each result and advance each run alone, after ``cause`` rolled back the turn with all of them."""
-        if not self.storage.is_transient(cause):
-            log.warning("a turn of %d runs failed, retrying each run alone: %s", len(chains), error_line(cause))
-        results, valid = self._store_each(results)
-        with self.storage.transaction("apart"):
-            tasks = self.turn_runner.claim_tasks(self._capacity())
-        self._apply_turn(results, valid, tasks)
-        poll_result = PollResult(tasks=len(tasks), results=len(results))
-        poll_result.runs += sum(self._turn_alone(chain) for chain in chains)
-        return poll_result
-
-    def _store_each(self, results: list[TaskResult]) -> tuple[list[TaskResult], list[int]]:
-        """Store results one by one; return those that need no other try, and the ids of those that were valid."""
-        stored = [end for result in results if (end := self._store_result(result)) is not None]
-        return [end for end, _ in stored], [end.task.id for end, valid in stored if valid]
-
-    def _store_result(self, result: TaskResult) -> tuple[TaskResult, bool] | None:
-        """Store one result, or a failure if it cannot be stored; return it and if it was valid. None: try again."""
-        task = result.task
-        try:
-            return result, bool(self.storage.finish_tasks([result]))
-        except Exception as exc:
-            if self.storage.is_connection_lost(exc):
-                raise
-            if self.storage.is_transient(exc):
-                return None
-            log.error(
-                "the result of %s cannot be stored: %s",
-                task.activity,
-                error_line(exc),
-                extra={"run_id": str(task.run_id)},
-            )
-            error = PayloadError(f"the result of {task.activity} cannot be stored: {error_reason(exc)}")
-            result = activity_policy.failed_result(task, error, self.row.now(), final=True)
-        try:
-            return result, bool(self.storage.finish_tasks([result]))
-        except Exception as exc:
-            if self.storage.is_connection_lost(exc):
-                raise
-            return None
-
-    def _turn_alone(self, chain: UUID) -> int:
-        """Run a turn of one run, and return the number of runs that it advanced or blocked."""
-        try:
-            report = self.engine.turn(limit=1, queues=self.queues, chains=[chain])
-        except Exception as exc:
-            if self.storage.is_connection_lost(exc):
-                raise
-            if self.storage.is_transient(exc):
-                return 0
-            if self._defer_for_key(chain, exc):
-                return 0
-            block_run(self.storage, chain, exc)
-            return 1
-        self._publish_report(report)
-        return report.run_count
-
-    def _turn_announced(self, chains: Sequence[UUID], *, deadline: float = inf) -> int:
-        """Run a turn of each chain alone, announced on the row of this worker: its code may be what ended a process.
-
-        A run that another worker has announced is left alone for a while, because that worker runs it or the run has
-        ended that worker. Returns the number of runs that were advanced.
-        """
-        advanced = 0
-        self._trying_suspects = True
-        try:
-            for chain in chains:
-                if self.row.announce(self.storage, [MarkedWork("chain", chain)]):
-                    advanced += self._turn_alone(chain)
-                else:
-                    self.storage.defer([chain], seconds=_ANNOUNCED_ELSEWHERE)
-                if time.monotonic() > deadline:
-                    break
-        finally:
-            self._trying_suspects = False
-        self.row.announce(self.storage, ())
-        return advanced
-
-    def _store_results_only(self) -> PollResult:
-        """Store results and do nothing else: during a trial, while the worker is drained, and when it stops."""
-        results = self.pool.results()
-        if results:
-            try:
-                valid = self.storage.finish_tasks(results)
-            except Exception as exc:
-                if self.storage.is_connection_lost(exc):
-                    raise
-                results, valid = self._store_each(results)  # one that cannot be stored must not keep the others
-            self.pool.discard_results(results)
-            self._announce_results(results, valid)
-        return PollResult(results=len(results))
-
-    def _poll_cautiously(self) -> PollResult:
-        """Poll while a worker elsewhere may have died, or has died for an unknown reason (see decision 22).
-
-        Runs are activated one by one, each announced on the row of this worker before its code runs.
-        """
-        results, capacity = self.pool.results(), self._cautious_capacity()
-        try:
-            with self.storage.transaction("careful ends"):
-                valid = self.storage.finish_tasks(results)
-                tasks = self.turn_runner.claim_tasks(capacity)
-        except Exception as exc:
-            if self.storage.is_connection_lost(exc):
-                raise
-            (results, valid), tasks = self._store_each(results), []  # one that cannot be stored must not keep others
-        self._apply_turn(results, valid, tasks)
-        if self.quarantine.is_on_trial:  # an activity has just started its trial
-            return PollResult(tasks=len(tasks), results=len(results), rebuilding=self.engine.rebuild_count)
-        if (waiting := self.engine.deferred_chains[:1]) and self.row.announce(
-            self.storage, [MarkedWork("chain", waiting[0])]
-        ):
-            self.engine.rebuild()
-        with self.storage.transaction("careful claim"):
-            claimed = self.storage.claim(limit=self.storage.turn_size, queues=self.admission.queues)
-        suspects = [run.chain_id for run in claimed if run.crashes][:1]
-        chains = [*suspects, *(run.chain_id for run in claimed if not run.crashes)]
-        runs = self._turn_announced(chains, deadline=time.monotonic() + _ATOMIC_SECONDS) if chains or waiting else 0
-        return PollResult(runs=runs, tasks=len(tasks), results=len(results), rebuilding=self.engine.rebuild_count)
-
-    def _defer_for_key(self, chain: UUID, error: BaseException) -> bool:
-        """Return True if the run was deferred because this process lacks a key that another worker may have."""
-        return isinstance(error, KeyMissing) and self.engine.defer_for_key(chain)
-
     def _perform(self, task: TaskState) -> TaskResult:
         """Run an atomic activity and return its result. The marker names its run, since it may end this process."""
         self.marker.record_chain(task.chain_id)  # atomic activities always belong to a run
         try:
             # Beside what may have ended a process, nothing else is to run.
-            with self.handover.running_activity(task, releases_lock=not self.caution and not self._trying_suspects):
+            releases_lock = not self.poller.caution and not self.single_runs.is_trying_suspects
+            with self.handover.running_activity(task, releases_lock=releases_lock):
                 return run_atomic_activity(task)
         finally:
             self.marker.record_chain(None)
@@ -472,12 +230,20 @@ class WorkerLoop:
                 continue
             if self.row.drained_at is not None:
                 due = None  # left to other workers
-            has_waiting = due == 0.0 or bool(self._pauses) or self.admission.has_waiting
+            has_waiting = self._has_waiting(due)
             fruitless = fruitless + 1 if has_waiting else 0
-            if until_idle and self._is_idle and (not has_waiting or fruitless > _FRUITLESS_POLLS):
+            if until_idle and self._is_idle and (not has_waiting or fruitless > policy.FRUITLESS_POLLS):
                 return
-            was_woken = self.wake.wait(_CONTENDED if due == 0.0 else self._seconds_until_poll(due))
-            self.expects_work = was_woken and not self.storage.sql.writer_lock
+            self._wait_for_work(due)
+
+    def _has_waiting(self, due: float | None) -> bool:
+        """Return True if work waits that this worker could not take; ``due`` is when work is due, in seconds."""
+        return due == 0.0 or self.single_runs.has_waiting or self.admission.has_waiting
+
+    def _wait_for_work(self, due: float | None) -> None:
+        seconds = policy.CONTENDED_SECONDS if due == 0.0 else self._seconds_until_poll(due)
+        was_woken = self.wake.wait(seconds)
+        self.poller.expects_work = was_woken and not self.storage.sql.writer_lock
 
     def _try_poll(
         self, stop: threading.Event, is_over: Callable[[], bool], *, until_idle: bool
@@ -493,7 +259,7 @@ class WorkerLoop:
                     return None
                 self.polled_at = time.monotonic()
                 result = self.poll()
-                return result, result.due_in if result or result.is_plain_read else self._next_due()
+                return result, result.due_in if result or result.is_plain_read else self.poller.next_due()
         except DatabaseError as exc:
             if until_idle and not self.storage.is_connection_lost(exc):
                 raise
@@ -515,19 +281,19 @@ class WorkerLoop:
 
     def _pause_after(self, result: PollResult, stop: threading.Event) -> None:
         """Wait a moment after a poll that found something, since there may be more at once."""
-        self._pause = _WRITER_PAUSE
+        self._pause = policy.WRITER_PAUSE
         if self.storage.sql.writer_lock:
-            stop.wait(_WRITER_PAUSE)
+            stop.wait(policy.WRITER_PAUSE)
             return
-        self.expects_work = result.runs >= FEWEST_RUNS
-        if result.tasks and result.runs < FEWEST_RUNS:
-            self.wake.wait(_RESULT_WAIT)
+        self.poller.expects_work = result.runs >= policy.FEWEST_RUNS
+        if result.tasks and result.runs < policy.FEWEST_RUNS:
+            self.wake.wait(policy.RESULT_WAIT)
 
     def _seconds_until_poll(self, due: float | None) -> float:
         """Return the seconds until the next poll if nothing wakes the loop; ``due`` is when work is due, in seconds."""
         poll = get_settings().POLL_INTERVAL
         if self.listener is not None:
-            poll *= _LISTENING_FACTOR if self.listener.locked else 1
+            poll *= policy.LISTENING_FACTOR if self.listener.locked else 1
         else:  # recent work is often followed by more at once, so pauses grow
             poll, self._pause = min(poll, self._pause), min(self._pause * 2, poll)
         return min(seconds for seconds in (poll, due, self.admission.wait_seconds) if seconds is not None)
@@ -541,23 +307,24 @@ class WorkerLoop:
         try:
             while True:
                 maintenance.run_pass()
-                if advanced := self.poll() or self.pool.busy:
-                    fruitless = 0
-                if (
-                    (advanced or self.admission.is_rate_limited)
-                    and deadline is not None
-                    and time.monotonic() > deadline
-                ):
+                has_advanced = bool(self.poll()) or bool(self.pool.busy)
+                is_late = deadline is not None and time.monotonic() > deadline
+                if is_late and (has_advanced or self.admission.is_rate_limited):
                     raise TimeoutError(f"after {timeout:g} s there is still work that is due")
-                if advanced:
+                if has_advanced:
+                    fruitless = 0
                     continue
-                has_waiting = self._next_due() == 0.0 or bool(self._pauses) or self.admission.has_waiting
                 fruitless += 1
-                if not self.admission.is_rate_limited and (not has_waiting or fruitless > _FRUITLESS_POLLS):
+                if self._is_finished(fruitless):
                     return self.turn_count
-                time.sleep(_CONTENDED)
+                time.sleep(policy.CONTENDED_SECONDS)
         finally:
             self._shut_down(None, hurried=True)
+
+    def _is_finished(self, fruitless: int) -> bool:
+        """Return True if nothing is due any more, or if so many polls in a row (``fruitless``) took nothing of it."""
+        has_waiting = self._has_waiting(self.poller.next_due())
+        return not self.admission.is_rate_limited and (not has_waiting or fruitless > policy.FRUITLESS_POLLS)
 
     def _shut_down(self, maintenance: Maintenance | None, *, hurried: bool) -> None:
         settings = get_settings()
@@ -569,9 +336,9 @@ class WorkerLoop:
         try:
             with self.handover.turn_lock:
                 # Results come before the release: an activity that has ended must not be released and run again.
-                self._store_results_only()
+                self.intake.store_results()
                 with self.storage.transaction("leave"):
-                    release_unstarted(self.storage, waiting)
+                    self.storage.release_unstarted(waiting)
                     release_activities(self.storage, self.row.epoch)
                     self.row.remove(self.storage)
         except DatabaseError as exc:

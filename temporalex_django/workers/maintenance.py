@@ -17,12 +17,13 @@ from django.db import connections
 from temporalex_django.conf import get_settings
 from temporalex_django.core.error_text import error_line
 from temporalex_django.db.connections import worker_session
-from temporalex_django.db.limited_claims import read_switches, release_unstarted
+from temporalex_django.db.limited_claims import read_switches
 from temporalex_django.db.retention import Retention
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine import activity_policy
+from temporalex_django.engine.scheduling import policy
 from temporalex_django.liveness.heartbeats import Heartbeats
-from temporalex_django.liveness.leases import WAKE_LIMIT, wake_for_code, wake_switched_on
+from temporalex_django.liveness.leases import wake_for_code, wake_switched_on
 from temporalex_django.liveness.recovery import judge_abandoned_markers, recover, release_orphans
 from temporalex_django.workers.attempts import announce_result
 from temporalex_django.workers.background_thread import BackgroundThread
@@ -33,23 +34,6 @@ if TYPE_CHECKING:
     from temporalex_django.workers.loop import WorkerLoop
 
 log = logging.getLogger("temporalex_django.workers")
-
-#: Seconds between two passes.
-_EVERY = 0.5
-#: Activities that one pass times out at most.
-_EXPIRED_LIMIT = 200
-#: Seconds between two rounds of what is not part of every pass.
-_ORPHANS_EVERY = 30.0
-_RETENTION_EVERY = 5.0
-_ABANDONED_EVERY = 2.0
-_BACKGROUND_EVERY = 2.0
-_REPORT_EVERY = 1.0
-#: Seconds between two looks for runs that were blocked for lack of code which this worker has.
-_CODE_EVERY = 3.0
-#: Seconds after which every worker has read that something was switched on.
-_SWITCH_SECONDS = 5.0
-#: Tries of a starting worker to recover the work of dead ones. Its first passes try again.
-_RECOVERIES = 3
 
 
 class Maintenance:
@@ -98,7 +82,7 @@ class Maintenance:
     def stop(self) -> None:
         self._stop.set()
         if self._thread.is_alive():
-            self._thread.join(10)
+            self._thread.join(policy.STOP_SECONDS)
         self.background_thread.stop()
         if self.listener is not None:
             self.listener.stop()
@@ -118,9 +102,9 @@ class Maintenance:
 
     def _recover(self) -> None:
         self.heartbeats.clear()
-        for _ in range(_RECOVERIES):
+        for _ in range(policy.RECOVERY_TRIES):
             try:
-                self.loop.caution = recover(self.storage, self.heartbeats).caution
+                self.loop.poller.caution = recover(self.storage, self.heartbeats).caution
                 judge_abandoned_markers(self.storage)
             except DatabaseError as exc:
                 if not self.storage.is_transient(exc):
@@ -130,18 +114,18 @@ class Maintenance:
                 return
 
     def _run(self) -> None:
-        delay = _EVERY
+        delay = policy.MAINTENANCE_SECONDS
         with worker_session(self.storage.alias):
             while not self._stop.wait(delay):
                 try:
                     self.run_pass()
-                    delay = _EVERY
+                    delay = policy.MAINTENANCE_SECONDS
                 except DatabaseError as exc:
                     self.loop.on_heartbeat()
                     if not self.storage.is_transient(exc):
                         log.warning("the database does not answer the maintenance of this worker: %s", error_line(exc))
                         connections[self.storage.alias].close()
-                        delay = min(delay * 2, 5.0)
+                        delay = min(delay * 2, policy.LONGEST_RECONNECT)
                 except Exception as exc:  # noqa: BLE001 - whatever it is, maintenance continues
                     log.error("maintenance continues after an error: %s", error_line(exc))
 
@@ -150,7 +134,7 @@ class Maintenance:
         self.loop.on_heartbeat()
         self.loop.handover.check()
         # Nobody watches a worker that works in the thread of its caller.
-        if self._thread.is_alive() and time.monotonic() - self._reported_at >= _REPORT_EVERY:
+        if self._thread.is_alive() and time.monotonic() - self._reported_at >= policy.REPORT_SECONDS:
             self._reported_at = time.monotonic()
             self.report.write()
         self._read_switches()
@@ -159,29 +143,29 @@ class Maintenance:
         if self._is_heartbeat_due():
             self._send_heartbeat()
         recovered = recover(self.storage, self.heartbeats, own=self.loop.row.id)
-        if bool(recovered.caution) != bool(self.loop.caution):
+        if bool(recovered.caution) != bool(self.loop.poller.caution):
             log.info(
                 "the work of another worker may have killed it: claiming runs one by one"
                 if recovered.caution
                 else "all other workers send heartbeats: claiming runs together again"
             )
-        self.loop.caution = recovered.caution
-        if time.monotonic() - self._abandoned_at >= _ABANDONED_EVERY:
+        self.loop.poller.caution = recovered.caution
+        if time.monotonic() - self._abandoned_at >= policy.ABANDONED_SECONDS:
             judge_abandoned_markers(self.storage)
             self._abandoned_at = time.monotonic()
         if recovered:
             self.loop.wake.set()
-        if time.monotonic() - self._code_checked_at >= _CODE_EVERY:
+        if time.monotonic() - self._code_checked_at >= policy.CODE_SECONDS:
             self._code_checked_at = time.monotonic()
             if wake_for_code(self.storage, self.loop.row.workflows):
                 self.loop.wake.set()
-        if time.monotonic() - self._orphans_at >= _ORPHANS_EVERY:
+        if time.monotonic() - self._orphans_at >= policy.ORPHANS_SECONDS:
             release_orphans(self.storage)
             self._orphans_at = time.monotonic()
-        if time.monotonic() - self._background_at >= _BACKGROUND_EVERY and self.loop.row.drained_at is None:
+        if time.monotonic() - self._background_at >= policy.BACKGROUND_SECONDS and self.loop.row.drained_at is None:
             self._background_at = time.monotonic()
             self.background_thread.ensure_running()
-        if time.monotonic() - self._retention_at >= _RETENTION_EVERY and not self._retention.sweep():
+        if time.monotonic() - self._retention_at >= policy.RETENTION_SECONDS and not self._retention.sweep():
             self._retention_at = time.monotonic()
 
     def _read_switches(self) -> None:
@@ -192,15 +176,15 @@ class Maintenance:
             self._switched_at = time.monotonic()
             self.loop.wake.set()
         # A worker that has not read the change yet may still block a run after this one has looked.
-        if time.monotonic() - self._switched_at < _SWITCH_SECONDS:
+        if time.monotonic() - self._switched_at < policy.SWITCH_SECONDS:
             woken = wake_switched_on(self.storage, admission.switches.workflows)
             if woken:
                 self.loop.wake.set()
-            if woken >= WAKE_LIMIT:
+            if woken >= policy.WAKE_LIMIT:
                 self._switched_at = time.monotonic()
 
     def _is_heartbeat_due(self) -> bool:
-        return time.monotonic() - self._heartbeat_at >= get_settings().LEASE_SECONDS / 3
+        return time.monotonic() - self._heartbeat_at >= get_settings().LEASE_SECONDS / policy.HEARTBEATS_PER_LEASE
 
     def _send_heartbeat(self) -> None:
         loop, row, started_at = self.loop, self.loop.row, time.monotonic()
@@ -231,7 +215,7 @@ class Maintenance:
         pool.mark_start_recorded(started_tasks)
         self.storage.record_heartbeats(heartbeats)
         if overdue_keys := pool.overdue():
-            release_unstarted(self.storage, overdue_keys)
+            self.storage.release_unstarted(overdue_keys)
             self.loop.wake.set()  # they wait for a thread that is free
         running_keys = pool.running_keys()
         # An idle worker asks for its rows only as often as it sends its own heartbeat.
@@ -255,7 +239,7 @@ class Maintenance:
             log.warning(
                 "released %d activities that this worker had claimed without noticing", len(unknown_keys & stray_keys)
             )
-            release_unstarted(self.storage, unknown_keys & stray_keys)
+            self.storage.release_unstarted(unknown_keys & stray_keys)
             loop.wake.set()
             unknown_keys -= stray_keys
         elif unknown_keys & stray_keys:
@@ -265,7 +249,7 @@ class Maintenance:
 
     def _expire_tasks(self) -> None:
         """End activities and attempts of all workers that have exceeded one of their timeouts."""
-        expired = self.storage.expired_tasks(limit=_EXPIRED_LIMIT)
+        expired = self.storage.expired_tasks(limit=policy.EXPIRED_LIMIT)
         if not expired:
             return
         now = self.storage.now()

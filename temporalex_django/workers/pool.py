@@ -19,32 +19,15 @@ from django.db import close_old_connections, connections
 
 from temporalex_django.authoring import activity
 from temporalex_django.core.error_text import error_line
-from temporalex_django.db.connections import KEEP_OPEN_SECONDS, keep_open
+from temporalex_django.db.connections import keep_open
 from temporalex_django.engine.contracts.records import TaskResult, TaskState
+from temporalex_django.engine.scheduling import policy
 from temporalex_django.engine.scheduling.capacity import UNMEASURED, Capacity
 from temporalex_django.workers import processes
 from temporalex_django.workers.attempts import Attempt
 from temporalex_django.workers.fair_queue import FairQueue
 
 log = logging.getLogger("temporalex_django.workers")
-
-#: The most attempts that have not started. Activities that take no time are limited by this, and by the number of
-#: polls.
-_MAX_PREFETCH = 400
-#: The same with those that the worker's own turn scheduled: they cost no claim, and keep no other worker from its own.
-_MAX_PENDING = 1_000
-#: Seconds within which an activity that is claimed ahead is to start.
-_PREFETCH_SECONDS = 0.1
-#: Seconds after which one that has not started is released: long ones have all the threads.
-_OVERDUE_SECONDS = 0.5
-#: Weight of the latest result of an activity in its pace.
-_LAST_WEIGHT = 0.2
-#: Seconds below which an activity is quick: one thread has started the next one before another has woken up. If
-#: something waits for ``_HELP_AFTER`` seconds all the same, another thread is woken.
-_QUICK_SECONDS = 0.001
-_HELP_AFTER = 0.01
-#: Pace of unknown activities. Of a dozen quick ones with different names, only the last are claimed ahead.
-_SLOW_PACE = 1.0
 
 
 class Pool:
@@ -81,7 +64,7 @@ class Pool:
         # The duration of each would not do: threads wait for each other, and then it does not say how many end in a
         # moment. The first ones of each name are also counted together, and count as slow until several were quick. See
         # decision 35.
-        self._paces: dict[str, tuple[float, float]] = {UNMEASURED: (_SLOW_PACE, 0.0)}
+        self._paces: dict[str, tuple[float, float]] = {UNMEASURED: (policy.SLOW_PACE, 0.0)}
         self._loop_lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._limit = asyncio.Semaphore(tasks)
@@ -103,28 +86,32 @@ class Pool:
                 if not attempt.is_started:
                     waiting += 1
                     runs.add(attempt.task.chain_id)
-                elif now - attempt.started_at > _PREFETCH_SECONDS:
+                elif now - attempt.started_at > policy.PREFETCH_SECONDS:
                     responsive[attempt.is_async] -= 1
                     name = attempt.task.activity
                     slow_names.add(name if name in self._paces else UNMEASURED)
             prefetch = {}
             for name, (pace, _) in self._paces.items():
-                if pace < _PREFETCH_SECONDS and name not in slow_names:
+                if pace < policy.PREFETCH_SECONDS and name not in slow_names:
                     lane = name in self._async_names
                     # Threads that are busy with something slow take no part in what starts in a moment.
                     share = max(0, responsive[lane]) / (self._threads, self._tasks)[lane]
-                    most = int(share * _PREFETCH_SECONDS / max(pace, 1e-5)) - waiting
-                    if (extra := min(most, _MAX_PENDING - waiting)) > 0:
+                    most = int(share * policy.PREFETCH_SECONDS / max(pace, 1e-5)) - waiting
+                    if (extra := min(most, policy.MAX_PENDING - waiting)) > 0:
                         prefetch[name] = extra
-            if self._waiting and self._wakeups.empty() and now - (self._waiting.waiting_since() or now) > _HELP_AFTER:
+            if (
+                self._waiting
+                and self._wakeups.empty()
+                and now - (self._waiting.waiting_since() or now) > policy.HELP_AFTER
+            ):
                 self._wakeups.put(True)
-            prefetch_limit = max(0, _MAX_PREFETCH - waiting)
+            prefetch_limit = max(0, policy.MAX_PREFETCH - waiting)
             return Capacity(
                 threads=max(0, free[0]),
                 tasks=max(0, free[1]),
                 prefetch=prefetch,
                 prefetch_limit=prefetch_limit,
-                eager_limit=max(0, _MAX_PENDING - waiting - prefetch_limit),
+                eager_limit=max(0, policy.MAX_PENDING - waiting - prefetch_limit),
                 async_names=self._async_names,
                 measured_names=set(self._paces),
                 busy_runs=len(runs),
@@ -139,7 +126,10 @@ class Pool:
         plain = [attempt for attempt in attempts if not attempt.is_async]
         with self._lock:
             self._attempts.update((attempt.key, attempt) for attempt in attempts)
-            quick = sum(self._paces.get(attempt.task.activity, (_SLOW_PACE,))[0] < _QUICK_SECONDS for attempt in plain)
+            quick = sum(
+                self._paces.get(attempt.task.activity, (policy.SLOW_PACE,))[0] < policy.QUICK_SECONDS
+                for attempt in plain
+            )
         self._waiting.extend(plain)
         for _ in range(len(plain) - quick + bool(quick)):
             if self._alive < self._threads:
@@ -161,6 +151,11 @@ class Pool:
         """Return the results that are not committed yet; the pool keeps them until ``discard_results``."""
         with self._lock:
             return list(self._results)
+
+    @property
+    def has_results(self) -> bool:
+        """True if some results are not committed yet."""
+        return bool(self._results)
 
     def discard_results(self, results: list[TaskResult]) -> None:
         """Remove results that were committed, or that arrived too late."""
@@ -203,7 +198,7 @@ class Pool:
     def overdue(self) -> set[tuple[int, int, int]]:
         """Remove attempts that have waited too long to start, and return their keys for ``release_unstarted``."""
         with self._lock:
-            late = time.monotonic() - _OVERDUE_SECONDS
+            late = time.monotonic() - policy.OVERDUE_SECONDS
             return self._cancel_waiting(
                 [a for a in self._attempts.values() if not a.is_started and a.claimed_at < late]
             )
@@ -260,7 +255,7 @@ class Pool:
             waiting = self._cancel_waiting([a for a in self._attempts.values() if not a.is_started])
         deadline = time.monotonic() + seconds
         while self._attempts and time.monotonic() < deadline:
-            time.sleep(0.02)
+            time.sleep(policy.DRAIN_POLL_SECONDS)
         return waiting
 
     def close(self) -> None:
@@ -303,7 +298,7 @@ class Pool:
             if (attempt := self._waiting.pop()) is not None:
                 return attempt
             try:
-                was_woken = self._wakeups.get(timeout=KEEP_OPEN_SECONDS)
+                was_woken = self._wakeups.get(timeout=policy.KEEP_OPEN_SECONDS)
             except queue.Empty:
                 connections.close_all()
                 was_woken = self._wakeups.get()
@@ -338,7 +333,10 @@ class Pool:
         now, previous = time.monotonic(), self._paces.get(name)
         # Seconds since the result before it, without the time in which none ran.
         elapsed = now - max(attempt.started_at, 0.0 if previous is None else previous[1])
-        self._paces[name] = (elapsed if previous is None else previous[0] + _LAST_WEIGHT * (elapsed - previous[0]), now)
+        self._paces[name] = (
+            elapsed if previous is None else previous[0] + policy.LAST_WEIGHT * (elapsed - previous[0]),
+            now,
+        )
 
     # --- the loop ----------------------------------------------------------------------------------------------------
 

@@ -20,13 +20,10 @@ from django.conf import settings
 
 from temporalex_django.core.payloads.copying import deep_copy
 from temporalex_django.engine import activity_policy
+from temporalex_django.engine.scheduling import policy
 from temporalex_django.errors import ApplicationError
 from temporalex_django.workers.attempts import Attempt, UnfitResult
 
-#: Seconds between two checks that the result is still wanted.
-_POLL_SECONDS = 0.1
-#: Seconds that cancelled code has to see the cancellation itself, before its process is killed.
-_GRACE_SECONDS = 1.0
 _thread_state = threading.local()
 
 
@@ -65,7 +62,7 @@ class ActivityProcess:
         """
         assert self.popen.stdout is not None
         while b"\n" not in self._read:
-            if not self._selector.select(_POLL_SECONDS):
+            if not self._selector.select(policy.PROCESS_POLL_SECONDS):
                 return None
             if not (chunk := os.read(self.popen.stdout.fileno(), 65536)):
                 raise EOFError
@@ -117,7 +114,7 @@ def call_in_process(attempt: Attempt) -> Any:
         if message is None:
             if attempt.cancelled and kill_at is None:
                 process.send(cancel=True)
-                kill_at = time.monotonic() + _GRACE_SECONDS
+                kill_at = time.monotonic() + policy.PROCESS_GRACE_SECONDS
             elif kill_at is not None and time.monotonic() > kill_at:
                 process.kill()
                 _thread_state.child = None

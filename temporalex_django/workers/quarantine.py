@@ -12,15 +12,11 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from temporalex_django.engine.contracts.records import TaskState
+from temporalex_django.engine.scheduling import policy
 from temporalex_django.liveness.crash_markers import MarkedWork, MarkerSlot
 
 if TYPE_CHECKING:
     from temporalex_django.workers.pool import Pool
-
-#: Seconds for which a worker takes no other activity so that its pool empties. Then a suspect starts beside the rest.
-_EMPTY_POOL_TIMEOUT = 0.5
-#: Seconds of the first and of the longest trial: most that kill do so at once. Each attempt doubles the time.
-_TRIAL, _LONGEST_TRIAL = 0.5, 300.0
 
 
 class Quarantine:
@@ -59,7 +55,7 @@ class Quarantine:
         """True if a suspect waits and may be claimed now: the pool is empty, or the suspect has waited for a while."""
         if self._waiting_since is None:
             return False
-        return not self._pool.busy or time.monotonic() - self._waiting_since > _EMPTY_POOL_TIMEOUT
+        return not self._pool.busy or time.monotonic() - self._waiting_since > policy.EMPTY_POOL_SECONDS
 
     def filter_claimed(
         self, tasks: list[TaskState], *, all_seen: bool = True
@@ -83,7 +79,9 @@ class Quarantine:
         # The row is written before the activity starts, so that others know the suspect even if no marker survives.
         self._announce([MarkedWork("trial", first.id)])
         self._trial_key = _task_key(first)
-        self._trial_until = time.monotonic() + min(_TRIAL * 2 ** max(0, first.attempt - 2), _LONGEST_TRIAL)
+        self._trial_until = time.monotonic() + min(
+            policy.FIRST_TRIAL * 2 ** max(0, first.attempt - 2), policy.LONGEST_TRIAL
+        )
         self._mark.record("trial", first.id)
         self._waiting_since = time.monotonic()  # there may be more of them
         return [first], [_task_key(task) for task in others]

@@ -11,22 +11,19 @@ from django.db import Error as DatabaseError
 from django.db import connections
 
 from temporalex_django.core.error_text import error_line
-from temporalex_django.db.storage import DjangoStorage
+from temporalex_django.engine.contracts.task_storage import WorkerStorage
+from temporalex_django.engine.scheduling import policy
 
 log = logging.getLogger("temporalex_django.workers")
-
-#: Seconds of the first and of the longest pause.
-_FIRST = 0.1
-_LONGEST = 5.0
 
 
 def next_pause(pause: float) -> float:
     """Return the seconds to wait after a failure; ``pause`` is the previous result (0.0 at the first failure)."""
-    return min(max(_FIRST, pause * 2), _LONGEST)
+    return min(max(policy.FIRST_RECONNECT, pause * 2), policy.LONGEST_RECONNECT)
 
 
 def retry_until_available(
-    callback: Callable[[], None], *, storage: DjangoStorage, stop: threading.Event, timeout: float | None = None
+    callback: Callable[[], None], *, storage: WorkerStorage, stop: threading.Event, timeout: float | None = None
 ) -> bool:
     """Call ``callback`` until the database answers; return False when ``stop`` is set before that.
 

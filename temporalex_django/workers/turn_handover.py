@@ -14,20 +14,14 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Final
 from uuid import UUID
 
 from temporalex_django.db.connections import worker_session
-from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine.contracts.records import TaskState
+from temporalex_django.engine.contracts.task_storage import WorkerStorage
+from temporalex_django.engine.scheduling import policy
 
 log = logging.getLogger("temporalex_django.workers")
-
-#: Threads that run turns beside the worker's own. The last one runs no atomic activity, so turns never wait for one.
-MAX_HELPERS: Final = 2
-#: Seconds of an activity after which another thread runs turns, and after which a warning is logged.
-_LONG = 0.25
-_SLOW = 1.0
 
 
 @dataclass(eq=False, slots=True)
@@ -49,7 +43,7 @@ class TurnHandover:
     """
 
     def __init__(
-        self, storage: DjangoStorage, *, max_helpers: int, run_turns: Callable[[Callable[[], bool]], None]
+        self, storage: WorkerStorage, *, max_helpers: int, run_turns: Callable[[Callable[[], bool]], None]
     ) -> None:
         self.turn_lock = threading.Lock()
         self.max_helpers = max_helpers
@@ -116,7 +110,7 @@ class TurnHandover:
         """
         now, running = time.monotonic(), [*self._running.values()]
         for entry in running:
-            if now - entry.started_at > _SLOW and not entry.is_reported:
+            if now - entry.started_at > policy.SLOW_ATOMIC_SECONDS and not entry.is_reported:
                 entry.is_reported = True
                 log.warning(
                     "atomic activity %s of run %s has held its transaction for %.1f s and is still running: its run "
@@ -129,7 +123,7 @@ class TurnHandover:
         # All threads that could run turns are inside an activity, and the latest of these has run for long, too.
         if {entry.thread for entry in running} == {*turn_threads} and now - max(
             entry.started_at for entry in running
-        ) > _LONG:
+        ) > policy.HANDOVER_SECONDS:
             helper = threading.Thread(target=self._run_helper, name="temporalex-relief", daemon=True)
             self._helpers = [*helpers, helper]
             helper.start()

@@ -12,27 +12,17 @@ from temporalex_django.authoring import activity
 from temporalex_django.conf import get_settings
 from temporalex_django.engine.contracts.records import TaskResult, TaskState
 from temporalex_django.engine.external_messages import FinishedActivity
+from temporalex_django.engine.scheduling import policy
 from temporalex_django.engine.scheduling.capacity import Capacity
 from temporalex_django.engine.scheduling.eager_claim import EagerClaim
 from temporalex_django.engine.turn_report import TurnReport
 
 if TYPE_CHECKING:
-    from temporalex_django.db.storage import DjangoStorage
+    from temporalex_django.engine.contracts.task_storage import WorkerStorage
     from temporalex_django.engine.turn import WorkflowEngine
     from temporalex_django.liveness.leases import WorkerRow
     from temporalex_django.workers.admission import Admission
     from temporalex_django.workers.quarantine import Quarantine
-
-#: A turn claims at least this many runs, and otherwise as many as turns have completed lately.
-FEWEST_RUNS = 20
-#: Runs with an activity in progress may take two fifths of the cache: with more of them, each step would have to
-#: rebuild its run first. A turn claims as many due runs as these leave. Other runs are not to wait for them, so up to
-#: twice that number each turn claims a few, the fewer the more there are.
-_BUSY_SHARE = 2 / 5
-_OTHERS_SHARE = 1 / 25
-_MIN_OTHERS = 2
-#: Where there is a writer lock, turns that hold it no longer than this claim more runs than the fewest.
-_MAX_LOCK_SECONDS = 0.008
 
 
 class TurnRunner:
@@ -41,7 +31,7 @@ class TurnRunner:
     def __init__(
         self,
         *,
-        storage: DjangoStorage,
+        storage: WorkerStorage,
         engine: WorkflowEngine,
         admission: Admission,
         row: WorkerRow,
@@ -53,7 +43,7 @@ class TurnRunner:
         self._row = row
         self._quarantine = quarantine
         # Number of runs that recent turns completed: claiming more is not worthwhile.
-        self._reachable_runs = FEWEST_RUNS if storage.sql.writer_lock else storage.turn_size
+        self._reachable_runs = policy.FEWEST_RUNS if storage.sql.writer_lock else storage.turn_size
 
     @property
     def result_limit(self) -> int:
@@ -78,9 +68,12 @@ class TurnRunner:
             valid, tasks = self._advance_runs(results, capacity, report)
             if not self.storage.sql.claims_on_insert:
                 tasks += self.claim_tasks(capacity)
-            if self.storage.sql.writer_lock and (lock_seconds := time.monotonic() - started_at) > _MAX_LOCK_SECONDS:
+            if (
+                self.storage.sql.writer_lock
+                and (lock_seconds := time.monotonic() - started_at) > policy.MAX_LOCK_SECONDS
+            ):
                 self._reachable_runs = max(
-                    int(len(report.claimed_chains) * _MAX_LOCK_SECONDS / lock_seconds), FEWEST_RUNS
+                    int(len(report.claimed_chains) * policy.MAX_LOCK_SECONDS / lock_seconds), policy.FEWEST_RUNS
                 )
         return valid, tasks + report.claimed_tasks()
 
@@ -130,15 +123,17 @@ class TurnRunner:
             is_last=self.storage.sql.claims_on_insert,
         )
         if report.unstarted_count:
-            self._reachable_runs = max(report.run_count + report.run_count // 8, FEWEST_RUNS)
+            self._reachable_runs = max(report.run_count + report.run_count // 8, policy.FEWEST_RUNS)
         elif len(report.claimed_chains) >= limit:
             self._reachable_runs = min(limit + limit // 4, self.storage.turn_size)
         return valid, tasks
 
     def _due_run_limit(self, busy_runs: int) -> int:
         """Return how many due runs a turn may claim, beside ``busy_runs`` runs with an activity in progress."""
-        run_limit = int(get_settings().CACHE_SIZE * _BUSY_SHARE)
-        return max(run_limit - busy_runs, int(_OTHERS_SHARE * (2 * run_limit - busy_runs)), _MIN_OTHERS)
+        run_limit = int(get_settings().CACHE_SIZE * policy.BUSY_RUN_SHARE)
+        return max(
+            run_limit - busy_runs, int(policy.OTHER_RUN_SHARE * (2 * run_limit - busy_runs)), policy.MIN_OTHER_RUNS
+        )
 
     def claim_tasks(self, capacity: Capacity) -> list[TaskState]:
         """Claim waiting activities, in the open transaction or in one of their own."""

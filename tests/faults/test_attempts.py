@@ -12,6 +12,7 @@ from django.db import connection, transaction
 
 from temporalex_django.db.inserts import NewStart, StartedRun, insert_start
 from temporalex_django.db.storage import DjangoStorage
+from temporalex_django.db.turn_writes import TurnWriter
 from temporalex_django.management.cli import exit_codes
 from temporalex_django.models import ActivityTask, Instance, Worker
 from temporalex_django.workers.loop import run_until_idle
@@ -103,15 +104,15 @@ def test_neighbours_of_a_statement_timeout_are_not_held_up(subprocess_env: dict[
 def test_a_statement_of_a_turn_that_is_cancelled_is_tried_again(monkeypatch: Any) -> None:
     """Nobody's run is blocked because the server was slow."""
     started = start("Doubling", {"n": 4})
-    write, slow = DjangoStorage.write, iter([True, True])
+    write, slow = TurnWriter.write, iter([True, True])
 
-    def cancelled(self: DjangoStorage, writes: Any, **more: Any) -> Any:
+    def cancelled(self: TurnWriter, writes: Any, **more: Any) -> Any:
         if writes and next(slow, False):
             with connection.cursor() as cursor:
                 cursor.execute("set local statement_timeout = '10ms'; select pg_sleep(20)")
         return write(self, writes, **more)
 
-    monkeypatch.setattr(DjangoStorage, "write", cancelled)
+    monkeypatch.setattr(TurnWriter, "write", cancelled)
     run_until_idle()
 
     assert instance(started).closing_value == {"result": 8}

@@ -58,8 +58,8 @@ def worked_through(loop: WorkerLoop, fault: Fault) -> None:
             found = None
         if not found and not loop.pool.busy and not Instance.objects.open().exists():
             return
-        loop._pauses.clear()
-        loop.storage._deferred.clear()
+        loop.single_runs._pauses.clear()
+        loop.storage._deferrals._until.clear()
         # a run that could not be written alone is blocked for a moment; what an atomic
         # activity asked for is its failure, tried again in a moment: that has passed
         Chain.objects.filter(failed_tries__gt=0).update(due_at=Now())

@@ -10,7 +10,7 @@ from django.contrib.auth import get_user_model
 from django.test import override_settings
 
 from temporalex_django import Ok, Workflow, activity
-from temporalex_django.engine import atomic
+from temporalex_django.engine.scheduling import policy
 from temporalex_django.models import Instance
 from tests.support.client_flows import Basket, drain
 
@@ -62,7 +62,7 @@ def test_of_200_runs_one_raises_one_cannot_be_read_and_the_others_finish() -> No
 def test_an_atomic_activity_that_takes_long_is_named(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(atomic, "_SLOW", 0.0)
+    monkeypatch.setattr(policy, "SLOW_ATOMIC_SECONDS", 0.0)
     slow, other = BookingCompany.start("ann", id="slow"), GoodCompany.start(1, id="other")
     with caplog.at_level(logging.WARNING, "temporalex_django"):
         drain()

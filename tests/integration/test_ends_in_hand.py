@@ -53,7 +53,7 @@ class EndsOnce(Workflow):
 def loop(monkeypatch: pytest.MonkeyPatch) -> Iterator[WorkerLoop]:
     """With all the time that a turn takes on a machine that is busy with others."""
     ran.clear()
-    monkeypatch.setattr("temporalex_django.engine.turn._BUDGET", 60.0)
+    monkeypatch.setattr("temporalex_django.engine.scheduling.policy.TURN_SECONDS", 60.0)
     made = WorkerLoop(inline=True, queues=["default"])  # classes of other tests have queues, too
     yield made
     made.marker.close()
@@ -151,7 +151,7 @@ def test_what_cannot_be_delivered_now_is_told(loop: WorkerLoop, hindered: str, m
 
         case "no turn left":
             monkeypatch.setattr("temporalex_django.engine.turn.ActivationStep.must_close", property(lambda _: 1 / 0))
-            monkeypatch.setattr(loop, "_turn_alone", lambda _: 0)
+            monkeypatch.setattr(loop.single_runs, "turn_alone", lambda _: 0)
             go_on = monkeypatch.undo
 
     loop.poll()
@@ -191,7 +191,7 @@ def test_a_worker_that_ends_before_its_commit_or_behind_it(
 
     with monkeypatch.context() as patch:
         if ends_with == "its answer":
-            patch.setattr(loop, "_apply_turn", lambda *_: (_ for _ in ()).throw(InterfaceError("no answer")))
+            patch.setattr(loop.intake, "apply_turn", lambda *_: (_ for _ in ()).throw(InterfaceError("no answer")))
         else:
             patch.setattr(loop.storage, "write", broken)
         with pytest.raises(InterfaceError):
@@ -280,7 +280,7 @@ def test_of_a_backlog_no_more_runs_go_on_at_a_time_than_are_in_memory(
 ) -> None:
     """Else each step of each of them would begin with its history."""
     settings.TEMPORALEX = {**settings.TEMPORALEX, "CACHE_SIZE": 30}
-    monkeypatch.setattr("temporalex_django.engine.turn._BUDGET", 60.0)
+    monkeypatch.setattr("temporalex_django.engine.scheduling.policy.TURN_SECONDS", 60.0)
     for number in range(90):
         ThreeSteps.start(id=f"steps-{number}")
     worker = WorkerLoop(inline=True)

@@ -13,7 +13,7 @@ from temporalex_django.engine.ids import uuid7
 from temporalex_django.engine.scheduling.capacity import Capacity
 from temporalex_django.models import ActivityTask, Chain
 
-pytestmark = [pytest.mark.django_db, pytest.mark.each_lane]
+pytestmark = [pytest.mark.django_db, pytest.mark.each_lane, pytest.mark.usefixtures("each_wire")]
 
 LONG_AGO = datetime(2026, 1, 1, tzinfo=UTC)
 

@@ -240,18 +240,18 @@ def test_what_an_atomic_activity_gives_waits_for_a_worker_with_the_key(settings:
 @pytest.mark.usefixtures("unhurried")
 def test_a_batch_with_an_end_that_cannot_be_written_is_stored_one_by_one(monkeypatch: Any) -> None:
     """Whatever the reason: here the database, which nobody can foresee."""
-    from temporalex_django.db.storage import DjangoStorage
+    from temporalex_django.db.activity_tasks import ActivityTasks
 
     def guarded(name: str) -> None:
-        store = getattr(DjangoStorage, name)
+        store = getattr(ActivityTasks, name)
 
-        def stored(self: DjangoStorage, results: Any) -> Any:
+        def stored(self: ActivityTasks, results: Any) -> Any:
             for result in results:
                 if result.outcome and "poison" in str(result.outcome[1].get("result")):
                     raise ValueError("a value that no column takes")
             return store(self, results)
 
-        monkeypatch.setattr(DjangoStorage, name, stored)
+        monkeypatch.setattr(ActivityTasks, name, stored)
 
     guarded("finish_tasks")
     guarded("submit_finish")
@@ -275,7 +275,7 @@ def test_a_batch_with_an_end_that_cannot_be_written_is_stored_one_by_one(monkeyp
             worker._shut_down(None, hurried=True)
         else:
             worker.row.drained_at = worker.row.now() if way == "drained" else None
-            worker.caution = way == "cautious"
+            worker.poller.caution = way == "cautious"
             worker.poll()
             worker.marker.close()
         assert not worker.pool.busy

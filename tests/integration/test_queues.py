@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,7 +15,6 @@ from django.test.utils import CaptureQueriesContext
 from temporalex_django.authoring import activity
 from temporalex_django.core.limits import Limits, Rate
 from temporalex_django.db.inserts import NewStart, StartedRun, insert_start
-from temporalex_django.db.limited_claims import release_unstarted
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine.contracts.records import TaskState
 from temporalex_django.engine.scheduling.capacity import Capacity
@@ -23,6 +23,7 @@ from temporalex_django.operations.fleet.queue_stats import queue_figures
 from temporalex_django.workers.admission import Admission
 from temporalex_django.workers.attempts import Attempt
 from temporalex_django.workers.loop import WorkerLoop, run_until_idle
+from temporalex_django.workers.poll_modes import Poller
 from temporalex_django.workers.pool import InlinePool
 from temporalex_django.workers.quarantine import Quarantine
 from tests.app.crowds import often, seldom
@@ -122,7 +123,7 @@ def test_what_is_given_back_has_not_begun_for_a_rate(loop: WorkerLoop, monkeypat
         assert gates.is_rate_limited
         seldoms = ActivityTask.objects.filter(owner=1, activity=seldom.name)
         (one, two) = seldoms.values_list("id", "attempt", "owner")
-        release_unstarted(loop.storage, [one, two, (two[0], 7, 1)])  # the last is not theirs
+        loop.storage.release_unstarted([one, two, (two[0], 7, 1)])  # the last is not theirs
         assert ActivityTask.objects.filter(owner=1).count() == 2
         seldoms.model.objects.filter(owner=None, activity=often.name).delete()
         assert len(taken_by(gates, 1)) == 2
@@ -134,7 +135,7 @@ def test_what_is_given_back_has_not_begun_for_a_rate(loop: WorkerLoop, monkeypat
 
 def test_until_nothing_is_due_waits_for_a_rate(monkeypatch: pytest.MonkeyPatch) -> None:
     """A rate says when: nobody has to do anything for that."""
-    monkeypatch.setattr("temporalex_django.workers.loop._FRUITLESS_POLLS", 0)
+    monkeypatch.setattr("temporalex_django.engine.scheduling.policy.FRUITLESS_POLLS", 0)
     with limited(default={"rate": "2/s"}):
         started = start("Mixture", {"calls": [("often", None)] * 5})
         run_until_idle(timeout=60)
@@ -230,7 +231,11 @@ class Narrow(InlinePool):
 def begun(loop: WorkerLoop, *, polls: int, threads: int) -> list[int]:
     """Numbers of the activities that begin in so many polls, each with so many free threads."""
     pool = loop.pool = Narrow(now=loop.row.now)
-    loop.quarantine = Quarantine(pool, loop.quarantine._mark, announce=lambda marked: None)
+    quarantine = loop.quarantine = Quarantine(pool, loop.quarantine._mark, announce=lambda marked: None)
+    loop.intake._pool, loop.intake._quarantine = pool, quarantine
+    caution = loop.poller.caution
+    loop.poller = Poller(replace(loop.poller._parts, pool=pool, quarantine=quarantine))
+    loop.poller.caution = caution
     before = {*ActivityTask.objects.values_list("seq", flat=True)}
     for _ in range(polls):
         pool.left = threads
@@ -257,7 +262,7 @@ def test_suspects_under_limits_are_tried_and_nobody_stops_for_a_death_elsewhere(
         numbers = begun(loop, polls=6, threads=4)
         assert {2, 21} <= {*numbers}
         assert len(numbers) > 2
-        loop.caution = 1
+        loop.poller.caution = 1
         assert len(begun(loop, polls=2, threads=4)) >= 2
 
 

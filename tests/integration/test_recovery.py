@@ -309,7 +309,7 @@ def test_a_careful_worker_does_not_begin_what_stands_on_the_row_of_another_one(c
     begun = Instance.objects.filter(started_at__isnull=False)
     try:
         maintenance.run_pass()
-        assert loop.caution
+        assert loop.poller.caution
         loop.poll()
         assert [run.pk for run in begun.all()] == [innocent.run_id]
         assert Worker.objects.get(pk=loop.row.id).trying is None

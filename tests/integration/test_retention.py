@@ -21,6 +21,7 @@ from temporalex_django.db import retention
 from temporalex_django.db.inserts import insert_message
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine.ids import uuid7
+from temporalex_django.engine.scheduling import policy
 from temporalex_django.models import ActivityTask, Chain, HistoryEvent, Instance, Message, OperatorAction
 from temporalex_django.testing import drain
 
@@ -160,13 +161,13 @@ def test_pages_go_on_where_the_last_one_ended_and_a_sweep_stops_when_its_time_is
     drain()
     for handle in handles[3:]:
         aged(handle, WEEK * 2)
-    monkeypatch.setattr(retention, "_PAGE", 2)
+    monkeypatch.setattr(policy, "RETENTION_PAGE", 2)
     monkeypatch.setattr(retention, "_start_timestamp", lambda run: 0.0)
     swept = retention.Retention(DjangoStorage())
-    monkeypatch.setattr(retention, "_BUDGET", 0.0)
+    monkeypatch.setattr(policy, "RETENTION_SWEEP_SECONDS", 0.0)
     assert swept.sweep()
     assert Instance.objects.count() == 7
-    monkeypatch.setattr(retention, "_BUDGET", 60.0)
+    monkeypatch.setattr(policy, "RETENTION_SWEEP_SECONDS", 60.0)
 
     assert not swept.sweep()
 

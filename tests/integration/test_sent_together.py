@@ -28,19 +28,26 @@ from psycopg.waiting import Ready
 
 from temporalex_django import Ok, Workflow, activity
 from temporalex_django.core.payloads.codec import JsonCodec
-from temporalex_django.db.dialects import pg_together
-from temporalex_django.db.dialects.base import Dialect, get_dialect
+from temporalex_django.db.dialects.base import get_dialect
+from temporalex_django.db.dialects.postgres_wire import libpq
 from temporalex_django.db.storage import DjangoStorage
+from temporalex_django.engine.contracts.dialect import Dialect
 from temporalex_django.workers.loop import run_until_idle
+from tests.support.wires import use_wire
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.postgres]
 #: Sent so often a statement is prepared.
 OFTEN = 8
 
 
-@pytest.fixture(params=["ahead", "at the end"])
-def sql(request: pytest.FixtureRequest) -> Iterator[Dialect]:
-    """With wrappers of others all are sent at the end."""
+#: What libpq does for us alone: prepared statements that we keep ourselves, one wait less, the server's last words.
+libpq_alone = pytest.mark.parametrize("sql", ["ahead", "at the end"], indirect=True)
+
+
+@pytest.fixture(params=["ahead", "at the end", "plain"])
+def sql(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Dialect]:
+    """With wrappers of others all are sent at the end; plain psycopg sends them when it likes."""
+    use_wire("plain" if request.param == "plain" else "libpq", monkeypatch)
     dialect = get_dialect("default")
     dialect.execute("create table if not exists beads (n int4 primary key, colour text)")
     with connection.execute_wrapper(passing) if request.param == "at the end" else nullcontext():
@@ -123,13 +130,15 @@ def test_nothing_behind_one_that_fails_is_done(sql: Dialect, often: int) -> None
     for number in range(often):
         with sql.pipeline():
             thread(sql, number)
+    answers: list[Any] = []
     with pytest.raises(IntegrityError, match="beads_pkey"), sql.pipeline():
         thread(sql, 100, 0, 101)
-        answer = sql.submit("select 1", [], ("int4",))
+        answers.append(sql.submit("select 1", [], ("int4",)))  # plain psycopg may know of the failure by then
 
     assert threaded(sql) == list(range(often)), "together they are one transaction where none is open"
-    with pytest.raises(DatabaseError):
-        answer()
+    for answer in answers:
+        with pytest.raises(DatabaseError):
+            answer()
 
 
 def test_in_a_transaction_a_savepoint_takes_back_what_failed(sql: Dialect) -> None:
@@ -180,6 +189,7 @@ def test_it_begins_the_transaction_as_the_connection_is_set(sql: Dialect) -> Non
     assert connection.connection.info.transaction_status == psycopg.pq.TransactionStatus.IDLE
 
 
+@libpq_alone
 def test_what_comes_often_is_prepared_once(sql: Dialect) -> None:
     for number in range(OFTEN):
         with sql.pipeline():
@@ -201,6 +211,7 @@ def test_behind_a_pooler_nothing_is_prepared(sql: Dialect, settings: Any) -> Non
     assert prepared() == set()
 
 
+@libpq_alone
 def test_where_psycopg_prepares_too_ours_are_not(sql: Dialect) -> None:
     """It deallocates all of the session after a rollback, and would take them away from under us."""
     connection.close()
@@ -213,8 +224,9 @@ def test_where_psycopg_prepares_too_ours_are_not(sql: Dialect) -> None:
     assert prepared() == set()
 
 
+@libpq_alone
 def test_a_connection_does_not_keep_all_that_it_ever_prepared(sql: Dialect, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("temporalex_django.db.dialects.pg_together._MOST_PREPARED", 3)
+    monkeypatch.setattr("temporalex_django.db.dialects.postgres_wire.libpq._MOST_PREPARED", 3)
     for number in range(5):
         for _ in range(OFTEN):
             with sql.pipeline():
@@ -226,6 +238,7 @@ def test_a_connection_does_not_keep_all_that_it_ever_prepared(sql: Dialect, monk
     assert len(prepared()) == 3
 
 
+@libpq_alone
 def test_what_a_migration_makes_of_a_prepared_statement_costs_one_try(sql: Dialect) -> None:
     for _ in range(OFTEN):
         with sql.pipeline():
@@ -241,6 +254,7 @@ def test_what_a_migration_makes_of_a_prepared_statement_costs_one_try(sql: Diale
     assert rows() == [(1, "red", None)]
 
 
+@libpq_alone
 def test_statements_that_somebody_deallocated_cost_one_try(sql: Dialect) -> None:
     for number in range(OFTEN):
         with sql.pipeline():
@@ -255,6 +269,7 @@ def test_statements_that_somebody_deallocated_cost_one_try(sql: Dialect) -> None
     assert threaded(sql)[-1] == 101
 
 
+@libpq_alone
 def test_a_session_that_is_ended_says_why_and_the_connection_is_closed(sql: Dialect) -> None:
     raw = connection.connection
     with pytest.raises(OperationalError, match="terminating connection"), transaction.atomic(), sql.pipeline():
@@ -397,7 +412,7 @@ def test_an_answer_that_cannot_be_read_ends_the_wait() -> None:
         get_result=lambda: None,
         status=ConnStatus.BAD,
     )
-    answers = pg_together._receive_results(protocol, [], [], 1)
+    answers = libpq._receive_results(protocol, [], [], 1)
     next(answers)
 
     with pytest.raises(psycopg.OperationalError, match="lost"):
@@ -431,6 +446,7 @@ def test_what_goes_behind_is_a_transaction_of_its_own(sql: Dialect) -> None:
     assert first != second
 
 
+@libpq_alone
 def test_what_goes_behind_goes_once_and_costs_no_wait(sql: Dialect, monkeypatch: pytest.MonkeyPatch) -> None:
     waits: list[object] = []
     wait = psycopg.Connection.wait

@@ -35,7 +35,7 @@ from temporalex_django.models import ActivityTask, Chain, HistoryEvent, Instance
 from tests.app.attempts import tiny
 from tests.support.client_flows import Basket, drain
 
-pytestmark = [pytest.mark.django_db, pytest.mark.each_lane]
+pytestmark = [pytest.mark.django_db, pytest.mark.each_lane, pytest.mark.usefixtures("each_wire")]
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 

@@ -14,10 +14,9 @@ from django.utils.timezone import now
 
 from temporalex_django import WorkflowHandle
 from temporalex_django.db.inserts import NewStart, StartedRun, insert_message, insert_start
-from temporalex_django.db.messages import inbox
 from temporalex_django.db.querying import iterate_pages
 from temporalex_django.db.storage import DjangoStorage
-from temporalex_django.engine import executors
+from temporalex_django.engine.scheduling import policy
 from temporalex_django.errors import UpdateRejected
 from temporalex_django.models import Chain, HistoryEvent, Instance, Message
 from temporalex_django.operations.runs import update
@@ -79,11 +78,11 @@ def test_a_turn_has_the_writer_lock_for_a_moment(loop: WorkerLoop, monkeypatch: 
         pytest.skip("PostgreSQL locks rows")
     for number in range(80):
         start("Tally", workflow_id=f"t-{number}")
-    monkeypatch.setattr("temporalex_django.engine.turn._BUDGET", 60.0)
-    monkeypatch.setattr("temporalex_django.workers.turn_runner._MAX_LOCK_SECONDS", 60.0)
+    monkeypatch.setattr("temporalex_django.engine.scheduling.policy.TURN_SECONDS", 60.0)
+    monkeypatch.setattr("temporalex_django.engine.scheduling.policy.MAX_LOCK_SECONDS", 60.0)
     assert [loop.poll().runs for _ in range(3)] == [20, 25, 31]
 
-    monkeypatch.setattr("temporalex_django.workers.turn_runner._MAX_LOCK_SECONDS", 1e-9)
+    monkeypatch.setattr("temporalex_django.engine.scheduling.policy.MAX_LOCK_SECONDS", 1e-9)
     assert loop.poll().runs == 4
     assert loop.turn_runner._reachable_runs == 20
 
@@ -236,7 +235,7 @@ def test_each_of_many_long_inboxes_gives_some_whatever_the_others_take(monkeypat
     for started in runs:
         send_ticks(started, range(15))
         send(started, "tick", "x" * 9_000)
-    monkeypatch.setattr(inbox, "_MOST_BYTES", 10_000)
+    monkeypatch.setattr(policy, "MAX_READ_BYTES", 10_000)
 
     found = storage.inbox([started.chain_id for started in runs])
 
@@ -360,9 +359,9 @@ def test_pages_end_at_activations(loop: WorkerLoop, monkeypatch: pytest.MonkeyPa
     for numbers in (range(3), range(3, 10), range(10, 11)):
         send_ticks(started, numbers)
         polls_until(loop, lambda: not left(started))
-    monkeypatch.setattr(executors, "LONG", 2)
+    monkeypatch.setattr(policy, "LONG_HISTORY", 2)
     for page in (1, 2, 3, 5, 100):
-        monkeypatch.setattr(executors, "_PAGE", page)
+        monkeypatch.setattr(policy, "HISTORY_PAGE", page)
         loop.engine.cache.clear()
         send(started, "tick", 10 + page)
         polls_until(loop, lambda: not left(started))

@@ -17,7 +17,7 @@ from temporalex_django.models import Chain, HistoryEvent, Instance
 from temporalex_django.workers.loop import WorkerLoop
 from tests.integration.test_storage_turn import event, start
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.postgres]
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.postgres, pytest.mark.usefixtures("each_wire")]
 
 
 class AtOnce(Workflow):

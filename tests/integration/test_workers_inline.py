@@ -293,7 +293,7 @@ def test_a_worker_that_nobody_has_rung_for_looks_by_one_plain_read() -> None:
     """A turn in vain takes locks and a transaction: most looks of an idle worker find nothing."""
     loop = WorkerLoop(inline=True)
     try:
-        loop.expects_work = False
+        loop.poller.expects_work = False
         with CaptureQueriesContext(connection) as queries:
             idle = loop.poll()
         assert idle.is_plain_read and not idle and idle.due_in is None

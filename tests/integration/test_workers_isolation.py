@@ -16,11 +16,11 @@ from django.test.utils import CaptureQueriesContext
 
 from temporalex_django.db.inserts import NewStart, StartedRun, insert_message, insert_start
 from temporalex_django.db.storage import DjangoStorage
+from temporalex_django.engine.scheduling import policy
 from temporalex_django.engine.scheduling.capacity import Capacity
 from temporalex_django.engine.turn import WorkflowEngine
 from temporalex_django.models import ActivityTask, Chain, Instance, Message, Worker
 from temporalex_django.workers import attempts, maintenance
-from temporalex_django.workers import loop as worker_loop
 from temporalex_django.workers.loop import WorkerLoop, run_until_idle
 from temporalex_django.workers.pool import Pool
 from tests.integration.test_recovery import left_by_a_dead_process
@@ -223,8 +223,8 @@ def test_business_rows_that_somebody_holds_do_not_freeze_a_worker(monkeypatch: p
         return real(chain, **options)
 
     monkeypatch.setattr(loop.engine, "advance_atomic", counted)
-    for pause in ("_CONTENDED", "_LONGEST_PAUSE"):
-        monkeypatch.setattr(worker_loop, pause, 60.0)  # however slow this machine is
+    for pause in ("CONTENDED_SECONDS", "LONGEST_LOCK_PAUSE"):
+        monkeypatch.setattr(policy, pause, 60.0)  # however slow this machine is
     with connection.cursor() as cursor:
         cursor.execute("set lock_timeout = '150ms'")
     try:
@@ -237,7 +237,7 @@ def test_business_rows_that_somebody_holds_do_not_freeze_a_worker(monkeypatch: p
     finally:
         with connection.cursor() as cursor:
             cursor.execute("reset lock_timeout")
-    loop._pauses.clear()  # the row is free, and the minute is over
+    loop.single_runs._pauses.clear()  # the row is free, and the minute is over
     loop.storage.defer(set(tried), seconds=0.0)
     wait_for(lambda: loop.poll() is not None and all(not instance(run).is_open for run in waiting))
     loop.marker.close()

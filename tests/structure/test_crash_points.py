@@ -14,7 +14,7 @@ from tests.structure.source import PACKAGE, modules, parse
 CALLERS = {"operations", "access.py", "client.py", "rest", "admin", "forms", "pages", "testing", "migrations"}
 #: Inside of ``db``: what callers do, and what ``transaction`` itself is made of.
 OF_CALLERS = {
-    *("db/inserts.py", "db/graphs/graph_storage.py", "db/people/deciders.py", "db/transactions.py"),
+    *("db/inserts.py", "db/graphs/graph_storage.py", "db/people/deciders.py", "db/session.py"),
     *("db/dialects/postgres.py", "db/dialects/sqlite.py"),
 }
 

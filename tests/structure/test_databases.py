@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from temporalex_django.db import dialects
-from temporalex_django.db.dialects.base import Dialect
+from temporalex_django.engine.contracts.dialect import Dialect
 from tests.structure.source import PACKAGE, modules, name, parse
 
 

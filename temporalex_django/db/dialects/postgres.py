@@ -14,13 +14,13 @@ from django.db import connections, transaction
 
 from temporalex_django.conf import codec, get_settings
 from temporalex_django.core.payloads.codec import JsonCodec
-from temporalex_django.db.dialects.base import Answer, Columns, Types
-from temporalex_django.db.dialects.pg_arrays import array, register
-from temporalex_django.db.dialects.pg_together import PipelineStatement, StatementPipeline
+from temporalex_django.db.dialects.postgres_wire import wire
 from temporalex_django.db.guards.guarded_orm import refuse_query
+from temporalex_django.engine.contracts.dialect import Answer, Columns, Types
+from temporalex_django.engine.scheduling import policy
 
-#: The pipelines of the connections that can send our arrays.
-_pipelines: WeakKeyDictionary[Any, StatementPipeline] = WeakKeyDictionary()
+#: The wires of the connections.
+_wires: WeakKeyDictionary[Any, wire.Wire] = WeakKeyDictionary()
 #: Class of the advisory locks by which a transaction announces that it waits for a chain.
 _WAIT_LOCK = 0x7E4A1EC
 _KEEPALIVES = {"tcp_keepalives_idle": "5", "tcp_keepalives_interval": "2", "tcp_keepalives_count": "3"}
@@ -36,12 +36,12 @@ class PostgresDialect:
     """The dialect of PostgreSQL; ``Dialect`` documents its methods.
 
     Django's cursor puts the values into the text of a statement, which is slow for many payloads. The statements of
-    ``pg_together`` send them in binary form. Django wraps these statements all the same, so query logs, execute
+    a wire send them in binary form. Django wraps these statements all the same, so query logs, execute
     wrappers and error classes are the usual ones.
     """
 
     name = "postgresql"
-    turn_size = 200
+    turn_size = policy.POSTGRES_TURN_SIZE
     writer_lock = False
     hidden_limit = "(select %s::int8)"
     listens = claims_on_insert = chained_writes = arrays = lateral = tunes_tables = True
@@ -57,22 +57,21 @@ class PostgresDialect:
         """Open a transaction. PostgreSQL has no writer lock, since it locks rows one by one."""
         return transaction.atomic(using=self.alias)
 
-    def _statement_pipeline(self) -> StatementPipeline:
+    def _wire(self) -> wire.Wire:
         connection = connections[self.alias]
         connection.ensure_connection()
         raw = connection.connection
-        link = _pipelines.get(raw)
-        if link is None:
+        raw_wire = _wires.get(raw)
+        if raw_wire is None:
             # Where psycopg prepares statements, too, it deallocates all of them after a rollback, also those prepared
             # here.
             prepares = raw.prepare_threshold is None and not get_settings().POOLED
-            link = _pipelines[raw] = StatementPipeline(raw, prepares=prepares)
-            register(raw)
-        return link
+            raw_wire = _wires[raw] = wire.chosen(raw, prepares=prepares)
+        return raw_wire
 
     def _cursor(self) -> Any:
         connection = connections[self.alias]
-        statement: Any = PipelineStatement(self._statement_pipeline())
+        statement: Any = self._wire().statement()
         return (
             connection.make_debug_cursor(statement) if connection.queries_logged else connection.make_cursor(statement)
         )
@@ -93,7 +92,7 @@ class PostgresDialect:
         return int(cursor.rowcount)
 
     def in_array(self, values: Collection[Any], kind: str) -> tuple[str, Any]:
-        return f"= any(%s::{kind}[])", array(list(values), kind)
+        return f"= any(%s::{kind}[])", wire.chosen.array(list(values), kind)
 
     def write(self, columns: Columns, body: str, rows: Iterable[Sequence[Any]], *, key: str | None = None) -> None:
         arrays = _arrays(columns, rows, key)
@@ -117,20 +116,17 @@ class PostgresDialect:
 
         The end of the block waits, and raises the first error.
         """
-        link, connection = self._statement_pipeline(), connections[self.alias]
+        connection = connections[self.alias]
         # Wrappers and codecs of the project may use this connection while the statements are made. Then nothing is sent
         # early.
         sends_early = type(codec()) is JsonCodec and all(
             wrapper is refuse_query for wrapper in connection.execute_wrappers
         )
-        with connection.wrap_database_errors, link.pipeline(sends_early=sends_early):
+        with connection.wrap_database_errors, self._wire().pipeline(sends_early=sends_early):
             yield
 
     def send_with_next(self, sql: str, parameters: Sequence[Any] = ()) -> Callable[[], bool]:
-        link = self._statement_pipeline()
-        statement = PipelineStatement(link)
-        statement.bind(sql, parameters)
-        return link.send_with_next(statement)
+        return self._wire().send_with_next(sql, parameters)
 
     def now_expression(self, clock: Callable[[], datetime] | None, *, live: bool = False) -> tuple[str, list[Any]]:
         if clock is not None:
@@ -223,7 +219,7 @@ def _sqlstate(exc: BaseException) -> str | None:
 
 def _arrays(columns: Columns, rows: Iterable[Sequence[Any]], key: str | None) -> list[bytes]:
     by_column = zip(*rows, strict=True)
-    arrays = [array(values, kind) for values, (_, kind) in zip(by_column, columns, strict=False)]
+    arrays = [wire.chosen.array(values, kind) for values, (_, kind) in zip(by_column, columns, strict=False)]
     # The key column is sent twice: in ``v``, and as the array of the index lookup.
     if arrays and key is not None:
         arrays.append(arrays[[name for name, _ in columns].index(key)])

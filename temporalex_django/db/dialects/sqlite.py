@@ -16,11 +16,8 @@ from uuid import UUID
 
 from django.db import NotSupportedError, OperationalError, connections, transaction
 
-from temporalex_django.db.dialects.base import Answer, Columns, Types
-
-#: Milliseconds that SQLite waits for the writer lock at a time, with looks after 0, 1 and 3. It must not exceed the
-#: pause of workers between two turns.
-_BUSY_TIMEOUT = 3
+from temporalex_django.engine.contracts.dialect import Answer, Columns, Types
+from temporalex_django.engine.scheduling import policy
 
 #: By database alias, a lock for the threads of this process. See ``SqliteDialect.atomic``.
 _THREAD_LOCKS: dict[str, threading.Lock] = {}
@@ -35,7 +32,7 @@ class SqliteDialect:
     """
 
     name = "sqlite"
-    turn_size = 100  # as many as take only a moment: see ``workers.turn_runner``
+    turn_size = policy.SQLITE_TURN_SIZE
     writer_lock = True
     hidden_limit = "%s"
     listens = claims_on_insert = chained_writes = arrays = lateral = tunes_tables = False
@@ -74,7 +71,7 @@ class SqliteDialect:
         until = time.monotonic() + busy_timeout / 1000
         with self._thread_lock(busy_timeout / 1000):
             try:
-                raw.execute(f"pragma busy_timeout = {_BUSY_TIMEOUT}")
+                raw.execute(f"pragma busy_timeout = {policy.SQLITE_BUSY_MS}")
                 block = self._enter_transaction(until)
             finally:
                 raw.execute(f"pragma busy_timeout = {busy_timeout}")

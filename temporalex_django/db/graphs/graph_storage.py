@@ -25,6 +25,7 @@ from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine.contracts.records import RunState, TaskState
 from temporalex_django.engine.ids import token, uuid7
 from temporalex_django.engine.run_closing import close_for_move, parent_messages
+from temporalex_django.engine.scheduling import policy
 from temporalex_django.errors import AlreadyRunning, TemporalexError, UnknownWorkflow, WorkflowNotFound
 from temporalex_django.graph import snapshot
 from temporalex_django.graph.contracts import checked, identity
@@ -35,10 +36,6 @@ from temporalex_django.graph.steps import key_of, name_of
 from temporalex_django.graph.workflow import GraphWorkflow
 from temporalex_django.models import Chain, HumanTask, Instance
 
-#: Seconds that ``put`` waits for a run that is being advanced.
-_LOCK_WAIT = 10.0
-#: Number of tries when another start, or an end, came in between.
-_TRIES = 20
 #: Statuses of runs that were closed from outside. For an instance they are all cancelled.
 _AS_CANCELLED = ("terminated", "timed_out")
 
@@ -132,7 +129,7 @@ class TableStorage:
         chain. Raises ``AlreadyRunning``, with ``pending``, if that chain is not free within 10 s.
         """
         storage = self._storage
-        for attempt in range(1, _TRIES + 1):
+        for attempt in range(1, policy.GRAPH_TRIES + 1):
             try:
                 with storage.transaction():
                     chain = self._open_chain(instance, storage)
@@ -145,7 +142,7 @@ class TableStorage:
                 return
             # Inserted or closed since this looked: the next look sees that.
             except AlreadyRunning as exc:
-                if exc.pending or attempt == _TRIES:
+                if exc.pending or attempt == policy.GRAPH_TRIES:
                     raise
 
     def _open_chain(self, instance: GraphInstance, storage: DjangoStorage) -> UUID | None:
@@ -177,7 +174,7 @@ class TableStorage:
         return write.next_run.run_id
 
     def _lock_run(self, chain: UUID, storage: DjangoStorage) -> RunState | None:
-        if not storage.lock_chain(chain, wait=_LOCK_WAIT):
+        if not storage.lock_chain(chain, wait=policy.GRAPH_LOCK_SECONDS):
             return None
         return next(iter(storage.claim(limit=1, queues=(), chains=[chain])), None)
 

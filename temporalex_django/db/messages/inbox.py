@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import datetime
 from operator import itemgetter
 from typing import Any
 from uuid import UUID, uuid4
@@ -14,32 +12,27 @@ from temporalex_django.conf import codec
 from temporalex_django.core.history.prefix import EXTERNAL_KINDS, PendingMessage
 from temporalex_django.core.messages.sender import Sender
 from temporalex_django.core.process import REQUEST
-from temporalex_django.db.dialects.base import Dialect
+from temporalex_django.db.session import StorageSession
 from temporalex_django.db.sql_columns import MESSAGES
 from temporalex_django.engine.contracts.records import Inbox, InboxMessage, Outcome
+from temporalex_django.engine.scheduling import policy
 from temporalex_django.errors import KeyMissing, PayloadError
 from temporalex_django.models import Chain, Message
 
-#: Most new messages that a turn reads of all its runs together, and the number that it reads of each run in any case. A
-#: long inbox takes many turns, and other runs are served in between.
-_PAGE_SIZE = 2_000
-_SMALLEST_PAGE = 100
-#: Payloads above the first size are read by a statement of their own, up to the second size in a turn.
-_LARGE = 8_192
-_MOST_BYTES = 8_000_000
 _HEAD = MESSAGES.pick_columns(
     "chain_id", "id", "kind", "name", "request_id", "run_id", "after", "redelivered", "sender_key", "sender_name"
 )
 _MESSAGE = f"{_HEAD.with_alias('m')}, m.body"
-_READ = f"{_HEAD.with_alias('m')}, case when length(m.body) <= {_LARGE} then m.body end as body, length(m.body)"
+_READ = f"{_HEAD.with_alias('m')}, case when length(m.body) <= {policy.LARGE_PAYLOAD_BYTES} then m.body end as body, length(m.body)"
 _MESSAGE_TYPES = (*_HEAD.types, "bytea", "int8")
 
 
-class InboxStatements(ABC):
-    """The implementation of ``RunStorage.inbox``. It locks nothing, since the caller has locked the chains."""
+class Inboxes:
+    """The inboxes of one storage. It locks nothing, since the caller has locked the chains."""
 
-    sql: Dialect
-    inbox_page = _PAGE_SIZE
+    def __init__(self, session: StorageSession) -> None:
+        self._session = session
+        self._sql = session.sql
 
     def inbox(
         self, chains: Collection[UUID], *, waiting: Collection[UUID] = (), page: int | None = None
@@ -62,14 +55,14 @@ class InboxStatements(ABC):
         inboxes = {chain: Inbox() for chain in chains}
         if not chains:
             return lambda _: {}
-        page = min(self.inbox_page // len(inboxes), page or self.inbox_page)
-        page = max(page, min(_SMALLEST_PAGE, self.inbox_page))
-        test, parameter = self.sql.in_array(chains, "uuid")
+        page = min(self._session.inbox_page // len(inboxes), page or self._session.inbox_page)
+        page = max(page, min(policy.SMALLEST_INBOX_PAGE, self._session.inbox_page))
+        test, parameter = self._sql.in_array(chains, "uuid")
         condition, parameters = "not m.settled", []
         if waiting:
-            still, parked = self.sql.in_array(waiting, "uuid")
+            still, parked = self._sql.in_array(waiting, "uuid")
             condition, parameters = f"{condition} and (m.fresh or not (m.chain_id {still}))", [parked]
-        if not self.sql.lateral:
+        if not self._sql.lateral:
             numbered = "row_number() over (partition by m.chain_id order by m.id) as number"
             source = (
                 f"(select {_MESSAGE}, {numbered} from temporalex_message m where {condition} and m.chain_id {test}) m"
@@ -84,7 +77,7 @@ class InboxStatements(ABC):
                 f" where m.chain_id = c.id and {condition} order by m.id limit {page}) m"
                 " where c.id = any(array(select unnest(%s::uuid[])))"
             )
-        rows = self.sql.submit(
+        rows = self._sql.submit(
             f"select {_READ} from {source} order by m.chain_id, m.id", [*parameters, parameter], _MESSAGE_TYPES
         )
 
@@ -112,7 +105,9 @@ class InboxStatements(ABC):
         of_chain = f"from temporalex_message m where m.chain_id = %s and not m.settled and {condition}"
         from_outside = "m.kind in ('signal', 'update', 'resume')"
         new, waiting, results = (
-            self.sql.select(f"select {_READ} {of_chain} and {test} order by m.id limit {most}", [chain], _MESSAGE_TYPES)
+            self._sql.select(
+                f"select {_READ} {of_chain} and {test} order by m.id limit {most}", [chain], _MESSAGE_TYPES
+            )
             for test, most in (
                 (f"m.after is null and {from_outside}", page),
                 (f"m.after is not null and {from_outside}", page * 10),
@@ -127,7 +122,7 @@ class InboxStatements(ABC):
         Large payloads are read by a statement of their own. A turn takes a limited number of their bytes, but one
         payload of each chain in any case.
         """
-        byte_budget, large_ids = _MOST_BYTES, set()
+        byte_budget, large_ids = policy.MAX_READ_BYTES, set()
         for chain, rows in by_chain.items():
             first = True
             for number, (_, message, *_, body, size) in enumerate(rows):
@@ -141,9 +136,9 @@ class InboxStatements(ABC):
                 byte_budget, first = byte_budget - size, False
         large: dict[int, Any] = {}
         if large_ids:
-            test, parameter = self.sql.in_array(large_ids, "int8")
+            test, parameter = self._sql.in_array(large_ids, "int8")
             sql = f"select m.id, m.body from temporalex_message m where m.id {test}"
-            large = dict(self.sql.select(sql, [parameter], ("int8", "bytea")))
+            large = dict(self._sql.select(sql, [parameter], ("int8", "bytea")))
         decode = codec().decode
         for chain, rows in by_chain.items():
             for _, message, kind, name, request_id, run, after, redelivered, key, sender_name, body, size in rows:
@@ -167,6 +162,76 @@ class InboxStatements(ABC):
                     )
                 )
 
+    # -- for a reset or fork: called seldom, so by the ORM ------------------------------------------------------------
+
+    def prepend_messages(self, chain: UUID, messages: Sequence[PendingMessage], *, received: int) -> None:
+        """Put messages at the head of an inbox, before its unread messages, which it locks.
+
+        ``received`` is the number of signals in the history of the run: see ``RunStorage.prepend_messages``.
+        """
+        rows = Message.objects.using(self._session.alias).filter(chain_id=chain)
+        unread_rows = list(rows.filter(settled=False, kind__in=EXTERNAL_KINDS).order_by("pk"))
+        unread_ids = {row.request_id for row in unread_rows} - {None}
+        messages = [message for message in messages if message.message_id not in unread_ids]
+        message_ids = [message.message_id for message in messages if message.message_id is not None]
+        # The unread messages are deleted and inserted again behind the new ones, with higher ids.
+        rows.filter(pk__in=[row.pk for row in unread_rows]).delete()
+        rows.filter(request_id__in=message_ids).delete()
+        queue = Chain.objects.using(self._session.alias).values_list("queue", flat=True).get(pk=chain)
+        new = [self._message_row(chain, queue, message) for message in messages]
+        for row in unread_rows:
+            row.pk, row.fresh, row.queue = None, True, queue
+            row.after = row.after if row.after is not None and row.after <= received else None
+        Message.objects.using(self._session.alias).bulk_create([*new, *unread_rows], batch_size=500)
+
+    def message_statuses(self, chain: UUID, ids: Collection[str]) -> dict[str, str]:
+        """Return the statuses of messages by message id: see ``RunStorage.message_statuses``."""
+        rows = Message.objects.using(self._session.alias).filter(chain_id=chain, request_id__in=[*ids])
+        statuses = rows.values_list("request_id", "settled", "outcome_status") if ids else ()
+        return {str(message): status or "" if settled else "unread" for message, settled, status in statuses}
+
+    def copy_failed_messages(self, source_chain: UUID, target_chain: UUID, ids: Collection[str]) -> None:
+        """Copy the failed messages with these message ids from one chain to another."""
+        if not ids:
+            return
+        rows = [
+            *Message.objects.using(self._session.alias)
+            .failed()
+            .filter(chain_id=source_chain, request_id__in=[*ids])
+            .order_by("pk")
+        ]
+        queue = Chain.objects.using(self._session.alias).values_list("queue", flat=True).get(pk=target_chain)
+        for row in rows:
+            row.pk, row.chain_id, row.queue = None, target_chain, queue
+        Message.objects.using(self._session.alias).bulk_create(rows, batch_size=500)
+
+    def store_settled_messages(self, chain: UUID, messages: Sequence[tuple[PendingMessage, Outcome]]) -> None:
+        queue = Chain.objects.using(self._session.alias).values_list("queue", flat=True).get(pk=chain)
+        rows = []
+        for message, outcome in messages:
+            row = self._message_row(chain, queue, message)
+            row.fresh, row.settled, row.outcome_status = False, True, outcome.status
+            row.outcome = codec().encode(outcome.value)
+            rows.append(row)
+        Message.objects.using(self._session.alias).bulk_create(rows, batch_size=500)
+
+    def _message_row(self, chain: UUID, queue: str, message: PendingMessage) -> Message:
+        sender = message.sender
+        return Message(
+            chain_id=chain,
+            queue=queue,
+            kind=message.kind,
+            name=message.name,
+            body=codec().encode(message.payload),
+            request_id=str(uuid4()) if message.kind == REQUEST else message.message_id,
+            redelivered=message.kind != "signal",  # signals wait for their consumer in any case
+            sender_key=None if sender is None else sender.key,
+            sender_name=None if sender is None else sender.name,
+            fresh=True,
+            settled=False,
+            created_at=self._session.now(),
+        )
+
 
 @contextmanager
 def report_unreadable(description: str, *, run: UUID | None = None, chain: UUID | None = None) -> Iterator[None]:
@@ -184,83 +249,3 @@ def report_unreadable(description: str, *, run: UUID | None = None, chain: UUID 
         error = PayloadError(f"{description} cannot be read: {exc}")
         error.run_id, error.chain_id = run, chain  # type: ignore[attr-defined] # by these the turn isolates the run
         raise error from exc
-
-
-class InboxInserts(ABC):
-    """The part of the storage that puts messages into inboxes for a reset or fork.
-
-    ``alias`` is its database. It is called seldom, so it uses the ORM.
-    """
-
-    alias: str
-
-    @abstractmethod
-    def now(self) -> datetime: ...
-
-    def prepend_messages(self, chain: UUID, messages: Sequence[PendingMessage], *, received: int) -> None:
-        """Put messages at the head of an inbox, before its unread messages, which it locks.
-
-        ``received`` is the number of signals in the history of the run: see ``RunStorage.prepend_messages``.
-        """
-        rows = Message.objects.using(self.alias).filter(chain_id=chain)
-        unread_rows = list(rows.filter(settled=False, kind__in=EXTERNAL_KINDS).order_by("pk"))
-        unread_ids = {row.request_id for row in unread_rows} - {None}
-        messages = [message for message in messages if message.message_id not in unread_ids]
-        message_ids = [message.message_id for message in messages if message.message_id is not None]
-        # The unread messages are deleted and inserted again behind the new ones, with higher ids.
-        rows.filter(pk__in=[row.pk for row in unread_rows]).delete()
-        rows.filter(request_id__in=message_ids).delete()
-        queue = Chain.objects.using(self.alias).values_list("queue", flat=True).get(pk=chain)
-        new = [self._message_row(chain, queue, message) for message in messages]
-        for row in unread_rows:
-            row.pk, row.fresh, row.queue = None, True, queue
-            row.after = row.after if row.after is not None and row.after <= received else None
-        Message.objects.using(self.alias).bulk_create([*new, *unread_rows], batch_size=500)
-
-    def message_statuses(self, chain: UUID, ids: Collection[str]) -> dict[str, str]:
-        """Return the statuses of messages by message id: see ``RunStorage.message_statuses``."""
-        rows = Message.objects.using(self.alias).filter(chain_id=chain, request_id__in=[*ids])
-        statuses = rows.values_list("request_id", "settled", "outcome_status") if ids else ()
-        return {str(message): status or "" if settled else "unread" for message, settled, status in statuses}
-
-    def copy_failed_messages(self, source_chain: UUID, target_chain: UUID, ids: Collection[str]) -> None:
-        """Copy the failed messages with these message ids from one chain to another."""
-        if not ids:
-            return
-        rows = [
-            *Message.objects.using(self.alias)
-            .failed()
-            .filter(chain_id=source_chain, request_id__in=[*ids])
-            .order_by("pk")
-        ]
-        queue = Chain.objects.using(self.alias).values_list("queue", flat=True).get(pk=target_chain)
-        for row in rows:
-            row.pk, row.chain_id, row.queue = None, target_chain, queue
-        Message.objects.using(self.alias).bulk_create(rows, batch_size=500)
-
-    def store_settled_messages(self, chain: UUID, messages: Sequence[tuple[PendingMessage, Outcome]]) -> None:
-        queue = Chain.objects.using(self.alias).values_list("queue", flat=True).get(pk=chain)
-        rows = []
-        for message, outcome in messages:
-            row = self._message_row(chain, queue, message)
-            row.fresh, row.settled, row.outcome_status = False, True, outcome.status
-            row.outcome = codec().encode(outcome.value)
-            rows.append(row)
-        Message.objects.using(self.alias).bulk_create(rows, batch_size=500)
-
-    def _message_row(self, chain: UUID, queue: str, message: PendingMessage) -> Message:
-        sender = message.sender
-        return Message(
-            chain_id=chain,
-            queue=queue,
-            kind=message.kind,
-            name=message.name,
-            body=codec().encode(message.payload),
-            request_id=str(uuid4()) if message.kind == REQUEST else message.message_id,
-            redelivered=message.kind != "signal",  # signals wait for their consumer in any case
-            sender_key=None if sender is None else sender.key,
-            sender_name=None if sender is None else sender.name,
-            fresh=True,
-            settled=False,
-            created_at=self.now(),
-        )

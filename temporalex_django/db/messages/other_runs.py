@@ -13,9 +13,9 @@ from uuid import UUID
 
 from temporalex_django.conf import codec
 from temporalex_django.core.aliases import all_names
-from temporalex_django.db.dialects.base import Dialect
 from temporalex_django.db.search_attributes import insert_search_attributes
 from temporalex_django.db.sql_columns import CHAINS, MESSAGES, NEW_CHAIN, NEW_RUN, RUNS, new_run_row
+from temporalex_django.engine.contracts.dialect import Dialect
 from temporalex_django.engine.contracts.records import RunWrite
 from temporalex_django.engine.external_messages import PARENT_CLOSED, Delivery, NewChild, NewMessage
 from temporalex_django.engine.ids import RunRef, parse_run_id, resolve_run, run_id_taken_error, uuid7
@@ -70,36 +70,38 @@ class ExternalRunWriter:
         direction only.
         """
         refused = self._resolve_run_ids(child.workflow_id for child in children)
-        free = [child for child in children if child.workflow_id not in refused]
-        blocked_children = {id(child): child for child in free if self._has_open_alias(child)}
-        new = [
-            (uuid7(), uuid7(), child)
-            for child in sorted(free, key=lambda child: child.open_key or "")
-            if id(child) not in blocked_children
-        ]
+        messages, free, taken = list[NewMessage](), list[NewChild](), list[NewChild]()
+        for child in children:
+            if child.workflow_id in refused:
+                messages.append(child.refusal_message(run_id_taken_error(child.workflow_id)))
+            elif self._has_open_alias(child):
+                taken.append(child)
+            else:
+                free.append(child)
+        new = [(uuid7(), uuid7(), child) for child in sorted(free, key=lambda child: child.open_key or "")]
         chains = [
             (chain, run, c.queue, c.at, c.deadline(c.at), c.open_key, c.scope, c.workflow_id, c.workflow)
             for chain, run, c in new
         ]
         self._sql.write(_CHAIN.columns, _CHAIN_INSERT, chains)
-        test, parameter = self._sql.in_array([chain for chain, _, _ in new], "uuid")
+        inserted_ids = self._existing_chains([chain for chain, _, _ in new])
+        self._insert_first_runs([entry for entry in new if entry[0] in inserted_ids])
+        taken += [child for chain, _, child in new if chain not in inserted_ids]
+        return messages + [child.refusal_message() for child in taken]
+
+    def _existing_chains(self, chains: Sequence[UUID]) -> set[UUID]:
+        test, parameter = self._sql.in_array(chains, "uuid")
         rows = self._sql.select(f"select id from temporalex_chain where id {test}", [parameter], ("uuid",))
-        inserted_ids = {row[0] for row in rows}
+        return {row[0] for row in rows}
+
+    def _insert_first_runs(self, new: Sequence[tuple[UUID, UUID, NewChild]]) -> None:
+        """Insert the first runs of new chains, given as triples of chain, run and child."""
         runs = [
-            new_run_row(c, chain, run, {"created_at": c.at, "expires_at": c.expires_at(c.at)})
-            for chain, run, c in new
-            if chain in inserted_ids
+            new_run_row(c, chain, run, {"created_at": c.at, "expires_at": c.expires_at(c.at)}) for chain, run, c in new
         ]
         self._sql.write(NEW_RUN.columns, _RUN_INSERT, runs)
-        search_attributes = [
-            (run, c.search_attributes) for chain, run, c in new if c.search_attributes and chain in inserted_ids
-        ]
+        search_attributes = [(run, c.search_attributes) for _, run, c in new if c.search_attributes]
         insert_search_attributes(self._sql, search_attributes)
-        return [
-            *(c.refusal_message(run_id_taken_error(c.workflow_id)) for c in children if c.workflow_id in refused),
-            *(child.refusal_message() for child in blocked_children.values()),
-            *(child.refusal_message() for chain, _, child in new if chain not in inserted_ids),
-        ]
 
     def _has_open_alias(self, child: NewChild) -> bool:
         """Return True if an open run that was started under a former name of the class has the id of the child.

@@ -46,30 +46,24 @@ def write_human_tasks(writes: Sequence[RunWrite], *, alias: str) -> None:
     task_writes = [task_write for write in writes for task_write in write.human_tasks]
     if not task_writes:
         return
-    _expire_claims(
-        [task_write for task_write in task_writes if not task_write.task.ending and "opened" not in task_write.changes],
-        alias=alias,
-    )
+    still_open = [task_write for task_write in task_writes if not task_write.task.ending]
+    existing = [task_write for task_write in still_open if "opened" not in task_write.changes]
+    _expire_claims(existing, alias=alias)
     HumanTask.objects.using(alias).bulk_create(
         [_task_row(task_write) for task_write in task_writes],
         update_conflicts=True,
         unique_fields=["id"],
         update_fields=_CHANGES,
     )
-    candidates = Candidate.objects.using(alias)
     if closed := [task_write.id for task_write in task_writes if task_write.task.ending]:
-        candidates.filter(task__in=closed).delete()
-    _delete_stale_candidates(
-        [task_write for task_write in task_writes if not task_write.task.ending and "opened" not in task_write.changes],
-        alias=alias,
-    )
-    new = [
-        candidate
-        for task_write in task_writes
-        if not task_write.task.ending
-        for candidate in _candidate_rows(task_write.id, task_write.task)
-    ]
-    candidates.bulk_create(new, ignore_conflicts=True)
+        Candidate.objects.using(alias).filter(task__in=closed).delete()
+    _delete_stale_candidates(existing, alias=alias)
+    _insert_candidates(still_open, alias=alias)
+
+
+def _insert_candidates(task_writes: Sequence[HumanTaskWrite], *, alias: str) -> None:
+    new = [candidate for task_write in task_writes for candidate in _candidate_rows(task_write.id, task_write.task)]
+    Candidate.objects.using(alias).bulk_create(new, ignore_conflicts=True)
 
 
 def _expire_claims(task_writes: Sequence[HumanTaskWrite], *, alias: str) -> None:

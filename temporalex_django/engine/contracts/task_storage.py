@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from datetime import datetime
 from typing import Any, Protocol
 from uuid import UUID
 
 from temporalex_django.authoring.backend import OpenActivity
+from temporalex_django.engine.contracts.dialect import Dialect
 from temporalex_django.engine.contracts.records import TaskResult, TaskState
 from temporalex_django.engine.contracts.run_storage import RunStorage
 from temporalex_django.engine.external_messages import FinishedActivity
 from temporalex_django.engine.scheduling.capacity import Capacity
+from temporalex_django.engine.scheduling.limit_usage import LimitedClaim
+from temporalex_django.engine.turn_report import ClaimedRuns
 
 
 class TaskStorage(Protocol):
@@ -78,40 +83,50 @@ class TaskStorage(Protocol):
 
 
 class WorkerStorage(RunStorage, TaskStorage, Protocol):
-    """A storage that several workers share."""
+    """A storage on a database, which several workers share: all that ``workers`` and ``liveness`` use of one.
+
+    A method that begins with ``submit`` sends statements, and returns a function that waits for their answers. Call
+    that function after ``sql.pipeline()``, within which the statements of several calls are sent together.
+    """
+
+    #: The alias of the database, and its dialect: liveness sends statements of its own.
+    alias: str
+    sql: Dialect
+    #: A callable that returns the present time in place of the database's clock; None: there is none.
+    clock: Callable[[], datetime] | None
+    #: Queues in which background tasks may have a priority.
+    priority_queues: Collection[str]
+    #: True if activities may wait in partitions of their queues. A write that puts one there sets it.
+    partitioned: bool
+
+    @property
+    def domain(self) -> str:
+        """A digest of the database's address, which tells databases apart on one machine."""
 
     @property
     def turn_size(self) -> int:
         """The number of runs that a worker claims at a time."""
 
-    def claim_tasks(
-        self, *, capacity: Capacity, queues: Sequence[str], owner: int, atomic: bool = False, suspects: bool = False
-    ) -> list[TaskState]:
-        """Claim due activities as ``TaskStorage.claim_tasks`` does.
+    def join_transaction(self) -> AbstractContextManager[None]:
+        """Return a block that is part of the transaction that ``transaction`` opened; without one, it opens one."""
 
-        With ``suspects`` claim only activities that may have ended a worker.
-        """
+    def detach(self) -> tuple[Any, ExitStack | None]:
+        """Separate this object from the open transaction of the calling thread, and return the state for ``attach``."""
 
-    def mark_tasks_started(self, tasks: Sequence[TaskState]) -> None:
-        """Store that these attempts run since their ``started_at``, from which their timeouts count.
+    def attach(self, state: tuple[Any, ExitStack | None]) -> None:
+        """Continue the transaction that ``detach`` separated from this object."""
 
-        An attempt that its owner has lost changes nothing.
-        """
+    # -- claims of runs -----------------------------------------------------------------------------------------------
 
-    def release_tasks(self, keys: Collection[tuple[int, int, int]]) -> None:
-        """Give up attempts that were claimed and never started; they do not count.
+    def queue_order(self, queues: Sequence[str], kind: str) -> Sequence[str]:
+        """Return the queues in the order in which to look for work of this ``kind``; the first place rotates."""
 
-        ``keys`` are triples of task id, attempt and owner. A key that is not valid any more changes nothing.
-        """
+    def submit_claim(
+        self, *, limit: int, queues: Sequence[str], first: Collection[UUID] = (), due: int | None = None
+    ) -> Callable[[Collection[UUID]], ClaimedRuns]:
+        """Submit a claim of runs; the returned function takes those chains of ``first`` that the caller still wants.
 
-    def owned_tasks(self, owner: int) -> set[tuple[int, int, int]]:
-        """Return the attempts of an owner as triples of task id, attempt and owner. Locks nothing."""
-
-    def next_due(self, *, queues: Sequence[str], activity_queues: Sequence[str] | None = None) -> float | None:
-        """Return the seconds until a run or an activity of these queues is due. Locks nothing.
-
-        0.0 means now, or that there are unread messages; None means that nothing will be due. ``activity_queues`` are
-        the queues of the activities, if they differ from ``queues``.
+        ``due`` limits the runs of a queue that are claimed for their due time alone.
         """
 
     def is_deferred(self, chain: UUID) -> bool:
@@ -124,3 +139,71 @@ class WorkerStorage(RunStorage, TaskStorage, Protocol):
         the chain waits (``wait_for_locks``). If the holder does, this function returns False at once, so that the
         holder can proceed.
         """
+
+    def next_due(self, *, queues: Sequence[str], activity_queues: Sequence[str] | None = None) -> float | None:
+        """Return the seconds until a run or an activity of these queues is due. Locks nothing.
+
+        0.0 means now, or that there are unread messages; None means that nothing will be due. ``activity_queues`` are
+        the queues of the activities, if they differ from ``queues``.
+        """
+
+    # -- claims of activities -----------------------------------------------------------------------------------------
+
+    def claim_tasks(
+        self, *, capacity: Capacity, queues: Sequence[str], owner: int, atomic: bool = False, suspects: bool = False
+    ) -> list[TaskState]:
+        """Claim due activities as ``TaskStorage.claim_tasks`` does.
+
+        With ``suspects`` claim only activities that may have ended a worker.
+        """
+
+    def submit_task_claim(
+        self, *, capacity: Capacity, queues: Sequence[str], owner: int, atomic: bool = False, suspects: bool = False
+    ) -> Callable[[], list[TaskState]]:
+        """Submit the statements of ``claim_tasks``, inside a transaction."""
+
+    def claim_limited(
+        self,
+        queue: str,
+        *,
+        capacity: Capacity,
+        owner: int,
+        off: Collection[str],
+        unpartitioned: bool,
+        suspects: bool = False,
+    ) -> LimitedClaim:
+        """Claim the activities of a queue that may start now under their limits, in a transaction of its own.
+
+        With ``unpartitioned`` it also claims activities outside of partitions. ``off`` has the names of activities that
+        are switched off.
+        """
+
+    def repartition(self, queue: str, names: Collection[str]) -> int:
+        """Move waiting activities with these names to partitions of their own; return the number that moved."""
+
+    def mark_tasks_started(self, tasks: Sequence[TaskState]) -> None:
+        """Store that these attempts run since their ``started_at``, from which their timeouts count.
+
+        An attempt that its owner has lost changes nothing.
+        """
+
+    def submit_finish(self, results: Sequence[TaskResult]) -> Callable[[], tuple[list[int], list[FinishedActivity]]]:
+        """Submit the statements of ``finish_undelivered``."""
+
+    def release_tasks(self, keys: Collection[tuple[int, int, int]]) -> None:
+        """Give up attempts that were claimed and never started; they do not count.
+
+        ``keys`` are triples of task id, attempt and owner. A key that is not valid any more changes nothing.
+        """
+
+    def release_unstarted(self, keys: Collection[tuple[int, int, int]]) -> None:
+        """Give up attempts as ``release_tasks`` does, and subtract them from the starts that their rates count."""
+
+    def owned_tasks(self, owner: int) -> set[tuple[int, int, int]]:
+        """Return the attempts of an owner as triples of task id, attempt and owner. Locks nothing."""
+
+    def owned_background_tasks(self, *, owner: int) -> list[TaskState]:
+        """Return the background tasks of an owner, except those that this process cannot read."""
+
+    def free_background_task(self, task_id: int) -> TaskState | None:
+        """Return a background task if no worker has it and this process can read it, else None."""

@@ -18,10 +18,9 @@ from temporalex_django.engine.contracts.records import Inbox, InboxMessage, RunR
 from temporalex_django.engine.contracts.typed_dicts import BlockMark
 from temporalex_django.engine.ids import uuid7
 from temporalex_django.engine.memory.turn_writes import MemoryWrites
+from temporalex_django.engine.scheduling import policy
 from temporalex_django.engine.turn_report import ClaimedRuns
 
-#: Messages that a turn reads of an inbox at least, however long the other inboxes are.
-_SMALLEST_PAGE = 100
 #: Kinds of which there may be any number, so that a turn reads a page of them.
 _PAGED_KINDS = frozenset({"signal", "update", REQUEST})
 
@@ -69,17 +68,20 @@ class MemoryRunStorage(MemoryWrites):
     ) -> ClaimedRuns:
         if chains:
             return ClaimedRuns(replace(self.chains[chain_id]) for chain_id in chains if chain_id in self.chains)
-        now = self.clock
-        due = [(run.due_at, run) for run in self.chains.values() if run.due_at is not None and run.due_at <= now]
-        due_chains = {run.chain_id for _, run in due}
-        fresh_runs = [
-            self.chains[c] for c, _ in sorted(self._fresh.items(), key=lambda entry: entry[1]) if c not in due_chains
-        ]
         first_runs = [self.chains[chain_id] for chain_id in first if chain_id in self.chains]
-        others = [run for _, run in sorted(due, key=lambda entry: entry[0])] + fresh_runs
-        candidates = first_runs + [run for run in others if run.chain_id not in first]
+        candidates = first_runs + [run for run in self._runs_with_work() if run.chain_id not in first]
         eligible = [run for run in candidates if run.queue in queues and not self.is_deferred(run.chain_id)]
-        return ClaimedRuns((replace(run) for run in eligible[:limit]), now=now)
+        return ClaimedRuns((replace(run) for run in eligible[:limit]), now=self.clock)
+
+    def _runs_with_work(self) -> list[RunState]:
+        """Return the runs that are due, the longest due first, then the others that have unread messages."""
+        due = [(run.due_at, run) for run in self.chains.values() if run.due_at is not None and run.due_at <= self.clock]
+        due_chains = {run.chain_id for _, run in due}
+        fresh_chains = [chain for chain, _ in sorted(self._fresh.items(), key=lambda entry: entry[1])]
+        return [
+            *(run for _, run in sorted(due, key=lambda entry: entry[0])),
+            *(self.chains[chain] for chain in fresh_chains if chain not in due_chains),
+        ]
 
     def lock_run(self, chain: UUID, *, wait: float) -> RunState | None:
         """Return the state of a chain; there is no other caller to wait for."""
@@ -111,7 +113,7 @@ class MemoryRunStorage(MemoryWrites):
         if not chains:
             return {}
         page = min(self.inbox_page // len(chains), page or self.inbox_page)
-        page = max(page, min(_SMALLEST_PAGE, self.inbox_page))
+        page = max(page, min(policy.SMALLEST_INBOX_PAGE, self.inbox_page))
         return {chain_id: self._read_inbox(chain_id, page, fresh_only=chain_id in waiting) for chain_id in chains}
 
     def _read_inbox(self, chain_id: UUID, limit: int, *, fresh_only: bool) -> Inbox:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from datetime import datetime
 from typing import Any
 from uuid import UUID
 
@@ -12,6 +13,7 @@ from temporalex_django.core.history.activation import FailedSignal
 from temporalex_django.core.payloads.copying import deep_copy
 from temporalex_django.engine.activity_policy import edited_inputs
 from temporalex_django.engine.contracts.records import (
+    HumanTaskWrite,
     InboxMessage,
     NewRun,
     Outcome,
@@ -24,7 +26,7 @@ from temporalex_django.engine.external_messages import PARENT_CLOSED, Delivery, 
 from temporalex_django.engine.ids import resolve_run
 from temporalex_django.engine.memory.activity_tasks import MemoryTasks
 from temporalex_django.engine.memory.inserts import MemoryInserts
-from temporalex_django.engine.memory.tables import MemoryMessage
+from temporalex_django.engine.memory.tables import MemoryMessage, MemoryRun
 from temporalex_django.engine.scheduling.eager_claim import EagerClaim
 from temporalex_django.errors import AmbiguousId, InvalidId
 
@@ -124,12 +126,7 @@ class MemoryWrites(MemoryInserts, MemoryTasks):
         state, run = write.run, self.runs[write.run.run_id]
         self._record_leftovers(write)
         self._append_events(run, write.events)
-        if changes := deep_copy(write.instance):
-            record_changes = {name: changes[name] for name in ("started_at", "search_attributes") if name in changes}
-            if record_changes:
-                changes.pop("search_attributes", None)
-                changes["facts"] = replace(run.facts, **record_changes)
-            self.runs[state.run_id] = replace(run, **changes)
+        self._change_run(run, write)
         for task in write.tasks:
             self._schedule(task)
         for seq, retry in write.retried_tasks.items():
@@ -137,23 +134,37 @@ class MemoryWrites(MemoryInserts, MemoryTasks):
         self._drop_tasks(state.run_id, None if write.drop_tasks else write.cancelled_tasks)
         self._settle_messages(write)
         if write.is_closed_externally:
-            at = write.events[-1].at
-            open_tasks = [t for t in self.human_tasks.values() if t.run_id == state.run_id and not t.task.ending]
-            closed_tasks = (
-                replace(human_task, changes=("closed",), task=human_task.task.as_closed("run_closed", at))
-                for human_task in open_tasks
-            )
-            write.human_tasks += closed_tasks
+            write.human_tasks += self._closed_tasks(state.run_id, write.events[-1].at)
         for human_task in write.human_tasks:
             self.human_tasks[human_task.id] = human_task
         if state.closed:
             self._open_keys.discard(state.chain_id)
         if write.next_run is not None:
-            like, new = self.runs[write.next_run.source_run_id or state.run_id], write.next_run.run_id
-            self._add_run(state.chain_id, _successor_record(like.facts, write.next_run), labels=like.labels)
-            if write.next_run.source_run_id is None:
-                self.runs[new] = replace(self.runs[new], **{name: like.column(name) for name in _CONTINUED})
+            self._add_next_run(state, write.next_run)
         self.chains[state.chain_id] = _state_after(write)
+
+    def _change_run(self, run: MemoryRun, write: RunWrite) -> None:
+        """Change the columns of a run, and the fields of its record that they are."""
+        if changes := deep_copy(write.instance):
+            record_changes = {name: changes[name] for name in ("started_at", "search_attributes") if name in changes}
+            if record_changes:
+                changes.pop("search_attributes", None)
+                changes["facts"] = replace(run.facts, **record_changes)
+            self.runs[write.run.run_id] = replace(run, **changes)
+
+    def _closed_tasks(self, run_id: UUID, at: datetime) -> list[HumanTaskWrite]:
+        """Return the open human tasks of a run as closed, because the run was closed from outside."""
+        open_tasks = [t for t in self.human_tasks.values() if t.run_id == run_id and not t.task.ending]
+        return [
+            replace(human_task, changes=("closed",), task=human_task.task.as_closed("run_closed", at))
+            for human_task in open_tasks
+        ]
+
+    def _add_next_run(self, state: RunState, next_run: NewRun) -> None:
+        like, new = self.runs[next_run.source_run_id or state.run_id], next_run.run_id
+        self._add_run(state.chain_id, _successor_record(like.facts, next_run), labels=like.labels)
+        if next_run.source_run_id is None:
+            self.runs[new] = replace(self.runs[new], **{name: like.column(name) for name in _CONTINUED})
 
     def _record_leftovers(self, write: RunWrite) -> None:
         run_id, inbox = write.run.run_id, self._inboxes[write.run.chain_id]

@@ -207,15 +207,8 @@ def make_plan(
     last = _last_activation(events, to)
     if replay_check is None or replay_check.key != (record.run_id, code, last if to is None else to):
         replay_check = check_replay(events, record.run_id, code, to=to, limit=limit, max_seconds=max_seconds)
-    good_count, error = replay_check.activation_count, replay_check.error
-    if to is None and not in_trouble and good_count == last:
-        raise ActionNotPossible("the run has no problem: name the activation to go back to")
-    if to is not None and good_count < to:
-        raise ActionNotPossible(
-            f"its code does not reproduce activation {good_count + 1} as recorded "
-            f"({error and error_line(error)}): correct the code, or go back to activation {good_count} or earlier"
-        )
-    reset_point = read_prefix(events, good_count if to is None else to)
+    _require_reproducible(replay_check, to=to, last=last, in_trouble=in_trouble)
+    reset_point = read_prefix(events, replay_check.activation_count if to is None else to)
     for history in successor_histories if redeliver else ():
         reset_point.later_messages += read_prefix(history, 0).later_messages
     reset_point.later_messages = deduplicate(reset_point.later_messages)
@@ -229,16 +222,37 @@ def make_plan(
         tags=list(code.tags) or None,
         metadata=dict(code.metadata) or None,
         atomic=atomic,
-        search_attributes=kinds.WORKFLOW_STARTED.read(events[0]).get("search_attributes")
-        if events
-        else record.search_attributes,
-        unread=[
-            InboxMessage(
-                id=0, run_id=record.run_id, kind=message["kind"], name=message["name"], payload=message["body"]
-            )
-            for message in (events[-1].attributes.get("unread", ()) if events else ())
-        ],
+        search_attributes=_first_search_attributes(events, record),
+        unread=_unread_results(events, record),
     )
+
+
+def _require_reproducible(replay_check: ReplayCheck, *, to: int | None, last: int, in_trouble: bool) -> None:
+    """Raise ``ActionNotPossible`` if the code does not repeat what comes before the point, or if nothing is wrong."""
+    good_count, error = replay_check.activation_count, replay_check.error
+    if to is None and not in_trouble and good_count == last:
+        raise ActionNotPossible("the run has no problem: name the activation to go back to")
+    if to is not None and good_count < to:
+        raise ActionNotPossible(
+            f"its code does not reproduce activation {good_count + 1} as recorded "
+            f"({error and error_line(error)}): correct the code, or go back to activation {good_count} or earlier"
+        )
+
+
+def _first_search_attributes(events: Sequence[HistoryEvent], record: RunRecord) -> Mapping[str, Any] | None:
+    """Return the search attributes with which the run started."""
+    if not events:
+        return record.search_attributes
+    return kinds.WORKFLOW_STARTED.read(events[0]).get("search_attributes")
+
+
+def _unread_results(events: Sequence[HistoryEvent], record: RunRecord) -> list[InboxMessage]:
+    """Return the results that the run had not read when it was closed from outside."""
+    unread = events[-1].attributes.get("unread", ()) if events else ()
+    return [
+        InboxMessage(id=0, run_id=record.run_id, kind=message["kind"], name=message["name"], payload=message["body"])
+        for message in unread
+    ]
 
 
 class _ReplayTimeout(Exception):
@@ -311,21 +325,28 @@ def _parse_edits(edited_inputs: Any, reset_point: HistoryPrefix, *, editable: bo
             )
         if not allows_overrides(open_activity.attributes.get("options") or {}):
             raise ActionNotPossible(f"activity {number}: its code does not allow edits of its input (by_hand=False)")
-        call = {"args": call_input, "kwargs": {}} if isinstance(call_input, list) else call_input
-        if (
-            not isinstance(call, Mapping)
-            or not set(call) <= {"args", "kwargs"}
-            or not isinstance(call.get("args", []), list)
-            or not isinstance(call.get("kwargs", {}), Mapping)
-        ):
-            raise PayloadError(
-                f"the edited input of activity {number} must be a list of arguments, "
-                f"or {{'args': […], 'kwargs': {{…}}}}"
-            )
-        label = f"the edited input of activity {number}"
-        edits[number] = codec.to_plain({"args": call.get("args", []), "kwargs": call.get("kwargs", {})}, label=label)
+        edits[number] = _parse_call(call_input, number)
         _check_input(edits[number], open_activity.attributes["activity"], number)
     return edits
+
+
+def _parse_call(call_input: Any, number: int) -> dict[str, Any]:
+    """Return an edited input as plain data with ``args`` and ``kwargs``. Raises ``PayloadError`` if it has no form."""
+    call = {"args": call_input, "kwargs": {}} if isinstance(call_input, list) else call_input
+    if (
+        not isinstance(call, Mapping)
+        or not set(call) <= {"args", "kwargs"}
+        or not isinstance(call.get("args", []), list)
+        or not isinstance(call.get("kwargs", {}), Mapping)
+    ):
+        raise PayloadError(
+            f"the edited input of activity {number} must be a list of arguments, or {{'args': […], 'kwargs': {{…}}}}"
+        )
+    label = f"the edited input of activity {number}"
+    plain: dict[str, Any] = codec.to_plain(
+        {"args": call.get("args", []), "kwargs": call.get("kwargs", {})}, label=label
+    )
+    return plain
 
 
 def _check_input(call: Mapping[str, Any], name: str, number: int) -> None:

@@ -6,8 +6,8 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Final
 
-#: A turn keeps 1/16 of the prefetch limit for the activities that it schedules itself, however many are waiting.
-_RESERVE_SHARE: Final = 16
+from temporalex_django.engine.scheduling import policy
+
 #: Key in ``Capacity.prefetch`` for plain functions of names that have not finished here yet.
 UNMEASURED: Final = ""
 
@@ -49,7 +49,7 @@ class Capacity:
 
     def reserve(self) -> int:
         """Subtract a share from ``prefetch_limit`` and return it; the caller adds it again later."""
-        reserved = (self.prefetch_limit or 0) // _RESERVE_SHARE
+        reserved = (self.prefetch_limit or 0) // policy.RESERVE_SHARE
         self.prefetch_limit = (self.prefetch_limit or 0) - reserved
         return reserved
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from temporalex_django.authoring import activity
 from temporalex_django.engine.contracts.records import NewTask
+from temporalex_django.engine.scheduling import policy
 from temporalex_django.engine.scheduling.capacity import Capacity
 
 
@@ -22,7 +23,7 @@ class EagerClaim:
     owner: int
     capacity: Capacity
     queues: Collection[str]
-    max_local: int = 400
+    max_local: int = policy.MAX_LOCAL
     is_refused: Callable[[NewTask], bool] | None = None
 
     def select(self, tasks: Iterable[NewTask]) -> list[NewTask]:

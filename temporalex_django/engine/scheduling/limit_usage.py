@@ -4,15 +4,35 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 
 from temporalex_django.core import aliases
 from temporalex_django.core.limits import Limits, QueuePartition, StartSlices
+from temporalex_django.engine.contracts.records import TaskState
+from temporalex_django.engine.scheduling import policy
 
-#: Seconds after which another worker may have freed a limit, and the longest time between two checks: other activities
-#: of the queue may have come that need not wait.
-RETRY_SECONDS, _MAX_WAIT = 0.05, 0.2
 #: Queue, activity, partition and number of the activities that are running.
 LiveCounts = Iterable[tuple[str, str, str | None, int]]
+
+
+@dataclass(slots=True)
+class LimitedClaim:
+    """The outcome of a claim. ``moved`` is the number of activities that moved to another partition.
+
+    - ``has_due``: some activities are due.
+    - ``has_partitions``: some activities wait in partitions.
+    - ``retry_after``: the limits leave no capacity for due activities, and may leave some after so many seconds.
+    - ``is_rate_limited``: some of these wait for a rate.
+    - ``lacks_capacity``: the worker itself has no capacity for some activities that may start.
+    """
+
+    tasks: list[TaskState] = field(default_factory=list)
+    moved: int = 0
+    has_due: bool = False
+    has_partitions: bool = False
+    retry_after: float | None = None
+    is_rate_limited: bool = False
+    lacks_capacity: bool = False
 
 
 def queue_limit_name(queue: str) -> str:
@@ -101,5 +121,9 @@ class LimitUsage:
         if (limits.concurrency is not None and self._running[name, None] >= limits.concurrency) or (
             key is not None and max_per_key is not None and self._running[name, key] >= max_per_key
         ):
-            return RETRY_SECONDS
-        return None if self._remaining.get(name, 1) > 0 else min(max(self._waits[name], RETRY_SECONDS), _MAX_WAIT)
+            return policy.LIMIT_RETRY_SECONDS
+        return (
+            None
+            if self._remaining.get(name, 1) > 0
+            else min(max(self._waits[name], policy.LIMIT_RETRY_SECONDS), policy.MAX_LIMIT_WAIT)
+        )

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from typing import Final
 
-#: One of this many claimed rows is one of the newest, while more wait than a claim takes.
-_NEWEST_SHARE: Final = 4
+from temporalex_django.engine.scheduling import policy
 
 
 class QueueRotation:
@@ -47,7 +45,7 @@ class NewestAndOldest:
         if not self._has_backlog:
             return 0
         # The remainder is carried over, so that many claims of one or two rows add up to a quarter, too.
-        share, self._credit[lane] = divmod(self._credit[lane] + limit, _NEWEST_SHARE)
+        share, self._credit[lane] = divmod(self._credit[lane] + limit, policy.NEWEST_SHARE)
         return share
 
     def starts_with_newest(self) -> bool:

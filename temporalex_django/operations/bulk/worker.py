@@ -24,8 +24,8 @@ from temporalex_django.authoring.run_columns import PAYLOAD_COLUMNS
 from temporalex_django.conf import codec, get_settings
 from temporalex_django.core.error_text import error_line
 from temporalex_django.db.storage import DjangoStorage
+from temporalex_django.engine.scheduling import policy
 from temporalex_django.errors import ActionNotPermitted, ActionNotPossible, TemporalexError, UpdateTimeout
-from temporalex_django.liveness.crash_attribution import MOST_CRASHES
 from temporalex_django.models import BulkItem, BulkJob, Instance
 from temporalex_django.operations import audit
 from temporalex_django.operations.base import Action, Actor
@@ -142,7 +142,7 @@ def _run_next_item(pk: UUID, storage: DjangoStorage) -> bool:
             job.state, job.finished_at = BulkJob.State.DONE, storage.now()
         # Too many workers ended in the replay of this run: that is its outcome, and the job continues (see decision
         # 42).
-        elif item.crashes >= MOST_CRASHES:
+        elif item.crashes >= policy.MOST_CRASHES:
             _mark_failed(item, "crash", f"{item.crashes} workers died while they replayed the run")
         elif is_replay := _is_replay_job(job):
             # Commit the crash before the replay starts: if the replay ends this process, nobody else can count it. The

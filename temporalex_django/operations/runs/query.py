@@ -10,8 +10,8 @@ from django.db import DatabaseError
 from temporalex_django import access
 from temporalex_django.conf import codec, get_settings
 from temporalex_django.core.history.events import CLOSED_STATUSES
+from temporalex_django.engine.scheduling import policy
 from temporalex_django.errors import QueryFailed, TemporalexError, UnknownQuery
-from temporalex_django.liveness.crash_attribution import MOST_CRASHES
 from temporalex_django.operations import inline_turn
 from temporalex_django.operations.base import CODE, Actor
 from temporalex_django.operations.host import host
@@ -86,7 +86,7 @@ class Query(RunAction[Any]):
         if published is None and self.target.pinned is None and row[0] not in CLOSED_STATUSES:
             published = self._previous_state()
         # The query runs code of the class too, and may end this process as turns have ended others.
-        if crashes >= MOST_CRASHES:
+        if crashes >= policy.MOST_CRASHES:
             raise QueryFailed(
                 f"{self.target.workflow} {self.target.workflow_id} cannot answer queries: {crashes} processes "
                 "in a row died while running its code. Terminate it, or fix its code and move it"

@@ -20,12 +20,10 @@ from django_q.conf import Conf
 
 from temporalex_django.conf import get_settings
 from temporalex_django.core.error_text import error_line
+from temporalex_django.engine.scheduling import policy
 from temporalex_django.workers.q2.worker_processes import WorkerProcesses
 
 log = logging.getLogger("temporalex_django.workers")
-
-#: Seconds until the broker of the project's tasks is asked again after it failed.
-_RETRY_SECONDS = 2.0
 
 
 def worker_count() -> int:
@@ -58,7 +56,7 @@ class WorkerHost:
             # workflows.
             log.error("the broker of this cluster's tasks does not answer, retrying: %s", error_line(exc))
             connections.close_all()
-            time.sleep(_RETRY_SECONDS)
+            time.sleep(policy.Q2_RETRY_SECONDS)
             return None
 
 

@@ -15,12 +15,11 @@ import time
 
 import django
 
+from temporalex_django.engine.scheduling import policy
 from temporalex_django.liveness.guardian import die_with_parent
 from temporalex_django.liveness.stop_signals import EventSetter
 
 log = logging.getLogger("temporalex_django.workers")
-
-_LOOK_EVERY = 0.2
 
 
 def main(parent: int) -> None:
@@ -44,7 +43,7 @@ def _watch(stop: threading.Event) -> None:
     from temporalex_django.conf import get_settings  # noqa: PLC0415 - when the apps are there
 
     settings, started_at = get_settings(), time.monotonic()
-    while not stop.wait(_LOOK_EVERY):
+    while not stop.wait(policy.Q2_LOOK_SECONDS):
         if settings.WORKER_MAX_SECONDS is not None and time.monotonic() - started_at > settings.WORKER_MAX_SECONDS:
             reason = f"it is older than {settings.WORKER_MAX_SECONDS:g} s"
         elif settings.WORKER_MAX_MEMORY_MB is not None and _memory_mb() > settings.WORKER_MAX_MEMORY_MB:

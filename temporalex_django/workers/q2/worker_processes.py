@@ -20,15 +20,11 @@ from django.conf import settings as django_settings
 from temporalex_django.conf import get_settings
 from temporalex_django.core.error_text import error_line
 from temporalex_django.db.storage import DjangoStorage
+from temporalex_django.engine.scheduling import policy
 from temporalex_django.liveness.guardian import WorkerGuardian
 from temporalex_django.workers.q2.queue_locks import release_dead_reader
 
 log = logging.getLogger("temporalex_django.workers")
-
-_LOOK_EVERY = 0.2
-#: A worker that ends within this many seconds is not started again at once.
-_SOON = 10.0
-_LONGEST_PAUSE = 5.0
 
 
 class WorkerProcesses:
@@ -59,7 +55,7 @@ class WorkerProcesses:
                     guard.check([worker.child.pid for worker in self.workers if worker.child is not None])
             except Exception as exc:  # noqa: BLE001 - the others go on
                 log.error("supervising the workers of this cluster failed, retrying: %s", error_line(exc))
-            self._stop.wait(_LOOK_EVERY)
+            self._stop.wait(policy.Q2_LOOK_SECONDS)
             # A process whose parent has died gets another parent.
             if os.getppid() != self._sentinel:
                 log.error("this cluster has lost its sentinel, stopping its workers")
@@ -104,8 +100,10 @@ class _SupervisedWorker:
                 self.child = _spawn_worker()
         elif (code := self.child.poll()) is not None:
             self.child = None
-            soon = time.monotonic() - self.started_at < _SOON
-            self.pause = min(max(_LOOK_EVERY, self.pause * 2), _LONGEST_PAUSE) if soon and code else 0.0
+            soon = time.monotonic() - self.started_at < policy.Q2_SOON_SECONDS
+            self.pause = (
+                min(max(policy.Q2_LOOK_SECONDS, self.pause * 2), policy.LONGEST_RECONNECT) if soon and code else 0.0
+            )
             if code:
                 log.error("a worker of this cluster exited with status %d, starting another one", code)
 

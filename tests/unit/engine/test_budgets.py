@@ -10,7 +10,7 @@ import pytest
 
 from temporalex_django import Ok, Stop, api, errors, update
 from temporalex_django.core.results import NoReply, Reply
-from temporalex_django.engine import turn
+from temporalex_django.engine.scheduling import policy
 from tests.support.runs import CheckedEnvironment, flow, work
 
 
@@ -19,9 +19,9 @@ def small(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> It
     """An environment in which each activation has time for one message."""
     env = CheckedEnvironment(evict=request.param)
     env.engine._budgeted = True
-    for name in ("SHARE", "_MIN_RUN_SECONDS"):
-        monkeypatch.setattr(turn, name, 0.0)
-    monkeypatch.setattr(turn, "_BUDGET", 0.0)
+    for name in ("RUN_SECONDS", "MIN_RUN_SECONDS"):
+        monkeypatch.setattr(policy, name, 0.0)
+    monkeypatch.setattr(policy, "TURN_SECONDS", 0.0)
     yield env
     env.check()
 
@@ -229,8 +229,8 @@ def test_refused_updates_count_as_progress(small: CheckedEnvironment) -> None:
 
 def test_a_run_that_failed_is_tried_with_one_message_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """What comes before the message that fails the activation is not held up by it."""
-    monkeypatch.setattr(turn, "_BUDGET", 60.0)  # all six fit, however slow the machine is
-    monkeypatch.setattr(turn, "SHARE", 60.0)
+    monkeypatch.setattr(policy, "TURN_SECONDS", 60.0)  # all six fit, however slow the machine is
+    monkeypatch.setattr(policy, "RUN_SECONDS", 60.0)
     env = CheckedEnvironment()
     env.engine._budgeted = True
 

@@ -7,7 +7,8 @@ from uuid import UUID
 
 import pytest
 
-from temporalex_django.liveness.crash_attribution import MOST_CRASHES, attribute_crashes
+from temporalex_django.engine.scheduling import policy
+from temporalex_django.liveness.crash_attribution import attribute_crashes
 from temporalex_django.liveness.crash_markers import MarkedWork
 from temporalex_django.liveness.guardian import WatchState, _run_with_timeout
 
@@ -84,11 +85,11 @@ def test_a_guardian_that_was_late_itself_counts_only_what_it_saw():
 def test_judge(marked, recorded, crashes):
     verdicts = attribute_crashes(marked, recorded)
     assert {verdict.mark: verdict.crashes for verdict in verdicts} == crashes
-    assert all(verdict.is_final == (verdict.crashes == MOST_CRASHES) for verdict in verdicts)
+    assert all(verdict.is_final == (verdict.crashes == policy.MOST_CRASHES) for verdict in verdicts)
 
 
 def test_it_comes_back_later_each_time():
-    waits = [attribute_crashes([ONE], {ONE: before})[0].wait for before in range(MOST_CRASHES)]
+    waits = [attribute_crashes([ONE], {ONE: before})[0].wait for before in range(policy.MOST_CRASHES)]
     assert waits == sorted(waits) and waits[0] >= 1.0
 
 

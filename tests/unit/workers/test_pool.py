@@ -16,6 +16,7 @@ import pytest
 
 from temporalex_django import activity
 from temporalex_django.engine.contracts.records import TaskResult, TaskState
+from temporalex_django.engine.scheduling import policy
 from temporalex_django.workers import pool as pool_module
 from temporalex_django.workers.pool import InlinePool, Pool
 from tests.support.waiting import wait_for
@@ -337,7 +338,7 @@ def test_an_inline_pool_too(act: Any, which: int) -> None:
 def test_what_waits_behind_a_quick_one_that_hangs_gets_help(pool: Pool) -> None:
     """Quick ones are one thread's, until it is seen that they wait; nothing is rung for that nobody needs."""
     gate = _gates["hangs"] = (threading.Event(), threading.Event(), threading.Event())
-    wait_for(lambda: ends(pool, task(held_up, None)) and pool._paces[held_up.name][0] < pool_module._QUICK_SECONDS)
+    wait_for(lambda: ends(pool, task(held_up, None)) and pool._paces[held_up.name][0] < policy.QUICK_SECONDS)
     pool.discard_results(pool.results())
     hangs, *others = [task(held_up, "hangs"), *(task(held_up, None) for _ in range(20))]
     pool.submit([hangs, *others])

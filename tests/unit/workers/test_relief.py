@@ -10,7 +10,7 @@ import pytest
 
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine.contracts.records import TaskState
-from temporalex_django.workers import turn_handover as module
+from temporalex_django.engine.scheduling import policy
 from temporalex_django.workers.turn_handover import TurnHandover
 from tests.support.waiting import wait_for
 
@@ -53,7 +53,7 @@ class Worker:
 
 @pytest.fixture(autouse=True)
 def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_LONG", -1.0)
+    monkeypatch.setattr(policy, "HANDOVER_SECONDS", -1.0)
 
 
 def looked(worker: Worker) -> bool:
@@ -99,7 +99,7 @@ def test_an_error_of_the_activity_comes_with_the_wheel() -> None:
 
 
 def test_what_runs_for_long_is_told_of_once(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_SLOW", -1.0)
+    monkeypatch.setattr(policy, "SLOW_ATOMIC_SECONDS", -1.0)
     worker = Worker(most=0)
     with worker.relief.turn_lock, worker.relief.running_activity(TASK, releases_lock=True):
         worker.relief.check()

@@ -1,17 +1,21 @@
-"""Transactions of a storage on Django's connection, and the errors after which work may be tried again."""
+"""The session of a storage: its transactions on Django's connection, its clock, and the kinds of errors."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from datetime import datetime
 from typing import Any
 
 from django.db import InterfaceError, OperationalError, connections, transaction
 from django.db.transaction import TransactionManagementError
 
+from temporalex_django.conf import get_settings
 from temporalex_django.core import crash_points
 from temporalex_django.db.connections import set_transaction_limits, worker_statement_timeout
-from temporalex_django.db.dialects.base import Dialect, get_dialect
+from temporalex_django.db.dialects.base import get_dialect
+from temporalex_django.engine.contracts.dialect import Dialect
+from temporalex_django.engine.scheduling import policy
 
 
 @contextmanager
@@ -36,18 +40,48 @@ def _refuse_to_close() -> None:
     )
 
 
-class Transactions:
-    """The transactions of a storage.
+class StorageSession:
+    """A storage's way to the database: its alias and dialect, its clock, its transactions and its options.
 
-    ``worker`` is True for the storage of a worker process, whose transactions have limits.
+    The parts of a storage share one. ``clock`` (a callable that returns an aware datetime) replaces the database's
+    clock everywhere: virtual time in tests. ``worker`` is True for the storage of a worker process, whose transactions
+    have limits.
     """
 
-    def __init__(self, alias: str, *, worker: bool) -> None:
-        self.alias = alias
+    #: Most new messages that a turn reads of all its runs together.
+    inbox_page = policy.INBOX_PAGE
+    #: Names of activities to leave alone in test environments. Workers use their admission instead.
+    switched_off: Collection[str] = ()
+    #: Queues in which background tasks may have a priority.
+    priority_queues: Collection[str] = ()
+    #: True if activities may wait in partitions of their queues.
+    partitioned = False
+
+    def __init__(
+        self, alias: str | None = None, clock: Callable[[], datetime] | None = None, *, worker: bool = False
+    ) -> None:
+        self.alias = alias or get_settings().DATABASE
+        self.clock = clock
         self.worker = worker
-        self.sql: Dialect = get_dialect(alias)
+        self.sql: Dialect = get_dialect(self.alias)
         self._own_connection: Any = None  # the connection on which a ``transaction`` of this object is open
         self._exit_stack: ExitStack | None = None  # for the end of that transaction, if it commits
+
+    def now(self) -> datetime:
+        return self.submit_now()()
+
+    def submit_now(self) -> Callable[[], datetime]:
+        """Ask for the present time, and return a function that waits for the answer, as ``Dialect.submit`` does."""
+        if self.clock is not None:
+            return self.clock
+        now, parameters = self.sql.now_expression(None, live=True)
+        answer = self.sql.submit(f"select {now}", parameters, ("timestamptz",))
+
+        def fetch_now() -> datetime:
+            timestamp: datetime = answer()[0][0]
+            return timestamp
+
+        return fetch_now
 
     @contextmanager
     def transaction(self, site: str = "") -> Iterator[None]:

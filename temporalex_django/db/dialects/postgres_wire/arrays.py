@@ -93,7 +93,7 @@ class _Array(bytes):
 _CLASSES: dict[str, type[_Array]] = {kind: type(f"_Array_{kind}", (_Array,), {}) for kind in _KINDS}
 
 
-def array(values: Sequence[Any], kind: str) -> bytes:
+def encode_array(values: Sequence[Any], kind: str) -> bytes:
     """Encode values as a parameter of the type ``kind[]``, for a connection that ``register`` has set up."""
     element, _, encode = _KINDS[kind]
     parts = encode(values)
@@ -101,7 +101,7 @@ def array(values: Sequence[Any], kind: str) -> bytes:
 
 
 def register(connection: Connection[Any]) -> None:
-    """Let a connection take arrays of ``array`` as parameters."""
+    """Let a connection take arrays of ``encode_array`` as parameters."""
     for kind, cls in _CLASSES.items():
         connection.adapters.register_dumper(cls, _DUMPERS[kind])
 

@@ -19,6 +19,8 @@ from psycopg.errors import error_from_result
 from psycopg.pq import ConnStatus, ExecStatus, Format, TransactionStatus
 from psycopg.waiting import Ready, Wait
 
+from temporalex_django.db.dialects.postgres_wire.arrays import encode_array, register
+
 #: Number of times that a statement is sent before it is prepared, as in psycopg; and the most that a connection keeps.
 _PREPARE_AFTER: Final = 5
 _MOST_PREPARED: Final = 200
@@ -30,25 +32,25 @@ _PLACEHOLDER: Final = re.compile("%[s%]")
 Key = tuple[bytes, tuple[int, ...]]
 
 
-class PipelineStatement:
+class LibpqStatement:
     """The cursor of one statement, with the parts that Django's wrappers and the dialect need.
 
     In a ``pipeline`` block its answer comes with those of the others.
     """
 
-    __slots__ = ("_link", "_transformer", "query", "result", "values")
+    __slots__ = ("_transformer", "_wire", "query", "result", "values")
 
-    def __init__(self, link: StatementPipeline) -> None:
-        self._link = link
+    def __init__(self, wire: LibpqWire) -> None:
+        self._wire = wire
         self.query = b""
         self.result: Any = None
-        self._transformer = Transformer(link.connection)
+        self._transformer = Transformer(wire.connection)
         self.values: Sequence[Any] = []
 
     def execute(self, sql: str, parameters: Sequence[Any] = ()) -> None:
         """Send the statement and wait for its result; in a ``pipeline`` block only submit it."""
         self.bind(sql, parameters)
-        self._link.submit(self)
+        self._wire.submit(self)
 
     def bind(self, sql: str, parameters: Sequence[Any] = ()) -> None:
         """Set the query and its values. Nothing is sent."""
@@ -57,13 +59,13 @@ class PipelineStatement:
         self.query = _number_placeholders(sql)
 
     @property
-    def _query(self) -> PipelineStatement:
+    def _query(self) -> LibpqStatement:
         """This statement, in place of the ``_query`` of a psycopg cursor, which Django's query log reads."""
         return self
 
     @property
     def connection(self) -> psycopg.Connection[Any]:
-        return self._link.connection
+        return self._wire.connection
 
     @property
     def types(self) -> tuple[int, ...]:
@@ -85,7 +87,7 @@ class PipelineStatement:
         If they are not there yet, it waits for the answers to all statements that were submitted.
         """
         if self.result is None:
-            self._link.exchange()
+            self._wire.exchange()
         if self.result is None or self.result.status != ExecStatus.TUPLES_OK:
             raise psycopg.ProgrammingError("the statement returned no rows, or failed")
         self._transformer.set_pgresult(self.result, set_loaders=True, format=Format.BINARY)
@@ -95,21 +97,22 @@ class PipelineStatement:
         """Do nothing: no resource is held."""
 
 
-class StatementPipeline:
-    """The submitted statements of one connection, and its prepared statements. One thread uses it."""
+class LibpqWire:
+    """``Wire`` on libpq: the submitted statements of one connection, and its prepared ones. One thread uses it."""
 
     def __init__(self, connection: psycopg.Connection[Any], *, prepares: bool) -> None:
+        register(connection)
         self._connection = weakref.ref(connection)  # weak: the connection's entry holds this object
         self._prepares = prepares
         self.depth = 0  # of open ``pipeline`` blocks
         self._sends_early = False
-        self._submitted: list[PipelineStatement] = []
+        self._submitted: list[LibpqStatement] = []
         # Sent at the end of the next exchange that leaves no transaction open.
-        self._trailing: list[PipelineStatement] = []
+        self._trailing: list[LibpqStatement] = []
         # True if the exchange under way began without a transaction and leaves none.
         self._idle = False
         # By answer: the statement that it belongs to, the name that it prepares, or None if it is not needed.
-        self._sent: list[PipelineStatement | bytes | None] = []
+        self._sent: list[LibpqStatement | bytes | None] = []
         self._names: dict[Key, bytes] = {}  # least recently used first
         self._seen: dict[Key, int] = {}
         self._stale: list[bytes] = []
@@ -123,7 +126,7 @@ class StatementPipeline:
 
     @contextmanager
     def pipeline(self, *, sends_early: bool) -> Iterator[None]:
-        """Send the ``PipelineStatement``s that are executed inside the block together.
+        """Send the ``LibpqStatement``s that are executed inside the block together.
 
         The end of the block waits, and raises the first error. No statement after a failed one is executed. A block
         inside another one first waits for what was submitted so far.
@@ -148,7 +151,7 @@ class StatementPipeline:
             self._sends_early = outer
         self.exchange()
 
-    def submit(self, statement: PipelineStatement) -> None:
+    def submit(self, statement: LibpqStatement) -> None:
         self._submitted.append(statement)
         if not self.depth:
             self.exchange()
@@ -160,12 +163,21 @@ class StatementPipeline:
                 if begins:
                     self.connection.pgconn.flush()
 
-    def send_with_next(self, statement: PipelineStatement) -> Callable[[], bool]:
+    def statement(self) -> LibpqStatement:
+        return LibpqStatement(self)
+
+    @staticmethod
+    def array(values: Sequence[Any], kind: str) -> bytes:
+        return encode_array(values, kind)
+
+    def send_with_next(self, sql: str, parameters: Sequence[Any]) -> Callable[[], bool]:
         """Send a statement, in a transaction of its own, at the end of the next exchange outside of a transaction.
 
         The exchange waits for the statement, but ignores its outcome. Returns a function that withdraws the statement,
         and that returns False if it was sent already.
         """
+        statement = LibpqStatement(self)
+        statement.bind(sql, parameters)
         self._trailing.append(statement)
 
         def take_back() -> bool:
@@ -180,7 +192,7 @@ class StatementPipeline:
         if not self._submitted and not self._sent:
             return
         connection, results, marks = self.connection, list[Any](), list[int]()
-        own, trailing = self._sent, list[PipelineStatement | bytes | None]()
+        own, trailing = self._sent, list[LibpqStatement | bytes | None]()
         try:
             with self._close_on_error():
                 self._send()
@@ -205,14 +217,14 @@ class StatementPipeline:
         if error is not None:
             raise error
 
-    def _assign_results(self, sent: list[PipelineStatement | bytes | None], results: list[Any]) -> psycopg.Error | None:
+    def _assign_results(self, sent: list[LibpqStatement | bytes | None], results: list[Any]) -> psycopg.Error | None:
         """Give each statement its result and return the first error of the server, or None.
 
         There may be one result more: that of the commit, for example with an error of deferred constraints. ``sent``
         has the statements in their order; bytes in it are the name of a statement that was prepared.
         """
         for statement, result in zip(sent, results, strict=False):
-            if isinstance(statement, PipelineStatement):
+            if isinstance(statement, LibpqStatement):
                 statement.result = result
             elif statement is not None and result.status != ExecStatus.COMMAND_OK:
                 self._names = {key: name for key, name in self._names.items() if name != statement}

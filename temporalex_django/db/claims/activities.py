@@ -1,0 +1,250 @@
+"""Claims of activities outside of partitions: those that are due and that this process can run."""
+
+from __future__ import annotations
+
+import logging
+from collections import defaultdict
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+from temporalex_django.authoring import activity
+from temporalex_django.db import background_tasks
+from temporalex_django.db.activity_tasks import TASK, ActivityTasks, task_state
+from temporalex_django.db.claims.queue_order import QueueOrder
+from temporalex_django.db.session import StorageSession
+from temporalex_django.engine.contracts.records import TaskState
+from temporalex_django.engine.scheduling import policy
+from temporalex_django.engine.scheduling.capacity import Capacity
+from temporalex_django.engine.scheduling.queue_rotation import NewestAndOldest
+
+log = logging.getLogger("temporalex_django.db")
+
+
+class TaskClaims:
+    """The claims of activities of one storage. They lock the rows of the activities, and skip locked ones."""
+
+    def __init__(self, session: StorageSession, *, tasks: ActivityTasks, queue_order: QueueOrder) -> None:
+        self._session = session
+        self._sql = session.sql
+        self._tasks = tasks
+        self._queue_order = queue_order
+        self._backlogs: defaultdict[str, NewestAndOldest] = defaultdict(NewestAndOldest)  # by queue
+        self._missing_activities: set[str] = set()  # names that were found and that this process lacks
+
+    def claim_tasks(
+        self, *, capacity: Capacity, queues: Sequence[str], owner: int, atomic: bool = False, suspects: bool = False
+    ) -> list[TaskState]:
+        """Claim due activities that no worker has, queue after queue, oldest due first.
+
+        If more wait than are claimed, some of them are the newest (``NewestAndOldest``). Activities in partitions are
+        not claimed here. With ``suspects`` only activities that may have ended a worker are claimed.
+        """
+        with self._session.join_transaction():
+            with self._sql.pipeline():
+                fetch_tasks = self.submit_task_claim(
+                    capacity=capacity, queues=queues, owner=owner, atomic=atomic, suspects=suspects
+                )
+            return fetch_tasks()
+
+    def submit_task_claim(
+        self, *, capacity: Capacity, queues: Sequence[str], owner: int, atomic: bool = False, suspects: bool = False
+    ) -> Callable[[], list[TaskState]]:
+        """Send the statements of ``claim_tasks`` and return a function that completes it; call it after ``pipeline()``.
+
+        Inside a transaction only. The first queue is asked at once, and the others for the capacity that it leaves.
+        """
+        condition, excluded = self.availability_filter()
+        if not atomic:
+            condition += " and not atomic"
+        condition += " and line is null"
+        if suspects:
+            condition += " and crashes > 0"
+        order = self._queue_order.queue_order(queues, "activities")
+        if not order or not capacity:
+            return list
+        fetch_first = self._submit_task_queue(order[0], capacity, owner, condition, excluded)
+
+        def fetch_tasks() -> list[TaskState]:
+            tasks = fetch_first()
+            for queue in order[1:]:
+                if capacity:
+                    with self._sql.pipeline():
+                        fetch_more = self._submit_task_queue(queue, capacity, owner, condition, excluded)
+                    tasks += fetch_more()
+            return self.filter_runnable(self._tasks.decode_tasks(tasks))
+
+        return fetch_tasks
+
+    def _submit_task_queue(
+        self, queue: str, capacity: Capacity, owner: int, condition: str, excluded: Sequence[Any]
+    ) -> Callable[[], list[TaskState]]:
+        """Submit a claim of one queue, by priority if some have one. ``condition``: see ``due_candidates``."""
+        # A claim for async activities alone does not show how many others wait, so it does not count.
+        limit, fetch_ranked = (
+            capacity.total if capacity.threads or capacity.prefetch_limit else 0,
+            self._submit_priority_check(queue),
+        )
+        fetch_claimed = self._submit_take(queue, capacity, owner, condition, excluded) if self._sql.arrays else None
+
+        def fetch_tasks() -> list[TaskState]:
+            ranked, tasks = fetch_ranked(), fetch_claimed() if fetch_claimed is not None else []
+            # The claim is read in any case: another worker may have changed the priorities between the two statements.
+            if not tasks and (fetch_claimed is None or ranked):
+                candidate_limit = max(
+                    capacity.total, policy.LOOKAHEAD if capacity.async_names or capacity.prefetch else 0
+                )
+                candidates = self.due_candidates(queue, candidate_limit, condition, excluded, ranked=ranked)
+                tasks = self.claim_by_ids([task for task, name in candidates if capacity.acquire(name)], owner)
+            if limit:
+                self._backlogs[queue].record_claim(len(tasks), limit)
+            return tasks
+
+        return fetch_tasks
+
+    @property
+    def _due_order(self) -> str:
+        """The ``order by`` of due activities; with a virtual clock also by id, since many are due at one time there."""
+        return "due_at" if self._session.clock is None else "due_at, id"
+
+    def _starts_with_newest(self, queue: str) -> bool:
+        return self._session.clock is None and self._backlogs[queue].starts_with_newest()
+
+    def availability_filter(self) -> tuple[str, list[Any]]:
+        """Return a condition, with its parameters, that excludes activities without code here or switched off."""
+        unavailable = [name for name in self._missing_activities if name not in activity.registry] + sorted(
+            self._session.switched_off
+        )
+        if not unavailable:
+            return "", []
+        test, parameter = self._sql.in_array(unavailable, "text")
+        return f" and not (activity {test})", [parameter]
+
+    def filter_runnable(self, tasks: list[TaskState]) -> list[TaskState]:
+        """Return the tasks whose code this process has. Releases the others uncounted, and skips them from now on."""
+        if not self._session.worker or all(activity.is_available(task.activity) for task in tasks):
+            return tasks
+        unavailable = [task for task in tasks if not activity.is_available(task.activity)]
+        for name in {task.activity for task in unavailable} - self._missing_activities:
+            log.warning("%s is not in this process: deferred to a worker that has it", name)
+            self._missing_activities.add(name)
+        self._tasks.release_tasks([(task.id, task.attempt, task.owner or 0) for task in unavailable])
+        return [task for task in tasks if task.activity in activity.registry]
+
+    def _submit_take(
+        self, queue: str, capacity: Capacity, owner: int, condition: str, excluded: Sequence[Any]
+    ) -> Callable[[], list[TaskState]]:
+        """Submit a claim of one queue in one statement. It claims nothing if activities there have priorities."""
+        if queue in self._session.priority_queues:
+            condition, excluded = f"{condition} and not ({background_tasks.HAS_PRIORITY})", [*excluded, queue, queue]
+        due, moment = self._sql.now_expression(self._session.clock)
+        free = f" from temporalex_activity_task where queue = %s and owner is null{condition} and due_at <= {due}"
+        skip, backlog = self._sql.skip_locked(), self._backlogs[queue]
+        id_arrays: list[str] = []
+        parameters: list[Any] = [owner]
+
+        def add_arrays(lane: str, limit: int, names: Collection[str] = (), test: str = "") -> None:
+            newest = backlog.newest_count(limit, lane) if self._session.clock is None else 0
+            if newest > 0:
+                add_array(newest, "due_at desc", names, test)
+            if limit > newest:
+                add_array(limit - newest, self._due_order, names, test)
+
+        def add_array(limit: int, order: str, names: Collection[str], test: str) -> None:
+            """Add a query for the first ``limit`` ids; with ``names``, of activities whose name passes ``test``."""
+            if not test:
+                id_arrays.append(f"array(select id{free} order by {order} limit {self._sql.hidden_limit}{skip})")
+                parameters.extend([queue, *excluded, *moment, limit])
+                return
+            # Two steps: read the first rows of the index by due time, then filter them by name. A filter in the index
+            # scan itself would read on through a whole backlog of other activities.
+            membership, parameter = self._sql.in_array(names, "text")
+            first_rows = f"select id, activity{free} order by {order} limit {self._sql.hidden_limit}{skip}"
+            matching_ids = f"select id from ({first_rows}) near where {test.format(f'activity {membership}')}"
+            id_arrays.append(
+                f"array(select id from temporalex_activity_task where id = any(array({matching_ids})) and owner is null"
+                f" order by {order} limit %s{skip})"
+            )
+            parameters.extend([queue, *excluded, *moment, policy.LOOKAHEAD, parameter, limit])
+
+        if capacity.async_names:
+            add_arrays("threads", capacity.threads, capacity.async_names, "not ({})")
+            add_arrays("tasks", capacity.tasks, capacity.async_names, "{}")
+        else:
+            add_arrays("threads", capacity.threads)
+        if capacity.prefetch_limit:  # ids that the arrays share are claimed once
+            left_out = capacity.prefetch_excluded
+            add_arrays(
+                "ahead", capacity.total, *((capacity.prefetch, "{}") if left_out is None else (left_out, "not ({})"))
+            )
+        # The claim itself counts the attempt, so that ``max_attempts=1`` means at most once (decision 35).
+        answer = self._sql.submit(
+            "update temporalex_activity_task set owner = %s, attempt = attempt + 1, beat_at = null"
+            f" where id = any({' || '.join(id_arrays)}) returning {TASK.names}",
+            parameters,
+            TASK.types,
+        )
+
+        def fetch_tasks() -> list[TaskState]:
+            tasks = sorted(map(task_state, answer()), key=lambda t: (t.due_at, t.id))
+            for task in tasks:
+                capacity.acquire(task.activity)
+            return tasks
+
+        return fetch_tasks
+
+    def claim_by_ids(self, task_ids: Sequence[int], owner: int) -> list[TaskState]:
+        """Claim those of the activities that no worker has, and return them in the order of ``task_ids``."""
+        if not task_ids:
+            return []
+        membership, parameter = self._sql.in_array(task_ids, "int8")
+        self._sql.execute(
+            "update temporalex_activity_task set owner = %s, attempt = attempt + 1, beat_at = null"
+            f" where id {membership} and owner is null",
+            [owner, parameter],
+        )
+        rows = self._sql.select(
+            f"select {TASK.names} from temporalex_activity_task where id {membership} and owner = %s",
+            [parameter, owner],
+            TASK.types,
+        )
+        positions = {number: i for i, number in enumerate(task_ids)}
+        return sorted(map(task_state, rows), key=lambda task: positions[task.id])
+
+    def due_candidates(
+        self, queue: str, limit: int, condition: str, excluded: Sequence[Any], *, ranked: bool
+    ) -> list[tuple[Any, ...]]:
+        """Return id and name of the first due activities, by priority if ``ranked``, and lock them (not on SQLite).
+
+        ``condition`` is SQL that their rows must meet, and ``excluded`` has the values of its placeholders.
+        """
+        now, moment = self._sql.now_expression(self._session.clock)
+        parameters = [queue, *excluded, *moment, limit]
+
+        def first_query(rank: str, order: str) -> str:
+            return (
+                f"select id, activity from temporalex_activity_task where queue = %s and owner is null{condition}"
+                f" and due_at <= {now}{rank} order by {order} limit {self._sql.hidden_limit}{self._sql.skip_locked()}"
+            )
+
+        kinds = ("int8", "text")
+        if not ranked:
+            order = "due_at desc" if self._starts_with_newest(queue) else self._due_order
+            return self._sql.select(first_query("", order), parameters, kinds)
+        rows: list[tuple[Any, ...]] = []
+        # Three reads in this order, each by an index: the one of priorities does not hold 0.
+        for rank in (" and priority > 0", " and priority = 0", " and priority < 0"):
+            order = self._due_order if rank.endswith("= 0") else f"priority desc, {self._due_order}"
+            if len(rows) < limit:
+                rows += self._sql.select(first_query(rank, order), [*parameters[:-1], limit - len(rows)], kinds)
+        return rows
+
+    def has_priorities(self, queue: str) -> bool:
+        """Return True if activities that wait in the queue have a priority. One index look-up."""
+        return self._submit_priority_check(queue)()
+
+    def _submit_priority_check(self, queue: str) -> Callable[[], bool]:
+        return (
+            background_tasks.submit_priority_check(queue, sql=self._sql)
+            if queue in self._session.priority_queues
+            else bool
+        )

@@ -1,0 +1,151 @@
+"""Reads of runs for a turn: their records, their histories, and the marks of blocked ones."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
+from uuid import UUID
+
+from temporalex_django.conf import codec
+from temporalex_django.core.history.events import HistoryEvent
+from temporalex_django.db.messages.inbox import Inboxes, report_unreadable
+from temporalex_django.db.session import StorageSession
+from temporalex_django.db.sql_columns import EVENTS, RUNS
+from temporalex_django.engine.contracts.records import Inbox, RunRecord
+from temporalex_django.engine.contracts.typed_dicts import BlockMark
+from temporalex_django.engine.scheduling import policy
+
+_BLOCKED = RUNS.pick_columns("blocked")
+_FACTS = RUNS.pick_fields(RunRecord, run_id="id", parent_chain="parent_chain_id", parent_run="parent_run_id")
+_RUN_SEQ = EVENTS.pick_columns("run_id", "seq")
+_EVENT = EVENTS.pick_columns("seq", "activation", "kind", "at", "attributes")
+
+
+class RunReader:
+    """The reads of one storage. They lock nothing, since the caller has locked the chains where that matters."""
+
+    def __init__(self, session: StorageSession, *, inboxes: Inboxes) -> None:
+        self._session = session
+        self._sql = session.sql
+        self._inboxes = inboxes
+        # The time until which the cached answer is valid, and the versions of live workers.
+        self._live_versions: tuple[float, set[tuple[str, int]]] = (0.0, set())
+
+    def load_turn_input(
+        self,
+        chains: Collection[UUID],
+        *,
+        waiting: Collection[UUID] = (),
+        page: int | None = None,
+        runs: Collection[UUID] = (),
+    ) -> tuple[dict[UUID, Inbox], dict[UUID, RunRecord]]:
+        with self._sql.pipeline():
+            fetch_inboxes, fetch_records = (
+                self._inboxes.submit_inbox(chains, waiting=waiting, page=page),
+                self._submit_run_records(runs),
+            )
+        return fetch_inboxes(chains), fetch_records()
+
+    def run_records(self, runs: Collection[UUID]) -> dict[UUID, RunRecord]:
+        return self._submit_run_records(runs)()
+
+    def _submit_run_records(self, runs: Collection[UUID]) -> Callable[[], dict[UUID, RunRecord]]:
+        if not runs:
+            return dict
+        test, parameter = self._sql.in_array(runs, "uuid")
+        rows = self._sql.submit(_FACTS.select(f"where id {test}"), [parameter], _FACTS.types)
+
+        def fetch_records() -> dict[UUID, RunRecord]:
+            records = {}
+            for row in rows():
+                try:
+                    record = _run_record(_FACTS.decode_row(row))
+                except Exception:
+                    stored = _FACTS.row_fields(row)
+                    with report_unreadable(
+                        f"the input of {stored['workflow']} {stored['workflow_id']}", run=stored["run_id"]
+                    ):
+                        raise
+                records[record.run_id] = record
+            return records
+
+        return fetch_records
+
+    def block_reason(self, run_id: UUID) -> BlockMark | None:
+        ((mark,),) = self._sql.select(_BLOCKED.select("where id = %s"), [run_id], _BLOCKED.types)
+        block_mark: BlockMark | None = None if mark is None else json.loads(mark)
+        return block_mark
+
+    def histories(self, after: Mapping[UUID, int]) -> dict[UUID, list[HistoryEvent]]:
+        events_by_run: dict[UUID, list[HistoryEvent]] = {run: [] for run in after}
+        new = f"from {EVENTS.name} h where h.run_id = v.run_id and h.seq > v.seq"
+        # For each run by itself: a join over many runs would read the known part of their histories, too.
+        if self._sql.lateral:
+            new = f"from v cross join lateral (select * {new} offset 0) h"
+        else:
+            new = new.replace("from", "from v cross join", 1)
+        rows = self._sql.write_returning(
+            _RUN_SEQ.columns,
+            f"select h.run_id, {_EVENT.with_alias('h')} {new} order by h.run_id, h.seq",
+            after.items(),
+            ("uuid", *_EVENT.types),
+        )
+        for run, *event in rows:
+            events_by_run[run].append(_history_event(run, event))
+        return events_by_run
+
+    def history_page(self, run_id: UUID, *, after: int, limit: int) -> list[HistoryEvent]:
+        rows = self._sql.select(
+            _EVENT.select("where run_id = %s and seq > %s order by seq limit %s"), [run_id, after, limit], _EVENT.types
+        )
+        return [_history_event(run_id, row) for row in rows]
+
+    def patch_markers(self, run_id: UUID) -> set[str]:
+        rows = self._sql.select(
+            "select attributes from temporalex_history_event where run_id = %s and kind = 'PatchMarked'",
+            [run_id],
+            ("bytea",),
+        )
+        decode = codec().decode
+        with report_unreadable(f"a marker of run {run_id}", run=run_id):
+            return {decode(attributes)["id"] for (attributes,) in rows}
+
+    def has_live_worker(self, workflow: str, version: int) -> bool:
+        """Return True if a worker with a valid lease has registered that version of the class.
+
+        The answer may be ``policy.LIVE_VERSIONS_SECONDS`` old.
+        """
+        until, live_versions = self._live_versions
+        if self._session.clock is None and time.monotonic() < until:
+            return (workflow, version) in live_versions
+        now, parameters = self._sql.now_expression(self._session.clock)
+        rows = self._sql.select(
+            f"select cast(workflows as text) from temporalex_worker where expires_at > {now}"
+            " and buried_at is null and drained_at is null",
+            parameters,
+            ("text",),
+        )
+        # The column is JSON in both dialects; the codec is not for it.
+        live_versions = {
+            (name, number) for (text,) in rows for name, numbers in json.loads(text).items() for number in numbers
+        }
+        self._live_versions = (time.monotonic() + policy.LIVE_VERSIONS_SECONDS, live_versions)
+        return (workflow, version) in live_versions
+
+
+def _run_record(row_values: dict[str, Any]) -> RunRecord:
+    """Return the record of a run from the values of its row, whose JSON is text."""
+    if (attributes := row_values["search_attributes"]) is not None:
+        row_values["search_attributes"] = json.loads(attributes)
+    return RunRecord(**row_values)
+
+
+def _history_event(run: UUID, row: Sequence[Any]) -> HistoryEvent:
+    seq, activation, kind, at, attributes = row
+    try:
+        return HistoryEvent(seq, activation, kind, at, codec().decode(attributes), len(attributes))
+    except Exception:
+        with report_unreadable(f"event {seq} ({kind}) of run {run}", run=run):
+            raise

@@ -1,0 +1,243 @@
+"""The ways through a poll: each commits results of activities, and takes work in exchange."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+from uuid import UUID
+
+from temporalex_django.core.error_text import error_line
+from temporalex_django.engine.contracts.records import TaskResult
+from temporalex_django.engine.contracts.task_storage import WorkerStorage
+from temporalex_django.engine.scheduling import policy
+from temporalex_django.engine.turn import WorkflowEngine
+from temporalex_django.engine.turn_report import TurnReport
+from temporalex_django.liveness.crash_markers import MarkedWork
+from temporalex_django.liveness.leases import WorkerRow
+from temporalex_django.workers.admission import Admission
+from temporalex_django.workers.fair_queue import select_fairly
+from temporalex_django.workers.pool import Pool
+from temporalex_django.workers.quarantine import Quarantine
+from temporalex_django.workers.single_runs import SingleRuns
+from temporalex_django.workers.task_intake import TaskIntake
+from temporalex_django.workers.turn_runner import TurnRunner
+
+log = logging.getLogger("temporalex_django.workers")
+
+
+@dataclass(slots=True)
+class PollResult:
+    """The effects of one poll of a worker."""
+
+    runs: int = 0
+    tasks: int = 0
+    results: int = 0
+    rebuilding: int = 0  # runs that are being rebuilt, slice by slice
+    is_plain_read: bool = False  # it was a plain read that found nothing
+    due_in: float | None = None  # seconds until something is due, by that read; None: nothing is known
+
+    def __bool__(self) -> bool:
+        return bool(self.runs or self.tasks or self.results or self.rebuilding)
+
+
+class PollMode(Protocol):
+    """One way through a poll."""
+
+    def exchange(self) -> PollResult:
+        """Commit results and take work in exchange. Raises when the database is gone.
+
+        Results leave the memory after the commit, not before.
+        """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PollParts:
+    """The parts of a worker that a poll uses. ``publish`` is called with the report of a turn that was committed."""
+
+    storage: WorkerStorage
+    engine: WorkflowEngine
+    pool: Pool
+    admission: Admission
+    quarantine: Quarantine
+    row: WorkerRow
+    turn_runner: TurnRunner
+    intake: TaskIntake
+    single_runs: SingleRuns
+    publish: Callable[[TurnReport], None]
+
+
+class StoreOnly:
+    """Stores results and does nothing else: during a trial, while the worker is drained, and when it stops."""
+
+    def __init__(self, parts: PollParts) -> None:
+        self._intake = parts.intake
+
+    def exchange(self) -> PollResult:
+        return PollResult(results=self._intake.store_results())
+
+
+class PlainRead:
+    """The outcome of a read which found that nothing is due for ``due_in`` seconds, so that no turn is worthwhile."""
+
+    def __init__(self, due_in: float | None, rebuilding: int) -> None:
+        self._due_in = due_in
+        self._rebuilding = rebuilding
+
+    def exchange(self) -> PollResult:
+        return PollResult(rebuilding=self._rebuilding, is_plain_read=True, due_in=self._due_in)
+
+
+class TogetherTurn:
+    """A turn of many runs: one transaction with results, due runs and due activities; then atomic activities.
+
+    A turn that fails is taken apart (``SeparateTurns``).
+    """
+
+    def __init__(self, parts: PollParts) -> None:
+        self._parts = parts
+
+    def exchange(self) -> PollResult:
+        parts = self._parts
+        results = select_fairly(parts.pool.results(), parts.turn_runner.result_limit)
+        report = TurnReport()
+        try:
+            valid_ids, tasks = parts.turn_runner.turn(results, parts.intake.capacity(), report)
+        except Exception as exc:
+            if parts.storage.is_connection_lost(exc):
+                raise
+            return SeparateTurns(parts, results, report.claimed_chains, exc).exchange()
+        parts.intake.apply_turn(results, valid_ids, tasks)
+        parts.publish(report)
+        runs = report.run_count + parts.single_runs.run_atomic_phase(report.atomic_chains)
+        if report.suspect_chains:
+            runs += parts.single_runs.turn_announced(report.suspect_chains[:1])
+        return PollResult(runs=runs, tasks=len(tasks), results=len(results), rebuilding=parts.engine.rebuild_count)
+
+
+class SeparateTurns:
+    """Stores each result and advances each run alone, after ``cause`` rolled back the turn with all of them."""
+
+    def __init__(
+        self, parts: PollParts, results: list[TaskResult], chains: Sequence[UUID], cause: BaseException
+    ) -> None:
+        self._parts = parts
+        self._results = results
+        self._chains = chains
+        self._cause = cause
+
+    def exchange(self) -> PollResult:
+        parts = self._parts
+        if not parts.storage.is_transient(self._cause):
+            log.warning(
+                "a turn of %d runs failed, retrying each run alone: %s", len(self._chains), error_line(self._cause)
+            )
+        results, valid_ids = parts.intake.store_each(self._results)
+        with parts.storage.transaction("apart"):
+            tasks = parts.turn_runner.claim_tasks(parts.intake.capacity())
+        parts.intake.apply_turn(results, valid_ids, tasks)
+        runs = sum(parts.single_runs.turn_alone(chain) for chain in self._chains)
+        return PollResult(runs=runs, tasks=len(tasks), results=len(results))
+
+
+class CautiousTurns:
+    """Advances runs one by one while a worker elsewhere may have died, or has died for an unknown reason.
+
+    Each run is announced on the row of this worker before its code runs (see decision 22).
+    """
+
+    def __init__(self, parts: PollParts, caution: int) -> None:
+        self._parts = parts
+        self._caution = caution
+
+    def exchange(self) -> PollResult:
+        parts, results = self._parts, self._parts.pool.results()
+        capacity = parts.intake.cautious_capacity(self._caution)
+        try:
+            with parts.storage.transaction("careful ends"):
+                valid_ids = parts.storage.finish_tasks(results)
+                tasks = parts.turn_runner.claim_tasks(capacity)
+        except Exception as exc:
+            if parts.storage.is_connection_lost(exc):
+                raise
+            # One that cannot be stored must not keep the others.
+            (results, valid_ids), tasks = parts.intake.store_each(results), []
+        parts.intake.apply_turn(results, valid_ids, tasks)
+        runs = 0
+        if not parts.quarantine.is_on_trial:  # otherwise an activity has just started its trial
+            runs = self._advance_runs()
+        return PollResult(runs=runs, tasks=len(tasks), results=len(results), rebuilding=parts.engine.rebuild_count)
+
+    def _advance_runs(self) -> int:
+        """Rebuild a slice of one run and advance claimed runs, each announced; return how many were advanced."""
+        parts = self._parts
+        deferred_chains = parts.engine.deferred_chains[:1]
+        if deferred_chains and parts.row.announce(parts.storage, [MarkedWork("chain", deferred_chains[0])]):
+            parts.engine.rebuild()
+        with parts.storage.transaction("careful claim"):
+            claimed = parts.storage.claim(limit=parts.storage.turn_size, queues=parts.admission.queues)
+        suspects = [run.chain_id for run in claimed if run.crashes][:1]
+        chains = [*suspects, *(run.chain_id for run in claimed if not run.crashes)]
+        if not chains and not deferred_chains:
+            return 0
+        return parts.single_runs.turn_announced(chains, deadline=time.monotonic() + policy.ATOMIC_PHASE_SECONDS)
+
+
+class Poller:
+    """The polls of one worker: it chooses the way through each.
+
+    - ``caution``: set by maintenance (see ``liveness.recovery``).
+    - ``expects_work``: True if much was done or a wakeup came. Otherwise a plain read decides whether a turn is
+      worthwhile. Where there is a writer lock it always does, since only a turn that has something to write should
+      take that.
+    """
+
+    def __init__(self, parts: PollParts) -> None:
+        self._parts = parts
+        self._store_only = StoreOnly(parts)
+        self._together = TogetherTurn(parts)
+        self.caution = 0
+        self.expects_work = not parts.storage.sql.writer_lock
+
+    def poll(self) -> PollResult:
+        """Look for due work once and do it. Afterwards the pool has all claimed activities."""
+        parts = self._parts
+        # First where the last turn left no capacity: activities without limits would use all of it, each time.
+        limited_first = parts.admission.lacks_capacity and not parts.quarantine.has_suspects
+        limited_count = self._claim_limited() if limited_first else 0
+        result = self._choose_mode().exchange()
+        if not limited_first:
+            limited_count = self._claim_limited()
+        result.tasks += limited_count
+        return result
+
+    def _choose_mode(self) -> PollMode:
+        """Return the way through this poll, after a slice of the rebuild of a run, which needs no transaction."""
+        parts = self._parts
+        if self._stores_only:
+            return self._store_only
+        if self.caution:
+            return CautiousTurns(parts, self.caution)
+        parts.engine.rebuild()
+        if not self.expects_work and not parts.pool.has_results and (due_in := self.next_due()) != 0.0:
+            return PlainRead(due_in, parts.engine.rebuild_count)
+        return self._together
+
+    @property
+    def _stores_only(self) -> bool:
+        return self._parts.quarantine.is_on_trial or self._parts.row.drained_at is not None
+
+    def _claim_limited(self) -> int:
+        """Claim activities under limits; return how many were claimed or moved."""
+        parts = self._parts
+        if not parts.admission.is_active or self._stores_only:
+            return 0
+        capacity = parts.intake.cautious_capacity(self.caution) if self.caution else parts.intake.capacity()
+        return parts.intake.claim_limited(capacity, owner=parts.row.epoch)
+
+    def next_due(self) -> float | None:
+        """Return the seconds until something is due that this worker may claim."""
+        admission = self._parts.admission
+        return self._parts.storage.next_due(queues=admission.queues, activity_queues=admission.unlimited_queues)

@@ -1,0 +1,131 @@
+"""The exchange between a worker's pool and the tables: capacity, claimed activities, results."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from datetime import datetime
+
+from temporalex_django.conf import get_settings
+from temporalex_django.core.error_text import error_line
+from temporalex_django.core.payloads.codec import error_reason
+from temporalex_django.engine import activity_policy
+from temporalex_django.engine.contracts.records import TaskResult, TaskState
+from temporalex_django.engine.contracts.task_storage import WorkerStorage
+from temporalex_django.engine.scheduling.capacity import Capacity
+from temporalex_django.errors import PayloadError
+from temporalex_django.workers.admission import Admission
+from temporalex_django.workers.attempts import announce_result
+from temporalex_django.workers.pool import Pool
+from temporalex_django.workers.quarantine import Quarantine
+
+log = logging.getLogger("temporalex_django.workers")
+
+
+class TaskIntake:
+    """The activities of one worker: what it may claim, what it starts, and what it stores."""
+
+    def __init__(
+        self,
+        *,
+        storage: WorkerStorage,
+        pool: Pool,
+        admission: Admission,
+        quarantine: Quarantine,
+        now: Callable[[], datetime],
+    ) -> None:
+        self._storage = storage
+        self._pool = pool
+        self._admission = admission
+        self._quarantine = quarantine
+        self._now = now
+
+    # -- claiming -----------------------------------------------------------------------------------------------------
+
+    def capacity(self) -> Capacity:
+        """Return the capacity of the pool; none while a suspect waits for the pool to be empty."""
+        return Capacity() if self._quarantine.has_suspects else self._pool.capacity()
+
+    def cautious_capacity(self, caution: int) -> Capacity:
+        """Return the capacity of the pool, halved for each recent death of a worker without an explanation."""
+        threads = min(self.capacity().threads, get_settings().ACTIVITY_THREADS >> min(caution, 30))
+        if not threads and not self._pool.busy:
+            threads = 1
+        return Capacity(threads=threads)
+
+    def claim_limited(self, capacity: Capacity, *, owner: int) -> int:
+        """Claim activities under limits, in transactions of their own; return how many were claimed or moved."""
+        suspects = self._quarantine.is_ready
+        if suspects:
+            capacity = Capacity(threads=1)
+        capacity.prefetch.clear()  # what waits in a pool would use up a limit that another worker could use
+        capacity.prefetch_limit = 0
+        tasks, moved = self._admission.claim(capacity, owner=owner, suspects=suspects)
+        self.start_tasks(tasks, all_seen=suspects)
+        return len(tasks) + moved
+
+    def start_tasks(self, tasks: list[TaskState], *, all_seen: bool) -> None:
+        """Start claimed activities, except suspects that have to wait. ``all_seen``: no others can be claimed now."""
+        tasks, released_keys = self._quarantine.filter_claimed(tasks, all_seen=all_seen)
+        self._pool.submit(tasks)
+        self._storage.release_unstarted(released_keys)
+
+    # -- results ------------------------------------------------------------------------------------------------------
+
+    def apply_turn(self, results: list[TaskResult], valid_ids: list[int], tasks: list[TaskState]) -> None:
+        """Remove committed results and start claimed activities; call it after the commit."""
+        self._pool.discard_results(results)
+        if results and self._admission.has_waiting:
+            self._admission.reset_waits([result.task.queue for result in results])
+        self.start_tasks(tasks, all_seen=not self._admission.is_active)
+        self._announce(results, valid_ids)
+
+    def store_results(self) -> int:
+        """Store all results and claim nothing; return the number that needs no other try."""
+        results = self._pool.results()
+        if results:
+            try:
+                valid_ids = self._storage.finish_tasks(results)
+            except Exception as exc:
+                if self._storage.is_connection_lost(exc):
+                    raise
+                results, valid_ids = self.store_each(results)  # one that cannot be stored must not keep the others
+            self._pool.discard_results(results)
+            self._announce(results, valid_ids)
+        return len(results)
+
+    def store_each(self, results: list[TaskResult]) -> tuple[list[TaskResult], list[int]]:
+        """Store results one by one; return those that need no other try, and the ids of those that were valid."""
+        stored = [end for result in results if (end := self._store_result(result)) is not None]
+        return [end for end, _ in stored], [end.task.id for end, valid in stored if valid]
+
+    def _store_result(self, result: TaskResult) -> tuple[TaskResult, bool] | None:
+        """Store one result, or a failure if it cannot be stored; return it and if it was valid. None: try again."""
+        task = result.task
+        try:
+            return result, bool(self._storage.finish_tasks([result]))
+        except Exception as exc:
+            if self._storage.is_connection_lost(exc):
+                raise
+            if self._storage.is_transient(exc):
+                return None
+            log.error(
+                "the result of %s cannot be stored: %s",
+                task.activity,
+                error_line(exc),
+                extra={"run_id": str(task.run_id)},
+            )
+            error = PayloadError(f"the result of {task.activity} cannot be stored: {error_reason(exc)}")
+            result = activity_policy.failed_result(task, error, self._now(), final=True)
+        try:
+            return result, bool(self._storage.finish_tasks([result]))
+        except Exception as exc:
+            if self._storage.is_connection_lost(exc):
+                raise
+            return None
+
+    def _announce(self, results: list[TaskResult], valid_ids: list[int]) -> None:
+        finished_ids = set(valid_ids)
+        for result in results:
+            if result.task.id in finished_ids:
+                announce_result(result)

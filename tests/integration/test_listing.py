@@ -177,6 +177,55 @@ def test_statuses_are_the_same_everywhere():
     assert CLOSED_STATUSES - {"completed"} == UNSUCCESSFUL_STATUSES
 
 
+def _awaited(id: str) -> dict[str, bool]:
+    row = Chain.objects.filter(runs__workflow_id=id).values("awaits_message", "awaits_timer", "awaits_child").first()
+    assert row is not None
+    return row
+
+
+def test_a_chain_knows_what_its_open_run_waits_for():
+    nothing = {"awaits_message": False, "awaits_timer": False, "awaits_child": False}
+    for name, awaited in (("phase", "message"), ("approval", "message"), ("sleep", "timer"), ("child", "child")):
+        Listed.start(name, id=f"w-{name}")
+        assert _awaited(f"w-{name}") == nothing
+        drain()
+        assert _awaited(f"w-{name}") == {**nothing, f"awaits_{awaited}": True}, name
+    Listed.start("activity", id="w-activity")
+    drain()
+    assert _awaited("w-activity") == nothing
+    Listed.handle("w-phase").signal("stop")
+    drain()
+    for name in ("approval", "sleep", "child"):
+        Listed.handle(f"w-{name}").terminate()
+    assert all(_awaited(f"w-{name}") == nothing for name in ("phase", "approval", "sleep", "child"))
+
+
+@pytest.mark.parametrize("kind", ["message", "timer", "child", "activity"])
+@pytest.mark.parametrize("prefix", ["", "w-"])
+def test_waits_are_found_by_an_index(kind, prefix):
+    """The runs that wait are read from an index, and the table of runs is not, whether a policy restricts it or not."""
+    runs = Instance.objects.filter(workflow_id__startswith=prefix) if prefix else Instance.objects.all()
+    asked = run_filters.FILTERS["waits"](runs, kind).order_by("-id").values("pk")
+    if connection.vendor == "postgresql":
+        with connection.cursor() as cursor:
+            cursor.execute("set local enable_seqscan = off")
+            cursor.execute("set local enable_bitmapscan = off")
+    plan = asked[:50].explain()
+    index = "temporalex_activity" if kind == "activity" else f"temporalex_chain_{kind}"
+    assert index in plan, plan
+    assert "Seq Scan" not in plan, plan
+    # One subquery, which the database turns into a join: nothing is read before the page is known.
+    assert (str(asked.query).count("SELECT"), "array(" in str(asked.query)) == (2, False)
+
+
+@pytest.mark.postgres
+def test_a_turn_that_leaves_the_wait_as_it_is_keeps_the_chain_on_its_page():
+    Listed.start("phase", id="w-hot")
+    drain()
+    Listed.handle("w-hot").signal("unknown")
+    assert _moved(lambda: drain(), table="temporalex_chain") == 0
+
+
 @pytest.mark.postgres
 def test_what_seldom_happens_is_found_by_an_index():
     """And turns do not rewrite what these hold, so their updates stay on the page of the row."""
@@ -209,12 +258,12 @@ def test_a_run_that_completes_stays_on_its_page():
     assert _moved(lambda: drain()) == 0
 
 
-def _moved(do: Any) -> int:
-    """How many updates of rows of runs made new entries in the indexes."""
+def _moved(do: Any, *, table: str = "temporalex_instance") -> int:
+    """How many updates of rows of the table made new entries in the indexes."""
 
     def counted() -> tuple[int, int]:
         with connection.cursor() as cursor:
-            cursor.execute("select pg_stat_get_xact_tuples_updated(r), pg_stat_get_xact_tuples_hot_updated(r) from (select 'temporalex_instance'::regclass as r)")  # fmt: skip
+            cursor.execute("select pg_stat_get_xact_tuples_updated(r), pg_stat_get_xact_tuples_hot_updated(r) from (select %s::regclass as r)", [table])  # fmt: skip
             updated, hot = cursor.fetchone()
         return updated, hot
 

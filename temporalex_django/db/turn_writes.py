@@ -74,11 +74,18 @@ _DUE_UPDATE = _DUE.update(
 _CHAIN = CHAINS.pick_fields(RunState, chain_id="id", queue=None)
 #: The kinds of waits as bits, in the order of ``AWAITED_KINDS``. NULL leaves them as they are.
 _AWAITED = ("awaited", "int4")
+#: Condition: the row has to leave its page anyway, because of the index of due chains, or leaves the lists for good.
+_LEAVES_PAGE = (
+    f"v.closed or coalesce({CHAINS.name}.due_at <> v.due_at, {CHAINS.name}.due_at is not null or v.due_at is not null)"
+)
+#: A wait is marked at once. The mark is removed only if the row leaves its page, so that a run that alternates between
+#: messages and activities stays there.
 _CHAIN_UPDATE = _CHAIN.update(
     "id",
     open_key="case when v.closed then null else open_key end",
     **{
-        f"awaits_{kind}": f"case when v.awaited is null then awaits_{kind} else (v.awaited & {1 << bit}) <> 0 end"
+        f"awaits_{kind}": f"case when v.awaited is null then awaits_{kind} when {_LEAVES_PAGE}"
+        f" then (v.awaited & {1 << bit}) <> 0 else awaits_{kind} or (v.awaited & {1 << bit}) <> 0 end"
         for bit, kind in enumerate(AWAITED_KINDS)
     },
 )

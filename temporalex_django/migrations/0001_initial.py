@@ -126,12 +126,14 @@ class Migration(migrations.Migration):
                 ("paused", models.BooleanField(db_default=False)),
                 (
                     "awaits_message",
-                    models.BooleanField(db_default=False, help_text="The open run waits for a message or a decision."),
+                    models.BooleanField(
+                        db_default=False, help_text="The open run may wait for a message or a decision."
+                    ),
                 ),
-                ("awaits_timer", models.BooleanField(db_default=False, help_text="The open run waits for a timer.")),
+                ("awaits_timer", models.BooleanField(db_default=False, help_text="The open run may wait for a timer.")),
                 (
                     "awaits_child",
-                    models.BooleanField(db_default=False, help_text="The open run waits for another run."),
+                    models.BooleanField(db_default=False, help_text="The open run may wait for another run."),
                 ),
                 (
                     "open_key",

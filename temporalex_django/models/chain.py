@@ -43,13 +43,13 @@ class Chain(models.Model):
     atomic_due = models.DateTimeField(null=True, help_text=_("When its next atomic activity is due."))
     closed = models.BooleanField(db_default=False)
     paused = models.BooleanField(db_default=False)
-    # What the run waits for, so that lists find it by an index. It follows from the run's ``waiting_for``. An index on
-    # the row of the run would have to be rewritten together with a wide row. Activities have rows of their own.
+    # What the run may wait for, so that lists find it by an index. ``waiting_for`` of the run decides. An update that
+    # would stay on its page removes no mark, so a mark may be older than the activity for which the run waits now.
     awaits_message = models.BooleanField(
-        db_default=False, help_text=_("The open run waits for a message or a decision.")
+        db_default=False, help_text=_("The open run may wait for a message or a decision.")
     )
-    awaits_timer = models.BooleanField(db_default=False, help_text=_("The open run waits for a timer."))
-    awaits_child = models.BooleanField(db_default=False, help_text=_("The open run waits for another run."))
+    awaits_timer = models.BooleanField(db_default=False, help_text=_("The open run may wait for a timer."))
+    awaits_child = models.BooleanField(db_default=False, help_text=_("The open run may wait for another run."))
     open_key = models.TextField(  # noqa: DJ001 - NULLs do not collide
         null=True, help_text=_("Keeps the id unique among open runs; empty when closed.")
     )
@@ -62,8 +62,7 @@ class Chain(models.Model):
         indexes = [
             # Partial, so that parked runs, which wait for a message only, cost a claim nothing.
             models.Index(fields=["queue", "due_at"], name="temporalex_chain_due", condition=Q(due_at__isnull=False)),
-            # In the order of a list. An update stays on its page unless it changes one of the three columns, and a run
-            # that only calls activities is in none of these indexes.
+            # In the order of a list. A run that only calls activities is in none of these indexes.
             *(
                 models.Index(fields=["run"], name=f"temporalex_chain_{kind}", condition=Q(**{f"awaits_{kind}": True}))
                 for kind in AWAITED_KINDS

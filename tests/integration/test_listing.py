@@ -32,6 +32,11 @@ def in_vain() -> None:
     raise ConnectionError("not today")
 
 
+@activity
+def at_once() -> None:
+    pass
+
+
 class Listed(Workflow):
     """Does one of several things, as it is told."""
 
@@ -48,6 +53,13 @@ class Listed(Workflow):
                 await api.child(Basket, id="of-listed")
             case "approval":
                 await api.approval("May it?", users=["owner"])
+            case "signal, activity":
+                await api.wait_for_signal("go")
+                await in_vain()
+            case "alternate":
+                while True:
+                    await api.wait_for_signal("go")
+                    await at_once()
             case "again":
                 return ContinueAsNew("phase")
             case "phase":
@@ -218,12 +230,25 @@ def test_waits_are_found_by_an_index(kind, prefix):
     assert (str(asked.query).count("SELECT"), "array(" in str(asked.query)) == (2, False)
 
 
-@pytest.mark.postgres
-def test_a_turn_that_leaves_the_wait_as_it_is_keeps_the_chain_on_its_page():
-    Listed.start("phase", id="w-hot")
+def test_a_mark_that_is_older_than_the_present_activity_finds_no_run():
+    Listed.start("signal, activity", id="w-both")
     drain()
-    Listed.handle("w-hot").signal("unknown")
-    assert _moved(lambda: drain(), table="temporalex_chain") == 0
+    assert ids(waits="message") == ["w-both"]
+    Listed.handle("w-both").signal("go")
+    drain()
+    assert (_awaited("w-both")["awaits_message"], ids(waits="message"), ids(waits="activity")) == (True, [], ["w-both"])
+    Listed.handle("w-both").terminate()
+    assert not _awaited("w-both")["awaits_message"]
+
+
+@pytest.mark.postgres
+def test_a_run_that_alternates_between_messages_and_activities_keeps_its_chain_on_the_page():
+    Listed.start("alternate", id="w-hot")
+    drain()
+    for _ in range(3):
+        Listed.handle("w-hot").signal("go")
+        assert _moved(lambda: drain(), table="temporalex_chain") == 0
+        assert ids(waits="message") == ["w-hot"]
 
 
 @pytest.mark.postgres

@@ -127,17 +127,19 @@ def waiting_for(runs: Runs, kind: str) -> Runs:
 
     ``kind`` is one of ``authoring.run_filters.WAIT_KINDS``.
     """
-    # Not ``semi_join``: many runs may wait, and PostgreSQL would put all of them into an array first.
+    # Activities have rows. Runs that only call activities are the fastest ones, so their turns mark nothing.
     if kind in AWAITED_KINDS:
         chains = Chain.objects.using(runs.db).filter(**{f"awaits_{kind}": True})
-        return runs.filter(pk__in=chains.order_by().values("run_id"))
-    # Activities have rows. Runs that only call activities are the fastest ones, so their turns write no column for it.
-    # The text is tested, too, because a wait for a message can leave an activity open. PostgreSQL estimates that LIKE
-    # matches hardly any run. It would then sort a page of many rows instead of reading it in order.
+        run_ids = chains.order_by().values("run_id")
+    else:
+        run_ids = _run_ids_with_activities(runs.db)
+    # A run with a mark, or with an activity, may wait for something else now. PostgreSQL estimates that LIKE matches
+    # hardly any run. It would then sort a page of many rows instead of reading it in order.
     waiting_text = Cast("waiting_for", TextField())
     positions = [StrIndex(waiting_text, Value(f'"{word}')) for word in WAIT_PREFIXES[kind]]
     runs = runs.alias(said_at=sum(positions[1:], start=positions[0])).filter(said_at__gt=0)
-    return runs.filter(pk__in=_run_ids_with_activities(runs.db)).exclude(status__in=CLOSED_STATUSES)
+    # Not ``semi_join``: many runs may wait, and PostgreSQL would put all of them into an array first.
+    return runs.filter(pk__in=run_ids).exclude(status__in=CLOSED_STATUSES)
 
 
 def _due_run_ids(alias: str) -> QuerySet[Any]:

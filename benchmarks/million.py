@@ -68,11 +68,14 @@ def build(runs: int, *, events: int = 6, recorded: float = 0.1) -> dict[str, Any
             f"""insert into auth_user (id, password, is_superuser, username, first_name, last_name, email, is_staff, is_active,
                   date_joined) select n, '', false, 'customer-' || n, '', '', '', false, true, now()
                 from generate_series(1000, {SUBJECTS} - 1) n""",
-            f"""insert into temporalex_chain (id, run_id, queue, due_at, closed, paused, length, activations, open_key)
+            f"""insert into temporalex_chain (id, run_id, queue, due_at, closed, paused, length, activations, open_key,
+                  awaits_message, awaits_timer, awaits_child)
                 select {chain}, {run}, case when n % 100 = 7 then 'mail' else 'default' end,
                   case when {_CLOSED} then null when {_LATE} then at when {_TIMER} then now() + interval '3 days'
                     when n % 1000 = 999 then now() + interval '1 hour' end,
-                  {_CLOSED}, {_PAUSED}, %(events)s, %(events)s / 2, case when {_CLOSED} then null else 'k' || n end from ({numbers}) r""",
+                  {_CLOSED}, {_PAUSED}, %(events)s, %(events)s / 2, case when {_CLOSED} then null else 'k' || n end,
+                  not ({_CLOSED} or {_CHILD} or {_TIMER} or {_ACTIVITY}), {_TIMER} and not ({_CHILD}), {_CHILD} and not ({_CLOSED})
+                from ({numbers}) r""",
             f"""insert into temporalex_instance (id, chain_id, workflow_id, workflow, version, queue, status, blocked, paused,
                   waiting_for, waits, accepts, args, seed, published, stored, closing, subject_type_id, subject_id, tags,
                   parent_run_id, parent_seq, created_at, started_at, closed_at)

@@ -44,9 +44,14 @@ OPERATORS: Final[Mapping[str, Callable[[Any, Any], bool]]] = {
     "lte": le,
     "prefix": lambda text, beginning: text.startswith(beginning),
 }
-#: Most conditions of one search: each of them is a join.
+#: Most conditions of one search. Each attribute among them is a join.
 MOST_CONDITIONS: Final = 10
 _RANGES = ("", "gt", "gte", "lt", "lte")
+
+
+def is_wait_of(kind: str, waiting_for: Iterable[str]) -> bool:
+    """Return True if one of the texts in ``waiting_for`` of a run describes a wait of this kind."""
+    return any(text.startswith(WAIT_PREFIXES[kind]) for text in waiting_for)
 
 
 def _check_text(value: Any) -> str:
@@ -177,7 +182,7 @@ class ListedRun(ABC):
         """Return True if the run is open and waits for something of this kind."""
         if self.status in CLOSED_STATUSES or (kind == "activity" and not self.has_open_activities()):
             return False
-        return any(text.startswith(WAIT_PREFIXES[kind]) for text in self.waiting_for)
+        return is_wait_of(kind, self.waiting_for)
 
 
 R = TypeVar("R", bound=ListedRun)

@@ -12,6 +12,7 @@ from uuid import UUID
 
 from temporalex_django.authoring import activity
 from temporalex_django.authoring.run_columns import NextRun, names_for_next_run
+from temporalex_django.authoring.run_filters import is_wait_of
 from temporalex_django.conf import codec, queue_limits
 from temporalex_django.core.error_text import error_line
 from temporalex_django.core.limits import QueuePartition
@@ -38,6 +39,7 @@ from temporalex_django.engine.activity_policy import edited_inputs
 from temporalex_django.engine.contracts.records import NewRun, NewTask, RunState, RunWrite, TaskState
 from temporalex_django.engine.scheduling.eager_claim import EagerClaim
 from temporalex_django.errors import KeyMissing, PayloadError
+from temporalex_django.models.chain import AWAITED_KINDS
 
 log = logging.getLogger("temporalex_django.db")
 
@@ -71,7 +73,23 @@ _DUE_UPDATE = _DUE.update(
 )
 #: All columns of a chain that a turn writes. The queue is that of its run and never changes.
 _CHAIN = CHAINS.pick_fields(RunState, chain_id="id", queue=None)
-_CHAIN_UPDATE = _CHAIN.update("id", open_key="case when v.closed then null else open_key end")
+#: The kinds of waits as bits, in the order of ``AWAITED_KINDS``. NULL leaves them as they are.
+_AWAITED = ("awaited", "int4")
+#: Condition: the row has to leave its page anyway, because of the index of due chains, or leaves the lists for good.
+_LEAVES_PAGE = (
+    f"v.closed or coalesce({CHAINS.name}.due_at <> v.due_at, {CHAINS.name}.due_at is not null or v.due_at is not null)"
+)
+#: A wait is marked at once. The mark is removed only if the row leaves its page, so that a run that alternates between
+#: messages and activities stays there.
+_CHAIN_UPDATE = _CHAIN.update(
+    "id",
+    open_key="case when v.closed then null else open_key end",
+    **{
+        f"awaits_{kind}": f"case when v.awaited is null then awaits_{kind} when {_LEAVES_PAGE}"
+        f" then (v.awaited & {1 << bit}) <> 0 else awaits_{kind} or (v.awaited & {1 << bit}) <> 0 end"
+        for bit, kind in enumerate(AWAITED_KINDS)
+    },
+)
 _SETTLED = MESSAGES.pick_columns("id", "outcome_status", "outcome", "answered_at")
 _SETTLED_UPDATE = _SETTLED.update("id", fresh="false", settled="true")
 _OUTCOME = MESSAGES.pick_columns("chain_id", "request_id", "outcome_status", "outcome", "answered_at")
@@ -239,8 +257,8 @@ class TurnWriter:
                 )
 
     def _write_chains(self, writes: Sequence[RunWrite]) -> None:
-        rows = [_CHAIN.values_of(_chain_state(w)) for w in writes]
-        self._sql.write(_CHAIN.columns, _CHAIN_UPDATE, rows, key="id")
+        rows = [(*_CHAIN.values_of(_chain_state(w)), _awaited_kinds(w)) for w in writes]
+        self._sql.write((*_CHAIN.columns, _AWAITED), _CHAIN_UPDATE, rows, key="id")
 
     def _write_tasks(self, writes: Sequence[RunWrite], claimed_commands: Collection[tuple[UUID, int]]) -> None:
         new = [
@@ -394,6 +412,16 @@ def _chain_state(w: RunWrite) -> RunState:
     if run.closed and (run.due_at or run.deadline):
         return replace(run, due_at=None, deadline=None, crashes=crashes)
     return run if crashes == run.crashes else replace(run, crashes=crashes)
+
+
+def _awaited_kinds(w: RunWrite) -> int | None:
+    """Return the kinds of waits of the chain's run after the turn as bits. None means that the turn changes none."""
+    if w.run.closed or w.next_run is not None:
+        return 0
+    if "waiting_for" not in w.instance:
+        return None
+    texts = w.instance["waiting_for"]
+    return sum(is_wait_of(kind, texts) << bit for bit, kind in enumerate(AWAITED_KINDS))
 
 
 def task_row(task: NewTask, run_queue: str, partition: str | None) -> tuple[Any, ...]:

@@ -125,6 +125,17 @@ class Migration(migrations.Migration):
                 ("closed", models.BooleanField(db_default=False)),
                 ("paused", models.BooleanField(db_default=False)),
                 (
+                    "awaits_message",
+                    models.BooleanField(
+                        db_default=False, help_text="The open run may wait for a message or a decision."
+                    ),
+                ),
+                ("awaits_timer", models.BooleanField(db_default=False, help_text="The open run may wait for a timer.")),
+                (
+                    "awaits_child",
+                    models.BooleanField(db_default=False, help_text="The open run may wait for another run."),
+                ),
+                (
                     "open_key",
                     models.TextField(help_text="Keeps the id unique among open runs; empty when closed.", null=True),
                 ),
@@ -1100,6 +1111,24 @@ class Migration(migrations.Migration):
             model_name="chain",
             index=models.Index(
                 condition=models.Q(("due_at__isnull", False)), fields=["queue", "due_at"], name="temporalex_chain_due"
+            ),
+        ),
+        migrations.AddIndex(
+            model_name="chain",
+            index=models.Index(
+                condition=models.Q(("awaits_message", True)), fields=["run"], name="temporalex_chain_message"
+            ),
+        ),
+        migrations.AddIndex(
+            model_name="chain",
+            index=models.Index(
+                condition=models.Q(("awaits_timer", True)), fields=["run"], name="temporalex_chain_timer"
+            ),
+        ),
+        migrations.AddIndex(
+            model_name="chain",
+            index=models.Index(
+                condition=models.Q(("awaits_child", True)), fields=["run"], name="temporalex_chain_child"
             ),
         ),
         migrations.AddConstraint(

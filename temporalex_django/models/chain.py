@@ -8,12 +8,15 @@ from django.utils.translation import gettext_lazy as _
 
 from temporalex_django.models.fields import unconstrained_key
 
+#: Kinds of waits that have a column ``awaits_…``. The other kind is ``activity``.
+AWAITED_KINDS = ("message", "timer", "child")
+
 
 class Chain(models.Model):
     """Runs that follow each other under one id, by continue-as-new, a move or a reset.
 
     The process that holds the lock of this row is the only one that may advance the run. Every turn rewrites the row,
-    so it is narrow (fill factor 70, two indexes besides the key). See decision 7.
+    so it is narrow (fill factor 70, and only partial indexes besides the key). See decision 7.
     """
 
     id = models.UUIDField(primary_key=True)
@@ -40,6 +43,13 @@ class Chain(models.Model):
     atomic_due = models.DateTimeField(null=True, help_text=_("When its next atomic activity is due."))
     closed = models.BooleanField(db_default=False)
     paused = models.BooleanField(db_default=False)
+    # What the run may wait for, so that lists find it by an index. ``waiting_for`` of the run decides. An update that
+    # would stay on its page removes no mark, so a mark may be older than the activity for which the run waits now.
+    awaits_message = models.BooleanField(
+        db_default=False, help_text=_("The open run may wait for a message or a decision.")
+    )
+    awaits_timer = models.BooleanField(db_default=False, help_text=_("The open run may wait for a timer."))
+    awaits_child = models.BooleanField(db_default=False, help_text=_("The open run may wait for another run."))
     open_key = models.TextField(  # noqa: DJ001 - NULLs do not collide
         null=True, help_text=_("Keeps the id unique among open runs; empty when closed.")
     )
@@ -51,7 +61,12 @@ class Chain(models.Model):
         default_permissions = ("view",)
         indexes = [
             # Partial, so that parked runs, which wait for a message only, cost a claim nothing.
-            models.Index(fields=["queue", "due_at"], name="temporalex_chain_due", condition=Q(due_at__isnull=False))
+            models.Index(fields=["queue", "due_at"], name="temporalex_chain_due", condition=Q(due_at__isnull=False)),
+            # In the order of a list. A run that only calls activities is in none of these indexes.
+            *(
+                models.Index(fields=["run"], name=f"temporalex_chain_{kind}", condition=Q(**{f"awaits_{kind}": True}))
+                for kind in AWAITED_KINDS
+            ),
         ]
         constraints = [
             models.UniqueConstraint(

@@ -32,6 +32,11 @@ def in_vain() -> None:
     raise ConnectionError("not today")
 
 
+@activity
+def at_once() -> None:
+    pass
+
+
 class Listed(Workflow):
     """Does one of several things, as it is told."""
 
@@ -48,6 +53,13 @@ class Listed(Workflow):
                 await api.child(Basket, id="of-listed")
             case "approval":
                 await api.approval("May it?", users=["owner"])
+            case "signal, activity":
+                await api.wait_for_signal("go")
+                await in_vain()
+            case "alternate":
+                while True:
+                    await api.wait_for_signal("go")
+                    await at_once()
             case "again":
                 return ContinueAsNew("phase")
             case "phase":
@@ -177,6 +189,68 @@ def test_statuses_are_the_same_everywhere():
     assert CLOSED_STATUSES - {"completed"} == UNSUCCESSFUL_STATUSES
 
 
+def _awaited(id: str) -> dict[str, bool]:
+    row = Chain.objects.filter(runs__workflow_id=id).values("awaits_message", "awaits_timer", "awaits_child").first()
+    assert row is not None
+    return row
+
+
+def test_a_chain_knows_what_its_open_run_waits_for():
+    nothing = {"awaits_message": False, "awaits_timer": False, "awaits_child": False}
+    for name, awaited in (("phase", "message"), ("approval", "message"), ("sleep", "timer"), ("child", "child")):
+        Listed.start(name, id=f"w-{name}")
+        assert _awaited(f"w-{name}") == nothing
+        drain()
+        assert _awaited(f"w-{name}") == {**nothing, f"awaits_{awaited}": True}, name
+    Listed.start("activity", id="w-activity")
+    drain()
+    assert _awaited("w-activity") == nothing
+    Listed.handle("w-phase").signal("stop")
+    drain()
+    for name in ("approval", "sleep", "child"):
+        Listed.handle(f"w-{name}").terminate()
+    assert all(_awaited(f"w-{name}") == nothing for name in ("phase", "approval", "sleep", "child"))
+
+
+@pytest.mark.parametrize("kind", ["message", "timer", "child", "activity"])
+@pytest.mark.parametrize("prefix", ["", "w-"])
+def test_waits_are_found_by_an_index(kind, prefix):
+    """The runs that wait are read from an index, and the table of runs is not, whether a policy restricts it or not."""
+    runs = Instance.objects.filter(workflow_id__startswith=prefix) if prefix else Instance.objects.all()
+    asked = run_filters.FILTERS["waits"](runs, kind).order_by("-id").values("pk")
+    if connection.vendor == "postgresql":
+        with connection.cursor() as cursor:
+            cursor.execute("set local enable_seqscan = off")
+            cursor.execute("set local enable_bitmapscan = off")
+    plan = asked[:50].explain()
+    index = "temporalex_activity" if kind == "activity" else f"temporalex_chain_{kind}"
+    assert index in plan, plan
+    assert "Seq Scan" not in plan, plan
+    # One subquery, which the database turns into a join: nothing is read before the page is known.
+    assert (str(asked.query).count("SELECT"), "array(" in str(asked.query)) == (2, False)
+
+
+def test_a_mark_that_is_older_than_the_present_activity_finds_no_run():
+    Listed.start("signal, activity", id="w-both")
+    drain()
+    assert ids(waits="message") == ["w-both"]
+    Listed.handle("w-both").signal("go")
+    drain()
+    assert (_awaited("w-both")["awaits_message"], ids(waits="message"), ids(waits="activity")) == (True, [], ["w-both"])
+    Listed.handle("w-both").terminate()
+    assert not _awaited("w-both")["awaits_message"]
+
+
+@pytest.mark.postgres
+def test_a_run_that_alternates_between_messages_and_activities_keeps_its_chain_on_the_page():
+    Listed.start("alternate", id="w-hot")
+    drain()
+    for _ in range(3):
+        Listed.handle("w-hot").signal("go")
+        assert _moved(lambda: drain(), table="temporalex_chain") == 0
+        assert ids(waits="message") == ["w-hot"]
+
+
 @pytest.mark.postgres
 def test_what_seldom_happens_is_found_by_an_index():
     """And turns do not rewrite what these hold, so their updates stay on the page of the row."""
@@ -209,12 +283,12 @@ def test_a_run_that_completes_stays_on_its_page():
     assert _moved(lambda: drain()) == 0
 
 
-def _moved(do: Any) -> int:
-    """How many updates of rows of runs made new entries in the indexes."""
+def _moved(do: Any, *, table: str = "temporalex_instance") -> int:
+    """How many updates of rows of the table made new entries in the indexes."""
 
     def counted() -> tuple[int, int]:
         with connection.cursor() as cursor:
-            cursor.execute("select pg_stat_get_xact_tuples_updated(r), pg_stat_get_xact_tuples_hot_updated(r) from (select 'temporalex_instance'::regclass as r)")  # fmt: skip
+            cursor.execute("select pg_stat_get_xact_tuples_updated(r), pg_stat_get_xact_tuples_hot_updated(r) from (select %s::regclass as r)", [table])  # fmt: skip
             updated, hot = cursor.fetchone()
         return updated, hot
 

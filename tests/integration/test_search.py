@@ -108,6 +108,22 @@ def test_an_index_finds_what_two_conditions_leave():
     assert not re.search(r"(Seq Scan on|^SCAN) temporalex_(search_attribute|instance)", plan, re.MULTILINE), plan
 
 
+def test_conditions_on_one_attribute_are_one_join():
+    for n in range(6):
+        Invoicing.start(id=f"i-{n}", search_attributes={"total": n, "customer": f"c{n % 2}", "marks": ["a", "ab"]})
+
+    def asked(**conditions: Any) -> Any:
+        return apply_filters(Instance.objects.all(), {"attributes": parse_conditions(Invoicing, conditions)})
+
+    several = asked(total__gt=0, total__gte=2, total__lt=5, total__lte=4, customer="c0", customer__prefix="c")
+    assert {run.workflow_id for run in several} == {"i-2", "i-4"}
+    assert str(several.query).count(" JOIN ") == 2
+    # A prefix can fit two texts of a list, so it is no join.
+    listed = asked(marks="a", marks__prefix="a", total=3)
+    assert [run.workflow_id for run in listed] == ["i-3"]
+    assert (str(listed.query).count(" JOIN "), str(listed.query).count("EXISTS")) == (2, 1)
+
+
 def test_who_has_none_pays_nothing():
     def statements(run: Any) -> list[str]:
         with CaptureQueriesContext(connection) as asked:

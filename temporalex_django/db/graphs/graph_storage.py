@@ -35,6 +35,7 @@ from temporalex_django.graph.instance import Instance as GraphInstance
 from temporalex_django.graph.steps import key_of, name_of
 from temporalex_django.graph.workflow import GraphWorkflow
 from temporalex_django.models import Chain, HumanTask, Instance
+from temporalex_django.models.chain import AWAITED_KINDS
 
 #: Statuses of runs that were closed from outside. For an instance they are all cancelled.
 _AS_CANCELLED = ("terminated", "timed_out")
@@ -198,7 +199,8 @@ class TableStorage:
                 "closing": codec().encode(_closing_attributes(instance)),
                 "waiting_for": [],
             }
-            chain.update(closed=True, due_at=None, deadline=None, atomic_due=None, open_key=None)
+            not_awaited = dict.fromkeys((f"awaits_{kind}" for kind in AWAITED_KINDS), False)
+            chain.update(closed=True, due_at=None, deadline=None, atomic_due=None, open_key=None, **not_awaited)
         else:
             chain.update(queue=cls.task_queue)
             notify_on_commit(alias=storage.alias, queues=[cls.task_queue])

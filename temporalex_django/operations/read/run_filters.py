@@ -1,8 +1,9 @@
 """The queries of the filters of runs: one for each row of ``authoring.run_filters.RUN_FILTERS``.
 
 Each function takes a queryset of runs and returns a restricted one. None of them reads anything, except that
-``stuck_runs`` reads the workers. Columns that turns rewrite have no index, so open runs are distinguished by reading
-their rows. Everything else is found by an index, or by the position of a run's id among the others.
+``stuck_runs`` reads the workers. Columns of runs that turns rewrite have no index, so open runs are distinguished by
+reading their rows, or by an index of chains or activities. Everything else is found by an index, or by the position of
+a run's id among the others.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from temporalex_django.core.history.events import CLOSED_STATUSES
 from temporalex_django.db.querying import semi_join
 from temporalex_django.errors import WorkflowSwitchedOff
 from temporalex_django.models import ActivityTask, Chain, Instance, Message, SearchAttribute, SwitchedOff
+from temporalex_django.models.chain import AWAITED_KINDS
 from temporalex_django.models.instance import UNSUCCESSFUL_STATUSES
 from temporalex_django.operations.fleet.live_workers import live_workers
 from temporalex_django.present.view_models import LATE_PERIOD
@@ -119,24 +121,23 @@ def _switched_off_names(kind: str, alias: str) -> QuerySet[Any]:
 
 
 def waiting_for(runs: Runs, kind: str) -> Runs:
-    """Return the open runs that wait for something of this kind.
+    """Return the open runs that wait for something of this kind, by an index in the order of the runs.
 
     ``kind`` is one of ``authoring.run_filters.WAIT_KINDS``.
     """
-    # PostgreSQL estimates that LIKE matches hardly any run. It would then sort a page of many rows instead of reading
-    # it in order.
+    # Activities have rows. Runs that only call activities are the fastest ones, so their turns mark nothing.
+    if kind in AWAITED_KINDS:
+        chains = Chain.objects.using(runs.db).filter(**{f"awaits_{kind}": True})
+        run_ids = chains.order_by().values("run_id")
+    else:
+        run_ids = _run_ids_with_activities(runs.db)
+    # A run with a mark, or with an activity, may wait for something else now. PostgreSQL estimates that LIKE matches
+    # hardly any run. It would then sort a page of many rows instead of reading it in order.
     waiting_text = Cast("waiting_for", TextField())
     positions = [StrIndex(waiting_text, Value(f'"{word}')) for word in WAIT_PREFIXES[kind]]
-    matching_runs = runs.alias(said_at=sum(positions[1:], start=positions[0])).filter(said_at__gt=0)
-    alias = runs.db
-    match kind:
-        case "activity":
-            matching_runs = semi_join(matching_runs, _run_ids_with_activities(alias))
-        case "child":
-            matching_runs = semi_join(matching_runs, _stopped_run_ids(alias).union(_run_ids_with_children(alias)))
-        case "timer":
-            matching_runs = semi_join(matching_runs, _stopped_run_ids(alias).union(_due_run_ids(alias)))
-    return matching_runs.exclude(status__in=CLOSED_STATUSES)
+    runs = runs.alias(said_at=sum(positions[1:], start=positions[0])).filter(said_at__gt=0)
+    # Not ``semi_join``: many runs may wait, and PostgreSQL would put all of them into an array first.
+    return runs.filter(pk__in=run_ids).exclude(status__in=CLOSED_STATUSES)
 
 
 def _due_run_ids(alias: str) -> QuerySet[Any]:
@@ -226,23 +227,30 @@ def current_runs(runs: Runs) -> Runs:
 def with_attributes(runs: Runs, conditions: Sequence[SearchCondition]) -> Runs:
     """Return the runs that have these search attributes.
 
-    Each condition matches a row beside the run, which is found by an index.
+    Each attribute is a row beside the run, which is found by an index. It is joined once, with all of its conditions.
     """
-    for number, condition in enumerate(conditions):
-        rows = Q(workflow=condition.workflow, name=condition.name)
-        value = Decimal(condition.value) if condition.column == "number" else condition.value
-        comparison = _comparison(condition.column, condition.operator, value, alias=runs.db)
+    # Not one pass that groups the rows by run and counts those that match: it would read all rows that match any of the
+    # conditions, even if one of them matches next to none. With joins, the rarest value comes first.
+    comparisons: dict[str, list[SearchCondition]] = {}
+    for condition in conditions:
         # An attribute with several values has a row for each, and a join would return the run once per row.
         if condition.several:
-            runs = runs.filter(
-                Exists(SearchAttribute.objects.using(runs.db).filter(rows, comparison, run=OuterRef("pk")))
-            )
-            continue
+            rows = Q(workflow=condition.workflow, name=condition.name) & _condition_on(condition, alias=runs.db)
+            runs = runs.filter(Exists(SearchAttribute.objects.using(runs.db).filter(rows, run=OuterRef("pk"))))
+        else:
+            comparisons.setdefault(condition.name, []).append(condition)
+    for number, (name, of_name) in enumerate(comparisons.items()):
         row = f"searched_{number}"
-        attribute_condition = Q(searched__workflow=condition.workflow, searched__name=condition.name)
+        attribute_condition = Q(searched__workflow=of_name[0].workflow, searched__name=name)
         runs = runs.alias(**{row: FilteredRelation("searched", condition=attribute_condition)})
-        runs = runs.filter(_comparison(f"{row}__{condition.column}", condition.operator, value, alias=runs.db))
+        runs = runs.filter(*(_condition_on(condition, row=f"{row}__", alias=runs.db) for condition in of_name))
     return runs
+
+
+def _condition_on(condition: SearchCondition, *, row: str = "", alias: str) -> Q:
+    """Return the comparison of the condition with the columns of an attribute, which have the prefix ``row``."""
+    value = Decimal(condition.value) if condition.column == "number" else condition.value
+    return _comparison(f"{row}{condition.column}", condition.operator, value, alias=alias)
 
 
 def _comparison(column: str, operator: str, value: Any, *, alias: str) -> Q:

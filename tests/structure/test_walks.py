@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from django.contrib.auth import get_user_model
 from django.db import connection
 
+from temporalex_django import Ok, api
 from temporalex_django.core.executor import Executor
 from temporalex_django.workers.loop import run_until_idle
 from tests.app.graphs import Order
@@ -51,7 +53,7 @@ def calling() -> list[str]:
 @contextmanager
 def walked(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, list[list[str]]]]:
     """How the inbox and the executor are reached inside."""
-    found: dict[str, list[list[str]]] = {"inbox": [], "ended": [], "core": []}
+    found: dict[str, list[list[str]]] = {"inbox": [], "ended": [], "runs": [], "core": []}
     activate = Executor.activate
 
     def noted(self: Executor, *args: Any, **kwargs: Any) -> Any:
@@ -63,6 +65,8 @@ def walked(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, list[list[str]
             found["inbox"].append(calling())
         if "delete from temporalex_activity_task" in sql:
             found["ended"].append(calling())
+        if "insert into temporalex_instance" in sql:
+            found["runs"].append(calling())
         return execute(sql, *rest)
 
     with monkeypatch.context() as patch, connection.execute_wrapper(told):
@@ -73,7 +77,7 @@ def walked(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, list[list[str]
 def test_each_walk_is_short() -> None:
     walks = described()
 
-    assert len(walks) == 6
+    assert len(walks) == 8
     assert {name: files for name, files in walks.items() if len(set(files) - {CORE}) > 5} == {}
 
 
@@ -82,7 +86,7 @@ def test_a_signal(monkeypatch: pytest.MonkeyPatch) -> None:
     run_until_idle()
     with walked(monkeypatch) as found:
         handle.signal("anything", 1)
-        assert found == {"inbox": [described()["a signal is sent"]], "ended": [], "core": []}
+        assert found == {"inbox": [described()["a signal is sent"]], "ended": [], "runs": [], "core": []}
         run_until_idle()
 
     assert found["core"] == [described()["a signal is delivered"]]
@@ -122,3 +126,26 @@ def test_a_resume(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         handle.resume("delivered")
 
     assert found["core"][:1] == [described()["a resume"]]
+
+
+def test_a_reset(monkeypatch: pytest.MonkeyPatch) -> None:
+    handle = Basket.start({})
+    run_until_idle()
+    with walked(monkeypatch) as found:
+        handle.reset(0)
+
+    assert found["runs"][0] == described()["a reset"]
+
+
+def test_a_decision(monkeypatch: pytest.MonkeyPatch) -> None:
+    ann = get_user_model().objects.create_superuser("ann")
+
+    async def run(self: Any, args: Any) -> Any:
+        return Ok((await api.approval("Pay it", role="auth.change_group")).outcome)
+
+    handle = flow(run, name="WalkedApproval").start({})
+    run_until_idle()
+    with walked(monkeypatch) as found:
+        handle.decide("approved", by=ann)
+
+    assert found["core"][:1] == [described()["a decision"]]

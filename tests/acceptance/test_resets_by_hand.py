@@ -19,7 +19,7 @@ from temporalex_django import (
     query,
 )
 from temporalex_django.authoring import activity as activities
-from tests.acceptance.test_by_hand import FAILING, SEEN, HandGraph
+from tests.acceptance.test_operator_overrides import FAILING, SEEN, HandGraph
 from tests.support.people import person
 from tests.support.runs import events, kinds, once, work
 

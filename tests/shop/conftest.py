@@ -1,6 +1,6 @@
 """Tests inside the example project: ``pytest --ds=example_project.settings tests/shop``.
 
-Tests/integration/test_shop.py does so.
+Tests/integration/project/test_shop.py does so.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ SQLITE_TURN_SIZE = 100
 #: A turn claims at least this many runs, and otherwise as many as turns have completed lately. [one, beside]
 FEWEST_RUNS = 20
 #: Time of the activations of a turn. What is claimed and has not started by then stays due (decision 20). [beside,
-#: tests/integration/test_turn_budgets.py]
+#: tests/integration/engine/test_turn_budgets.py]
 TURN_SECONDS = 0.025
 #: The same for a run that has finished activities: a result that is not delivered now has to become a row. [ten]
 TURN_SECONDS_WITH_RESULTS = 2 * TURN_SECONDS
@@ -35,10 +35,10 @@ LATE_SECONDS = 1.0
 #: [tests/faults/test_memory.py]
 REMEMBERED_RUNS = 10_000
 #: Where there is a writer lock, turns that hold it no longer than this claim more runs than the fewest. A waiting
-#: process looks for 3 ms at a time and comes in between. [tests/integration/test_turn_budgets.py]
+#: process looks for 3 ms at a time and comes in between. [tests/integration/engine/test_turn_budgets.py]
 MAX_LOCK_SECONDS = 0.008
 #: Part of the cache for runs with an activity in progress: with more of them, each step would have to rebuild its run
-#: first. A turn claims as many due runs as these leave. [ten, tests/integration/test_ends_in_hand.py]
+#: first. A turn claims as many due runs as these leave. [ten, tests/integration/engine/test_results_in_the_next_turn.py]
 BUSY_RUN_SHARE = 2 / 5
 #: Other runs are not to wait for them. So up to twice that number each turn claims this part of what is left, at least
 #: ``MIN_OTHER_RUNS``. [crowded]
@@ -50,30 +50,30 @@ MIN_OTHER_RUNS = 2
 #: Most new messages that a turn reads of all its runs together. A long inbox takes many turns, and other runs are
 #: served in between. [long]
 INBOX_PAGE = 2_000
-#: New messages that a turn reads of each run in any case. [tests/integration/test_turn_budgets.py]
+#: New messages that a turn reads of each run in any case. [tests/integration/engine/test_turn_budgets.py]
 SMALLEST_INBOX_PAGE = 100
-#: Payloads above this size are read by a statement of their own. [tests/integration/test_turn_budgets.py]
+#: Payloads above this size are read by a statement of their own. [tests/integration/engine/test_turn_budgets.py]
 LARGE_PAYLOAD_BYTES = 8_192
-#: Bytes of large payloads that a turn reads. [tests/integration/test_turn_budgets.py]
+#: Bytes of large payloads that a turn reads. [tests/integration/engine/test_turn_budgets.py]
 MAX_READ_BYTES = 8_000_000
 
 # --- executors that are not in memory ---------------------------------------------------------------------------------
 
 #: Events of the longest history that a turn rebuilds. Longer ones are rebuilt between turns. [beside,
-#: tests/integration/test_turn_budgets.py]
+#: tests/integration/engine/test_turn_budgets.py]
 LONG_HISTORY = 1_000
-#: Events of all histories that a turn reads. [tests/integration/test_turn_budgets.py]
+#: Events of all histories that a turn reads. [tests/integration/engine/test_turn_budgets.py]
 MAX_READ_EVENTS = 5_000
 #: Time of a turn for rebuilding. [beside]
 REBUILD_IN_TURN_SECONDS = 0.25
 #: Time of one slice of a rebuild between two turns. [beside]
 REBUILD_SLICE_SECONDS = 0.025
-#: Events of one run that a rebuild has in memory. [tests/integration/test_turn_budgets.py]
+#: Events of one run that a rebuild has in memory. [tests/integration/engine/test_turn_budgets.py]
 HISTORY_PAGE = 1_000
-#: Runs that are rebuilt in rotation. [tests/integration/test_turn_budgets.py]
+#: Runs that are rebuilt in rotation. [tests/integration/engine/test_turn_budgets.py]
 MAX_REBUILDS = 4
 #: Time for which a run that is being rebuilt is left alone. It is deferred again if the rebuild takes longer.
-#: [tests/integration/test_turn_budgets.py]
+#: [tests/integration/engine/test_turn_budgets.py]
 REBUILD_DEFER_SECONDS = 5.0
 
 # --- atomic activities ------------------------------------------------------------------------------------------------
@@ -82,7 +82,7 @@ REBUILD_DEFER_SECONDS = 5.0
 MAX_ATOMIC_ACTIVATIONS = 20
 #: Time after which no further activation starts in it. [atomic]
 ATOMIC_RUN_SECONDS = 0.05
-#: Time of such transactions in one poll. [atomic, tests/integration/test_workers_isolation.py]
+#: Time of such transactions in one poll. [atomic, tests/integration/workers/test_isolation.py]
 ATOMIC_PHASE_SECONDS = 0.1
 #: An atomic activity that takes longer is slow: a warning names it, while it runs and after it.
 #: [tests/faults/test_slow_atomics.py]
@@ -92,7 +92,7 @@ HANDOVER_SECONDS = 0.25
 #: Threads that run turns beside the worker's own. The last one runs no atomic activity, so turns never wait for one.
 #: [tests/faults/test_slow_atomics.py]
 MAX_HELPERS = 2
-#: Longest pause of a run whose business rows others have locked. [tests/integration/test_workers_isolation.py]
+#: Longest pause of a run whose business rows others have locked. [tests/integration/workers/test_isolation.py]
 LONGEST_LOCK_PAUSE = 1.0
 #: Time that a run waits for its locked business rows, from the second try on; other runs wait for as long.
 #: [tests/faults/test_fair_queues.py]
@@ -101,17 +101,17 @@ BUSINESS_LOCK_SECONDS = 0.5
 # --- runs that are left alone -----------------------------------------------------------------------------------------
 
 #: Time for which a worker leaves a run alone that needs something which only another worker has.
-#: [tests/integration/test_absent_code.py]
+#: [tests/integration/workers/test_absent_code.py]
 DEFER_SECONDS = 5.0
-#: The same from the second time on, when no other worker has taken it. [tests/integration/test_absent_code.py]
+#: The same from the second time on, when no other worker has taken it. [tests/integration/workers/test_absent_code.py]
 LONG_DEFER_SECONDS = 30.0
-#: Time for which an engine remembers that it left a run to other workers. [tests/integration/test_absent_code.py]
+#: Time for which an engine remembers that it left a run to other workers. [tests/integration/workers/test_absent_code.py]
 DEFER_MEMORY_SECONDS = 120.0
 #: Time until a run that needs a key is offered again. It is shorter than ``DEFER_SECONDS``, so that a worker that may
-#: have the key comes before the one that lacks it. [tests/integration/test_absent_code.py]
+#: have the key comes before the one that lacks it. [tests/integration/workers/test_absent_code.py]
 KEY_OFFER_DELAY = timedelta(seconds=3)
 #: Time until an activity is offered again that a worker released because it lacks what the activity needs.
-#: [tests/integration/test_absent_code.py]
+#: [tests/integration/workers/test_absent_code.py]
 REOFFER_DELAY = timedelta(seconds=2)
 #: Longest wait between two tries of a blocked run. The first is two seconds, and each doubles it.
 #: [tests/unit/engine/test_backoff.py]
@@ -124,22 +124,22 @@ LONGEST_BACKOFF = 300.0
 RECENT_DUE = timedelta(seconds=5)
 FULL_SCAN_SECONDS = 1.0
 #: Of every so many runs of a turn at least one has been due longest, one is the newest, and one has messages. [crowded,
-#: tests/integration/test_fair_claims.py]
+#: tests/integration/workers/test_fair_claims.py]
 MIN_KIND_SHARE = 12
 #: One of this many claimed rows is one of the newest, while more wait than a claim takes. [crowded,
 #: tests/unit/engine/test_limits.py]
 NEWEST_SHARE = 4
 #: Time that a caller waits for a chain at a time: below the limit of one second that projects set. [update,
-#: tests/integration/test_storage_concurrency.py]
+#: tests/integration/db/test_storage_concurrency.py]
 CHAIN_WAIT_SECONDS = 0.8
 #: Time after which a caller that may hold rows checks whether the holder waits for it in turn.
 #: [tests/faults/test_fair_queues.py]
 YIELD_SECONDS = 0.1
 #: Time for which the versions of live workers are cached: a turn may ask for each of its runs.
-#: [tests/integration/test_workers_isolation.py]
+#: [tests/integration/workers/test_isolation.py]
 LIVE_VERSIONS_SECONDS = 1.0
 #: Time that ``put`` of a graph waits for a run that is being advanced, and its tries when another start or an end came
-#: in between. [tests/integration/test_graphs_on_the_database.py]
+#: in between. [tests/integration/graph/test_durable_graphs.py]
 GRAPH_LOCK_SECONDS = 10.0
 GRAPH_TRIES = 20
 
@@ -147,14 +147,14 @@ GRAPH_TRIES = 20
 
 #: Number of due activities among which a claim looks for those that this worker can start. [naps]
 LOOKAHEAD = 1_000
-#: Partitions of a queue that one claim looks at. The next claim continues behind them. [tests/faults/test_crowds.py]
+#: Partitions of a queue that one claim looks at. The next claim continues behind them. [tests/faults/test_many_runs.py]
 PARTITION_PAGE = 100
-#: Activities that are moved to another partition at a time. [tests/integration/test_switches.py]
+#: Activities that are moved to another partition at a time. [tests/integration/operations/test_switches.py]
 MOVE_PAGE = 1_000
-#: Time after which another worker may have freed a limit. [tests/integration/test_switches.py]
+#: Time after which another worker may have freed a limit. [tests/integration/operations/test_switches.py]
 LIMIT_RETRY_SECONDS = 0.05
 #: Longest time between two checks of a limit: other activities of the queue may have come that need not wait.
-#: [tests/integration/test_queues.py]
+#: [tests/integration/workers/test_queues.py]
 MAX_LIMIT_WAIT = 0.2
 #: Most local activities that a turn claims as it schedules them. Further ones wait in the queue of their run. [ten]
 MAX_LOCAL = 400
@@ -196,14 +196,14 @@ PROCESS_GRACE_SECONDS = 1.0
 #: Time between two turns where one lock of the database keeps all writers out: web requests need it, too. [update]
 WRITER_PAUSE = 0.003
 #: Milliseconds that SQLite waits for the writer lock at a time, with looks after 0, 1 and 3. It must not exceed the
-#: pause of workers. [update, tests/integration/test_storage_concurrency.py]
+#: pause of workers. [update, tests/integration/db/test_storage_concurrency.py]
 SQLITE_BUSY_MS = 3
 #: Time until the next poll if due work could not be claimed: another worker has locked it, or has its class.
-#: [tests/integration/test_workers_isolation.py]
+#: [tests/integration/workers/test_isolation.py]
 CONTENDED_SECONDS = 0.05
 #: Time that a turn of few runs, which has started activities, waits for a result before it polls again. [latency]
 RESULT_WAIT = 0.002
-#: Polls without a result after which a worker that runs until nothing is due ends. [tests/integration/test_queues.py]
+#: Polls without a result after which a worker that runs until nothing is due ends. [tests/integration/workers/test_queues.py]
 FRUITLESS_POLLS = 10
 #: An idle worker that listens to notifications polls this many times less often. [parked]
 LISTENING_FACTOR = 5
@@ -225,10 +225,10 @@ LOCK_TIMEOUT_MS = (50, 150)
 
 #: Time between two passes. [switched]
 MAINTENANCE_SECONDS = 0.5
-#: Activities that one pass times out at most. [tests/integration/test_workers_isolation.py]
+#: Activities that one pass times out at most. [tests/integration/workers/test_isolation.py]
 EXPIRED_LIMIT = 200
 #: Time between two rounds of what is not part of every pass: activities of owners without a row, old runs, markers of
-#: processes without a row, and background hooks. [recover, tests/integration/test_retention.py]
+#: processes without a row, and background hooks. [recover, tests/integration/db/test_retention.py]
 ORPHANS_SECONDS = 30.0
 RETENTION_SECONDS = 5.0
 ABANDONED_SECONDS = 2.0
@@ -240,22 +240,22 @@ REPORT_SECONDS = 1.0
 CODE_SECONDS = 3.0
 #: Time after which every worker has read that something was switched on. [switched]
 SWITCH_SECONDS = 5.0
-#: Blocked runs that one look makes due. [tests/integration/test_switches.py]
+#: Blocked runs that one look makes due. [tests/integration/operations/test_switches.py]
 WAKE_LIMIT = 1_000
 #: Tries of a starting worker to recover the work of dead ones. Its first passes try again.
-#: [tests/integration/test_workers_isolation.py]
+#: [tests/integration/workers/test_isolation.py]
 RECOVERY_TRIES = 3
 #: Time that a stopping worker waits for its maintenance, and for the present piece of background work.
 #: [tests/faults/test_health.py]
 STOP_SECONDS = 10.0
-#: Time between two pieces of background work, in which others can write. [tests/integration/test_bulk.py]
+#: Time between two pieces of background work, in which others can write. [tests/integration/operations/test_bulk.py]
 BACKGROUND_PAUSE = 0.1
 #: Runs that one page of the retention looks at, and the time of one sweep before its caller continues with other work.
-#: [tests/integration/test_retention.py]
+#: [tests/integration/db/test_retention.py]
 RETENTION_PAGE = 500
 RETENTION_SWEEP_SECONDS = 0.2
 #: Time between two looks of the processes of a django-q2 cluster at their children and at themselves.
-#: [tests/integration/test_workers_q2.py]
+#: [tests/integration/workers/test_q2.py]
 Q2_LOOK_SECONDS = 0.2
 #: Time until the broker of the project's tasks is asked again after it failed. [tests/faults/test_killed_clusters.py]
 Q2_RETRY_SECONDS = 2.0
@@ -265,17 +265,17 @@ Q2_SOON_SECONDS = 10.0
 
 # --- deaths of processes ----------------------------------------------------------------------------------------------
 
-#: Heartbeats of a worker in one lease. [recover, tests/integration/test_recovery.py]
+#: Heartbeats of a worker in one lease. [recover, tests/integration/liveness/test_recovery.py]
 HEARTBEATS_PER_LEASE = 3
-#: Part of a lease after which a worker elsewhere is late. [tests/integration/test_recovery.py]
+#: Part of a lease after which a worker elsewhere is late. [tests/integration/liveness/test_recovery.py]
 LATE_SHARE = 0.5
 #: Leases of life since the last unexplained death, after which no worker is cautious any more.
-#: [tests/integration/test_recovery.py]
+#: [tests/integration/liveness/test_recovery.py]
 CAUTION_LEASES = 5
 #: Deaths after which a run is blocked and an external activity fails as ``WorkerLost``.
 #: [tests/unit/liveness/test_guardian.py]
 MOST_CRASHES = 3
-#: Time for which a run is left alone that another worker has announced on its row. [tests/integration/test_recovery.py]
+#: Time for which a run is left alone that another worker has announced on its row. [tests/integration/liveness/test_recovery.py]
 ANNOUNCED_ELSEWHERE = 0.25
 #: Time for which a worker takes no other activity so that its pool empties. Then a suspect starts beside the rest.
 #: [tests/faults/test_crash_marks.py]

@@ -1,0 +1,142 @@
+"""Settings and system checks."""
+
+from __future__ import annotations
+
+from io import StringIO
+from typing import Any
+
+import pytest
+from django.core.checks import ERROR, CheckMessage, run_checks
+from django.core.management import CommandError, call_command
+from django.db import connection
+from django.db.migrations.recorder import MigrationRecorder
+from django.test import override_settings
+from django_q.brokers.orm import ORM
+
+from temporalex_django import checks, conf
+from temporalex_django.workers.q2 import WorkerHost
+
+BROKER = "temporalex_django.workers.q2.Broker"
+
+
+class Mixed(WorkerHost, ORM):
+    """A broker of the project's own that hosts workers."""
+
+
+def found(setting: dict[str, Any] | None = None, **more: Any) -> dict[str, CheckMessage]:
+    if setting is not None:
+        more["TEMPORALEX"] = setting
+    with override_settings(**more):
+        return {message.id or "": message for message in run_checks(tags=[checks.TAG])}
+
+
+def test_a_project_that_is_set_up_well_hears_nothing() -> None:
+    assert found() == {}
+
+
+@pytest.mark.parametrize(
+    ("setting", "says"),
+    [
+        ({"POLL_INTERVALL": 1}, "did you mean 'POLL_INTERVAL'"),
+        ({"poll_interval": 1}, "did you mean 'POLL_INTERVAL'"),
+        ({"NOTHING_LIKE_IT": 1}, "is not a setting"),
+        ({"CACHE_SIZE": "many"}, "a whole number"),
+        ({"POOLED": 1}, "True or False"),
+        ({"PAYLOAD_CODEC": "no.such.Codec"}, "cannot be used"),
+        ({"PAYLOAD_CODEC": "builtins.dict"}, "does not have the method encode"),
+    ],
+)
+def test_a_wrong_setting_is_an_error_that_helps(setting: dict[str, Any], says: str) -> None:
+    message = found(setting)["temporalex_django.E001"]
+
+    assert says in message.msg
+    assert message.level == ERROR
+
+
+def test_an_alias_that_is_not_there_is_named() -> None:
+    assert "'other'" in found({"DATABASE": "other"})["temporalex_django.E002"].msg
+
+
+def test_settings_are_read_lazily() -> None:
+    assert conf.get_settings().POLL_INTERVAL == 0.2
+    with override_settings(TEMPORALEX={"POLL_INTERVAL": 1}):
+        assert conf.get_settings().POLL_INTERVAL == 1
+        assert conf.get_settings().CACHE_SIZE == 1000
+    assert conf.get_settings().POLL_INTERVAL == 0.2
+
+
+def test_every_setting_is_documented() -> None:
+    assert all(text.endswith(".") and kind for _, kind, _, text in conf.documentation())
+
+
+@pytest.mark.parametrize(
+    ("broker", "expected"),
+    [
+        (BROKER, set()),
+        ("tests.integration.project.test_checks.Mixed", set()),
+        (None, {"temporalex_django.W004"}),
+        ("temporalex_django.workers.q2.Brokker", {"temporalex_django.E006"}),
+        ("temporalex_django.workers.q3.Broker", {"temporalex_django.E006"}),
+        ("temporalex_django.workers.q2.nothing", {"temporalex_django.E006"}),
+        ("django_q.brokers.orm.ORM", {"temporalex_django.W004"}),
+    ],
+)
+def test_the_broker_class(broker: str | None, expected: set[str]) -> None:
+    cluster = {"name": "t", "orm": "default", "timeout": 60, "retry": 120}
+    if broker is not None:
+        cluster["broker_class"] = broker
+
+    assert set(found(Q_CLUSTER=cluster)) == expected
+
+
+def test_retry_and_cache_of_the_cluster_are_warnings() -> None:
+    cluster = {"name": "t", "broker_class": BROKER, "timeout": 60, "retry": 60}
+    caches = {"default": {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"}}
+
+    messages = found(Q_CLUSTER=cluster, CACHES=caches)
+
+    assert set(messages) == {"temporalex_django.W010", "temporalex_django.W006"}
+    assert all(message.level < ERROR for message in messages.values())
+
+
+def test_limits_of_a_queue_that_nobody_names_are_a_warning() -> None:
+    assert not found(TEMPORALEX={"QUEUES": {"default": {"concurrency": 3}}})
+
+    messages = found(TEMPORALEX={"QUEUES": {"defualt": {"concurrency": 3}}})
+
+    (warning,) = messages.values()
+    assert (warning.id, warning.level < ERROR) == ("temporalex_django.W011", True)
+    assert "'defualt'" in warning.msg
+    assert "Did you mean 'default'?" in (warning.hint or "")
+
+
+@pytest.mark.django_db
+def test_sqlite_without_immediate_or_with_atomic_requests_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    if connection.vendor != "sqlite":
+        pytest.skip("SQLite's own")
+    monkeypatch.setitem(connection.settings_dict, "OPTIONS", {})
+    monkeypatch.setitem(connection.settings_dict, "ATOMIC_REQUESTS", True)
+
+    messages = found()
+
+    assert set(messages) == {"temporalex_django.W001", "temporalex_django.W002"}
+    assert all(message.level < ERROR for message in messages.values())
+
+
+@pytest.mark.django_db
+def test_a_missing_migration_is_a_warning_that_lets_migrate_run() -> None:
+    MigrationRecorder(connection).record_unapplied("temporalex_django", "0001_initial")
+    said = StringIO()
+
+    call_command("check", databases=["default"], stderr=said)
+
+    assert "not applied: 0001_initial" in said.getvalue()
+    assert "migrate temporalex_django" in said.getvalue()
+
+
+@pytest.mark.django_db
+def test_a_worker_names_a_missing_migration() -> None:
+    MigrationRecorder(connection).record_unapplied("temporalex_django", "0001_initial")
+
+    with pytest.raises(CommandError, match="0001_initial"):
+        call_command("temporalex", "worker", "--burst")

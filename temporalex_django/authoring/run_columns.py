@@ -118,11 +118,11 @@ def _turn(name: str, kind: ColumnType, next_run: NextRun = NextRun.EMPTY, **opti
     return RunColumn(name=name, type=kind, origin=Origin.TURN, next_run=next_run, **options)
 
 
-def _names_or_none(names: Any) -> Any:
+def _or_no_names(names: Any) -> Any:
     return names or {"signals": [], "updates": []}
 
 
-def _tags_or_none(tags: Any) -> Any:
+def _or_no_tags(tags: Any) -> Any:
     return tags or []
 
 
@@ -164,7 +164,7 @@ RUN_COLUMNS: Final[tuple[RunColumn, ...]] = (
     _turn("closed_at", _TIME, places=_EVERYWHERE - {Place.ADMIN}, heading="Closed"),
     # A description also names what the run lacks, so its texts are computed and not taken from the column alone.
     _turn("waiting_for", ColumnType.TEXTS, places=frozenset({Place.REST, Place.TEXT}), heading="Waiting for"),
-    _turn("accepts", _JSON, places=_ONE_RUN, describe=_names_or_none),
+    _turn("accepts", _JSON, places=_ONE_RUN, describe=_or_no_names),
     _start(
         "search_attributes",
         ColumnType.ATTRIBUTES,
@@ -173,7 +173,7 @@ RUN_COLUMNS: Final[tuple[RunColumn, ...]] = (
         heading="Search attributes",
         describe=decode_all,
     ),
-    _start("tags", ColumnType.TEXTS, of_class=True, places=_EVERYWHERE, heading="Tags", describe=_tags_or_none),
+    _start("tags", ColumnType.TEXTS, of_class=True, places=_EVERYWHERE, heading="Tags", describe=_or_no_tags),
     _start("metadata", _JSON, of_class=True, places=frozenset({Place.ADMIN}), heading="Metadata"),
     _start("parent_run_id", _KEY, engine_name="parent_run", places=frozenset({Place.REST})),
     # -- shown in another form, or not at all --------------------------------------------------------------------------

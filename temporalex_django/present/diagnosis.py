@@ -1,6 +1,6 @@
 """Diagnoses of a project and of its runs, each with the next step, the likeliest cause first.
 
-The command ``doctor`` prints them. Nothing is read here: ``management/fleet/diagnostics.py`` reads the state.
+The command ``doctor`` prints them. Nothing is read here: ``management/fleet/doctor.py`` reads the state.
 """
 
 from __future__ import annotations

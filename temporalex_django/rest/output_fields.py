@@ -52,11 +52,17 @@ _RECORD_FIELDS: Mapping[Any, Callable[..., Any]] = {
 
 
 def run_column_fields() -> dict[str, Any]:
-    """Return a field for each column of runs that REST shows, as it is stored in the attribute ``run``."""
-    return {
-        column.output_name: _COLUMN_FIELDS[column.type](source=f"run.{column.name}", allow_null=column.nullable)
-        for column in columns_shown_in(Place.REST)
-    }
+    """Return a field for each column of runs that REST shows.
+
+    It has the stored value, from the attribute ``run``. A column that is redacted comes from ``description``.
+    """
+    column_fields = {}
+    for column in columns_shown_in(Place.REST):
+        source = f"run.{column.name}"
+        if column.redact is not None:
+            source = f"description.{column.output_name}"
+        column_fields[column.output_name] = _COLUMN_FIELDS[column.type](source=source, allow_null=column.nullable)
+    return column_fields
 
 
 class RecordOut(Base):

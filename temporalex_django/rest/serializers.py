@@ -167,7 +167,6 @@ class InstanceOut(Base):
 
     status = serializers.ChoiceField(source="description.status", choices=Status.values)
     summary = SummaryOut()
-    blocked = serializers.JSONField(source="description.blocked", allow_null=True)
     paused = PausedOut(source="description.paused", allow_null=True)
     waiting_for = serializers.ListField(source="description.waiting_for", child=serializers.CharField())
     accepts = AcceptsOut(source="description.accepts")

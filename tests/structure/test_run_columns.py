@@ -150,6 +150,13 @@ def test_a_text_has_a_heading() -> None:
     assert without == []
 
 
+def test_what_is_redacted_is_shown_only_by_places_that_redact() -> None:
+    redacted = [column for column in RUN_COLUMNS if column.redact is not None]
+    assert [column.name for column in redacted if column.places & {Place.LIST, Place.ADMIN}] == []
+    assert all(InstanceOut().fields[column.output_name].source_attrs[0] == "description" for column in redacted)
+    assert all(Place.DESCRIPTION in column.places for column in redacted)
+
+
 def test_what_is_missing_is_named() -> None:
     place = "RunListed of management/cli/outputs.py"
     assert f"the column queue is not in {place}: add it there, or change its row in RUN_COLUMNS" in missing_columns(

@@ -36,6 +36,7 @@ from temporalex_django.admin.filters import (
     RunQueueFilter,
     RunStatusFilter,
     RunWorkflowFilter,
+    SearchAttributeFilter,
     StartedFilter,
     TagFilter,
     TroubleFilter,
@@ -63,7 +64,6 @@ from temporalex_django.admin.run.detail import run_detail_context
 from temporalex_django.admin.run.messages import MessagePanel, SendMessageView, message_panels
 from temporalex_django.admin.run.queries import QueryView, query_links
 from temporalex_django.admin.run.start_view import StartView, can_start, like_address
-from temporalex_django.admin.search_attribute_filter import SearchAttributeFilter
 from temporalex_django.admin.switches import switch_address_for
 from temporalex_django.authoring.run_columns import PAYLOAD_COLUMNS
 from temporalex_django.authoring.run_filters import NEWEST_FIRST, ORDERS

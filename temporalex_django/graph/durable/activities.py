@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from dataclasses import fields
+from typing import Any, SupportsIndex
 from weakref import WeakKeyDictionary
 
 from temporalex_django.authoring import activity as activities
@@ -16,9 +17,9 @@ from temporalex_django.core.payloads.copying import deep_copy
 from temporalex_django.core.results import Event
 from temporalex_django.errors import ActivityNotFound, PayloadError
 from temporalex_django.graph.context import Context
-from temporalex_django.graph.durable.lazy_instance import LazyInstance
 from temporalex_django.graph.events import find_declared_event
 from temporalex_django.graph.frozen_data import freeze
+from temporalex_django.graph.instance import Instance
 from temporalex_django.graph.progress import encode_step_result
 from temporalex_django.graph.steps import Step, StepRef, class_of, events_of, name_of
 
@@ -160,3 +161,45 @@ def options_of(step: StepRef, workflow: Any) -> dict[str, Any]:
         atomic=step.atomic,
         by_hand=step.by_hand,
     ).as_dict()
+
+
+class LazyInstance(Instance):
+    """An instance that equals the one that ``load`` returns. ``load`` is called once, when a field is read."""
+
+    def __init__(self, load: Callable[[], Instance]) -> None:
+        self.__dict__["load"] = load
+
+    @property
+    def real(self) -> Instance:
+        """The instance that ``load`` returns. Raises the errors of ``load``."""
+        # Not a ``cached_property``: in Python 3.11 it has one lock for all instances.
+        attributes = self.__dict__
+        if "real" not in attributes:
+            attributes["real"] = attributes["load"]()
+        return attributes["real"]  # type: ignore[no-any-return] # the return value of ``load``
+
+    @property  # type: ignore[misc] # read-only
+    def __class__(self) -> type[Instance]:  # type: ignore[override] # the base
+        """The class ``Instance``, so that ``dataclasses.replace`` and ``pickle`` create an ordinary instance."""
+        return Instance
+
+    def changed(self, **changes: Any) -> Instance:
+        return self.real.changed(**changes)
+
+    def _identity(self) -> tuple[Any, ...]:
+        return self.real._identity()  # noqa: SLF001 - of the same class
+
+    def __repr__(self) -> str:
+        return repr(self.real)
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> Any:
+        return self.real.__reduce_ex__(protocol)  # a copy or pickle is a plain instance
+
+
+def _forward_property(name: str) -> property:
+    return property(lambda lazy_instance: getattr(lazy_instance.real, name))
+
+
+# Properties of the class win over the values in ``__dict__``, so every field is read from the real instance.
+for _field in fields(Instance):
+    setattr(LazyInstance, _field.name, _forward_property(_field.name))

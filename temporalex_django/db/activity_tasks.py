@@ -205,7 +205,10 @@ class ActivityTasks:
             for task, attempt, own, chain, run, queue in rows():
                 result = final[task, attempt, own]
                 kind, attributes = result.outcome or ("", {})
-                body = encode(attributes) if result.encoded is None else result.encoded
+                if result.encoded is None:
+                    body = encode(attributes)
+                else:
+                    body = result.encoded
                 valid.append(task)
                 recipient = {"chain_id": chain, "run_id": run, "queue": queue}
                 activities.append(
@@ -284,7 +287,9 @@ class ActivityTasks:
     def find_task(self, run_id: UUID, seq: int) -> TaskState | None:
         """Return the activity that command ``seq`` of the run scheduled, claimed or not, or None. Locks nothing."""
         tasks = self._read_tasks("where run_id = %s and seq = %s", [run_id, seq])
-        return tasks[0] if tasks else None
+        if tasks:
+            return tasks[0]
+        return None
 
     def owned_background_tasks(self, *, owner: int) -> list[TaskState]:
         """Return the background tasks of an owner, except those that this process cannot read."""
@@ -348,7 +353,10 @@ def _retry_row(result: TaskResult) -> tuple[Any, ...]:
     """Return the values of ``_RETRY_COLUMNS`` that make an activity due again."""
     task, retry_at = result.task, result.retry_at
     assert retry_at is not None
-    attempt = task.attempt if result.count else task.attempt - 1
+    if result.count:
+        attempt = task.attempt
+    else:
+        attempt = task.attempt - 1
     expires = None
     if not task.atomic:
         expires = _add_seconds(task.scheduled_at, task.options.get("schedule_to_close"))
@@ -358,7 +366,9 @@ def _retry_row(result: TaskResult) -> tuple[Any, ...]:
 
 
 def _add_seconds(moment: datetime | None, seconds: float | None) -> datetime | None:
-    return None if moment is None or seconds is None else moment + timedelta(seconds=seconds)
+    if moment is None or seconds is None:
+        return None
+    return moment + timedelta(seconds=seconds)
 
 
 def task_state(row: tuple[Any, ...]) -> TaskState:

@@ -84,7 +84,9 @@ class TaskClaims:
             capacity.total if capacity.threads or capacity.prefetch_limit else 0,
             self._submit_priority_check(queue),
         )
-        fetch_claimed = self._submit_take(queue, capacity, owner, condition, excluded) if self._sql.arrays else None
+        fetch_claimed = None
+        if self._sql.arrays:
+            fetch_claimed = self._submit_take(queue, capacity, owner, condition, excluded)
 
         def fetch_tasks() -> list[TaskState]:
             ranked, tasks = fetch_ranked(), fetch_claimed() if fetch_claimed is not None else []
@@ -104,7 +106,9 @@ class TaskClaims:
     @property
     def _due_order(self) -> str:
         """The ``order by`` of due activities; with a virtual clock also by id, since many are due at one time there."""
-        return "due_at" if self._session.clock is None else "due_at, id"
+        if self._session.clock is None:
+            return "due_at"
+        return "due_at, id"
 
     def _starts_with_newest(self, queue: str) -> bool:
         return self._session.clock is None and self._backlogs[queue].starts_with_newest()
@@ -143,7 +147,9 @@ class TaskClaims:
         parameters: list[Any] = [owner]
 
         def add_arrays(lane: str, limit: int, names: Collection[str] = (), test: str = "") -> None:
-            newest = backlog.newest_count(limit, lane) if self._session.clock is None else 0
+            newest = 0
+            if self._session.clock is None:
+                newest = backlog.newest_count(limit, lane)
             if newest > 0:
                 add_array(newest, "due_at desc", names, test)
             if limit > newest:
@@ -228,12 +234,18 @@ class TaskClaims:
 
         kinds = ("int8", "text")
         if not ranked:
-            order = "due_at desc" if self._starts_with_newest(queue) else self._due_order
+            if self._starts_with_newest(queue):
+                order = "due_at desc"
+            else:
+                order = self._due_order
             return self._sql.select(first_query("", order), parameters, kinds)
         rows: list[tuple[Any, ...]] = []
         # Three reads in this order, each by an index: the one of priorities does not hold 0.
         for rank in (" and priority > 0", " and priority = 0", " and priority < 0"):
-            order = self._due_order if rank.endswith("= 0") else f"priority desc, {self._due_order}"
+            if rank.endswith("= 0"):
+                order = self._due_order
+            else:
+                order = f"priority desc, {self._due_order}"
             if len(rows) < limit:
                 rows += self._sql.select(first_query(rank, order), [*parameters[:-1], limit - len(rows)], kinds)
         return rows
@@ -243,8 +255,6 @@ class TaskClaims:
         return self._submit_priority_check(queue)()
 
     def _submit_priority_check(self, queue: str) -> Callable[[], bool]:
-        return (
-            background_tasks.submit_priority_check(queue, sql=self._sql)
-            if queue in self._session.priority_queues
-            else bool
-        )
+        if queue in self._session.priority_queues:
+            return background_tasks.submit_priority_check(queue, sql=self._sql)
+        return bool

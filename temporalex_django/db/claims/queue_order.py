@@ -24,4 +24,6 @@ class QueueOrder:
 
         The first place rotates, so that no queue starves the others. Under a virtual clock the order stays.
         """
-        return self._rotations[kind].order(queues, weight_of) if self._session.clock is None else queues
+        if self._session.clock is None:
+            return self._rotations[kind].order(queues, weight_of)
+        return queues

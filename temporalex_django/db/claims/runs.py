@@ -73,7 +73,9 @@ class Deferrals:
 
     def wait_seconds(self) -> float | None:
         """Return the seconds until the first pause ends, or None if no run is deferred."""
-        return max(0.01, min(self._until.values()) - time.monotonic()) if self._until else None
+        if self._until:
+            return max(0.01, min(self._until.values()) - time.monotonic())
+        return None
 
 
 class RunClaims:
@@ -179,7 +181,9 @@ class RunClaims:
             first_states = interleave([newest[:few], oldest[:few], with_messages[:few]])
             for state in (*first_states, *finished_states, *with_messages, *newest, *oldest):
                 claimed.setdefault(state.chain_id, state)
-            return None if late else fetch_now()
+            if late:
+                return None
+            return fetch_now()
 
         return add_claimed
 
@@ -191,7 +195,9 @@ class RunClaims:
         There are newest ones only if more runs wait than it takes.
         """
         started = time.monotonic()
-        newest = scan.backlog.newest_count(limit) if self._session.clock is None else 0
+        newest = 0
+        if self._session.clock is None:
+            newest = scan.backlog.newest_count(limit)
         low = scan.low
         if newest < limit and (started - scan.full_at >= policy.FULL_SCAN_SECONDS or self._session.clock is not None):
             low, scan.full_at = None, started
@@ -215,7 +221,9 @@ class RunClaims:
         if not limit:
             return list
         now, parameters = self._sql.now_expression(self._session.clock)
-        above = "" if low is None else " and due_at > %s"
+        above = ""
+        if low is not None:
+            above = " and due_at > %s"
         deferred, excluded = self._deferrals.filter("id")
         return self._sql.submit(
             f"select {_STATE.names} from temporalex_chain where queue = %s{above} and due_at <= {now}{deferred}"
@@ -252,7 +260,9 @@ class RunClaims:
 
         It looks into the index once for each chain, however many messages the chain has.
         """
-        after = "" if cursor is None else " and chain_id > %s"
+        after = ""
+        if cursor is not None:
+            after = " and chain_id > %s"
         return self._sql.submit(
             "with recursive r(chain_id) as ("
             f" select (select chain_id from temporalex_message where fresh and queue = %s{after} order by chain_id limit 1)"
@@ -326,7 +336,9 @@ class RunClaims:
         if not self.lock_chain(chain, wait=wait):
             return None
         rows = self._sql.select(_STATE.select("where id = %s"), [chain], _STATE.types)
-        return _run_state(rows[0]) if rows else None
+        if rows:
+            return _run_state(rows[0])
+        return None
 
 
 def _lock_number(chain: UUID) -> int:

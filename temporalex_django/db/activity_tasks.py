@@ -18,7 +18,6 @@ from temporalex_django.authoring.backend import OpenActivity
 from temporalex_django.conf import codec
 from temporalex_django.core.error_text import error_line
 from temporalex_django.db import background_tasks
-from temporalex_django.db.readable_tasks import decode_task, is_readable
 from temporalex_django.db.session import StorageSession
 from temporalex_django.db.sql_columns import (
     CAUSE,
@@ -379,3 +378,32 @@ def task_state(row: tuple[Any, ...]) -> TaskState:
 def earliest_moment(*moments: datetime | None) -> datetime | None:
     """Return the earliest of the moments that are not None, or None."""
     return min((m for m in moments if m is not None), default=None)
+
+
+def is_readable(task: TaskState) -> bool:
+    """Decode the payloads of an activity in place and return True; return False if this process cannot read them."""
+    try:
+        decode_task(task)
+    except (KeyMissing, PayloadError) as exc:
+        log.warning("an activity is deferred to a worker that can read it: %s", error_line(exc))
+        return False
+    return True
+
+
+def decode_task(task: TaskState) -> None:
+    """Decode the payloads of an activity in place.
+
+    Raises ``KeyMissing`` if this process lacks a key, and ``PayloadError`` if they cannot be read for another reason.
+    """
+    decode = codec().decode
+    call: Any = task.args
+    options: Any = task.options
+    try:
+        task.args, task.kwargs = decode(call)
+        task.options = decode(options)
+        if task.heartbeat_details is not None:
+            task.heartbeat_details = decode(task.heartbeat_details)
+    except KeyMissing:
+        raise
+    except Exception as exc:
+        raise PayloadError(f"activity {task.seq} ({task.activity}) cannot be read: {exc}") from exc

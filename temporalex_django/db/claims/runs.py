@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
 from datetime import datetime
 from typing import Any
@@ -10,15 +11,15 @@ from uuid import UUID
 
 from django.db import Error as DatabaseError
 
+from temporalex_django.conf import weight_of
 from temporalex_django.core.limits import interleave
-from temporalex_django.db.claims.queue_order import QueueOrder
 from temporalex_django.db.messages.inbox import Inboxes
 from temporalex_django.db.session import StorageSession
 from temporalex_django.db.sql_columns import CHAINS
 from temporalex_django.engine.contracts.dialect import Answer, Dialect
 from temporalex_django.engine.contracts.records import Inbox, RunState
 from temporalex_django.engine.scheduling import policy
-from temporalex_django.engine.scheduling.queue_rotation import NewestAndOldest
+from temporalex_django.engine.scheduling.queue_rotation import NewestAndOldest, QueueRotation
 from temporalex_django.engine.turn_report import ClaimedRuns
 
 _STATE = CHAINS.pick_fields(RunState, chain_id="id")
@@ -35,6 +36,25 @@ class _QueueScan:
         self.fresh = 0  # the number of chains that had messages
         self.low: datetime | None = None
         self.full_at = 0.0
+
+
+class QueueOrder:
+    """A rotation of queues for each kind of work, by the weights of the settings."""
+
+    __slots__ = ("_rotations", "_session")
+
+    def __init__(self, session: StorageSession) -> None:
+        self._session = session
+        self._rotations: defaultdict[str, QueueRotation] = defaultdict(QueueRotation)
+
+    def queue_order(self, queues: Sequence[str], kind: str) -> Sequence[str]:
+        """Return the queues in the order in which to look for work of this ``kind``.
+
+        The first place rotates, so that no queue starves the others. Under a virtual clock the order stays.
+        """
+        if self._session.clock is None:
+            return self._rotations[kind].order(queues, weight_of)
+        return queues
 
 
 class Deferrals:

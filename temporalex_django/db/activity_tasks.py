@@ -18,7 +18,6 @@ from temporalex_django.authoring.backend import OpenActivity
 from temporalex_django.conf import codec
 from temporalex_django.core.error_text import error_line
 from temporalex_django.db import background_tasks
-from temporalex_django.db.readable_tasks import decode_task, is_readable
 from temporalex_django.db.session import StorageSession
 from temporalex_django.db.sql_columns import (
     CAUSE,
@@ -205,7 +204,10 @@ class ActivityTasks:
             for task, attempt, own, chain, run, queue in rows():
                 result = final[task, attempt, own]
                 kind, attributes = result.outcome or ("", {})
-                body = encode(attributes) if result.encoded is None else result.encoded
+                if result.encoded is None:
+                    body = encode(attributes)
+                else:
+                    body = result.encoded
                 valid.append(task)
                 recipient = {"chain_id": chain, "run_id": run, "queue": queue}
                 activities.append(
@@ -284,7 +286,9 @@ class ActivityTasks:
     def find_task(self, run_id: UUID, seq: int) -> TaskState | None:
         """Return the activity that command ``seq`` of the run scheduled, claimed or not, or None. Locks nothing."""
         tasks = self._read_tasks("where run_id = %s and seq = %s", [run_id, seq])
-        return tasks[0] if tasks else None
+        if tasks:
+            return tasks[0]
+        return None
 
     def owned_background_tasks(self, *, owner: int) -> list[TaskState]:
         """Return the background tasks of an owner, except those that this process cannot read."""
@@ -348,7 +352,10 @@ def _retry_row(result: TaskResult) -> tuple[Any, ...]:
     """Return the values of ``_RETRY_COLUMNS`` that make an activity due again."""
     task, retry_at = result.task, result.retry_at
     assert retry_at is not None
-    attempt = task.attempt if result.count else task.attempt - 1
+    if result.count:
+        attempt = task.attempt
+    else:
+        attempt = task.attempt - 1
     expires = None
     if not task.atomic:
         expires = _add_seconds(task.scheduled_at, task.options.get("schedule_to_close"))
@@ -358,7 +365,9 @@ def _retry_row(result: TaskResult) -> tuple[Any, ...]:
 
 
 def _add_seconds(moment: datetime | None, seconds: float | None) -> datetime | None:
-    return None if moment is None or seconds is None else moment + timedelta(seconds=seconds)
+    if moment is None or seconds is None:
+        return None
+    return moment + timedelta(seconds=seconds)
 
 
 def task_state(row: tuple[Any, ...]) -> TaskState:
@@ -369,3 +378,32 @@ def task_state(row: tuple[Any, ...]) -> TaskState:
 def earliest_moment(*moments: datetime | None) -> datetime | None:
     """Return the earliest of the moments that are not None, or None."""
     return min((m for m in moments if m is not None), default=None)
+
+
+def is_readable(task: TaskState) -> bool:
+    """Decode the payloads of an activity in place and return True; return False if this process cannot read them."""
+    try:
+        decode_task(task)
+    except (KeyMissing, PayloadError) as exc:
+        log.warning("an activity is deferred to a worker that can read it: %s", error_line(exc))
+        return False
+    return True
+
+
+def decode_task(task: TaskState) -> None:
+    """Decode the payloads of an activity in place.
+
+    Raises ``KeyMissing`` if this process lacks a key, and ``PayloadError`` if they cannot be read for another reason.
+    """
+    decode = codec().decode
+    call: Any = task.args
+    options: Any = task.options
+    try:
+        task.args, task.kwargs = decode(call)
+        task.options = decode(options)
+        if task.heartbeat_details is not None:
+            task.heartbeat_details = decode(task.heartbeat_details)
+    except KeyMissing:
+        raise
+    except Exception as exc:
+        raise PayloadError(f"activity {task.seq} ({task.activity}) cannot be read: {exc}") from exc

@@ -9,21 +9,18 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import UUID
 
 from django.conf import settings
 from django.utils.module_loading import import_string
 
+from temporalex_django.db.session import StorageSession
 from temporalex_django.db.sql_columns import ENDED_TASKS, FENCE, FENCED, TASKS
 from temporalex_django.engine import background_task
-from temporalex_django.engine.contracts.dialect import Placeholder
+from temporalex_django.engine.contracts.dialect import Dialect, Placeholder
 from temporalex_django.engine.contracts.records import TaskResult
 from temporalex_django.engine.ids import uuid7
-
-if TYPE_CHECKING:
-    from temporalex_django.db.storage import DjangoStorage
-    from temporalex_django.engine.contracts.dialect import Dialect
 
 _NEW = TASKS.pick_columns(
     *("run_id", "workflow_id", "workflow", "seq", "activity", "call", "options", "queue", "run_queue", "priority"),
@@ -66,14 +63,17 @@ class NewBackgroundTask:
     run_after: datetime | None
 
 
-def insert_task(new: NewBackgroundTask, *, storage: DjangoStorage) -> tuple[UUID, datetime]:
+def insert_task(new: NewBackgroundTask, *, storage: StorageSession) -> tuple[UUID, datetime]:
     """Enqueue a background task with one INSERT on the caller's connection; return its id and the time.
 
     If a transaction is open, the task commits or rolls back with it.
     """
     task_id, sql = uuid7(), storage.sql
     now, clock = sql.now_expression(storage.clock, live=True)
-    due = [*clock] if new.run_after is None else [new.run_after]
+    if new.run_after is None:
+        due = [*clock]
+    else:
+        due = [new.run_after]
     limit = int((new.options.get("retry") or {}).get("max_attempts") or 0)
     row = _NEW.encode_row(
         (
@@ -89,7 +89,9 @@ def insert_task(new: NewBackgroundTask, *, storage: DjangoStorage) -> tuple[UUID
 
 @lru_cache(maxsize=8)
 def _insert_statement(mark: Placeholder, now: str, *, deferred: bool) -> str:
-    due = {} if deferred else {"due_at": now}
+    due = {}
+    if not deferred:
+        due = {"due_at": now}
     return f"{_NEW.insert_parameters(mark, '', scheduled_at=now, **due)} returning scheduled_at"
 
 
@@ -156,4 +158,6 @@ def backend_queues() -> frozenset[str] | None:
 def priority_queues(worker_queues: Collection[str]) -> frozenset[str]:
     """Return those queues of a worker in which background tasks may have a priority."""
     backend_names = backend_queues()
-    return frozenset(worker_queues) if backend_names is None else backend_names & frozenset(worker_queues)
+    if backend_names is None:
+        return frozenset(worker_queues)
+    return backend_names & frozenset(worker_queues)

@@ -81,7 +81,9 @@ def worker_statement_timeout(alias: str) -> str | None:
 
     Returns None if this thread is not a worker's, or not for that alias.
     """
-    return policy.STATEMENT_TIMEOUT if getattr(_thread, "alias", None) == alias else None
+    if getattr(_thread, "alias", None) == alias:
+        return policy.STATEMENT_TIMEOUT
+    return None
 
 
 def _configure_session(alias: str) -> None:

@@ -24,7 +24,16 @@ from temporalex_django.core.messages.sender import Sender
 from temporalex_django.core.payloads import codec as payloads
 from temporalex_django.db.dialects.base import get_dialect
 from temporalex_django.db.search_attributes import insert_search_attributes
-from temporalex_django.db.sql_columns import CHAINS, MESSAGES, NEW_CHAIN, NEW_RUN, RUNS, new_run_row
+from temporalex_django.db.sql_columns import (
+    CHAINS,
+    MESSAGES,
+    NEW_CHAIN,
+    NEW_RUN,
+    RUNS,
+    new_run_row,
+    sender_columns,
+    sender_from_columns,
+)
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine.contracts.dialect import Placeholder
 from temporalex_django.engine.contracts.records import Outcome
@@ -97,7 +106,9 @@ def insert_start(start: NewStart, *, storage: DjangoStorage) -> StartedRun:
     ids. Raises ``InvalidId`` for the id of a run.
     """
     started = StartedRun(uuid7(), uuid7())
-    run_id = None if start.generated else parse_run_id(start.workflow_id)
+    run_id = None
+    if not start.generated:
+        run_id = parse_run_id(start.workflow_id)
     if run_id is not None and storage.sql.select(
         "select 1 from temporalex_instance where id = %s", [run_id], ("int4",)
     ):
@@ -137,7 +148,10 @@ def _notification_with_next(queue: str, storage: DjangoStorage) -> Iterator[None
 
 def _insert_with_attributes(start: NewStart, started: StartedRun, storage: DjangoStorage) -> bool:
     """Insert chain, run and search attributes; return False if an open run has the id."""
-    insert = _insert_chain_and_run if storage.sql.chained_writes else _insert_separately
+    if storage.sql.chained_writes:
+        insert = _insert_chain_and_run
+    else:
+        insert = _insert_separately
     wide = ("", []) if start.generated else _wider_scope_test(start)
     if not start.search_attributes:
         return insert(start, started, storage, wide)
@@ -155,7 +169,10 @@ def _wider_scope_test(start: RunStart) -> tuple[str, list[Any]]:
     names.
     """
     own, parameters = "", list[Any]()
-    names = [] if start.scope == "global" else all_names(start.workflow)
+    if start.scope == "global":
+        names = []
+    else:
+        names = all_names(start.workflow)
     if start.scope == "none" or (start.scope == "version" and len(names) == 1):
         return "", []
     if names:
@@ -195,7 +212,10 @@ def _run_row(start: NewStart, started: StartedRun, alias: str, **when: datetime 
     if start.subject is not None:
         kind = ContentType.objects.db_manager(alias).get_for_model(start.subject)
         subject = {"subject_type_id": kind.pk, "subject_id": str(start.subject.pk)}
-    seed = start.seed if start.seed is not None else token()
+    if start.seed is not None:
+        seed = start.seed
+    else:
+        seed = token()
     extra = {"seed": seed, **subject, **when}
     row = zip(NEW_RUN.column_names, new_run_row(start, *started, extra), strict=True)
     return {name: value for name, value in row if value is not None}
@@ -226,11 +246,15 @@ def _insert_chain_and_run(
         expires=start.execution_timeout is not None,
     )
     parameters: list[Any] = [*started, start.queue, *clock]
-    parameters += [*clock, start.first_timeout] if shape.ends else []
-    parameters += [key] if shape.keyed else []
-    parameters += [f"{max(1, int(get_settings().START_LOCK_WAIT * 1000))}ms"] if shape.bounded else []
+    if shape.ends:
+        parameters += [*clock, start.first_timeout]
+    if shape.keyed:
+        parameters += [key]
+    if shape.bounded:
+        parameters += [f"{max(1, int(get_settings().START_LOCK_WAIT * 1000))}ms"]
     parameters += [*test_parameters, *run.values(), *clock]
-    parameters += [*clock, start.execution_timeout] if shape.expires else []
+    if shape.expires:
+        parameters += [*clock, start.execution_timeout]
     if not inside:
         return sql.execute(_start_statement(sql.placeholder, shape), parameters) == 1
     # The savepoint keeps the caller's transaction usable after a lock timeout.
@@ -316,9 +340,7 @@ def insert_message(
     """
     now, clock = storage.sql.now_expression(storage.clock, live=True)
     sql = _message_insert(storage.sql.placeholder, now)
-    sender_fields = (None, None) if sender is None else (sender.key, sender.name)
-    sent = (kind, name, codec().encode(body), request_id, *sender_fields)
-    parameters = [*sent, *clock, chain]
+    parameters = [kind, name, codec().encode(body), request_id, *sender_columns(sender), *clock, chain]
     if request_id is None:
         rows = storage.sql.select(f"{sql} returning {_INSERTED.names}", parameters, _INSERTED.types)
         if not rows:
@@ -361,14 +383,18 @@ def _delete_replaced(chain: UUID, request_id: str, sent: MessageFingerprint, *, 
     """
     if sent.kind != "signal":
         return None
-    sender_key = None if sent.sender is None else sent.sender.key
+    sender_key = None
+    if sent.sender is not None:
+        sender_key = sent.sender.key
     rows = storage.sql.select(
         "delete from temporalex_message where chain_id = %s and request_id = %s and kind = 'signal' and name = %s"
         f" and outcome_status = 'failed' and {'sender_key is null' if sender_key is None else 'sender_key = %s'} returning body",
         [chain, request_id, sent.name, *([] if sender_key is None else [sender_key])],
         ("bytea",),
     )
-    return payloads.digest(codec().decode(rows[0][0])) if rows else None
+    if rows:
+        return payloads.digest(codec().decode(rows[0][0]))
+    return None
 
 
 @lru_cache(maxsize=8)
@@ -385,9 +411,7 @@ def find_message(chain: UUID, request_id: str, *, storage: DjangoStorage) -> tup
     if not rows:
         return None
     number, kind, name, body, key, sender_name = rows[0]
-    return number, MessageFingerprint(
-        kind, name, codec().decode(body), None if key is None else Sender(key, sender_name)
-    )
+    return number, MessageFingerprint(kind, name, codec().decode(body), sender_from_columns(key, sender_name))
 
 
 def message_outcome(message: int, *, storage: DjangoStorage) -> Outcome | None:

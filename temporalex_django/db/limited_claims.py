@@ -72,7 +72,9 @@ class LimitedClaims:
             partitions = [
                 partition for name in names if (partition := self._usable_partition(queue, name, limits, off, claim))
             ]
-            groups = [self._common_candidates(queue, off, capacity.total, claim)] if unpartitioned else []
+            groups = []
+            if unpartitioned:
+                groups = [self._common_candidates(queue, off, capacity.total, claim)]
             activity_limits = {
                 partition.activity: activity.limits_by_name[partition.activity]
                 for partition in partitions
@@ -92,7 +94,9 @@ class LimitedClaims:
 
     @property
     def _free_condition(self) -> str:
-        return f"{_FREE} and crashes > 0" if self._suspects else _FREE
+        if self._suspects:
+            return f"{_FREE} and crashes > 0"
+        return _FREE
 
     def _has_due(self, queue: str, *, unpartitioned: bool) -> bool:
         now, moment = self._sql.now_expression(None)
@@ -155,13 +159,11 @@ class LimitedClaims:
         )
         ids = [row[0] for row in self._sql.select(free_tasks, [queue, *parameters, policy.MOVE_PAGE], ("int8",))]
         membership, parameter = self._sql.in_array(ids, "int8")
-        return (
-            self._sql.execute(
+        if ids:
+            return self._sql.execute(
                 f"update temporalex_activity_task set line = %s where id {membership}", [partition, parameter]
             )
-            if ids
-            else 0
-        )
+        return 0
 
     def repartition(self, queue: str, names: Collection[str]) -> int:
         """Move waiting activities with these names to partitions of their own; return the number that moved."""
@@ -215,7 +217,9 @@ class LimitedClaims:
         partition, and ``starts`` the recent starts by the name of the limit.
         """
         rates = {name: limit.rate for name, limit in self._rate_limits(queue, limits, activity_limits)}
-        now = self._session.now().timestamp() if rates else 0.0
+        now = 0.0
+        if rates:
+            now = self._session.now().timestamp()
         # Read after the locks: a claim that had them before has committed, so its activities are counted here.
         live = self._sql.select(
             "select queue, activity, line, count(*) from temporalex_activity_task where owner is not null group by 1, 2, 3",
@@ -284,7 +288,9 @@ def lock_recent_starts(sql: Dialect, names: Sequence[str]) -> dict[str, StartSli
     starts: dict[str, StartSlices] = {}
     while len(starts) < len(names):
         membership, parameter = sql.in_array(names, "text")
-        lock = "" if sql.writer_lock else " for no key update"
+        lock = ""
+        if not sql.writer_lock:
+            lock = " for no key update"
         rows = sql.select(_STARTS.select(f"where name {membership} order by name{lock}"), [parameter], _STARTS.types)
         starts = {name: json.loads(text) for name, text in rows}
         # Another claim may insert the same row at the same time. The loop then locks whichever row exists.

@@ -69,7 +69,9 @@ def retention_policies() -> dict[str, dict[int | None, RetentionPolicy]]:
 
 
 def _to_seconds(duration: timedelta | float | None) -> float | None:
-    return None if duration is None else to_seconds(duration)
+    if duration is None:
+        return None
+    return to_seconds(duration)
 
 
 _ROW = RUNS.pick_columns("id", "chain_id", "version", "closed_at")
@@ -227,4 +229,6 @@ def _delete_run(run: UUID, last_of: UUID | None, *, storage: DjangoStorage) -> N
 
 def _start_timestamp(run: UUID) -> float:
     """Return the start of a run in seconds since 1970, from its id; 0.0 if the id contains no time."""
-    return (run.int >> 80) / 1000 if run.version == _UUID7 else 0.0
+    if run.version == _UUID7:
+        return (run.int >> 80) / 1000
+    return 0.0

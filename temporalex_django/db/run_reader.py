@@ -75,7 +75,9 @@ class RunReader:
 
     def block_reason(self, run_id: UUID) -> BlockMark | None:
         ((mark,),) = self._sql.select(_BLOCKED.select("where id = %s"), [run_id], _BLOCKED.types)
-        block_mark: BlockMark | None = None if mark is None else json.loads(mark)
+        block_mark: BlockMark | None = None
+        if mark is not None:
+            block_mark = json.loads(mark)
         return block_mark
 
     def histories(self, after: Mapping[UUID, int]) -> dict[UUID, list[HistoryEvent]]:

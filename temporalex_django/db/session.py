@@ -144,9 +144,9 @@ class StorageSession:
         An error in it fails that transaction. If none is open, it opens one.
         """
         connection = connections[self.alias]
-        return (
-            nullcontext() if connection.in_atomic_block and self._own_connection is connection else self.transaction()
-        )
+        if connection.in_atomic_block and self._own_connection is connection:
+            return nullcontext()
+        return self.transaction()
 
     @contextmanager
     def savepoint(self) -> Iterator[None]:

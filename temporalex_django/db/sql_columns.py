@@ -22,6 +22,7 @@ from django.db import models
 from temporalex_django.authoring.run_columns import RUN_COLUMNS, Origin
 from temporalex_django.conf import codec
 from temporalex_django.core.failures import AttemptFailure
+from temporalex_django.core.messages.sender import Sender
 from temporalex_django.engine.contracts.dialect import Columns, Placeholder
 from temporalex_django.engine.run_start import RunStart
 from temporalex_django.models import (
@@ -63,7 +64,9 @@ def _sql_type(field: Any) -> str:
 
 def json_text(value: Any) -> str | None:
     """Return the text of a value for a JSON column, or None."""
-    return None if value is None else _json(value).decode()
+    if value is None:
+        return None
+    return _json(value).decode()
 
 
 class SqlTable:
@@ -132,7 +135,9 @@ class ColumnSet:
 
     def with_alias(self, alias: str) -> str:
         """Return the columns for a ``select`` from the table under this alias. JSON is cast to text."""
-        before = f"{alias}." if alias else ""
+        before = ""
+        if alias:
+            before = f"{alias}."
         listed = ((f"{before}{name}", self.table.kinds[name]) for name in self.column_names)
         return ", ".join(f"cast({name} as text)" if kind == "jsonb" else name for name, kind in listed)
 
@@ -177,7 +182,10 @@ class ColumnSet:
         encode = codec().encode
         encoded_rows: list[Sequence[Any]] = []
         for values in rows:
-            row = values if type(values) is list else list(values)
+            if type(values) is list:
+                row = values
+            else:
+                row = list(values)
             for i, absent in self._payloads:
                 value = row[i]
                 if type(value) is not bytes and not (absent and value is None):
@@ -232,6 +240,20 @@ FENCED = f"id {{key}} and (({_FENCED_BY}) in (select {_FENCED_BY} from v)) is tr
 FAILURE = ("failure", "failed_at", "failed_attempt", "cause")
 #: The value of ``cause``. The activity comes from the row, the rest from ``v``.
 CAUSE = f"{TASKS.name}.activity || ': ' || v.cause"
+
+
+def sender_columns(sender: Sender | None) -> tuple[str | None, str | None]:
+    """Return the values of ``sender_key`` and ``sender_name``; both are NULL if code sent the message."""
+    if sender is None:
+        return None, None
+    return sender.key, sender.name
+
+
+def sender_from_columns(key: str | None, name: str | None) -> Sender | None:
+    """Return the sender that ``sender_columns`` stored."""
+    if key is None:
+        return None
+    return Sender(key, name or "")
 
 
 def failure_row(failure: AttemptFailure | None) -> tuple[Any, ...]:

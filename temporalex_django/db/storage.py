@@ -16,10 +16,8 @@ from django.db import connections
 
 from temporalex_django.conf import get_settings
 from temporalex_django.db.activity_tasks import ActivityTasks
-from temporalex_django.db.claims.activities import TaskClaims
-from temporalex_django.db.claims.due_times import DueTimes
-from temporalex_django.db.claims.queue_order import QueueOrder
-from temporalex_django.db.claims.runs import Deferrals, RunClaims
+from temporalex_django.db.claims.activities import DueTimes, TaskClaims
+from temporalex_django.db.claims.runs import Deferrals, QueueOrder, RunClaims
 from temporalex_django.db.limited_claims import LimitedClaims
 from temporalex_django.db.messages.inbox import Inboxes
 from temporalex_django.db.run_reader import RunReader

@@ -408,10 +408,14 @@ def _chain_state(w: RunWrite) -> RunState:
         }
         return replace(run, run_id=w.next_run.run_id, due_at=run.due_at or run.activated_at, closed=False, **new)
     # A run is forgiven once something was delivered to it and its process lives (decision 22).
-    crashes = 0 if w.delivered else run.crashes
+    crashes = 0
+    if not w.delivered:
+        crashes = run.crashes
     if run.closed and (run.due_at or run.deadline):
         return replace(run, due_at=None, deadline=None, crashes=crashes)
-    return run if crashes == run.crashes else replace(run, crashes=crashes)
+    if crashes == run.crashes:
+        return run
+    return replace(run, crashes=crashes)
 
 
 def _awaited_kinds(w: RunWrite) -> int | None:
@@ -432,11 +436,15 @@ def task_row(task: NewTask, run_queue: str, partition: str | None) -> tuple[Any,
     options = task.options
     to_start = options.get("schedule_to_start")
     total = options.get("schedule_to_close")
-    close_at = None if total is None else task.scheduled_at + timedelta(seconds=total)
+    close_at = None
+    if total is not None:
+        close_at = task.scheduled_at + timedelta(seconds=total)
     expires = None
     # Atomic activities run inside a turn of their own run, so only that turn can time them out.
     if not task.atomic:
-        start_by = None if to_start is None else task.scheduled_at + timedelta(seconds=to_start)
+        start_by = None
+        if to_start is not None:
+            start_by = task.scheduled_at + timedelta(seconds=to_start)
         expires = earliest_moment(close_at, start_by)
     return (
         *(task.chain_id, task.run_id, task.workflow_id, task.workflow, task.seq, task.activity),

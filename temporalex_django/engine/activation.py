@@ -52,7 +52,7 @@ class ActivationStep:
         self.messages: Sequence[InboxMessage] = messages
         if len(messages) > 1:
             self.messages = sorted(messages, key=_waiting_first_key)
-        self.now = max(now, run.activated_at) if run.activated_at is not None else now
+        self.now = run.next_moment(now)
         self.write = RunWrite(run=run)
         # Results without a row of the inbox; they are delivered after those of the inbox (see decision 45).
         self.finished_activities: Sequence[FinishedActivity] = ()
@@ -126,7 +126,9 @@ class ActivationStep:
         """
         run = self.run
         run.failed_tries += 1
-        retry_at = next_retry_at(run.failed_tries, self.now) if retry else None
+        retry_at = None
+        if retry:
+            retry_at = next_retry_at(run.failed_tries, self.now)
         run.due_at = min((moment for moment in (retry_at, run.deadline) if moment is not None), default=None)
         mark = block_mark_of(error, tries=run.failed_tries, now=self.now, waits_for=waits_for)
         self.write.instance["blocked"] = mark if since is None else {**mark, "since": since}
@@ -190,7 +192,9 @@ class ActivationStep:
         """Set when an open run is due again, and write what its row shows."""
         run = self.run
         self.has_more_messages |= completion.unapplied > 0 or completion.dispatched is not None
-        next_turn = self.now if self.has_more_messages else None
+        next_turn = None
+        if self.has_more_messages:
+            next_turn = self.now
         moments = (entry.executor.next_timer(), run.atomic_due, run.deadline, next_turn)
         run.due_at = min((moment for moment in moments if moment is not None), default=None)
         write_open_row(self.write, entry, now=self.now)
@@ -214,7 +218,8 @@ class ActivationStep:
                 start["carried"] = len(signals)
                 start["failed"] = record.carried_messages.get("failed", [])
                 message_jobs = [Job("SignalReceived", dict(signal)) for signal in signals]
-                cancel_jobs += [] if cancel is None else [Job("CancelRequested", cancel)]
+                if cancel is not None:
+                    cancel_jobs += [Job("CancelRequested", cancel)]
         for message in self.messages:
             if message.kind in _RESULT_KINDS:
                 self.write.consumed.append(message.id)
@@ -353,7 +358,10 @@ class ActivationStep:
         """Return the answers to updates whose validator failed by a fault in the code; ``token`` is the head token."""
         outcomes: dict[str, Outcome] = {}
         for number, fault in enumerate(completion.faults):
-            reference = f"{token:x}-{number}" if number else f"{token:x}"
+            if number:
+                reference = f"{token:x}-{number}"
+            else:
+                reference = f"{token:x}"
             outcomes[fault.update_id] = fault_outcome(fault, reference=reference)
             self.validator_faults.append((reference, fault))
         return outcomes
@@ -376,7 +384,10 @@ class ActivationStep:
     def _reject_undelivered(self, message: InboxMessage, record: RunRecord | None) -> None:
         if message.kind in _MESSAGE_KINDS:
             error = WorkflowClosed(f"the run was closed before the {message.kind} {message.name!r} was delivered")
-            status = "undelivered" if message.kind == "signal" else "rejected"
+            if message.kind == "signal":
+                status = "undelivered"
+            else:
+                status = "rejected"
             self.write.settled[message.id] = Outcome(status=status, value=error_data(error))
             if message.redelivered and record is not None:
                 self._audit_refusal(message, record)
@@ -421,7 +432,9 @@ class ActivationStep:
         self, tasks: HumanTasks, completion: Completion, entry: CachedRun, *, activated: bool
     ) -> None:
         """Write the human tasks that changed, or all open ones where the content of their rows is not known."""
-        changes = {key: (change.changes, change.task) for key, change in tasks.changes.items()} if activated else {}
+        changes = {}
+        if activated:
+            changes = {key: (change.changes, change.task) for key, change in tasks.changes.items()}
         for key, task in tasks.open_tasks.items():
             if completion.closed is not None and completion.changed:
                 changes[key] = ("closed",), task.as_closed("run_closed", self.now)
@@ -468,7 +481,9 @@ class ActivationStep:
         request = kinds.EXTERNAL_CANCEL_SENT.read(command)
         child = request.get("child")
         payload = {"reason": f"requested by {record.workflow_id}"}
-        target = None if child is None else (run.run_id, child)
+        target = None
+        if child is not None:
+            target = (run.run_id, child)
         return NewMessage(kind="cancel", name="", payload=payload, workflow_id=request["id"], child=target, ask=ask)
 
     def _write_closing(self, completion: Completion, entry: CachedRun) -> None:

@@ -98,8 +98,13 @@ def completed_result(
         result = encode_lossless(
             value, label=label, limit=limit, read=activity.read_result, annotate=activity.annotate_result
         )
-    attempt_count = task.attempt if attempts is None else attempts
-    extra_attributes = {"attempts": attempt_count} if attempt_count > 1 else {}
+    if attempts is None:
+        attempt_count = task.attempt
+    else:
+        attempt_count = attempts
+    extra_attributes = {}
+    if attempt_count > 1:
+        extra_attributes = {"attempts": attempt_count}
     return final_result(task, "ActivityCompleted", {"seq": task.seq, "result": result, **extra_attributes})
 
 
@@ -109,7 +114,9 @@ def failed_result(task: TaskState, error: BaseException, now: datetime, *, final
     A step that returns ``Err`` counts as one that raised. ``final`` excludes another attempt.
     """
     final = final or (isinstance(error, ApplicationError) and error.non_retryable)
-    retry_at = None if final else _retry_at(task, now, failure_types(error))
+    retry_at = None
+    if not final:
+        retry_at = _retry_at(task, now, failure_types(error))
     if retry_at is not None:
         failure = attempt_failure(error, at=now, attempt=task.attempt)
         return TaskResult(task=task, retry_at=retry_at, failure=failure)
@@ -151,7 +158,9 @@ def first_timeout(
 def check_timeout(task: TaskState, now: datetime) -> TaskResult | None:
     """Return the result for the timeout of the activity that has passed at ``now``, or None if none has passed."""
     timeout = next_timeout(task, started_at=task.started_at, heartbeat_at=task.beat_at)
-    return None if timeout is None or timeout[0] > now else timeout_result(task, timeout[1], now)
+    if timeout is None or timeout[0] > now:
+        return None
+    return timeout_result(task, timeout[1], now)
 
 
 def timeout_result(task: TaskState, timeout: str, now: datetime) -> TaskResult:
@@ -185,7 +194,9 @@ def _retry_at(task: TaskState, now: datetime, error_types: Sequence[str]) -> dat
         return None
     retry_at = now + timedelta(seconds=delay)
     close = task.options.get("schedule_to_close")
-    return retry_at if close is None or retry_at < task.scheduled_at + timedelta(seconds=close) else None
+    if close is None or retry_at < task.scheduled_at + timedelta(seconds=close):
+        return retry_at
+    return None
 
 
 #: Errors about what another worker may have. They are not the fault of the run or the activity (see decision 28).

@@ -159,7 +159,9 @@ class AtomicPhase:
         self._storage.write([write])
         report.writes.append(write)
         report.run_count += 1
-        return self._advancer.cache.take(write.run.run_id) if continues else None
+        if continues:
+            return self._advancer.cache.take(write.run.run_id)
+        return None
 
     def _load_tasks(self, chain_id: UUID) -> tuple[list[TaskState], dict[int, datetime]]:
         """Return the due activities of a run, and when those that failed before are tried again, by command number."""

@@ -145,7 +145,9 @@ def task_end(result: TaskResult, now: datetime) -> TaskEnd:
 
 def task_status(kind: str) -> Status:
     """Return the status that ``django.tasks`` uses for a kind of result, such as ``ActivityCompleted``."""
-    return "SUCCESSFUL" if kind == "ActivityCompleted" else "FAILED"
+    if kind == "ActivityCompleted":
+        return "SUCCESSFUL"
+    return "FAILED"
 
 
 def function_path(activity: str) -> str:

@@ -40,7 +40,10 @@ def block_mark(code: str, error: str, *, tries: int, now: datetime, waits_for: s
 
 def block_mark_of(error: BaseException, *, tries: int, now: datetime, waits_for: str | None = None) -> BlockMark:
     """Return the mark of a run that is blocked because its activation raised ``error``; see ``block_mark``."""
-    code = error.code if isinstance(error, TemporalexError) else type(error).__name__
+    if isinstance(error, TemporalexError):
+        code = error.code
+    else:
+        code = type(error).__name__
     text = f"{exception_name(type(error))}: {exception_message(error)}"
     block = block_mark(code, text, tries=tries, now=now, waits_for=waits_for)
     if isinstance(error, NondeterminismError) and error.recorded is not None and error.produced is not None:
@@ -55,17 +58,25 @@ def block_mark_of(error: BaseException, *, tries: int, now: datetime, waits_for:
 def block_cause(mark: BlockMark) -> str:
     """Return the cause by which blocked runs are grouped: the type of the error, and the place that raised it."""
     kind = mark["error"].partition(":")[0]
-    return f"{kind} at {mark['place']}" if "place" in mark else kind
+    if "place" in mark:
+        return f"{kind} at {mark['place']}"
+    return kind
 
 
 def _code_location(error: BaseException) -> str | None:
     """Return the last line of user code that the error passed through, with the folder of the file."""
-    place = error.place if isinstance(error, NondeterminismError) else None
+    place = None
+    if isinstance(error, NondeterminismError):
+        place = error.place
     # The traceback of this error shows the comparison with the history; ``place`` names the line that caused it.
-    traceback = None if isinstance(error, NondeterminismError) else error.__traceback__
+    traceback = None
+    if not isinstance(error, NondeterminismError):
+        traceback = error.__traceback__
     while traceback is not None:
         code = traceback.tb_frame.f_code
         if is_user_code(code):
             place = f"{code.co_filename}:{traceback.tb_lineno}"
         traceback = traceback.tb_next
-    return None if place is None else "/".join(place.split("/")[-2:])
+    if place is None:
+        return None
+    return "/".join(place.split("/")[-2:])

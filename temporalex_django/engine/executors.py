@@ -211,7 +211,9 @@ class Executors:
     ) -> None:
         records.update(self.storage.run_records([run.run_id for run in runs if run.run_id not in records]))
         histories = self.storage.histories({run.run_id: 0 for run in runs if run.head_token is not None})
-        until = time.monotonic() + policy.REBUILD_IN_TURN_SECONDS if self._budgeted else None
+        until = None
+        if self._budgeted:
+            until = time.monotonic() + policy.REBUILD_IN_TURN_SECONDS
         for number, run in enumerate(runs):
             if number and until is not None and time.monotonic() > until:
                 return  # the others stay due
@@ -290,7 +292,9 @@ class Executors:
             attempt=record.attempt,
             parent=record.parent,
         )
-        on_wait = watchdog.note_unit_blocked if self._deadlock_timeout is not None else None
+        on_wait = None
+        if self._deadlock_timeout is not None:
+            on_wait = watchdog.note_unit_blocked
         executor = Executor(
             cls.definition,
             info,
@@ -345,7 +349,9 @@ class Executors:
             del self._warned_runs[next(iter(self._warned_runs))]
         self._warned_runs[run.run_id] = None
         ids = {"workflow": entry.record.workflow, "workflow_id": entry.record.workflow_id, "run_id": str(run.run_id)}
-        suffix = f" (and {len(differences) - 1} more)" if len(differences) > 1 else ""
+        suffix = ""
+        if len(differences) > 1:
+            suffix = f" (and {len(differences) - 1} more)"
         logger.warning(
             "%s %s: the code produces a different input from the one in the history at %s%s. Does it depend on the "
             "order of a set, hash() or id()? An intended change is allowed. "

@@ -39,11 +39,9 @@ class NewMessage:
         asked.
         """
         checks_signal = self.kind == "signal" and self.ask is not None and delivery.chain_id is not None
-        code = (
-            find_version(delivery.workflow, delivery.version)
-            if checks_signal and delivery.workflow is not None
-            else None
-        )
+        code = None
+        if checks_signal and delivery.workflow is not None:
+            code = find_version(delivery.workflow, delivery.version)
         if code is not None:
             try:
                 require_signal(code, self.name)

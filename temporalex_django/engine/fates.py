@@ -35,7 +35,9 @@ def decide(run: RunState, *, closing: bool, parked: bool, atomic: bool) -> TurnD
         return TurnDecision.END
     if parked:
         return TurnDecision.PARK
-    return TurnDecision.ATOMIC if atomic else TurnDecision.ACTIVATE
+    if atomic:
+        return TurnDecision.ATOMIC
+    return TurnDecision.ACTIVATE
 
 
 def is_parked(run: RunState, now: datetime, *, force: bool) -> bool:

@@ -138,5 +138,8 @@ def unpause_run(run: RunState, *, blocked: BlockMark | None, now: datetime) -> R
     decision 22).
     """
     run.paused = False
-    run.due_at = run.deadline if blocked is not None and blocked["code"] == CRASH else now
+    if blocked is not None and blocked["code"] == CRASH:
+        run.due_at = run.deadline
+    else:
+        run.due_at = now
     return RunWrite(run=run, instance={"paused": None})

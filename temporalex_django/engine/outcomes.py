@@ -36,7 +36,9 @@ def fault_outcome(fault: Fault, *, reference: str) -> Outcome:
     It names ``reference``, under which the fault is logged, and the exception.
     """
     failure = describe(fault.error)
-    cause_text = f" ({failure['type']}: {failure['message']})" if is_about_code(fault.error) else ""
+    cause_text = ""
+    if is_about_code(fault.error):
+        cause_text = f" ({failure['type']}: {failure['message']})"
     message = (
         f"the validator of the update {fault.name!r} failed{cause_text}; "
         f"see the log entry with the reference {reference}"
@@ -65,7 +67,10 @@ def run_result(
             return deep_copy(attributes.get("result"))
         case "failed":
             reason, kind = attributes.get("reason"), attributes.get("type")
-            cause_text = f"{kind}: {attributes.get('message')}" if kind else f"{reason!r}"
+            if kind:
+                cause_text = f"{kind}: {attributes.get('message')}"
+            else:
+                cause_text = f"{reason!r}"
             raise errors.WorkflowFailed(
                 f"{name} failed: {step_prefix(attributes)}{cause_text}",
                 reason=reason,
@@ -82,7 +87,9 @@ def run_result(
             )
         case "cancelled":
             raise errors.WorkflowCancelled(f"{name} was cancelled")
-    cause_text = f"; it is blocked: {blocked}" if blocked else ""
+    cause_text = ""
+    if blocked:
+        cause_text = f"; it is blocked: {blocked}"
     raise errors.ResultTimeout(f"{name} has no result yet: it is {status}{cause_text}")
 
 
@@ -94,7 +101,10 @@ def update_result(outcome: Outcome | None, *, update_id: str, label: str) -> Any
     """
     if outcome is None or outcome.status == "accepted":
         accepted = outcome is not None
-        state = "was accepted but has not finished yet" if accepted else "has not been processed yet"
+        if accepted:
+            state = "was accepted but has not finished yet"
+        else:
+            state = "has not been processed yet"
         raise errors.UpdateTimeout(
             f"{label} {state}; ask again with the same id", update_id=update_id, accepted=accepted
         )

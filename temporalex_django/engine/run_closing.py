@@ -52,7 +52,10 @@ def parent_messages(record: RunRecord, status: str, closing: dict[str, Any]) -> 
 
 def terminate(run: RunState, *, reason: str, now: datetime, record: RunRecord) -> RunWrite:
     """Return the write that closes a locked run as terminated, without running any of its code."""
-    message = f"the run was terminated: {reason}" if reason else "the run was terminated"
+    if reason:
+        message = f"the run was terminated: {reason}"
+    else:
+        message = "the run was terminated"
     return _close_externally(run, "WorkflowTerminated", {"reason": reason}, message, now=now, record=record)
 
 
@@ -72,7 +75,7 @@ def close_for_move(run: RunState, *, run_id: UUID, seed: int, now: datetime, rec
 
     None of its code runs. ``run_id`` and ``seed`` are those of the next run. Unread messages stay with the chain.
     """
-    stamp = max(now, run.activated_at) if run.activated_at is not None else now
+    stamp = run.next_moment(now)
     run.activated_at = run.due_at = stamp
     run.atomic_due = None
     run.failed_tries = 0
@@ -91,7 +94,7 @@ def close_for_reset(run: RunState, *, new: NewRun, now: datetime, record: RunRec
 
     The parent gets no message, since the chain continues. The messages in its inbox go to the new run.
     """
-    stamp = max(now, run.activated_at) if run.activated_at is not None else now
+    stamp = run.next_moment(now)
     was_open, run.closed = not run.closed, False
     run.paused = False
     run.activated_at = run.due_at = stamp
@@ -112,7 +115,10 @@ def close_for_reset(run: RunState, *, new: NewRun, now: datetime, record: RunRec
 def time_out(run: RunState, *, now: datetime, record: RunRecord) -> RunWrite:
     """Return the write that closes a locked run as timed out, without running any of its code."""
     is_whole_chain = record.expires_at is not None and run.deadline is not None and record.expires_at <= run.deadline
-    timeout_name = "execution_timeout" if is_whole_chain else "run_timeout"
+    if is_whole_chain:
+        timeout_name = "execution_timeout"
+    else:
+        timeout_name = "run_timeout"
     message = f"the run exceeded its {timeout_name}"
     return _close_externally(run, "WorkflowTimedOut", {"timeout": timeout_name}, message, now=now, record=record)
 
@@ -135,9 +141,10 @@ def _closing_events(
     run: RunState, kind: str, attributes: dict[str, Any], at: datetime, record: RunRecord
 ) -> list[NewEvent]:
     """Return the closing event of a run, preceded by ``WorkflowStarted`` if the run never had a turn."""
-    entries = (
-        [(kind, attributes)] if run.length else [("WorkflowStarted", started_attributes(record)), (kind, attributes)]
-    )
+    if run.length:
+        entries = [(kind, attributes)]
+    else:
+        entries = [("WorkflowStarted", started_attributes(record)), (kind, attributes)]
     events = []
     for name, event_attributes in entries:
         run.length += 1
@@ -151,8 +158,7 @@ def _closing_events(
 def _close_externally(
     run: RunState, kind: str, attributes: dict[str, Any], message: str, *, now: datetime, record: RunRecord
 ) -> RunWrite:
-    # Time never goes back in a history, even where the clock of the storage does.
-    stamp = max(now, run.activated_at) if run.activated_at is not None else now
+    stamp = run.next_moment(now)
     run.activated_at = stamp
     run.closed = True
     run.paused = False

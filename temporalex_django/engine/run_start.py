@@ -70,4 +70,6 @@ class RunStart:
 
 
 def _add_seconds(moment: datetime, seconds: float | None) -> datetime | None:
-    return None if seconds is None else moment + timedelta(seconds=seconds)
+    if seconds is None:
+        return None
+    return moment + timedelta(seconds=seconds)

@@ -67,7 +67,10 @@ class _TurnClock:
         The first of the runs with long inboxes may start late, whatever the others took. It comes after them, so
         otherwise it might never start.
         """
-        budget = policy.TURN_SECONDS_WITH_RESULTS if has_results else policy.TURN_SECONDS
+        if has_results:
+            budget = policy.TURN_SECONDS_WITH_RESULTS
+        else:
+            budget = policy.TURN_SECONDS
         if index == self._short_count:
             budget = policy.LATE_SECONDS
         return not index or not self._limited or now - self._started_at <= budget
@@ -132,7 +135,9 @@ class WorkflowEngine(Executors):
         )
         self.tasks = tasks
         self._inline_atomic = inline_atomic
-        self._atomic_phase = AtomicPhase(self, perform) if perform is not None else None
+        self._atomic_phase = None
+        if perform is not None:
+            self._atomic_phase = AtomicPhase(self, perform)
         self._limits = limits
         self._deferred_at: dict[UUID, float] = {}  # runs that need what this process lacks, and when that was seen
         #: Chains whose inbox was too long for one turn, with the number of messages that the turn took; the latest ones
@@ -190,7 +195,8 @@ class WorkflowEngine(Executors):
         Executors are cached before the commit, under their head token. When the caller rolls back, the row of the run
         has another token, and the executor is never used (see decision 5).
         """
-        report = TurnReport() if report is None else report
+        if report is None:
+            report = TurnReport()
         claim = ClaimedRuns(locked_runs, now=now)
         if not locked_runs:
             claim_runs = claim_runs or partial(
@@ -339,7 +345,9 @@ class WorkflowEngine(Executors):
         if decision is TurnDecision.END:
             return step.close(report.records[step.run.run_id])
         if decision is TurnDecision.PARK:
-            mark = self.storage.block_reason(step.run.run_id) if step.has_waiting_sender else None
+            mark = None
+            if step.has_waiting_sender:
+                mark = self.storage.block_reason(step.run.run_id)
             return step.park(mark["error"] if mark else "")
         run_id = step.run.run_id
         entry, error = entries.get(run_id), errors.get(run_id)
@@ -409,7 +417,10 @@ class WorkflowEngine(Executors):
 
         Such an error comes from the queries of the judge.
         """
-        cause = error.__cause__ if isinstance(error, JudgingFailed) else error
+        if isinstance(error, JudgingFailed):
+            cause = error.__cause__
+        else:
+            cause = error
         if cause is not None and (self.storage.is_connection_lost(cause) or self.storage.is_transient(cause)):
             raise cause from cause.__cause__
 
@@ -439,7 +450,9 @@ class WorkflowEngine(Executors):
         If handlers are slow, a turn should not read many times more than it can process.
         """
         message_counts = [self._long_inboxes[run.chain_id] for run in runs if run.chain_id in self._long_inboxes]
-        return 2 * max(message_counts) if message_counts else None
+        if message_counts:
+            return 2 * max(message_counts)
+        return None
 
     def _split_long(self, steps: Collection[ActivationStep]) -> tuple[list[ActivationStep], list[ActivationStep]]:
         """Return the steps of runs with short inboxes, and of those with long ones.
@@ -506,7 +519,9 @@ class WorkflowEngine(Executors):
             waits_for = f"the key {error.key!r}"
         # A missing class comes with a worker that has it, and one that is off is switched on. Either sets the run due,
         # and trying by time would only slow the claim (see decision 28).
-        previous_mark = self.storage.block_reason(run.run_id) if run.failed_tries else None
+        previous_mark = None
+        if run.failed_tries:
+            previous_mark = self.storage.block_reason(run.run_id)
         retry = not is_switched_off and not isinstance(error, UnknownWorkflow)
         return step.block(
             error, retry=retry, waits_for=waits_for, since=previous_mark["since"] if previous_mark else None

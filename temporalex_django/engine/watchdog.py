@@ -77,7 +77,10 @@ class _WatchedCode:
         ``pause`` is the part of that time that was planned, ``computed`` the processor time that the process used, both
         in seconds.
         """
-        paused_seconds = now - last_check - pause - computed if last_check > self.armed else now - self.armed - computed
+        if last_check > self.armed:
+            paused_seconds = now - last_check - pause - computed
+        else:
+            paused_seconds = now - self.armed - computed
         if paused_seconds > policy.WATCHDOG_LATE_SECONDS:
             self.deadline += paused_seconds
             self.end += paused_seconds
@@ -177,7 +180,9 @@ class Watchdog:
         pause, last_check, spent, idle = 0.0, 0.0, 0.0, 0
         while True:
             rested = not self._busy.is_set()
-            heartbeat_seconds = None if self._heartbeat is None else policy.WATCHDOG_HEARTBEAT_SECONDS
+            heartbeat_seconds = None
+            if self._heartbeat is not None:
+                heartbeat_seconds = policy.WATCHDOG_HEARTBEAT_SECONDS
             # The time in which this thread slept is no pause of the process, so the measurement starts anew.
             if rested:
                 pause, last_check, spent = heartbeat_seconds or 0.0, time.monotonic(), time.process_time()
@@ -217,7 +222,10 @@ class Watchdog:
     def _interrupt(watched: _WatchedCode) -> None:
         watched.fired = True
         stack = sys._current_frames().get(watched.thread)  # noqa: SLF001 - the one way to a thread's stack
-        text = "".join(traceback.format_stack(stack)) if stack is not None else "(no stack)"
+        if stack is not None:
+            text = "".join(traceback.format_stack(stack))
+        else:
+            text = "(no stack)"
         _raise_in(watched.thread, ctypes.py_object(_Interrupted))
         logger.error("workflow code did not reach a wait and was interrupted here:\n%s", text)
 

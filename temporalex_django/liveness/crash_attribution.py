@@ -68,7 +68,9 @@ def _task_crashes(before: int, *, to_blame: bool, is_cleared: bool) -> int:
         return before + 1
     # Work in company is set to one death, not increased: otherwise an activity that runs often would collect the deaths
     # of its neighbours.
-    return min(before, 1) if is_cleared else 1
+    if is_cleared:
+        return min(before, 1)
+    return 1
 
 
 def _run_crashes(before: int, *, alone: bool, earlier: int) -> int:

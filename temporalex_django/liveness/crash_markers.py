@@ -165,7 +165,9 @@ class CrashMarker:
             self._lock = None
 
     def acquire_slot(self) -> int:
-        return self._free.pop() if self._free else _SIZE - _SLOT.size
+        if self._free:
+            return self._free.pop()
+        return _SIZE - _SLOT.size
 
     def release_slot(self, at: int) -> None:
         if at < _SIZE - _SLOT.size:
@@ -387,7 +389,9 @@ def abandoned_markers(domain: str) -> Iterator[list[str]]:
 def _read_content(path: str) -> bytes | None:
     with suppress(OSError), _open_file(path, os.O_RDONLY) as handle:
         data = os.read(handle, _SIZE + 1)
-        return data if len(data) == _SIZE and data[:4] == _MAGIC else None
+        if len(data) == _SIZE and data[:4] == _MAGIC:
+            return data
+        return None
     return None
 
 

@@ -143,7 +143,9 @@ def supervise(
             code = os.waitstatus_to_exitcode(status)
             if code:
                 _run_with_timeout(policy.GUARDIAN_REPORT_TIMEOUT, report_deaths)
-            return code if code >= 0 else 128 - code
+            if code >= 0:
+                return code
+            return 128 - code
         if signal_times and time.monotonic() - signal_times[0] > leaves_within:
             log.error("worker %d did not stop within %g s, killing it", child, leaves_within)
             _send_signal(child, signal.SIGKILL)

@@ -20,7 +20,9 @@ def identity_of(pid: int | None = None) -> str:
     """
     namespace = _process_namespace()
     started = _start_time(pid or os.getpid())
-    return f"{namespace}:{pid or os.getpid()}:{started}" if namespace and started else ""
+    if namespace and started:
+        return f"{namespace}:{pid or os.getpid()}:{started}"
+    return ""
 
 
 def has_ended(identity: str) -> bool:
@@ -46,7 +48,9 @@ def _boot_id() -> str:
 
 def _process_namespace() -> str:
     try:
-        return f"{_boot_id()}:{Path('/proc/self/ns/pid').stat().st_ino}" if _boot_id() else ""
+        if _boot_id():
+            return f"{_boot_id()}:{Path('/proc/self/ns/pid').stat().st_ino}"
+        return ""
     except OSError:
         return ""
 
@@ -72,4 +76,6 @@ def _start_time(pid: int) -> str:
     except OSError:
         return ""
     # The start time distinguishes a process from a later one that the system gave the same pid.
-    return "" if fields[0] in {"Z", "X"} else fields[19]
+    if fields[0] in {"Z", "X"}:
+        return ""
+    return fields[19]

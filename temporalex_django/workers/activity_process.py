@@ -94,7 +94,9 @@ def _run_call(call: dict[str, Any], calls: CallReader, send: Any) -> dict[str, A
     except BaseException as exc:  # noqa: BLE001 - also SystemExit: it ends the attempt
         bases = [cls.__name__ for cls in type(exc).__mro__ if issubclass(cls, BaseException)]
         failure, text = describe(exc), "".join(traceback.format_exception(exc))
-        on_purpose = {"non_retryable": exc.non_retryable} if isinstance(exc, ApplicationError) else {}
+        on_purpose = {}
+        if isinstance(exc, ApplicationError):
+            on_purpose = {"non_retryable": exc.non_retryable}
         return {"raised": failure, "bases": bases, "traceback": text, **on_purpose}
     finally:
         close_old_connections()

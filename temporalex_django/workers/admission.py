@@ -46,15 +46,17 @@ class Admission:
     def queues(self) -> Sequence[str]:
         """The queues whose runs the worker may take: those that are not off."""
         off = self.switches.queues
-        return [queue for queue in self._queues if queue not in off] if off else self._queues
+        if off:
+            return [queue for queue in self._queues if queue not in off]
+        return self._queues
 
     @property
     def unlimited_queues(self) -> Sequence[str]:
         """The queues whose activities the worker may claim without a check of limits."""
         limits = queue_limits()
-        return (
-            [queue for queue in self.queues if not limits.get(queue, NO_LIMITS).is_limited] if limits else self.queues
-        )
+        if limits:
+            return [queue for queue in self.queues if not limits.get(queue, NO_LIMITS).is_limited]
+        return self.queues
 
     @property
     def has_waiting(self) -> bool:
@@ -70,7 +72,9 @@ class Admission:
     def wait_seconds(self) -> float | None:
         """The seconds until a claim from a queue under limits is worth another try, or None if no queue has to wait."""
         waits = [self._next_look[queue] for queue in self._full_queues if queue in self._next_look]
-        return max(0.0, min(waits) - time.monotonic()) if waits else None
+        if waits:
+            return max(0.0, min(waits) - time.monotonic())
+        return None
 
     def is_refused(self, task: NewTask) -> bool:
         """Return True if a new activity has to wait until a claim has checked limits and switches."""

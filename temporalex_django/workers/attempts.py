@@ -169,7 +169,9 @@ def call_function(fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     """Call the function of an activity and return its value; an async one gets an event loop of its own."""
     value = fn(*args, **kwargs)
     # Not ``asyncio.run``: calls of the ORM inside have to be made by this thread, on its connection.
-    return async_to_sync(_await_result)(value) if _is_awaitable(value) else value
+    if _is_awaitable(value):
+        return async_to_sync(_await_result)(value)
+    return value
 
 
 def _is_awaitable(value: Any) -> bool:

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import os
 import time
-from typing import TYPE_CHECKING
 
 from temporalex_django.conf import get_settings
 from temporalex_django.engine.scheduling import policy
 from temporalex_django.liveness.health import Health, HealthFile, State, delete_stale_files
-
-if TYPE_CHECKING:
-    from temporalex_django.workers.loop import WorkerLoop
+from temporalex_django.workers.maintained_loop import MaintainedLoop
 
 #: Connections of a worker beside those of its threads for activities: its turns, maintenance, LISTEN, background work,
 #: and the thread in which its ``async`` activities use the database.
@@ -43,7 +40,7 @@ class HealthReport:
     ``lease_until`` is a time of the monotonic clock; the code that sends the heartbeats sets it.
     """
 
-    def __init__(self, loop: WorkerLoop) -> None:
+    def __init__(self, loop: MaintainedLoop) -> None:
         self.loop = loop
         self.lease_until = 0.0
         self._file = HealthFile(loop.storage.domain)

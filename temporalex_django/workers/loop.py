@@ -215,7 +215,9 @@ class WorkerLoop:
     ) -> None:
         is_over = is_over or stop.is_set
         fruitless = 0
-        deadline = None if timeout is None else time.monotonic() + timeout
+        deadline = None
+        if timeout is not None:
+            deadline = time.monotonic() + timeout
         while not is_over():
             if deadline is not None and time.monotonic() > deadline:
                 raise TimeoutError(f"after {timeout:g} s there is still work: {self.pool.busy} activities are running")
@@ -241,7 +243,10 @@ class WorkerLoop:
         return due == 0.0 or self.single_runs.has_waiting or self.admission.has_waiting
 
     def _wait_for_work(self, due: float | None) -> None:
-        seconds = policy.CONTENDED_SECONDS if due == 0.0 else self._seconds_until_poll(due)
+        if due == 0.0:
+            seconds = policy.CONTENDED_SECONDS
+        else:
+            seconds = self._seconds_until_poll(due)
         was_woken = self.wake.wait(seconds)
         self.poller.expects_work = was_woken and not self.storage.sql.writer_lock
 
@@ -302,7 +307,9 @@ class WorkerLoop:
         """Run turns until nothing is due, in this thread and on its connection; see ``run_until_idle``."""
         maintenance = Maintenance(self)
         maintenance.register()
-        deadline = None if timeout is None else time.monotonic() + timeout
+        deadline = None
+        if timeout is not None:
+            deadline = time.monotonic() + timeout
         fruitless = 0
         try:
             while True:

@@ -28,10 +28,10 @@ from temporalex_django.liveness.recovery import judge_abandoned_markers, recover
 from temporalex_django.workers.attempts import announce_result
 from temporalex_django.workers.background_thread import BackgroundThread
 from temporalex_django.workers.health_report import HealthReport
+from temporalex_django.workers.maintained_loop import MaintainedLoop
 
 if TYPE_CHECKING:
     from temporalex_django.workers.listener import Listener
-    from temporalex_django.workers.loop import WorkerLoop
 
 log = logging.getLogger("temporalex_django.workers")
 
@@ -42,7 +42,7 @@ class Maintenance:
     It has a storage and a connection of its own, so that a long turn does not keep the worker from sending heartbeats.
     """
 
-    def __init__(self, loop: WorkerLoop) -> None:
+    def __init__(self, loop: MaintainedLoop) -> None:
         self.loop = loop
         self.storage = DjangoStorage(loop.alias, worker=True)
         self.listener: Listener | None = None

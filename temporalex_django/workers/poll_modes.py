@@ -206,7 +206,9 @@ class Poller:
         parts = self._parts
         # First where the last turn left no capacity: activities without limits would use all of it, each time.
         limited_first = parts.admission.lacks_capacity and not parts.quarantine.has_suspects
-        limited_count = self._claim_limited() if limited_first else 0
+        limited_count = 0
+        if limited_first:
+            limited_count = self._claim_limited()
         result = self._choose_mode().exchange()
         if not limited_first:
             limited_count = self._claim_limited()
@@ -234,7 +236,10 @@ class Poller:
         parts = self._parts
         if not parts.admission.is_active or self._stores_only:
             return 0
-        capacity = parts.intake.cautious_capacity(self.caution) if self.caution else parts.intake.capacity()
+        if self.caution:
+            capacity = parts.intake.cautious_capacity(self.caution)
+        else:
+            capacity = parts.intake.capacity()
         return parts.intake.claim_limited(capacity, owner=parts.row.epoch)
 
     def next_due(self) -> float | None:

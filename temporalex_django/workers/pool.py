@@ -279,7 +279,9 @@ class Pool:
             while (attempt := self._next_attempt()) is not None:
                 if not self._start_attempt(attempt):
                     continue
-                call_in_process = processes.call_in_process if attempt.task.activity in activity.process_names else None
+                call_in_process = None
+                if attempt.task.activity in activity.process_names:
+                    call_in_process = processes.call_in_process
                 with self._mark_running(attempt.task.id):
                     result = attempt.run(call_in_process=call_in_process)
                 close_old_connections()

@@ -126,7 +126,9 @@ def call_in_process(attempt: Attempt) -> Any:
 
 
 def _exit_text(status: int) -> str:
-    return f"was killed by {signal.Signals(-status).name}" if status < 0 else f"exited with status {status}"
+    if status < 0:
+        return f"was killed by {signal.Signals(-status).name}"
+    return f"exited with status {status}"
 
 
 def _decode_result(message: dict[str, Any]) -> Any:

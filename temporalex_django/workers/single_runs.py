@@ -73,7 +73,9 @@ class SingleRuns:
 
         With ``waits`` it waits for rows that others have locked.
         """
-        lock_timeout = policy.BUSINESS_LOCK_SECONDS if waits else 0.0
+        lock_timeout = 0.0
+        if waits:
+            lock_timeout = policy.BUSINESS_LOCK_SECONDS
         try:
             report = self._engine.advance_atomic(chain, queues=self._queues, lock_timeout=lock_timeout)
         except Exception as exc:

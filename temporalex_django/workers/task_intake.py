@@ -44,7 +44,9 @@ class TaskIntake:
 
     def capacity(self) -> Capacity:
         """Return the capacity of the pool; none while a suspect waits for the pool to be empty."""
-        return Capacity() if self._quarantine.has_suspects else self._pool.capacity()
+        if self._quarantine.has_suspects:
+            return Capacity()
+        return self._pool.capacity()
 
     def cautious_capacity(self, caution: int) -> Capacity:
         """Return the capacity of the pool, halved for each recent death of a worker without an explanation."""

@@ -91,7 +91,10 @@ class TurnHandover:
             and thread in self._turn_threads
             and not self._storage.sql.writer_lock
         )
-        transaction_state = self._storage.detach() if releases_lock else (None, None)
+        if releases_lock:
+            transaction_state = self._storage.detach()
+        else:
+            transaction_state = (None, None)
         if releases_lock:
             self.turn_lock.release()
         try:

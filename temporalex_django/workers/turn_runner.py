@@ -43,7 +43,10 @@ class TurnRunner:
         self._row = row
         self._quarantine = quarantine
         # Number of runs that recent turns completed: claiming more is not worthwhile.
-        self._reachable_runs = policy.FEWEST_RUNS if storage.sql.writer_lock else storage.turn_size
+        if storage.sql.writer_lock:
+            self._reachable_runs = policy.FEWEST_RUNS
+        else:
+            self._reachable_runs = storage.turn_size
 
     @property
     def result_limit(self) -> int:
@@ -52,7 +55,9 @@ class TurnRunner:
         If recent turns could not advance as many runs as they may claim, a quarter is left for runs without results.
         """
         limit = min(self.storage.turn_size, self._reachable_runs)
-        return limit if limit == self.storage.turn_size else limit - limit // 4
+        if limit == self.storage.turn_size:
+            return limit
+        return limit - limit // 4
 
     def turn(
         self, results: Sequence[TaskResult], capacity: Capacity, report: TurnReport
@@ -86,7 +91,9 @@ class TurnRunner:
         one round trip, so the chain of a result that is not valid is locked without use.
         """
         admission = self.admission
-        is_refused = admission.is_refused if activity.limits_by_name or admission.is_active else None
+        is_refused = None
+        if activity.limits_by_name or admission.is_active:
+            is_refused = admission.is_refused
         eager_claim = EagerClaim(
             owner=self._row.epoch, capacity=capacity, queues=admission.unlimited_queues, is_refused=is_refused
         )
@@ -97,7 +104,10 @@ class TurnRunner:
         with self.storage.sql.pipeline():
             self.storage.sql.prefer_indexes()
             finish_results = self.storage.submit_finish(results)
-            claim_waiting = self._submit_claim(capacity) if self.storage.sql.claims_on_insert else list
+            if self.storage.sql.claims_on_insert:
+                claim_waiting = self._submit_claim(capacity)
+            else:
+                claim_waiting = list
             claim = self.storage.submit_claim(
                 limit=limit, queues=admission.queues, first=result_chains, due=self._due_run_limit(capacity.busy_runs)
             )
@@ -155,4 +165,6 @@ class TurnRunner:
         )
 
     def _filter_claimed(self, tasks: list[TaskState]) -> list[TaskState]:
-        return self.admission.filter_claimed(tasks) if activity.limits_by_name or self.admission.is_active else tasks
+        if activity.limits_by_name or self.admission.is_active:
+            return self.admission.filter_claimed(tasks)
+        return tasks

@@ -1,4 +1,4 @@
-"""Claims of activities outside of partitions: those that are due and that this process can run."""
+"""Claims of activities outside of partitions, and the time until runs and activities are due."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from temporalex_django.authoring import activity
 from temporalex_django.db import background_tasks
 from temporalex_django.db.activity_tasks import TASK, ActivityTasks, task_state
-from temporalex_django.db.claims.queue_order import QueueOrder
+from temporalex_django.db.claims.runs import Deferrals, QueueOrder
 from temporalex_django.db.session import StorageSession
 from temporalex_django.engine.contracts.records import TaskState
 from temporalex_django.engine.scheduling import policy
@@ -84,7 +84,9 @@ class TaskClaims:
             capacity.total if capacity.threads or capacity.prefetch_limit else 0,
             self._submit_priority_check(queue),
         )
-        fetch_claimed = self._submit_take(queue, capacity, owner, condition, excluded) if self._sql.arrays else None
+        fetch_claimed = None
+        if self._sql.arrays:
+            fetch_claimed = self._submit_take(queue, capacity, owner, condition, excluded)
 
         def fetch_tasks() -> list[TaskState]:
             ranked, tasks = fetch_ranked(), fetch_claimed() if fetch_claimed is not None else []
@@ -104,7 +106,9 @@ class TaskClaims:
     @property
     def _due_order(self) -> str:
         """The ``order by`` of due activities; with a virtual clock also by id, since many are due at one time there."""
-        return "due_at" if self._session.clock is None else "due_at, id"
+        if self._session.clock is None:
+            return "due_at"
+        return "due_at, id"
 
     def _starts_with_newest(self, queue: str) -> bool:
         return self._session.clock is None and self._backlogs[queue].starts_with_newest()
@@ -143,7 +147,9 @@ class TaskClaims:
         parameters: list[Any] = [owner]
 
         def add_arrays(lane: str, limit: int, names: Collection[str] = (), test: str = "") -> None:
-            newest = backlog.newest_count(limit, lane) if self._session.clock is None else 0
+            newest = 0
+            if self._session.clock is None:
+                newest = backlog.newest_count(limit, lane)
             if newest > 0:
                 add_array(newest, "due_at desc", names, test)
             if limit > newest:
@@ -228,12 +234,18 @@ class TaskClaims:
 
         kinds = ("int8", "text")
         if not ranked:
-            order = "due_at desc" if self._starts_with_newest(queue) else self._due_order
+            if self._starts_with_newest(queue):
+                order = "due_at desc"
+            else:
+                order = self._due_order
             return self._sql.select(first_query("", order), parameters, kinds)
         rows: list[tuple[Any, ...]] = []
         # Three reads in this order, each by an index: the one of priorities does not hold 0.
         for rank in (" and priority > 0", " and priority = 0", " and priority < 0"):
-            order = self._due_order if rank.endswith("= 0") else f"priority desc, {self._due_order}"
+            if rank.endswith("= 0"):
+                order = self._due_order
+            else:
+                order = f"priority desc, {self._due_order}"
             if len(rows) < limit:
                 rows += self._sql.select(first_query(rank, order), [*parameters[:-1], limit - len(rows)], kinds)
         return rows
@@ -243,8 +255,59 @@ class TaskClaims:
         return self._submit_priority_check(queue)()
 
     def _submit_priority_check(self, queue: str) -> Callable[[], bool]:
-        return (
-            background_tasks.submit_priority_check(queue, sql=self._sql)
-            if queue in self._session.priority_queues
-            else bool
+        if queue in self._session.priority_queues:
+            return background_tasks.submit_priority_check(queue, sql=self._sql)
+        return bool
+
+
+class DueTimes:
+    """Reads when runs and activities are due, by one statement. Locks nothing."""
+
+    def __init__(self, session: StorageSession, *, deferrals: Deferrals, task_claims: TaskClaims) -> None:
+        self._session = session
+        self._sql = session.sql
+        self._deferrals = deferrals
+        self._task_claims = task_claims
+
+    def next_due(self, *, queues: Sequence[str], activity_queues: Sequence[str] | None = None) -> float | None:
+        """Return the seconds until a run or an activity of these queues is due.
+
+        0.0 means now, or that there are unread messages. None means that nothing will be due. ``activity_queues`` are
+        the queues of the activities, if they differ from ``queues``.
+        """
+        now, parameters = self._sql.now_expression(self._session.clock)
+        deferred, excluded = self._deferrals.filter("id")
+        # One probe of an index for each queue. A membership test would read every row that waits.
+        runs, tasks, fresh = [], [], []
+        for queue in queues:
+            runs.append(
+                "(select due_at from temporalex_chain where queue = %s and due_at is not null"
+                f"{deferred} order by due_at limit 1)"
+            )
+            parameters += [queue, *excluded]
+        availability, unavailable = self._task_claims.availability_filter()
+        for queue in queues if activity_queues is None else activity_queues:
+            tasks.append(
+                f"(select due_at from temporalex_activity_task where queue = %s{availability} and owner is null and not atomic"
+                " and line is null order by due_at limit 1)"
+            )
+            parameters += [queue, *unavailable]
+        for queue in queues:
+            fresh.append("exists (select 1 from temporalex_message where fresh and queue = %s)")
+            parameters.append(queue)
+        if not queues:
+            fresh.append("1 = 0")
+        expiry = "(select min(expires_at) from temporalex_activity_task where expires_at is not null)"
+        rows = self._sql.select(
+            f"select {', '.join([now, *runs, *tasks, expiry])}, {' or '.join(fresh)}",
+            parameters,
+            ("timestamptz", *("timestamptz" for _ in (*runs, *tasks)), "timestamptz", "bool"),
         )
+        moment, *dues, has_messages = rows[0]
+        if has_messages:
+            return 0.0
+        waits = [max(0.0, (due - moment).total_seconds()) for due in dues if due is not None]
+        # Deferred runs may be due when their pause ends.
+        if (pause := self._deferrals.wait_seconds()) is not None:
+            waits.append(pause)
+        return min(waits, default=None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
 from datetime import datetime
 from typing import Any
@@ -10,15 +11,15 @@ from uuid import UUID
 
 from django.db import Error as DatabaseError
 
+from temporalex_django.conf import weight_of
 from temporalex_django.core.limits import interleave
-from temporalex_django.db.claims.queue_order import QueueOrder
 from temporalex_django.db.messages.inbox import Inboxes
 from temporalex_django.db.session import StorageSession
 from temporalex_django.db.sql_columns import CHAINS
 from temporalex_django.engine.contracts.dialect import Answer, Dialect
 from temporalex_django.engine.contracts.records import Inbox, RunState
 from temporalex_django.engine.scheduling import policy
-from temporalex_django.engine.scheduling.queue_rotation import NewestAndOldest
+from temporalex_django.engine.scheduling.queue_rotation import NewestAndOldest, QueueRotation
 from temporalex_django.engine.turn_report import ClaimedRuns
 
 _STATE = CHAINS.pick_fields(RunState, chain_id="id")
@@ -35,6 +36,25 @@ class _QueueScan:
         self.fresh = 0  # the number of chains that had messages
         self.low: datetime | None = None
         self.full_at = 0.0
+
+
+class QueueOrder:
+    """A rotation of queues for each kind of work, by the weights of the settings."""
+
+    __slots__ = ("_rotations", "_session")
+
+    def __init__(self, session: StorageSession) -> None:
+        self._session = session
+        self._rotations: defaultdict[str, QueueRotation] = defaultdict(QueueRotation)
+
+    def queue_order(self, queues: Sequence[str], kind: str) -> Sequence[str]:
+        """Return the queues in the order in which to look for work of this ``kind``.
+
+        The first place rotates, so that no queue starves the others. Under a virtual clock the order stays.
+        """
+        if self._session.clock is None:
+            return self._rotations[kind].order(queues, weight_of)
+        return queues
 
 
 class Deferrals:
@@ -73,7 +93,9 @@ class Deferrals:
 
     def wait_seconds(self) -> float | None:
         """Return the seconds until the first pause ends, or None if no run is deferred."""
-        return max(0.01, min(self._until.values()) - time.monotonic()) if self._until else None
+        if self._until:
+            return max(0.01, min(self._until.values()) - time.monotonic())
+        return None
 
 
 class RunClaims:
@@ -179,7 +201,9 @@ class RunClaims:
             first_states = interleave([newest[:few], oldest[:few], with_messages[:few]])
             for state in (*first_states, *finished_states, *with_messages, *newest, *oldest):
                 claimed.setdefault(state.chain_id, state)
-            return None if late else fetch_now()
+            if late:
+                return None
+            return fetch_now()
 
         return add_claimed
 
@@ -191,7 +215,9 @@ class RunClaims:
         There are newest ones only if more runs wait than it takes.
         """
         started = time.monotonic()
-        newest = scan.backlog.newest_count(limit) if self._session.clock is None else 0
+        newest = 0
+        if self._session.clock is None:
+            newest = scan.backlog.newest_count(limit)
         low = scan.low
         if newest < limit and (started - scan.full_at >= policy.FULL_SCAN_SECONDS or self._session.clock is not None):
             low, scan.full_at = None, started
@@ -215,7 +241,9 @@ class RunClaims:
         if not limit:
             return list
         now, parameters = self._sql.now_expression(self._session.clock)
-        above = "" if low is None else " and due_at > %s"
+        above = ""
+        if low is not None:
+            above = " and due_at > %s"
         deferred, excluded = self._deferrals.filter("id")
         return self._sql.submit(
             f"select {_STATE.names} from temporalex_chain where queue = %s{above} and due_at <= {now}{deferred}"
@@ -252,7 +280,9 @@ class RunClaims:
 
         It looks into the index once for each chain, however many messages the chain has.
         """
-        after = "" if cursor is None else " and chain_id > %s"
+        after = ""
+        if cursor is not None:
+            after = " and chain_id > %s"
         return self._sql.submit(
             "with recursive r(chain_id) as ("
             f" select (select chain_id from temporalex_message where fresh and queue = %s{after} order by chain_id limit 1)"
@@ -326,7 +356,9 @@ class RunClaims:
         if not self.lock_chain(chain, wait=wait):
             return None
         rows = self._sql.select(_STATE.select("where id = %s"), [chain], _STATE.types)
-        return _run_state(rows[0]) if rows else None
+        if rows:
+            return _run_state(rows[0])
+        return None
 
 
 def _lock_number(chain: UUID) -> int:

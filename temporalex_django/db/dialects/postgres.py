@@ -72,9 +72,9 @@ class PostgresDialect:
     def _cursor(self) -> Any:
         connection = connections[self.alias]
         statement: Any = self._wire().statement()
-        return (
-            connection.make_debug_cursor(statement) if connection.queries_logged else connection.make_cursor(statement)
-        )
+        if connection.queries_logged:
+            return connection.make_debug_cursor(statement)
+        return connection.make_cursor(statement)
 
     def select(self, sql: str, parameters: Sequence[Any], types: Types) -> list[tuple[Any, ...]]:
         return self.submit(sql, parameters, types)()
@@ -108,7 +108,9 @@ class PostgresDialect:
         self, columns: Columns, body: str, rows: Iterable[Sequence[Any]], types: Types, *, key: str | None = None
     ) -> Answer:
         arrays = _arrays(columns, rows, key)
-        return self.submit(_statement(columns, body, key), arrays, types) if arrays else list
+        if arrays:
+            return self.submit(_statement(columns, body, key), arrays, types)
+        return list
 
     @contextmanager
     def pipeline(self) -> Iterator[None]:
@@ -173,7 +175,9 @@ class PostgresDialect:
 
     def fixed_snapshot(self) -> str | None:
         level = str(self.select("select current_setting('transaction_isolation')", [], ("text",))[0][0])
-        return None if level in ("read committed", "read uncommitted") else level
+        if level in ("read committed", "read uncommitted"):
+            return None
+        return level
 
     @contextmanager
     def check_constraints(self, *, statement_timeout: str | None) -> Iterator[None]:
@@ -214,7 +218,9 @@ def _milliseconds(seconds: float) -> str:
 
 def _sqlstate(exc: BaseException) -> str | None:
     cause = exc if isinstance(exc, psycopg.Error) else exc.__cause__
-    return cause.sqlstate if isinstance(cause, psycopg.Error) else None
+    if isinstance(cause, psycopg.Error):
+        return cause.sqlstate
+    return None
 
 
 def _arrays(columns: Columns, rows: Iterable[Sequence[Any]], key: str | None) -> list[bytes]:

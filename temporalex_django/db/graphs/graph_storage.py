@@ -110,7 +110,9 @@ class TableStorage:
         # The chain has continued with another run since the row was read.
         if events and events[-1].kind == "WorkflowContinuedAsNew":
             current = Instance.objects.using(storage.alias).filter(chain_id=row.chain_id, chain__run_id=F("id")).first()
-            return None if current is None else self._instance(current, storage)
+            if current is None:
+                return None
+            return self._instance(current, storage)
         if events:
             return project(cls, events)
         facts = storage.run_records([row.pk]).get(row.pk)
@@ -134,11 +136,10 @@ class TableStorage:
             try:
                 with storage.transaction():
                     chain = self._open_chain(instance, storage)
-                    run_id = (
-                        self._insert_run(instance, storage)
-                        if chain is None
-                        else self._replace_run(chain, instance, storage)
-                    )
+                    if chain is None:
+                        run_id = self._insert_run(instance, storage)
+                    else:
+                        run_id = self._replace_run(chain, instance, storage)
                     self._store_instance(run_id, instance, storage)
                 return
             # Inserted or closed since this looked: the next look sees that.
@@ -242,7 +243,9 @@ def _identity(row: Instance) -> tuple[str, str, int | None]:
 
 def _instance_status(row: Instance) -> str:
     """Return the status of a graph's instance for the row of a closed run."""
-    return "cancelled" if row.status in _AS_CANCELLED else row.status
+    if row.status in _AS_CANCELLED:
+        return "cancelled"
+    return row.status
 
 
 def _closing_attributes(instance: GraphInstance) -> dict[str, Any]:
@@ -252,7 +255,9 @@ def _closing_attributes(instance: GraphInstance) -> dict[str, Any]:
     if instance.status == "cancelled":
         return {"reason": "", "outside": True}
     step = instance.failed_step
-    which = {} if step is None else {"step": key_of(step), "step_name": name_of(step)}
+    which = {}
+    if step is not None:
+        which = {"step": key_of(step), "step_name": name_of(step)}
     return {"reason": thaw(instance.reason), "type": None, "message": None, **which}
 
 

@@ -38,7 +38,10 @@ def missing_tables_error(error: DatabaseError, alias: str) -> TablesMissing | No
     undefined = getattr(error.__cause__, "sqlstate", None) == _UNDEFINED_TABLE and '"temporalex_' in str(error)
     if not undefined and not _NO_SUCH_TABLE.search(str(error)):
         return None
-    on = "" if alias == "default" else f" --database {alias}"
+    if alias == "default":
+        on = ""
+    else:
+        on = f" --database {alias}"
     return TablesMissing(
         f"the database {alias!r} has no tables for workflows: run manage.py migrate temporalex_django{on}"
     )

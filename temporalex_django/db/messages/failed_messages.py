@@ -15,6 +15,7 @@ from django.utils import timezone
 
 from temporalex_django.conf import codec
 from temporalex_django.core.payloads.codec import digest
+from temporalex_django.db.sql_columns import sender_columns
 from temporalex_django.engine.contracts.records import RunWrite
 from temporalex_django.models import Chain, Instance, Message
 
@@ -43,6 +44,7 @@ def write_failed_messages(writes: Iterable[RunWrite], *, alias: str) -> None:
             # A signal with a message id still has its row. One without an id was deleted when a turn consumed it.
             if rows.update(**outcome):
                 continue
+            sender_key, sender_name = sender_columns(failed.sender)
             Message.objects.using(alias).create(
                 chain_id=write.run.chain_id,
                 queue=write.run.queue,
@@ -50,8 +52,8 @@ def write_failed_messages(writes: Iterable[RunWrite], *, alias: str) -> None:
                 name=failed.name,
                 body=codec().encode(failed.payload),
                 request_id=failed.id,
-                sender_key=None if failed.sender is None else failed.sender.key,
-                sender_name=None if failed.sender is None else failed.sender.name,
+                sender_key=sender_key,
+                sender_name=sender_name,
                 created_at=write.run.activated_at or timezone.now(),
                 **outcome,
             )

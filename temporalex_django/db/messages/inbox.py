@@ -10,10 +10,9 @@ from uuid import UUID, uuid4
 
 from temporalex_django.conf import codec
 from temporalex_django.core.history.prefix import EXTERNAL_KINDS, PendingMessage
-from temporalex_django.core.messages.sender import Sender
 from temporalex_django.core.process import REQUEST
 from temporalex_django.db.session import StorageSession
-from temporalex_django.db.sql_columns import MESSAGES
+from temporalex_django.db.sql_columns import MESSAGES, sender_columns, sender_from_columns
 from temporalex_django.engine.contracts.records import Inbox, InboxMessage, Outcome
 from temporalex_django.engine.scheduling import policy
 from temporalex_django.errors import KeyMissing, PayloadError
@@ -88,7 +87,10 @@ class Inboxes:
                     by_chain[row[0]].append(row)
             for chain, of_chain in by_chain.items():
                 if len(of_chain) == page:  # a full page, so there may be more
-                    condition = "m.fresh" if chain in waiting else "true"
+                    if chain in waiting:
+                        condition = "m.fresh"
+                    else:
+                        condition = "true"
                     by_chain[chain], inboxes[chain].has_more = self._read_backlog(chain, page, condition=condition)
             self._fill_inboxes(inboxes, by_chain)
             return {chain: inboxes[chain] for chain in by_chain}
@@ -158,7 +160,7 @@ class Inboxes:
                         after=after,
                         redelivered=redelivered,
                         size=size,
-                        sender=None if key is None else Sender(key, sender_name or ""),
+                        sender=sender_from_columns(key, sender_name),
                     )
                 )
 
@@ -216,7 +218,7 @@ class Inboxes:
         Message.objects.using(self._session.alias).bulk_create(rows, batch_size=500)
 
     def _message_row(self, chain: UUID, queue: str, message: PendingMessage) -> Message:
-        sender = message.sender
+        sender_key, sender_name = sender_columns(message.sender)
         return Message(
             chain_id=chain,
             queue=queue,
@@ -225,8 +227,8 @@ class Inboxes:
             body=codec().encode(message.payload),
             request_id=str(uuid4()) if message.kind == REQUEST else message.message_id,
             redelivered=message.kind != "signal",  # signals wait for their consumer in any case
-            sender_key=None if sender is None else sender.key,
-            sender_name=None if sender is None else sender.name,
+            sender_key=sender_key,
+            sender_name=sender_name,
             fresh=True,
             settled=False,
             created_at=self._session.now(),

@@ -31,7 +31,9 @@ def listen(chain: UUID, *, alias: str) -> Iterator[WaitFunction]:
     standby. An error that breaks the connection is not raised here; the next user of the connection finds it.
     """
     connection, dialect, name = connections[alias], get_dialect(alias), chain.hex
-    raw = connection.connection if _can_listen(connection) else None
+    raw = None
+    if _can_listen(connection):
+        raw = connection.connection
     if raw is None or not _send_command(connection, raw, "listen"):
         yield time.sleep
         return

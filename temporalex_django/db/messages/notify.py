@@ -86,7 +86,9 @@ def _send_event_signals(write: RunWrite, record: RunRecord, sender: Any, run_fie
             signals.send("instance_started", sender, **run_fields, version=record.version)
         elif (rule := _BY_KIND.get(event.kind)) is not None:
             name, fixed, attribute_names = rule
-            argument_names = {"id": "update_id"} if name == "update_completed" else {}
+            argument_names = {}
+            if name == "update_completed":
+                argument_names = {"id": "update_id"}
             attributes: dict[str, Any] = {
                 argument_names.get(key, key): event.attributes.get(key) for key in attribute_names
             }
@@ -116,7 +118,9 @@ def _send_task_signals(task_write: HumanTaskWrite, sender: Any, run_fields: dict
                 signals.send("human_task_escalated", sender, **task_fields, asked=task.candidates)
             case "closed":
                 if task.ending == "decided":
-                    by = task.decided_by.name if task.decided_by is not None else ""
+                    by = ""
+                    if task.decided_by is not None:
+                        by = task.decided_by.name
                     signals.send("human_task_decided", sender, **task_fields, outcome=task.outcome, decided_by=by)
                 signals.send("human_task_closed", sender, **task_fields, ending=task.ending)
 
@@ -145,7 +149,9 @@ def notify_payloads(report: TurnReport, *, own_queues: Iterable[str] = ()) -> li
     queues = {task.queue for write in report.writes for task in write.tasks}
     queues |= {child.queue for write in report.writes for child in write.children}
     queues.difference_update(own_queues)
-    payloads = [(CHANNEL, ",".join(sorted(queues)))] if queues else []
+    payloads = []
+    if queues:
+        payloads = [(CHANNEL, ",".join(sorted(queues)))]
     done = [
         w.run.chain_id.hex for w in report.writes if w.settled or w.outcomes or w.closing is not None or w.run.closed
     ]

@@ -70,12 +70,12 @@ class ExternalRunWriter:
         direction only.
         """
         refused = self._resolve_run_ids(child.workflow_id for child in children)
-        messages, free, taken = list[NewMessage](), list[NewChild](), list[NewChild]()
+        messages, free, colliding_children = list[NewMessage](), list[NewChild](), list[NewChild]()
         for child in children:
             if child.workflow_id in refused:
                 messages.append(child.refusal_message(run_id_taken_error(child.workflow_id)))
             elif self._has_open_alias(child):
-                taken.append(child)
+                colliding_children.append(child)
             else:
                 free.append(child)
         new = [(uuid7(), uuid7(), child) for child in sorted(free, key=lambda child: child.open_key or "")]
@@ -86,8 +86,8 @@ class ExternalRunWriter:
         self._sql.write(_CHAIN.columns, _CHAIN_INSERT, chains)
         inserted_ids = self._existing_chains([chain for chain, _, _ in new])
         self._insert_first_runs([entry for entry in new if entry[0] in inserted_ids])
-        taken += [child for chain, _, child in new if chain not in inserted_ids]
-        return messages + [child.refusal_message() for child in taken]
+        colliding_children += [child for chain, _, child in new if chain not in inserted_ids]
+        return messages + [child.refusal_message() for child in colliding_children]
 
     def _existing_chains(self, chains: Sequence[UUID]) -> set[UUID]:
         test, parameter = self._sql.in_array(chains, "uuid")

@@ -102,7 +102,9 @@ def _permission_holders(users: Any, principal: str, name: str, *, limit: int) ->
     # More keys than ``limit``, the most users that a task excludes, prove that somebody is left. Fewer prove nothing if
     # permissions may come from elsewhere.
     holder_keys = {str(user.pk) for user in rows if authorization.matches_candidate(user, principal, permits=permits)}
-    return holder_keys if len(holder_keys) > limit or _has_stored_permissions(permits) else None
+    if len(holder_keys) > limit or _has_stored_permissions(permits):
+        return holder_keys
+    return None
 
 
 def _has_stored_permissions(permits: Any) -> bool:
@@ -115,7 +117,9 @@ def _has_stored_permissions(permits: Any) -> bool:
 
 
 def _superuser_filter(model: Any) -> Q:
-    return Q(is_superuser=True) if _has_field(model, "is_superuser") else Q(pk__in=())
+    if _has_field(model, "is_superuser"):
+        return Q(is_superuser=True)
+    return Q(pk__in=())
 
 
 def _has_field(model: Any, field: str) -> bool:
@@ -215,6 +219,8 @@ def _primary_key(key: str) -> Any:
     """Return the primary key whose text is the sender's key, or None if there is none."""
     field = get_user_model()._meta.pk  # noqa: SLF001 - Django's documented API
     try:
-        return field.to_python(key) if key else None
+        if key:
+            return field.to_python(key)
+        return None
     except ValidationError:
         return None

@@ -82,8 +82,12 @@ def _expire_claims(task_writes: Sequence[HumanTaskWrite], *, alias: str) -> None
 
 def question_of(row: HumanTask) -> dict[str, Any]:
     """Return the question of a stored task, as ``HumanTaskSpec.question`` has it."""
-    form = None if row.form is None else {"name": row.form["name"], "digest": row.form["digest"]}
-    shows = None if row.shows is None else codec().decode(bytes(row.shows))
+    form = None
+    if row.form is not None:
+        form = {"name": row.form["name"], "digest": row.form["digest"]}
+    shows = None
+    if row.shows is not None:
+        shows = codec().decode(bytes(row.shows))
     return question(row.title, candidates=row.declared, outcomes=row.outcomes, form=form, shows=shows)
 
 
@@ -171,7 +175,9 @@ def _close_open_tasks(write: RunWrite, *, alias: str) -> list[HumanTaskWrite]:
 
 def _task_state(row: HumanTask) -> HumanTaskState:
     """Return the state of a human task from its row, which does not hold all of it."""
-    form = None if row.form is None else FormSpec(**row.form)
+    form = None
+    if row.form is not None:
+        form = FormSpec(**row.form)
     outcomes = tuple(row.outcomes)
     asking = HumanTaskSpec(title=row.title, label=row.title, outcomes=outcomes, four_eyes=row.four_eyes, form=form)
     return HumanTaskState(

@@ -45,6 +45,12 @@ class RunState:
     paused: bool = False
     atomic_due: datetime | None = None  # when the next atomic activity is due; None: there is none
 
+    def next_moment(self, now: datetime) -> datetime:
+        """Return ``now``, or the time of the last activation if that is later: time never goes back in a history."""
+        if self.activated_at is None:
+            return now
+        return max(now, self.activated_at)
+
     def as_values(self) -> tuple[Any, ...]:
         """Return all fields as a tuple, from which ``from_values`` makes the object again. It takes less memory."""
         return _state_values(self)
@@ -90,7 +96,9 @@ class RunRecord:
 
     def deadline(self, started_at: datetime) -> datetime | None:
         """Return when a run that starts at ``started_at`` times out."""
-        run_deadline = None if self.run_timeout is None else started_at + timedelta(seconds=self.run_timeout)
+        run_deadline = None
+        if self.run_timeout is not None:
+            run_deadline = started_at + timedelta(seconds=self.run_timeout)
         return min((moment for moment in (run_deadline, self.expires_at) if moment is not None), default=None)
 
 
@@ -306,7 +314,9 @@ class RunWrite:
         ``inputs`` has them by command number. Without a result, no other event would record them.
         """
         for index, event in enumerate(self.events):
-            edited_input = inputs.get(str(event.attributes.get("seq"))) if event.kind == "ActivityCancelled" else None
+            edited_input = None
+            if event.kind == "ActivityCancelled":
+                edited_input = inputs.get(str(event.attributes.get("seq")))
             if edited_input is not None:
                 self.events[index] = replace(event, attributes={**event.attributes, "edited": edited_input})
 

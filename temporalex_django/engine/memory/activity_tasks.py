@@ -107,7 +107,9 @@ class MemoryTasks(MemoryTables):
     def _fenced_task(self, number: int, attempt: int, owner: int | None) -> TaskState | None:
         """Return the activity if ``attempt`` and ``owner`` are still its present ones, else None."""
         task = self.open_tasks.get(number)
-        return task if task is not None and (task.attempt, task.owner) == (attempt, owner) else None
+        if task is not None and (task.attempt, task.owner) == (attempt, owner):
+            return task
+        return None
 
     def finish_tasks(self, results: Sequence[TaskResult]) -> list[int]:
         with self.undo_log.block():
@@ -142,7 +144,10 @@ class MemoryTasks(MemoryTables):
                     )
                     activities.append(activity)
                 elif result.retry_at is not None:
-                    attempt = result.task.attempt if result.count else result.task.attempt - 1
+                    if result.count:
+                        attempt = result.task.attempt
+                    else:
+                        attempt = result.task.attempt - 1
                     self._record_failure(task.id, result.failure)
                     released_task = replace(task, owner=None, started_at=None, beat_at=None, attempt=attempt)
                     self._make_available(replace(released_task, due_at=result.retry_at))
@@ -164,7 +169,9 @@ class MemoryTasks(MemoryTables):
         if task.atomic:
             return None
         timeout = activity_policy.next_timeout(task, started_at=task.started_at, heartbeat_at=task.beat_at)
-        return None if timeout is None else timeout[0]
+        if timeout is None:
+            return None
+        return timeout[0]
 
     def atomic_tasks(self, chain_id: UUID) -> list[TaskState]:
         run = self.chains.get(chain_id)
@@ -211,8 +218,14 @@ class MemoryTasks(MemoryTables):
         for key, details in heartbeats.items():
             if (task := self._fenced_task(*key)) is None:
                 continue
-            plain = JsonCodec().decode(details) if isinstance(details, bytes) else deep_copy(details)
-            latest_details = task.heartbeat_details if plain is None else plain
+            if isinstance(details, bytes):
+                plain = JsonCodec().decode(details)
+            else:
+                plain = deep_copy(details)
+            if plain is None:
+                latest_details = task.heartbeat_details
+            else:
+                latest_details = plain
             self.open_tasks[task.id] = replace(task, beat_at=self.clock, heartbeat_details=latest_details)
             valid.add(key)
         return valid

@@ -87,7 +87,9 @@ class MemoryRunStorage(MemoryWrites):
         """Return the state of a chain; there is no other caller to wait for."""
         del wait
         state = self.chains.get(chain)
-        return None if state is None else replace(state)
+        if state is None:
+            return None
+        return replace(state)
 
     def defer(self, chains: Iterable[UUID], *, seconds: float) -> None:
         for chain_id in chains:
@@ -162,7 +164,9 @@ class MemoryRunStorage(MemoryWrites):
 
     def _history(self, run_id: UUID) -> list[HistoryEvent]:
         run = self.runs.get(run_id)
-        return [] if run is None else run.events
+        if run is None:
+            return []
+        return run.events
 
     def now(self) -> datetime:
         return self.clock

@@ -172,17 +172,23 @@ class MemoryTables:
         Raises ``AmbiguousId`` if several chains could be meant.
         """
         chain_id = self._chain_by_run_id(ref)
-        names = None if workflow is None else all_names(workflow)
+        names = None
+        if workflow is not None:
+            names = all_names(workflow)
         if chain_id is not None and (names is None or self.current_run(chain_id).facts.workflow in names):
             return chain_id
         run_ref = resolve_run(
             ref, [candidate for candidate in self._run_refs(ref) if names is None or candidate.workflow in names]
         )
-        return None if run_ref is None else run_ref.chain_id
+        if run_ref is None:
+            return None
+        return run_ref.chain_id
 
     def _chain_by_run_id(self, ref: str) -> UUID | None:
         run_id = parse_run_id(ref)
-        return None if run_id is None else self._chain_of_run.get(run_id)
+        if run_id is None:
+            return None
+        return self._chain_of_run.get(run_id)
 
     def _run_refs(self, workflow_id: str) -> list[RunRef]:
         """Return the current runs of the chains with a business id, newest first."""

@@ -101,7 +101,9 @@ class MemoryWrites(MemoryInserts, MemoryTasks):
             run_ref = resolve_run(message.workflow_id, [run for run in run_refs if not run.closed])
         except AmbiguousId as exc:
             return Delivery(None, error=exc)
-        return self._open_delivery(run_ref.chain_id) if run_ref is not None else Delivery(None, exists=bool(run_refs))
+        if run_ref is not None:
+            return self._open_delivery(run_ref.chain_id)
+        return Delivery(None, exists=bool(run_refs))
 
     def _open_delivery(self, chain_id: UUID | None) -> Delivery:
         """Return the delivery to a chain; it has no chain if that one is closed or deleted."""
@@ -117,7 +119,10 @@ class MemoryWrites(MemoryInserts, MemoryTasks):
                 continue  # somebody has deleted it
             policy = self.current_run(chain_id).facts.parent_close
             if not self.chains[chain_id].closed and policy != "abandon":
-                kind = "cancel" if policy == "request_cancel" else "terminate"
+                if policy == "request_cancel":
+                    kind = "cancel"
+                else:
+                    kind = "terminate"
                 self._add_message(chain_id, kind, "", dict(PARENT_CLOSED))
 
     # -- the run itself -----------------------------------------------------------------------------------------------
@@ -250,7 +255,9 @@ class MemoryWrites(MemoryInserts, MemoryTasks):
 
     def _failed_number(self, chain_id: UUID, message_id: str) -> int | None:
         number = self._message_numbers[chain_id].get(message_id)
-        return number if number is not None and self.messages[number].is_failed else None
+        if number is not None and self.messages[number].is_failed:
+            return number
+        return None
 
     def _answer_updates(self, write: RunWrite, answer: Outcome) -> None:
         """Give ``answer`` to the accepted updates of a chain that closed; the next turn answers its inbox."""
@@ -299,4 +306,6 @@ def _state_after(write: RunWrite) -> RunState:
             **successor_fields,
         )
     state = replace(run, crashes=0 if write.delivered else run.crashes)
-    return replace(state, due_at=None, deadline=None) if run.closed else state
+    if run.closed:
+        return replace(state, due_at=None, deadline=None)
+    return state

@@ -72,7 +72,10 @@ class Table(dict[K, V]):
 
     def __setitem__(self, key: K, row: V) -> None:
         before = self.get(key, _ABSENT)
-        undo = partial(super().__delitem__, key) if before is _ABSENT else partial(super().__setitem__, key, before)
+        if before is _ABSENT:
+            undo = partial(super().__delitem__, key)
+        else:
+            undo = partial(super().__setitem__, key, before)
         self._log.add_undo(undo)
         super().__setitem__(key, row)
 

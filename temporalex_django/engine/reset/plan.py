@@ -80,7 +80,9 @@ def fork_id(source_id: str, id: str | None, unique: Unique | None, *, suffix: Ca
     Raises ``InvalidId``.
     """
     if id is not None and id != "":
-        return check_id(id) if unique is None else unique.check(id)
+        if unique is None:
+            return check_id(id)
+        return unique.check(id)
     if unique is None:
         return check_id(f"{source_id[:180]}-fork-{suffix()}")
     # Without a scope any number of runs may share the value, so a suffix is enough. Else the id would be taken.
@@ -169,7 +171,9 @@ def _last_activation(events: Sequence[HistoryEvent], to: int | None) -> int:
     count = count_activations(events)
     last = count - is_closed_by_code(events)
     if to is not None and not (type(to) is int and 0 <= to <= last):
-        closes = f"; activation {count} closed it" if last < count else ""
+        closes = ""
+        if last < count:
+            closes = f"; activation {count} closed it"
         raise ActionNotPossible(
             f"there is no activation {to!r} to go back to: the run has activations 0 (its start) to {last}{closes}"
         )
@@ -268,7 +272,10 @@ def _count_replayable(
     """
     label = f"the replay of {code.name}"
     bounded = partial(watchdog.run, limit=limit, label=label)
-    until = float("inf") if max_seconds is None else time.monotonic() + max_seconds
+    if max_seconds is None:
+        until = float("inf")
+    else:
+        until = time.monotonic() + max_seconds
     last_error: BaseException | None = None
 
     def check_budget() -> None:
@@ -312,8 +319,12 @@ def _parse_edits(edited_inputs: Any, reset_point: HistoryPrefix, *, editable: bo
         raise PayloadError("edited inputs must map the numbers of activities to their inputs: {number: [argument, …]}")
     edits: dict[int, dict[str, Any]] = {}
     for name, call_input in edited_inputs.items():
-        number = int(name) if isinstance(name, int | str) and str(name).isdecimal() else None
-        open_activity = None if number is None else reset_point.activities.get(number)
+        number = None
+        if isinstance(name, int | str) and str(name).isdecimal():
+            number = int(name)
+        open_activity = None
+        if number is not None:
+            open_activity = reset_point.activities.get(number)
         if number is None or open_activity is None:
             open_numbers = ", ".join(map(str, sorted(reset_point.activities))) or "none"
             raise ActionNotPossible(
@@ -332,7 +343,10 @@ def _parse_edits(edited_inputs: Any, reset_point: HistoryPrefix, *, editable: bo
 
 def _parse_call(call_input: Any, number: int) -> dict[str, Any]:
     """Return an edited input as plain data with ``args`` and ``kwargs``. Raises ``PayloadError`` if it has no form."""
-    call = {"args": call_input, "kwargs": {}} if isinstance(call_input, list) else call_input
+    if isinstance(call_input, list):
+        call = {"args": call_input, "kwargs": {}}
+    else:
+        call = call_input
     if (
         not isinstance(call, Mapping)
         or not set(call) <= {"args", "kwargs"}

@@ -68,7 +68,9 @@ class LimitUsage:
         self._running: Counter[tuple[str, str | None]] = Counter()  # by limit and key
         limited_names = {activity_limit_name(name) for name in activity_limits}
         for its_queue, activity, partition, number in live_counts:
-            key = None if partition is None else QueuePartition.from_name(partition).key
+            key = None
+            if partition is not None:
+                key = QueuePartition.from_name(partition).key
             # A limit of an activity counts in all queues, a limit of the queue only there.
             for name in ([self._queue] if its_queue == queue else []) + (
                 [activity_limit_name(activity)] if activity_limit_name(activity) in limited_names else []
@@ -122,8 +124,6 @@ class LimitUsage:
             key is not None and max_per_key is not None and self._running[name, key] >= max_per_key
         ):
             return policy.LIMIT_RETRY_SECONDS
-        return (
-            None
-            if self._remaining.get(name, 1) > 0
-            else min(max(self._waits[name], policy.LIMIT_RETRY_SECONDS), policy.MAX_LIMIT_WAIT)
-        )
+        if self._remaining.get(name, 1) > 0:
+            return None
+        return min(max(self._waits[name], policy.LIMIT_RETRY_SECONDS), policy.MAX_LIMIT_WAIT)

@@ -38,7 +38,8 @@ REMEMBERED_RUNS = 10_000
 #: process looks for 3 ms at a time and comes in between. [tests/integration/engine/test_turn_budgets.py]
 MAX_LOCK_SECONDS = 0.008
 #: Part of the cache for runs with an activity in progress: with more of them, each step would have to rebuild its run
-#: first. A turn claims as many due runs as these leave. [ten, tests/integration/engine/test_results_in_the_next_turn.py]
+#: first. A turn claims as many due runs as these leave. [ten,
+#: tests/integration/engine/test_results_in_the_next_turn.py]
 BUSY_RUN_SHARE = 2 / 5
 #: Other runs are not to wait for them. So up to twice that number each turn claims this part of what is left, at least
 #: ``MIN_OTHER_RUNS``. [crowded]
@@ -105,7 +106,8 @@ BUSINESS_LOCK_SECONDS = 0.5
 DEFER_SECONDS = 5.0
 #: The same from the second time on, when no other worker has taken it. [tests/integration/workers/test_absent_code.py]
 LONG_DEFER_SECONDS = 30.0
-#: Time for which an engine remembers that it left a run to other workers. [tests/integration/workers/test_absent_code.py]
+#: Time for which an engine remembers that it left a run to other workers.
+#: [tests/integration/workers/test_absent_code.py]
 DEFER_MEMORY_SECONDS = 120.0
 #: Time until a run that needs a key is offered again. It is shorter than ``DEFER_SECONDS``, so that a worker that may
 #: have the key comes before the one that lacks it. [tests/integration/workers/test_absent_code.py]
@@ -203,7 +205,8 @@ SQLITE_BUSY_MS = 3
 CONTENDED_SECONDS = 0.05
 #: Time that a turn of few runs, which has started activities, waits for a result before it polls again. [latency]
 RESULT_WAIT = 0.002
-#: Polls without a result after which a worker that runs until nothing is due ends. [tests/integration/workers/test_queues.py]
+#: Polls without a result after which a worker that runs until nothing is due ends.
+#: [tests/integration/workers/test_queues.py]
 FRUITLESS_POLLS = 10
 #: An idle worker that listens to notifications polls this many times less often. [parked]
 LISTENING_FACTOR = 5
@@ -275,7 +278,8 @@ CAUTION_LEASES = 5
 #: Deaths after which a run is blocked and an external activity fails as ``WorkerLost``.
 #: [tests/unit/liveness/test_guardian.py]
 MOST_CRASHES = 3
-#: Time for which a run is left alone that another worker has announced on its row. [tests/integration/liveness/test_recovery.py]
+#: Time for which a run is left alone that another worker has announced on its row.
+#: [tests/integration/liveness/test_recovery.py]
 ANNOUNCED_ELSEWHERE = 0.25
 #: Time for which a worker takes no other activity so that its pool empties. Then a suspect starts beside the rest.
 #: [tests/faults/test_crash_marks.py]

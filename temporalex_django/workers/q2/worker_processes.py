@@ -44,7 +44,9 @@ class WorkerProcesses:
 
     def _run(self) -> None:
         limit = get_settings().HARD_DEADLOCK_TIMEOUT
-        guard = None if limit is None else WorkerGuardian(DjangoStorage().domain, limit)
+        guard = None
+        if limit is not None:
+            guard = WorkerGuardian(DjangoStorage().domain, limit)
         while not self._stop.is_set():
             try:
                 # A process of the cluster that was killed while it waited for a task would keep the queue locked.

@@ -127,7 +127,7 @@ def test_failures_are_grouped_by_class_activity_type_and_place() -> None:
 
     found = groups()
 
-    here = r"integration/test_failures_with_one_cause\.py:\d+"
+    here = r"integration/operations/test_failure_groups\.py:\d+"
     for name in ("charge", "ship"):
         text, count = found["cause.Sale", f"cause.{name}"]
         assert re.fullmatch(rf"cause\.{name}: ConnectionError at {here}", text)

@@ -25,7 +25,7 @@ from temporalex_django import Done, Event, GraphWorkflow, Ok, RetryPolicy, Step,
 from temporalex_django import activity as activity_of
 from temporalex_django.authoring import activity
 from temporalex_django.conf import codec
-from temporalex_django.db import readable_tasks
+from temporalex_django.db import activity_tasks
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.liveness.crash_attribution import CrashVerdict, MarkedWork
 from temporalex_django.liveness.recovery import _attribute_to_activity, release_orphans
@@ -396,7 +396,7 @@ def test_what_a_dead_worker_had_is_given_back_by_who_lacks_the_key_too(monkeypat
     ActivityTask.objects.update(owner=-5, attempt=1)
     storage = DjangoStorage()
     with monkeypatch.context() as lacking:
-        lacking.setattr(readable_tasks, "codec", Keyless)
+        lacking.setattr(activity_tasks, "codec", Keyless)
         release_orphans(storage)
         ActivityTask.objects.filter(run_id=again.id).update(crashes=2)
         killed = MarkedWork("task", ActivityTask.objects.get(run_id=again.id).pk)

@@ -78,8 +78,12 @@ class LibpqStatement:
     @property
     def rowcount(self) -> int:
         """The number of rows that the statement changed, or -1 while that is not known."""
-        changed = None if self.result is None else self.result.command_tuples
-        return -1 if changed is None else int(changed)
+        changed = None
+        if self.result is not None:
+            changed = self.result.command_tuples
+        if changed is None:
+            return -1
+        return int(changed)
 
     def fetchall(self) -> list[tuple[Any, ...]]:
         """Return all rows.
@@ -262,15 +266,21 @@ class LibpqWire:
             idle = protocol.transaction_status == TransactionStatus.IDLE
             opens, self._idle = idle and not connection.autocommit, idle and connection.autocommit
             protocol.enter_pipeline_mode()
-            before = [_begin_command(connection)] if opens else []
-            stale = self._stale if protocol.transaction_status != TransactionStatus.INERROR else []
+            before = []
+            if opens:
+                before = [_begin_command(connection)]
+            stale = []
+            if protocol.transaction_status != TransactionStatus.INERROR:
+                stale = self._stale
             for command in [*before, *(b"deallocate " + name for name in stale)]:
                 protocol.send_query_params(command, None)
                 self._sent.append(None)
             self._stale = self._stale[len(stale) :]
         for statement in statements:
             prepares = self._prepares and (bool(statement.values) or not is_trailing)
-            name = self._prepared_name((statement.query, statement.types)) if prepares else None
+            name = None
+            if prepares:
+                name = self._prepared_name((statement.query, statement.types))
             if name is None:
                 protocol.send_query_params(
                     statement.query, statement.values, statement.types, statement.formats, Format.BINARY
@@ -359,4 +369,6 @@ def _receive_results(
 
 def _first_error(results: list[Any], connection: psycopg.Connection[Any]) -> psycopg.Error | None:
     failed = next((result for result in results if result.status == ExecStatus.FATAL_ERROR), None)
-    return None if failed is None else error_from_result(failed, encoding=connection.info.encoding)
+    if failed is None:
+        return None
+    return error_from_result(failed, encoding=connection.info.encoding)

@@ -98,13 +98,33 @@ class EnvironmentActivities(EnvironmentBase):
             self._run_attempt(task)
 
     def _run_attempt(self, task: TaskState) -> None:
-        result: TaskResult | None = None
-        failure: BaseException | None = None
         if self._maybe_crash("before_activity"):
             self.engine.tasks.finish_tasks([self._lost_result(task)])
             return
-        crashed = False
         self._announce_attempt(task)
+        result, failure = self._perform_in_savepoint(task)
+        crashed = isinstance(failure, Crash)
+        if crashed or (not task.atomic and self._maybe_crash("after_activity")):
+            result = self._lost_result(task)
+        elif failure is not None:
+            result = self._failed_result(task, failure)
+        assert result is not None
+        # Store the last heartbeat before the result: a retry reads its details. A worker that died has sent none.
+        if self._heartbeats and not crashed:
+            self.engine.tasks.record_heartbeats(self._heartbeats)
+        self._heartbeats.clear()
+        # Announce only a result that counts: the attempt may have closed or cancelled its own run.
+        if self.engine.tasks.finish_tasks([result]):
+            self._announce_attempt(task, result)
+        self._maybe_crash("after_result")
+
+    def _perform_in_savepoint(self, task: TaskState) -> tuple[TaskResult | None, BaseException | None]:
+        """Run the activity in a savepoint and return its result, or the error that it failed with.
+
+        The error is a ``Crash`` if the worker died before the savepoint ended.
+        """
+        result: TaskResult | None = None
+        failure: BaseException | None = None
         try:
             with self._attempt_savepoint(task):
                 try:
@@ -119,27 +139,16 @@ class EnvironmentActivities(EnvironmentBase):
                 if task.atomic and self._maybe_crash("after_activity"):
                     # Leave the savepoint by an error: that rolls back all that the atomic activity wrote.
                     raise Crash
-        except Crash:
-            crashed = True
         except BaseException as exc:  # noqa: BLE001 - user code, as in a worker; its policy decides
             failure = exc
-        if crashed or (not task.atomic and self._maybe_crash("after_activity")):
-            result = self._lost_result(task)
-        elif failure is not None or result is None:
-            assert failure is not None
-            result = activity_policy.failed_result(
-                task, failure, self.clock, final=activity_policy.is_permanent_error(failure)
-            )
-            if task.chain_id is None:
-                result.error_entry = background_task.error_entry(failure)
-        # Store the last heartbeat before the result: a retry reads its details. A worker that died has sent none.
-        if self._heartbeats and not crashed:
-            self.engine.tasks.record_heartbeats(self._heartbeats)
-        self._heartbeats.clear()
-        # Announce only a result that counts: the attempt may have closed or cancelled its own run.
-        if self.engine.tasks.finish_tasks([result]):
-            self._announce_attempt(task, result)
-        self._maybe_crash("after_result")
+        return result, failure
+
+    def _failed_result(self, task: TaskState, failure: BaseException) -> TaskResult:
+        final = activity_policy.is_permanent_error(failure)
+        result = activity_policy.failed_result(task, failure, self.clock, final=final)
+        if task.chain_id is None:
+            result.error_entry = background_task.error_entry(failure)
+        return result
 
     def _lost_result(self, task: TaskState) -> TaskResult:
         """Return the result of an attempt whose worker died.

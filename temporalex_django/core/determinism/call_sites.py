@@ -55,14 +55,8 @@ def find_call_sites(code: CodeType) -> CallSites:
     open_sites: dict[tuple[int, int], CallSite] = {}
     for instruction in dis.get_instructions(code):
         name = instruction.opname
-        position = instruction.positions
-        has_position = position is not None and position.lineno is not None and position.col_offset is not None
-        start = (
-            (position.lineno, position.col_offset)
-            if has_position and position is not None
-            else (-1, instruction.offset)
-        )
-        site = open_sites.get(start)  # type: ignore[arg-type] # no None in it, see `has_position`
+        start = _start_of(instruction)
+        site = open_sites.get(start)
         if name in _NAMES:
             site = CallSite(chain=(str(instruction.argval),))
             call_sites.names.add(site.chain or ())
@@ -80,8 +74,16 @@ def find_call_sites(code: CodeType) -> CallSites:
             continue
         else:
             site = CallSite()
-        open_sites[start] = site  # type: ignore[index] # see above
+        open_sites[start] = site
     return call_sites
+
+
+def _start_of(instruction: dis.Instruction) -> tuple[int, int]:
+    """Return the line and column of the expression, or a position of its own for an instruction without them."""
+    position = instruction.positions
+    if position is None or position.lineno is None or position.col_offset is None:
+        return (-1, instruction.offset)
+    return position.lineno, position.col_offset
 
 
 def resolve(chain: tuple[str, ...], names: dict[str, Any]) -> Any:

@@ -151,21 +151,16 @@ def find_lossy_value(
         path, keys, part, decoded_part = pending.pop()
         kind = type(part)
         if issubclass(kind, Mapping):
-            for key in part:
-                if not issubclass(type(key), str) and not (isinstance(decoded_part, Mapping) and key in decoded_part):
-                    return LossyValue(
-                        path, f"a key that is not a string ({type(key).__name__})", "a string", "str(key)"
-                    )
+            if (lossy_key := _find_lossy_key(path, part, decoded_part)) is not None:
+                return lossy_key
             pending += [
                 (f"{path}.{key}", (*keys, key), inner, _part_of(decoded_part, key))
                 for key, inner in reversed([*part.items()])
             ]
         elif issubclass(kind, _SEQUENCE_TYPES):
-            decoded_parts = (
-                decoded_part
-                if isinstance(decoded_part, _SEQUENCE_TYPES) and len(decoded_part) == len(part)
-                else [_MISSING] * len(part)
-            )
+            decoded_parts: Any = decoded_part
+            if not isinstance(decoded_part, _SEQUENCE_TYPES) or len(decoded_part) != len(part):
+                decoded_parts = [_MISSING] * len(part)
             pending += [
                 (f"{path}[{i}]", (*keys, i), inner, decoded_parts[i]) for i, inner in reversed([*enumerate(part)])
             ]
@@ -177,6 +172,15 @@ def find_lossy_value(
                 (f"{path}.{name}", (*keys, name), getattr(part, name, None), _part_of(decoded_part, name))
                 for name in reversed(_field_names(kind))
             ]
+    return None
+
+
+def _find_lossy_key(path: str, part: Mapping[Any, Any], decoded_part: Any) -> LossyValue | None:
+    """Return the first key of a mapping that is no string and that the reader does not get back, or None."""
+    for key in part:
+        if not issubclass(type(key), str) and not (isinstance(decoded_part, Mapping) and key in decoded_part):
+            kind = type(key).__name__
+            return LossyValue(path, f"a key that is not a string ({kind})", "a string", "str(key)")
     return None
 
 

@@ -182,6 +182,20 @@ class HumanTaskChange:
     task: HumanTaskState
 
 
+def _require_data_fits(task: HumanTaskState, request: Mapping[str, Any]) -> None:
+    """Raise ``PayloadError`` if the data of a decision do not fit what the task asks for.
+
+    A Django form has checked them already, outside of the turn; ``request`` names the form that did.
+    """
+    form = task.spec.form
+    if form is None:
+        return
+    if form.kind != "form":
+        codec.convert(deep_copy(request.get("data")), form.type, label=f"the data for {task.spec.label}")
+    elif request.get("judged") != form.name and not request.get("again"):
+        raise PayloadError(f"the form {form.name} checks the data of {task.spec.label}: decide it there")
+
+
 class HumanTasks:
     """The human tasks of one executor.
 
@@ -317,21 +331,15 @@ class HumanTasks:
             raise self.closed_error(key)
         decider = request.get("by") or "code without a user"
         label = f"{self._run_context.info.id}: {decider} may not decide {task.spec.label}"
-        is_direct_decision = request.get("person") and request.get(
-            "task"
-        )  # code that decides in a person's name is trusted
+        # Code that decides in a person's name is trusted.
+        is_direct_decision = request.get("person") and request.get("task")
         if (task.spec.candidates or is_direct_decision) and not request.get("again"):
             self._require_candidate(task, request, permits, label)
         if task.spec.four_eyes:
             require_four_eyes(label, task.barred, key=request.get("by_key"))
             if isinstance(principal := request.get("for"), Mapping):
                 require_four_eyes(label, task.barred, key=principal["key"])
-        form = task.spec.form
-        if form is not None and form.kind == "form":
-            if request.get("judged") != form.name and not request.get("again"):
-                raise PayloadError(f"the form {form.name} checks the data of {task.spec.label}: decide it there")
-        elif form is not None:
-            codec.convert(deep_copy(request.get("data")), form.type, label=f"the data for {task.spec.label}")
+        _require_data_fits(task, request)
         question = task.spec.question
         if any(question.get(name) != value for name, value in request.get("question", {}).items()):
             raise HumanTaskClosed(
@@ -340,11 +348,9 @@ class HumanTasks:
             )
         recorded_fields = {name: request[name] for name in ("by", "by_key", "comment", "for") if request.get(name)}
         recorded_fields |= {"question": question, "shown": request.get("shown") or self._display_digest(task)}
-        return (
-            {**recorded_fields, "for": principal["name"]}
-            if isinstance(principal := recorded_fields.get("for"), Mapping)
-            else recorded_fields
-        )
+        if isinstance(principal := recorded_fields.get("for"), Mapping):
+            recorded_fields["for"] = principal["name"]
+        return recorded_fields
 
     def _display_digest(self, task: HumanTaskState) -> str:
         """Return the digest of everything that the page of a task shows: the question and the due date.

@@ -66,16 +66,7 @@ class Query(RunAction[Any]):
         inline_turn.refuse_own_run(self.target, "query()", storage=self.storage)
         cls = host().find_class(self.target.chain_id, self.target.workflow, self.target.version)
         row = self._read_row()
-        status, _, blocked, has_undelivered, crashes = row
-        is_stale = has_undelivered or (status == "pending" and not blocked)
-        if (
-            self.fresh
-            and host().runs_turns
-            and is_stale
-            and status not in CLOSED_STATUSES
-            and self.target.workflow_class is not None
-            and self._advance_run()
-        ):
+        if self._may_advance(row) and self._advance_run():
             row = self._read_row()
         if isinstance(self.query, str) and self.query.startswith("__"):
             return self._answer_built_in()
@@ -86,13 +77,20 @@ class Query(RunAction[Any]):
         if published is None and self.target.pinned is None and row[0] not in CLOSED_STATUSES:
             published = self._previous_state()
         # The query runs code of the class too, and may end this process as turns have ended others.
-        if crashes >= policy.MOST_CRASHES:
+        if row[4] >= policy.MOST_CRASHES:
             raise QueryFailed(
-                f"{self.target.workflow} {self.target.workflow_id} cannot answer queries: {crashes} processes "
+                f"{self.target.workflow} {self.target.workflow_id} cannot answer queries: {row[4]} processes "
                 "in a row died while running its code. Terminate it, or fix its code and move it"
             )
         with inline_turn.crash_marker(self.storage).record_work("run", self.target.run_id):
             return cls.answer(self.query, self.args, published)
+
+    def _may_advance(self, row: tuple[str, bytes | None, bool, bool, int]) -> bool:
+        """Return True if the row is stale, and this process may bring it up to date by a turn."""
+        status, _, blocked, has_undelivered, _ = row
+        is_stale = has_undelivered or (status == "pending" and not blocked)
+        may_run = self.fresh and host().runs_turns and self.target.workflow_class is not None
+        return is_stale and may_run and status not in CLOSED_STATUSES
 
     def _read_row(self) -> tuple[str, bytes | None, bool, bool, int]:
         """Read five facts from the rows of the run and its chain, in one statement.

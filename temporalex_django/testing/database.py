@@ -222,7 +222,7 @@ class DjangoEnvironment(Environment):
         tasks = inbox.all_tasks_of_run(run_id)
         return [inbox.to_open_human_task(task) for task in tasks if by is None or inbox.may_view(by, task)]
 
-    def failed_messages(self, chain_id: UUID) -> list[FailedMessage]:
+    def _failed_messages(self, chain_id: UUID) -> list[FailedMessage]:
         return describe.failed_messages_of(chain_id, storage=self.storage)
 
     def inbox(self, user: Person) -> list[OpenHumanTask]:

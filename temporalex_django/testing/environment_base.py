@@ -143,7 +143,7 @@ class EnvironmentBase(ABC):
         """
 
     @abstractmethod
-    def failed_messages(self, chain_id: UUID) -> list[FailedMessage]:
+    def _failed_messages(self, chain_id: UUID) -> list[FailedMessage]:
         """Return the signals of a chain whose handler failed, oldest first."""
 
     @abstractmethod

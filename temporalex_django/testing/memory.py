@@ -147,7 +147,7 @@ class WorkflowEnvironment(Environment):
     def _announce_attempt(self, task: TaskState, result: TaskResult | None = None) -> None:
         """Do nothing: without Django there are no signals."""
 
-    def failed_messages(self, chain_id: UUID) -> list[FailedMessage]:
+    def _failed_messages(self, chain_id: UUID) -> list[FailedMessage]:
         failed_messages = []
         for stored_message in self.storage.failed_messages(chain_id):
             assert stored_message.outcome is not None

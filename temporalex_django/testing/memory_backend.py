@@ -285,7 +285,10 @@ class MemoryRunOperations:
             **describe_columns(row.column, redactor),
             waiting_for=redactor.redact_waiting_for(row.waiting_for, row.waits),
             activities=[redactor.redact_activity(activity) for activity in open_activities],
-            failed_messages=[redactor.redact_failed_message(failed) for failed in env.failed_messages(self._chain_id)],
+            failed_messages=[
+                redactor.redact_failed_message(failed)
+                for failed in env._failed_messages(self._chain_id)  # noqa: SLF001 - of the same package
+            ],
         )
 
     def _redactor(self, by: Person | None) -> Redactor:

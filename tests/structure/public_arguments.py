@@ -102,7 +102,7 @@ _HOOKS = frozenset(
     {"run", "execute", "timer", "handle_query", "answer", "choose", "resolve_version", "is_versioned", "version_for"}
     | {"send", "close", "outcome", "row", "run_ids", "class_of", "perform", "instance_of", "chain_ids", "from_async"}
     | {"remember_person", "remember_class", "remember_new_class", "generate_id", "evict_run", "list_runs", "note"}
-    | {"failed_messages", "human_tasks"}
+    | {"human_tasks"}
     | {"start_instance", "check", "forget", "recover", "wait", "put", "delete", "schedule_resume"}
 )
 

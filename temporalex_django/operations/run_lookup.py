@@ -18,7 +18,7 @@ from temporalex_django.authoring.workflow import Workflow
 from temporalex_django.conf import get_settings
 from temporalex_django.core.aliases import all_names, current_name
 from temporalex_django.core.names import quoted
-from temporalex_django.db.limited_claims import read_switches
+from temporalex_django.db.claims.limited import read_switches
 from temporalex_django.db.sql_columns import CHAINS, RUNS
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine.ids import RunRef, parse_run_id, resolve_run

@@ -24,11 +24,11 @@ from temporalex_django.core.history.events import HistoryEvent
 from temporalex_django.core.messages.sender import Judge
 from temporalex_django.db import background_hooks, background_tasks
 from temporalex_django.db.atomic_activities import send_activity_signal as attempt_announced
+from temporalex_django.db.claims.limited import Switches, read_switches
 from temporalex_django.db.inserts import (
     message_outcome,
     update_outcome,
 )
-from temporalex_django.db.limited_claims import Switches, read_switches
 from temporalex_django.db.messages.notify import send_turn_signals
 from temporalex_django.db.people.deciders import DatabaseJudge
 from temporalex_django.db.storage import DjangoStorage

@@ -14,7 +14,7 @@ from django.db import Error as DatabaseError
 from temporalex_django.authoring import activity, workflow
 from temporalex_django.conf import queue_limits
 from temporalex_django.core.limits import NO_LIMITS
-from temporalex_django.db.limited_claims import Switches
+from temporalex_django.db.claims.limited import Switches
 from temporalex_django.engine.contracts.records import NewTask, TaskState
 from temporalex_django.engine.contracts.task_storage import WorkerStorage
 from temporalex_django.engine.scheduling import policy

@@ -16,8 +16,8 @@ from django.db import connections
 
 from temporalex_django.conf import get_settings
 from temporalex_django.core.error_text import error_line
+from temporalex_django.db.claims.limited import read_switches
 from temporalex_django.db.connections import worker_session
-from temporalex_django.db.limited_claims import read_switches
 from temporalex_django.db.retention import Retention
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine import activity_policy

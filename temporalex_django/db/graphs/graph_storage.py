@@ -132,7 +132,7 @@ class TableStorage:
         chain. Raises ``AlreadyRunning``, with ``pending``, if that chain is not free within 10 s.
         """
         storage = self._storage
-        for attempt in range(1, policy.GRAPH_TRIES + 1):
+        for attempt in range(1, policy.REPLACE_TRIES + 1):
             try:
                 with storage.transaction():
                     chain = self._open_chain(instance, storage)
@@ -144,7 +144,7 @@ class TableStorage:
                 return
             # Inserted or closed since this looked: the next look sees that.
             except AlreadyRunning as exc:
-                if exc.pending or attempt == policy.GRAPH_TRIES:
+                if exc.pending or attempt == policy.REPLACE_TRIES:
                     raise
 
     def _open_chain(self, instance: GraphInstance, storage: DjangoStorage) -> UUID | None:
@@ -176,7 +176,7 @@ class TableStorage:
         return write.next_run.run_id
 
     def _lock_run(self, chain: UUID, storage: DjangoStorage) -> RunState | None:
-        if not storage.lock_chain(chain, wait=policy.GRAPH_LOCK_SECONDS):
+        if not storage.lock_chain(chain, wait=policy.REPLACE_LOCK_SECONDS):
             return None
         return next(iter(storage.claim(limit=1, queues=(), chains=[chain])), None)
 

@@ -140,10 +140,10 @@ YIELD_SECONDS = 0.1
 #: Time for which the versions of live workers are cached: a turn may ask for each of its runs.
 #: [tests/integration/workers/test_isolation.py]
 LIVE_VERSIONS_SECONDS = 1.0
-#: Time that ``put`` of a graph waits for a run that is being advanced, and its tries when another start or an end came
+#: Time that a caller who replaces a run waits while it is being advanced, and tries when another start or an end came
 #: in between. [tests/integration/graph/test_durable_graphs.py]
-GRAPH_LOCK_SECONDS = 10.0
-GRAPH_TRIES = 20
+REPLACE_LOCK_SECONDS = 10.0
+REPLACE_TRIES = 20
 
 # --- claims of activities ---------------------------------------------------------------------------------------------
 

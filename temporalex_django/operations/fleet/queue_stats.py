@@ -11,7 +11,7 @@ from django.db.models.functions import Now
 
 from temporalex_django.conf import queue_limits
 from temporalex_django.core.limits import NO_LIMITS, Limits
-from temporalex_django.db.limited_claims import read_switches
+from temporalex_django.db.claims.limited import read_switches
 from temporalex_django.models import SwitchedOff, Worker
 from temporalex_django.operations.base import storage
 from temporalex_django.operations.fleet.switches import switchable_names

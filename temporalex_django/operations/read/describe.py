@@ -17,8 +17,8 @@ from temporalex_django.authoring.run_columns import describe_columns
 from temporalex_django.conf import codec
 from temporalex_django.core.history.events import HistoryEvent
 from temporalex_django.core.names import check_wait
+from temporalex_django.db.claims.limited import read_switches
 from temporalex_django.db.graphs.graph_storage import instance_of
-from temporalex_django.db.limited_claims import read_switches
 from temporalex_django.db.messages.failed_messages import failed_count, failed_messages
 from temporalex_django.db.messages.listen import listen
 from temporalex_django.db.storage import DjangoStorage

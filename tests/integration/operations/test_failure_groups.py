@@ -127,7 +127,7 @@ def test_failures_are_grouped_by_class_activity_type_and_place() -> None:
 
     found = groups()
 
-    here = r"integration/operations/test_failure_groups\.py:\d+"
+    here = r"operations/test_failure_groups\.py:\d+"
     for name in ("charge", "ship"):
         text, count = found["cause.Sale", f"cause.{name}"]
         assert re.fullmatch(rf"cause\.{name}: ConnectionError at {here}", text)
@@ -144,13 +144,13 @@ def test_a_run_that_failed_with_an_activity_has_the_cause_of_it() -> None:
     handle.fail_activity(ActivityTask.objects.get().seq, message="gone", type="Lost")
     drain()
 
-    assert str(Instance.objects.get().cause).startswith("cause.ship: Lost at integration/test_failures")
+    assert str(Instance.objects.get().cause).startswith("cause.ship: Lost at operations/test_failure")
 
 
 def test_a_blocked_run_has_a_cause_until_it_is_over() -> None:
     handle = Careful.start(id="careful")
     drain()
-    assert str(Instance.objects.get().cause).startswith("KeyError at integration/test_failures")
+    assert str(Instance.objects.get().cause).startswith("KeyError at operations/test_failure")
 
     handle.terminate()
     assert Instance.objects.get().cause is None
@@ -184,7 +184,7 @@ def test_doctor_names_each_group_and_the_command_that_repairs_it() -> None:
     assert "2 activities of cause.Sale have been failing since" in ran.out
     assert f"bulk retry_activity --workflow cause.Sale --cause '{cause('charge')}'" in ran.out
     assert "1 run of cause.Sale has failed since" in ran.out
-    assert "--cause 'KeyError at integration/operations/test_failure_groups.py:" in ran.out
+    assert "--cause 'KeyError at operations/test_failure_groups.py:" in ran.out
 
 
 def test_activities_with_one_cause_are_retried_by_the_command() -> None:

@@ -361,7 +361,7 @@ def test_blocked_where_code_and_history_part(monkeypatch):
         "Paused safely since 00:00: the code no longer matches what this run has already done. Event 3 recorded "
         "ActivityScheduled, "
     )
-    assert "integration/present/test_sentences.py:" in found.text
+    assert "present/test_sentences.py:" in found.text
     assert (
         "Nothing is lost. It continues by itself once the code is fixed. Tried 1 time; next attempt at " in found.text
     )
@@ -372,9 +372,7 @@ def test_blocked_by_what_its_code_raises(env):
 
     found = said(env, handle)
 
-    assert found.text.startswith(
-        "Paused safely since 00:00: RecursionError: too deep in integration/present/test_sentences.py:"
-    )
+    assert found.text.startswith("Paused safely since 00:00: RecursionError: too deep in present/test_sentences.py:")
     assert found.trouble
     assert "too deep" not in said(env, handle, view=Redactor(may_see_payloads=False)).text
 

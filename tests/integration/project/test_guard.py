@@ -44,7 +44,7 @@ def test_the_orm_belongs_in_an_activity(environment: type[WorkflowEnvironment]) 
     handle = environment().start(once(asks))
 
     with pytest.raises(
-        errors.WorkflowFailed, match=r"the ORM in workflow code \(asks, .*test_guarded_project\.py:\d+\).*activity"
+        errors.WorkflowFailed, match=r"the ORM in workflow code \(asks, .*test_guard\.py:\d+\).*activity"
     ):
         handle.result()
 

@@ -50,10 +50,7 @@ def test_attempts_that_fail(caplog):
         for record in caplog.records
         if record.name.startswith("temporalex")
     ]
-    assert any(
-        "charge failed on attempt 1 (the last): LookupError at integration/workers/test_logs.py:" in line
-        for line in lines
-    )
+    assert any("charge failed on attempt 1 (the last): LookupError at workers/test_logs.py:" in line for line in lines)
     for line in lines:
         assert "4111" not in line
         assert "\n" not in line
@@ -81,7 +78,7 @@ def test_a_run_that_fails_says_why_and_where_in_one_line(caplog):
     lines = lines_of(caplog)
 
     (raised,) = [line for line in lines if line.startswith("logs.FailsAloud f-1 failed: ")]
-    assert raised.startswith("logs.FailsAloud f-1 failed: ValueError at integration/workers/test_logs.py:")
+    assert raised.startswith("logs.FailsAloud f-1 failed: ValueError at workers/test_logs.py:")
     assert "logs.FailsAloud f-2 failed: it returned Err" in lines
     assert "4111" not in str(lines)
 
@@ -112,6 +109,6 @@ def test_a_handler_and_a_validator_that_raise_are_logged_with_their_place(caplog
     ):
         (line,) = [line for line in lines if what in line]
         assert f" {how}" in line
-        assert ": KeyError at integration/workers/test_logs.py:" in line
+        assert ": KeyError at workers/test_logs.py:" in line
         assert {record.levelno for record in caplog.records if what in record.getMessage()} == {level}
     assert "4111" not in str(lines)

@@ -66,6 +66,7 @@ def require_unchanged(target: RunTarget, expected: Sequence[RunVersion] | None) 
 
 
 def _change_error(target: RunTarget, expected: RunVersion | None, current: RunVersion) -> RunChanged:
+    """Return the error that lists the differences of two versions; ``expected`` is None if the caller knew none."""
     changes = {}
     if expected is not None:
         pairs = {

@@ -269,9 +269,9 @@ def list_runs(
 ) -> Iterator[tuple[str, UUID]]:
     """Yield the business id and the chain of the current runs of a class that match ``filters``.
 
-    The filters and the order among them are those of ``authoring.run_filters``. Only runs that exist for the user
-    ``by`` are yielded. They are read in pages of 500. Raises ``ActionNotPermitted`` at once if the user may not look
-    at runs.
+    ``filters`` has the values of the filters by name, and the order as ``order``; see ``authoring.run_filters``. Only
+    runs that the user ``by`` may see are yielded; None means code, which sees all. They are read in pages of 500.
+    Raises ``ActionNotPermitted`` at once if the user may not look at runs.
     """
     access.require_access(by, access.VIEW, alias=storage.alias)
     visible_runs = access.runs_for(by, alias=storage.alias)

@@ -43,7 +43,7 @@ class StartBulk(Action[BulkJob]):
 
     The permission of the action is checked now, and again for each run when it is processed. A queryset also requires
     the permission to view runs. With a ``token``, a repeated request of the same person returns the job of the first
-    one, while that job exists. Times in a queryset are not compared.
+    one, while that job exists. The two requests may differ only in times that a queryset contains.
 
     One transaction, which is the caller's if one is open. Audited. Raises:
 
@@ -242,8 +242,9 @@ class StartBulk(Action[BulkJob]):
         return action.target_kind
 
     def _build_parts(self, runs: list[UUID]) -> list[tuple[UUID, int | None]]:
-        """Return the items of the job: pairs of a run id and the number of an activity or timer, or None.
+        """Return the items of the job as pairs of a run id and the command number of an activity or timer.
 
+        For an operation on whole runs, the number is None.
         Raises ``ActionNotPossible`` if there are none, or more than ``BULK_LIMIT``.
         """
         action, limit = operator_action(self.action), get_settings().BULK_LIMIT

@@ -110,8 +110,9 @@ def count_text(action: str, count: int) -> str:
 
 
 def build_action(job: BulkJob, item: BulkItem, target: RunTarget, by: Actor) -> Action[Any]:
-    """Return the operation of the job on ``target``, or on the activity or timer that the item names.
+    """Return the operation of the job on the run ``target``, or on the activity or timer in it that ``item`` names.
 
+    ``by`` is the actor who performs it, as ``_actor_of`` returns them.
     Raises ``ActionNotPossible`` if this process does not have the operation.
     """
     inputs = codec().decode(bytes(job.given))
@@ -225,7 +226,7 @@ def _reraise(error: Exception) -> None:
 
 
 def _save_progress(job: BulkJob, item: BulkItem | None, storage: DjangoStorage) -> None:
-    """Save the item and the counters of the job in the open transaction."""
+    """Save the item, if there is one, count its outcome in the row of the job, and save the job."""
     if item is not None:
         item.save(using=storage.alias)
         job.done += item.outcome == "done"

@@ -84,7 +84,7 @@ class LiveWorkers:
 
 
 class _WorkingHost(LiveWorkers):
-    """A host that does all work itself, whatever the queue and the code are."""
+    """The ``LiveWorkers`` of a host that does the work of workers itself: it can claim every run and activity."""
 
     def missing_worker(self, *, workflow: str, version: int, queue: str) -> str | None:
         return None

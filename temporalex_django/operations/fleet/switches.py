@@ -30,7 +30,11 @@ _WAITING_SOURCES = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Switch:
-    """A switch that is off, or was off before this command."""
+    """A switch that is off, or was off before a command switched it on.
+
+    ``kind`` is queue, activity or workflow, and ``name`` the name of the queue, activity or class. ``by`` is the name
+    of the person who switched it off.
+    """
 
     kind: str
     name: str
@@ -128,6 +132,10 @@ def waiting_queues(*, alias: str) -> list[str]:
 
 
 def _distinct_queues_sql(name: str, table: str, where: str) -> str:
+    """Return a SELECT of the queues that occur in the rows of ``table`` for which the condition ``where`` holds.
+
+    ``name`` is an SQL alias, different for each SELECT of a UNION.
+    """
     # ``select distinct`` would read all waiting rows. This recursion asks the index for the next larger name each time,
     # so a queue with a million rows costs one look (a loose index scan).
     first = f"select min(queue) from {table} where {where}"  # noqa: S608 - constants

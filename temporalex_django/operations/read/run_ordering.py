@@ -55,7 +55,7 @@ def order_runs(runs: Runs, order: str) -> Runs:
 
 
 def after_place(runs: Runs, order: str, place: Place) -> Runs:
-    """Return the runs after a place, of runs from ``order_runs``."""
+    """Return the runs that come after a place; ``runs`` must be in ``order``, as ``order_runs`` returns them."""
     column, lookup = columns(order)[0].lstrip("-"), "lt" if order.startswith("-") else "gt"
     value, pk = place
     if column == "pk":
@@ -73,8 +73,8 @@ def fetch_size(order: str, size: int) -> int:
 def limit_to_range(runs: Runs, order: str, at: datetime | None, *, rows: int) -> Runs:
     """Restrict the runs to a range of time that contains their first ``rows`` rows.
 
-    ``at`` is the time at which they start; None means the beginning of the order. At most three statements where the
-    order is the time of closing, and none otherwise.
+    ``at`` is the time of closing after which these rows come; None means the beginning of the order. At most three
+    statements where the order is the time of closing, and none otherwise.
     """
     if order.lstrip("-") != "closed":
         return runs

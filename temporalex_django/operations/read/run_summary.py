@@ -66,10 +66,10 @@ _STATUSES_WITH_REASON = ("failed", "cancelled", "terminated", "timed_out")
 class PreloadedRows:
     """Rows about a run that the caller has read already, so that they are not read again.
 
-    ``tasks`` are as ``leading_tasks`` returns them, also for the child that the run waits for. ``others`` is the number
-    of other runs that are blocked for the same reason. ``unread`` is the number of messages without an outcome,
-    ``unread_since`` the time of the oldest unread message, and ``failed_messages`` the number of failed messages.
-    ``closing_action`` has the name of the person who ended the run, and their reason.
+    ``tasks`` are those of ``leading_tasks`` by run id, also for the child that the run waits for. ``children`` are the
+    child runs. ``others`` is the number of other runs that are blocked for the same reason. ``unread`` is the number of
+    messages without an outcome, ``unread_since`` the time of the oldest unread message, and ``failed_messages`` the
+    number of failed messages. ``closing_action`` is the name of the person who ended the run, and their reason.
     """
 
     tasks: Mapping[UUID, Sequence[ActivityTask]]
@@ -147,8 +147,8 @@ def leading_tasks(runs: Sequence[UUID], *, alias: str, limit: int) -> QuerySet[A
 def annotate_ends(runs: QuerySet[Instance]) -> QuerySet[Instance]:
     """Annotate runs with how they ended, so that ``RunStateLoader`` needs no further read for it.
 
-    These are the closing attributes (``ended_with``), the person (``ended_by``) and their reason (``ended_why``). It
-    also adds the annotation of ``annotate_switches``.
+    These are the attributes of the event that closed the run (``ended_with``), the person who ended it (``ended_by``)
+    and their reason (``ended_why``). It also adds the annotation of ``annotate_switches``.
     """
     actions = OperatorAction.objects.filter(run_id=OuterRef("pk"), action__in=("cancel", "terminate"), denied=False)
     last_actions = actions.order_by("-id")

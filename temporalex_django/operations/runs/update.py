@@ -66,7 +66,8 @@ class RequestAction(RunAction[Any]):
     Outside of a transaction, this process inserts the message and runs a turn in one transaction. It needs the class of
     the run for that, and the lock of the chain within ``UPDATE_LOCK_WAIT`` seconds. Otherwise it commits only the
     message, and waits without a transaction until a worker has processed it. With ``mode`` "worker" only workers
-    process it. ``wait_slot`` limits how many callers wait at a time.
+    process it; the other mode is "auto". ``timeout`` is the longest wait in seconds; None waits for ever. ``wait_slot``
+    limits how many callers wait at a time.
 
     Inside ``atomic()`` it waits for nothing but the lock, and everything commits or is rolled back with the caller's
     transaction. A rejected message leaves nothing behind.
@@ -139,11 +140,11 @@ class RequestAction(RunAction[Any]):
 
     @property
     def message_number(self) -> int | None:
-        """The number of the message; None until it is sent."""
+        """The primary key of the row of the message; None until it is sent."""
         return self._message_pk
 
     async def aexecute(self) -> Any:
-        """Execute the operation in a coroutine; no thread is held during the wait."""
+        """Execute the operation from async code and return the answer; no thread is held during the wait."""
         status = await sync_to_async(self._check_and_begin)()
         if status.is_finished:
             return await sync_to_async(self._audited_result)(status)

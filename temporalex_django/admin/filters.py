@@ -120,14 +120,17 @@ class BackendFilter(ChoicesFilter):
 
 
 class RunListFilter(admin.SimpleListFilter):
-    """Base of list filters by a row of ``authoring.run_filters.RUN_FILTERS``, named by the class argument ``row``."""
+    """Base of list filters that use one of the filters of runs, which REST and the commands have too.
+
+    The class argument ``row`` is the name of that filter in ``authoring.run_filters.RUN_FILTERS``.
+    """
 
     def __init_subclass__(cls, *, row: str, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         cls.parameter_name, cls.title = row, _(RUN_FILTERS[row].title)
 
     def parse(self, text: str) -> Any:
-        """Return the value of the filter. Raises ``ValueError`` for a text that no run fits."""
+        """Convert the text in the address to the value of the filter; raises ``ValueError`` if no run can match it."""
         return CHECKS[RUN_FILTERS[str(self.parameter_name)].type](text)
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
@@ -161,7 +164,10 @@ class JobStateFilter(ChoicesFilter):
 
 
 class TroubleFilter(admin.SimpleListFilter):
-    """List filter by the conditions of the table of run filters, and for open and closed runs."""
+    """List filter by a condition of runs, such as stuck or paused, or for all open or all closed runs.
+
+    The conditions are the filters of ``RUN_FILTERS`` that are true or false.
+    """
 
     title = _("condition")
     parameter_name = "standing"
@@ -267,7 +273,7 @@ class RunStatusFilter(RunListFilter, row="status"):
 
 
 class OrderFilter(admin.SimpleListFilter):
-    """The order of the list, as a filter. Runs without the time in question are left out.
+    """The order of the list, as a filter. Runs that lack the time by which the list is sorted are left out.
 
     See ``operations.read.run_ordering``.
     """
@@ -297,14 +303,14 @@ class OrderFilter(admin.SimpleListFilter):
 
 
 class TagFilter(RunListFilter, ChoicesFilter, row="tag"):
-    """List filter by a tag of classes; tags that a start added work in the address (``?tag=``)."""
+    """List filter by tag: the choices are the tags of classes, and ``?tag=`` in the address may name another one."""
 
     def choices_from_code(self) -> Iterable[tuple[str, Any]]:
         return [(tag, tag) for tag in sorted({tag for cls in workflows.concrete_classes() for tag in cls.tags})]
 
 
 class ActionFilter(ChoicesFilter):
-    """List filter by the action that was done."""
+    """List filter of the audit by the name of the action."""
 
     title = _("action")
     parameter_name = "action"
@@ -446,7 +452,7 @@ class SearchAttributeFilter(admin.ListFilter):
 
     @property
     def hidden_params(self) -> list[tuple[str, str]]:
-        """The hidden fields of the form: all other filters, and the conditions so far."""
+        """The hidden fields of the form, as pairs of name and value: all other filters, and the conditions so far."""
         return [
             *self.other_params,
             *([(_ALL_PARAM, _encode_lookups(self.attribute_lookups))] if self.attribute_lookups else []),
@@ -454,7 +460,7 @@ class SearchAttributeFilter(admin.ListFilter):
 
     @property
     def attribute_choices(self) -> list[tuple[str, str]]:
-        """The keys of conditions to choose from, each with its label."""
+        """The keys of conditions to choose from, such as ``total__gt``, as pairs of the key and its label."""
         if self.workflow_class is None:
             return []
         return [(name, _lookup_label(name)) for name in condition_keys(self.workflow_class)]

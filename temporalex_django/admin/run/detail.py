@@ -219,7 +219,10 @@ def _preload_rows(
     *,
     alias: str,
 ) -> PreloadedRows:
-    """Return the rows from which the summary of the run is built; only activity tasks and workers are read here."""
+    """Return the rows from which the summary of the run is built; only activity tasks and workers are read here.
+
+    ``family`` are the runs of the chain and the children, as ``_related_runs`` returns them.
+    """
     children = [relative for relative in family if relative.chain_id != run.chain_id]
     tasks: dict[UUID, list[ActivityTask]] = defaultdict(list)
     workers: list[Worker] = []
@@ -411,6 +414,8 @@ def _activity_context(task: ActivityTask, redactor: Redactor, *, now: datetime) 
 def _message_context(
     message: Message, redactor: Redactor, *, message_links: Callable[[str], list[ActionLink]]
 ) -> dict[str, Any]:
+    """Return the template context of a message; ``message_links`` takes the id of a failed one and returns buttons."""
+
     def format_redacted(payload: Any) -> FormattedPayload:
         return format_payload(
             _redact_payload(payload, partial(redactor.redact_payload, message_name=message.name), redactor)

@@ -42,7 +42,11 @@ _SHAPES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventRow:
-    """One event of the history, as the page shows it."""
+    """One event of the history, as the page shows it.
+
+    ``seq`` is its number, ``family`` names the group of event kinds that gives it a colour, and ``data`` are its
+    attributes.
+    """
 
     seq: int
     kind: str
@@ -65,7 +69,7 @@ class ActivationRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HistoryEntry:
-    """A row of the timeline; ``numbers`` are those of its first and its last event."""
+    """A row of the timeline; ``numbers`` are those of its first and its last event, and ``tools`` are its buttons."""
 
     numbers: str
     text: str

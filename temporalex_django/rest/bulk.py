@@ -61,6 +61,10 @@ class BulkBody(serializers.ReasonBody):
 def _job_contract(
     operation: str, summary: str, answers: Mapping[int, SerializerType | None], *query: Parameter, **options: Any
 ) -> Contract:
+    """Return the contract of a method about bulk jobs; ``answers`` are the serializers of the response by status.
+
+    ``options`` are further fields of ``Contract``.
+    """
     return Contract(
         operation=operation, permission=StartBulk.permission, summary=summary, query=query, answers=answers, **options
     )
@@ -75,7 +79,7 @@ def _job_action_contract(operation: str, summary: str) -> Contract:
 class BulkViewSet(IdempotentViewSet):
     """The bulk jobs of the caller.
 
-    Superusers for whom all runs exist see all jobs. ``run_views`` is the view set of the runs: its ``get_queryset``,
+    Superusers who may see all runs see all jobs. ``run_views`` is the view set of the runs: its ``get_queryset``,
     its ``filterset_class`` and its permission classes restrict the runs of these jobs. ``urls.routes`` sets it.
     """
 

@@ -91,7 +91,7 @@ def _task_contract(
 
 
 class HumanTaskViewSet(IdempotentViewSet):
-    """Human tasks; those that are not for the caller get status 404.
+    """The human tasks that the caller may see; every other task gets status 404.
 
     ``run_views`` is the view set of runs: its ``get_queryset`` restricts the tasks. ``urls.routes`` sets it.
     """

@@ -53,8 +53,8 @@ class WorkflowViewMixin(Base):
     def workflow_ref(self, obj: Any, runs: QuerySet[Instance]) -> str:
         """Return the run id or the business id of the run about the object ``obj``.
 
-        By default this is the newest run that was started with ``subject=obj``. ``runs`` are the runs that exist for
-        the user. Raises ``WorkflowNotFound`` if there is none.
+        By default this is the newest run that was started with ``subject=obj``. ``runs`` are the runs that the user may
+        see. Raises ``WorkflowNotFound`` if there is none.
         """
         subject_run_ids = Instance.objects.using(runs.db).for_subject(obj).values("pk")
         subject_runs = runs.filter(pk__in=subject_run_ids)

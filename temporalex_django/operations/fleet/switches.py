@@ -30,11 +30,7 @@ _WAITING_SOURCES = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Switch:
-    """A switch that is off, or was off before a command switched it on.
-
-    ``kind`` is queue, activity or workflow, and ``name`` the name of the queue, activity or class. ``by`` is the name
-    of the person who switched it off.
-    """
+    """A switch that is off, or was off before this command."""
 
     kind: str
     name: str

@@ -146,6 +146,7 @@ class DueFirstPages:
 
 
 def _after_position(due_at: datetime | None, opened_at: datetime, task_id: UUID) -> Q:
+    """Return the condition for the tasks that come after the task with these values; ``due_at`` None means never."""
     is_later = Q(opened_at__gt=opened_at) | Q(opened_at=opened_at, pk__gt=task_id)
     if due_at is None:
         return Q(due_at=None) & is_later

@@ -32,7 +32,10 @@ def filter_names() -> Collection[str]:
 
 
 def filters_of(options: Mapping[str, Any]) -> dict[str, str]:
-    """Return the filters that are given, by name."""
+    """Return the texts of the filters that were given on the command line, by the name of the filter.
+
+    ``options`` are the parsed options of the command.
+    """
     option_values = {name: options.get(f"{_DEST_PREFIX}{name}") for name in INTERFACE_FILTERS}
     return {name: value for name, value in option_values.items() if value is not None}
 
@@ -69,7 +72,7 @@ def _option_name(name: str) -> str:
 
 
 def _next_step(name: str) -> str:
-    """Return the sentence that follows an error: the valid values, or an example."""
+    """Return the sentence that follows an error about the filter ``name``: its valid values, or an example."""
     row = INTERFACE_FILTERS[name]
     if row.type is FilterType.STATUSES:
         return f"Use one of: {', '.join(Status.values)}."

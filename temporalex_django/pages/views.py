@@ -178,6 +178,11 @@ def _render_task(
     status: int,
     inbox_address: str,
 ) -> HttpResponse:
+    """Render the page of a human task.
+
+    ``form`` is a form that was posted and has errors; None makes a new one, if the user may decide the task.
+    ``message`` is the error of an operation that was refused, or empty.
+    """
     assert actor.user is not None
     (redacted_task,) = redact_tasks(base.mark_nobody_left(task), actor.user)
     why_not = base.why_not(task, actor.user)

@@ -80,6 +80,7 @@ class DurableBackend(BaseTaskBackend):
         self.retry, self.retention = self._parse_options()
 
     def _parse_options(self) -> tuple[RetryPolicy, float | None]:
+        """Return the retry policy and the retention of ``OPTIONS``; the retention is in seconds, or None for ever."""
         setting_text = f"TASKS[{self.alias!r}]['OPTIONS']"
         if unknown := sorted(set(self.options) - set(_OPTIONS)):
             raise InvalidTaskBackend(

@@ -64,7 +64,10 @@ def _part_annotation(schema: Any, defs: Mapping[str, Any], depth: int) -> Any:
 
 
 def _base_type(schema: Mapping[str, Any], defs: Mapping[str, Any], depth: int) -> Any:
-    """Return the type for the ``type`` and the ``format`` of a schema, without its limits such as ``minimum``."""
+    """Return the type for the ``type`` and the ``format`` of a schema, without its limits such as ``minimum``.
+
+    ``defs`` and ``depth`` are those of ``_build_annotation``.
+    """
     match schema.get("type"):
         case "object" if "properties" in schema:
             return _build_struct(schema, defs, depth)
@@ -101,7 +104,10 @@ def _union(types: list[Any]) -> Any:
 
 
 def _build_struct(schema: Mapping[str, Any], defs: Mapping[str, Any], depth: int) -> Any:
-    """Return a ``msgspec.Struct`` class with a field for each property of an object's schema."""
+    """Return a ``msgspec.Struct`` class with a field for each property of an object's schema.
+
+    ``defs`` and ``depth`` are those of ``_build_annotation``.
+    """
     required_names, fields = set(schema.get("required", ())), list[Any]()
     for name, property_schema in schema["properties"].items():
         annotation = _build_annotation(property_schema, defs, depth + 1)

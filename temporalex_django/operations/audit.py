@@ -165,7 +165,7 @@ def _strip_unprintable(text: str) -> str:
 
 
 def record_read(by: AuditActor, run: Instance) -> None:
-    """Write an audit row which says that a person was shown payloads of a run.
+    """Write an audit row which says that the person ``by`` was shown payloads of a run.
 
     Nothing is recorded for code and programs. The same person and run get one row per minute: the default cache
     remembers which rows exist. If the cache forgets, the next read is recorded again.
@@ -174,9 +174,10 @@ def record_read(by: AuditActor, run: Instance) -> None:
 
 
 def record_task_read(by: AuditActor, task_id: UUID, path: str) -> None:
-    """Write an audit row which says that a person was shown payloads of a background task.
+    """Write an audit row which says that the person ``by`` was shown payloads of a background task.
 
-    ``path`` is the name of its function. It belongs to no run, so the details of the row contain ``path`` and the id.
+    ``path`` is the dotted name of its function. The task belongs to no run, so the details of the row contain ``path``
+    and the id.
     Who is recorded, and how often, is as for ``record_read``.
     """
     details = {"task": path, "id": str(task_id)}

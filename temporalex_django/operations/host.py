@@ -46,12 +46,15 @@ class OperationHost:
         return connections[alias].in_atomic_block
 
     def find_class(self, chain_id: UUID, workflow: str, version: int) -> type[Workflow]:
-        """Return the class of a run in its version. Raises ``UnknownWorkflow`` if this process does not have it."""
+        """Return the class of a run in its version. Raises ``UnknownWorkflow`` if this process does not have it.
+
+        The name and the version are enough for this host. A test environment also looks at ``chain_id``.
+        """
         del chain_id
         return workflows.class_for_run(workflow, version)
 
     def record_turn(self, report: TurnReport) -> None:
-        """Record a turn that ran in the process of a caller."""
+        """Receive the report of each turn that ran in the process of a caller; this host does nothing with it."""
 
     def generate_id(self, workflow: type[Workflow]) -> str | None:
         """Return the business id for a run of the class that is started without one; None to draw a random id."""

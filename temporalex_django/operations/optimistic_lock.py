@@ -66,7 +66,10 @@ def require_unchanged(target: RunTarget, expected: Sequence[RunVersion] | None) 
 
 
 def _change_error(target: RunTarget, expected: RunVersion | None, current: RunVersion) -> RunChanged:
-    """Return the error that lists the differences of two versions; ``expected`` is None if the caller knew none."""
+    """Return the error that lists how the ``current`` version of the run differs from the ``expected`` one.
+
+    ``expected`` is None if the caller knew no version.
+    """
     changes = {}
     if expected is not None:
         pairs = {

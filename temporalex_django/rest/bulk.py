@@ -175,7 +175,8 @@ class BulkViewSet(IdempotentViewSet):
     def _view_of_runs(self, action: str, inputs: Mapping[str, Any]) -> InstanceViewSet:
         """Return the view set of runs, set up as for a request that performs ``action`` on one run.
 
-        Its queryset and its permission classes decide which runs the job may operate.
+        Its queryset and its permission classes decide which runs the job may operate. ``inputs`` are those of the
+        action; for a signal, they have its name.
         """
         action_class = STEERING.get(action)
         url_kwargs = {"name": str(inputs.get("signal"))} if action_class is None else {}
@@ -185,6 +186,7 @@ class BulkViewSet(IdempotentViewSet):
     def _build_start(self, body: dict[str, Any], runs_view: InstanceViewSet) -> StartBulk:
         """Return the operation that starts the job; ``body`` is the validated body of the request.
 
+        ``runs_view`` is the view set of ``_view_of_runs``, which restricts the runs.
         Raises ``ValidationError`` for an input that the action does not have, and for a missing one.
         """
         inputs, visible_runs = body["inputs"], runs_view.get_queryset()

@@ -82,7 +82,8 @@ def _task_contract(
 ) -> Contract:
     """Return the contract of a method about human tasks; it needs no permission.
 
-    The candidates of a task decide who may call it. ``options`` are further fields of ``Contract``.
+    The candidates of a task are those who may call it. The arguments, also those in ``options``, are fields of
+    ``Contract``; ``answers`` is by default the task with status 200.
     """
     answers: Mapping[int, SerializerType | None] = {200: serializers.HumanTaskDetail}
     return Contract(

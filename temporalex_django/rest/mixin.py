@@ -72,14 +72,14 @@ class WorkflowViewMixin(Base):
 
     @action(methods=["post"], url_path=f"signal/{_MESSAGE_PATTERN}", url_name="workflow-signal", **_ROUTE_OPTIONS)
     def workflow_signal(self, request: Request, message: str, **names: Any) -> Response:
-        """Send a signal to the run."""
+        """Send the signal with the name ``message`` to the run."""
         return self._run_view_response("signal", request, name=message)
 
     @action(
         methods=["get", "post"], url_path=f"update/{_MESSAGE_PATTERN}", url_name="workflow-update", **_ROUTE_OPTIONS
     )
     def workflow_update(self, request: Request, message: str, **names: Any) -> Response:
-        """Send an update to the run and wait for its response.
+        """Send the update with the name ``message`` to the run and wait for its response.
 
         GET returns the response to an update that was sent before.
         """

@@ -200,7 +200,7 @@ def _timing_options(task: Task[Any, Any]) -> dict[str, Any]:
 
 
 def _make_aware(moment: Any) -> Any:
-    """Return the time with a time zone: without ``USE_TZ``, a time without one is in the default time zone."""
+    """Return the time with a time zone; without ``USE_TZ``, a naive time is taken to be in the default time zone."""
     if moment is None or settings.USE_TZ or timezone.is_aware(moment):
         return moment
     return timezone.make_aware(moment)

@@ -134,7 +134,10 @@ def run_detail_context(
 
 
 def _switch_context(run: Instance, switch_address: Callable[[str, str], str | None]) -> dict[str, Any]:
-    """Return the URLs that switch off what an open run needs."""
+    """Return the URLs that switch off the class and the queue of a run; they are None for a closed run.
+
+    ``switch_address`` takes the kind and the name of a switch and returns its URL, or None if the user may not use it.
+    """
     if not run.is_open:
         return {"switch_class": None, "switch_queue": None}
     return {
@@ -151,7 +154,7 @@ def _audit_context(audit_rows: Sequence[OperatorAction]) -> dict[str, Any]:
 
 
 def _family_context(run: Instance, family: Sequence[Instance]) -> dict[str, Any]:
-    """Return the context about the other runs of the chain, and about the children."""
+    """Return the template context about the runs of the chain and the children, which ``_related_runs`` has read."""
     runs = [relative for relative in family if relative.chain_id == run.chain_id]
     children = [relative for relative in family if relative.chain_id != run.chain_id]
     return {

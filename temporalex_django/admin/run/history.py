@@ -163,7 +163,7 @@ def read_history(
 
 
 def _page_number(page: str, count: int) -> int:
-    """Return the number of the page that a URL names, or of the last one if it names none."""
+    """Return the number of the page that the text ``page`` names, or of the last one, ``count``, if it names none."""
     if page.isascii() and page.isdigit() and len(page) < 10:
         return min(max(int(page), 1), count)
     return count

@@ -105,7 +105,7 @@ def operator_action(name: str) -> type[OperatorRunAction[Any]] | None:
 
 
 def count_text(action: str, count: int) -> str:
-    """Return a number with the kind of the job's items in words, such as ``5 activities`` for ``retry_activity``."""
+    """Return ``count`` with the word for what the operation ``action`` is performed on, such as ``5 activities``."""
     return (operator_action(action) or OperatorRunAction).count_text(count)
 
 

@@ -107,6 +107,7 @@ def _build_figures(
     """Build the figures of a queue from ``row``, its row of the statement in ``queue_figures``.
 
     ``running`` is the number of its claimed activities, and ``workers`` are the names of the workers that poll it.
+    ``off`` is True if the queue is switched off.
     """
     *oldest, runs, tasks, partitioned_tasks, now = row
     oldest_due = min((at for at in oldest if at is not None), default=None)

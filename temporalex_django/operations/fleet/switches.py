@@ -42,6 +42,8 @@ class Switch:
 class SwitchOff(Action[SwitchedOff]):
     """Operation that switches a queue, an activity or a workflow class off, and returns the row of the switch.
 
+    ``kind`` is "queue", "activity" or "workflow", and ``switch_name`` is the name of what is switched off.
+
     Workers notice it within a second. Work that is under way continues to its end. If a queue is off, no runs and no
     activities are claimed from it. If an activity is off, it is not started, while other activities of its queue are.
     Runs of a workflow class that is off stop where they are, and refuse updates. Whatever arrives meanwhile waits.

@@ -148,8 +148,9 @@ def build_description(
 ) -> Description:
     """Return the description of a run from its row; nothing is read.
 
-    ``waiting_for`` replaces what the row says. For a blocked run it is extended by the worker that the run needs, or by
-    the switch of its class. Activities and failed messages are left empty.
+    ``redactor`` hides the payloads that the reader may not see. ``waiting_for`` replaces what the row says. For a
+    blocked run it is extended by the worker that the run needs, or by the switch of its class. Activities and failed
+    messages are left empty.
     """
     waiting = list((run.waiting_for or []) if waiting_for is None else waiting_for)
     if run.blocked and (missing_worker := run.blocked.get("waits_for")):

@@ -116,7 +116,7 @@ def with_cause(runs: Runs, cause: str) -> Runs:
 
 
 def _switched_off_names(kind: str, alias: str) -> QuerySet[Any]:
-    """Return the names that are switched off."""
+    """Return a subquery of the names that are switched off; ``kind`` is "queue", "activity" or "workflow"."""
     return SwitchedOff.objects.using(alias).filter(kind=kind).order_by().values("name")
 
 

@@ -30,7 +30,7 @@ _TIME_RANGES: Final = (timedelta(days=1), timedelta(days=30))
 
 
 def columns(order: str) -> tuple[str, ...]:
-    """Return the column names for ``order_by`` on runs from ``order_runs``.
+    """Return the column names for ``order_by`` on runs from ``order_runs``, for an order such as ``-started``.
 
     The last one is the id.
     """
@@ -66,7 +66,7 @@ def after_place(runs: Runs, order: str, place: Place) -> Runs:
 
 
 def fetch_size(order: str, size: int) -> int:
-    """Return the number of rows to request from the database to get ``size`` of them."""
+    """Return how many rows to request from the database to use ``size`` of them, often more (see ``FETCH_SIZE``)."""
     return max(size, (FETCH_SIZE if columns(order)[0].lstrip("-") == "pk" else FETCH_SIZE // 4) + 1)
 
 

@@ -506,7 +506,7 @@ def _has_end_reason(run: Instance) -> bool:
 
 
 def _failed_title(closing: Mapping[str, Any], code: Any) -> str:
-    """Return the title of the step or the activity that failed a run; empty if it was neither."""
+    """Return the title of the step or activity that failed a run; ``closing`` are the attributes of its last event."""
     if step := closing.get("step"):
         return display_names.step_title(code, str(step))
     if activity := closing.get("activity"):
@@ -515,7 +515,7 @@ def _failed_title(closing: Mapping[str, Any], code: Any) -> str:
 
 
 def _passed_limit(closing: Mapping[str, Any], run: Instance) -> float | None:
-    """Return the timeout of a run that timed out, in seconds; else None."""
+    """Return the timeout in seconds by which a run ended, or None; ``closing`` are the attributes of its last event."""
     timeout = closing.get("timeout")
     if timeout == "run_timeout":
         return run.run_timeout
@@ -578,7 +578,7 @@ def _parse_time(text: object) -> datetime | None:
 
 
 def _build_wait(wait: Mapping[str, Any], run: Instance, code: Any, redactor: Redactor) -> WaitView:
-    """Return the view of one wait; ``wait`` is an entry of the column ``waits`` of the run."""
+    """Return the view of ``wait``, an entry of the column ``waits`` of the run; ``code`` is the class of the run."""
     return WaitView(
         kind=wait.get("kind", "other"),
         title=display_names.wait_title(wait, code, redactor),

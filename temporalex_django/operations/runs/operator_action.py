@@ -184,7 +184,7 @@ class OperatorRunAction(RunAction[T]):
 
     @classmethod
     def count_text(cls, count: int) -> str:
-        """Return the number with what this operation is performed on, in words, such as ``5 activities``."""
+        """Return ``count`` with the word for what this operation is performed on, such as ``5 activities``."""
         texts = {
             "run": ngettext("%(count)s run", "%(count)s runs", count),
             "activity": ngettext("%(count)s activity", "%(count)s activities", count),

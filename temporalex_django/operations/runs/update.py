@@ -356,7 +356,7 @@ class RequestAction(RunAction[Any]):
         return UpdateStatus(outcome=outcome)
 
     def _activate_until_read(self, inserted: InsertedMessage, run: RunState | None) -> tuple[Outcome | None, bool]:
-        """Activate the run until it has read the message; one activation reads only as many as its budget allows.
+        """Activate the run until it has read the message ``inserted``; an activation may read only some messages.
 
         ``run`` is the locked state. Returns the outcome of the message, or None, and True if anything else was written.
         """
@@ -391,7 +391,10 @@ class RequestAction(RunAction[Any]):
             raise TooManyUpdates(f"{self._label}: {limit} (WAITING_UPDATES) already wait for the run. Try again later")
 
     def _discard_rejected(self, inserted: InsertedMessage, *, has_written: bool) -> None:
-        """Delete a rejected message; if the turn has written nothing else, roll the transaction back instead."""
+        """Delete the rejected message; if the turn has written nothing else, roll the transaction back instead.
+
+        ``inserted`` is the message. ``has_written`` is True if the turn has written something else.
+        """
         if has_written:
             self.storage.sql.execute("delete from temporalex_message where id = %s", [inserted.id])
         else:

@@ -129,7 +129,10 @@ class DueFirstPages:
     """
 
     def __init__(self, cursor: str | None, *, limit: int) -> None:
-        """Decode the cursor. Raises ``ValidationError`` for a cursor that no page returned."""
+        """Decode the cursor, which is None for the first page; ``limit`` is the number of tasks of a page.
+
+        Raises ``ValidationError`` for a cursor that no page returned.
+        """
         self.limit = limit
         self.position = None if cursor is None else _decode_cursor(cursor)
 

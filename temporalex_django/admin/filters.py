@@ -43,7 +43,7 @@ _MAX_DIGITS = 9
 
 
 class ChoicesFilter(ABC, admin.SimpleListFilter):
-    """Base of filters on a column, with the values that the code of this process has for it."""
+    """Base of list filters on ``column``; the choices are the values that the code of this process has for it."""
 
     column: str
 
@@ -69,7 +69,7 @@ class ChoicesFilter(ABC, admin.SimpleListFilter):
 
 
 class WorkflowFilter(ChoicesFilter):
-    """List filter by workflow class."""
+    """List filter by workflow class; the choices are the classes of this process."""
 
     title = _("workflow")
     parameter_name = "workflow"
@@ -80,7 +80,7 @@ class WorkflowFilter(ChoicesFilter):
 
 
 class QueueFilter(ChoicesFilter):
-    """List filter by the queue of runs."""
+    """List filter by the queue of runs; the choices are the queues that the classes of this process name."""
 
     title = _("queue")
     parameter_name = "queue"
@@ -91,7 +91,7 @@ class QueueFilter(ChoicesFilter):
 
 
 class TaskQueueFilter(QueueFilter):
-    """List filter by the queue of a Django task."""
+    """List filter by the queue of a Django task; the choices are the queues that the task backends name."""
 
     def choices_from_code(self) -> Iterable[tuple[str, Any]]:
         return [(name, name) for name in named_queues()]
@@ -195,7 +195,7 @@ class CauseFilter(RunListFilter, row="cause"):
     """List filter by the cause for which runs failed or their activities fail."""
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
-        """Return the largest groups of failures, as the command ``doctor`` lists them."""
+        """Return the causes of the largest groups of failures, each with a label that has the number of failures."""
         # Causes are no values that code knows, but few rows have one: the groups are read by a partial index.
         runs = model_admin.get_queryset(request)
         groups = failure_groups(runs.db, None if is_unfiltered(runs) else runs, now=timezone.now())
@@ -363,7 +363,7 @@ class InboxFilter(admin.SimpleListFilter):
 
 
 class DueFilter(admin.SimpleListFilter):
-    """List filter by the due time of a human task."""
+    """List filter by the due time of a human task: within a day, within a week, or without one."""
 
     title = _("due")
     parameter_name = "due"

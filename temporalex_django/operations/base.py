@@ -166,8 +166,8 @@ class Action(ABC, Generic[T]):
     def check(self) -> None:
         """Raise ``ActionNotPermitted`` unless the access policy allows the operation.
 
-        Raises ``WorkflowNotFound`` for a run that does not exist for this user, and ``NestingError`` inside workflow
-        code.
+        Raises ``WorkflowNotFound`` for a run that the access policy hides from the user, and ``NestingError`` inside
+        workflow code.
         """
         refuse_inside_workflow(self.name)
         for operation in self.permission_requests if self.by.user is not None else ():

@@ -19,8 +19,8 @@ from temporalex_django.operations.run_lookup import RunTarget
 class RunVersion:
     """The version of a run that a reader saw: two equal versions mean that nothing an operation depends on has changed.
 
-    ``run_id`` is the current run of the chain, and ``events`` the length of its history. ``blocked`` is the code of the
-    error that blocks it, or empty.
+    This is not the version of its class. ``run_id`` is the current run of the chain, and ``events`` the length of its
+    history. ``blocked`` is the code of the error that blocks it, or empty.
     """
 
     run_id: UUID

@@ -116,7 +116,7 @@ def find_run_class(chain_id: UUID, workflow: str, version: int) -> type[Workflow
 
 
 class RunAction(Action[T]):
-    """Base class of the operations on an existing run."""
+    """Base class of the operations on an existing run; ``target`` is its chain, with the run that was asked for."""
 
     target: RunTarget
 
@@ -243,10 +243,10 @@ def _find_in_any_workflow(ref: str, id_query: IdQuery, *, storage: DjangoStorage
 
 
 def find_by_version(ref: str, *, storage: DjangoStorage, workflow: str, version: int | None) -> RunTarget:
-    """Return the target for a business id of a class, in the given version of the class.
+    """Return the target for the business id ``ref`` among the runs of a class that have the version ``version``.
 
-    Without a version it is the one of the open runs. Raises ``UnknownVersion`` if they have several versions, and
-    ``WorkflowNotFound``.
+    None as ``version`` means the version of the open runs with that id. Raises ``UnknownVersion`` if they have several
+    versions, and ``WorkflowNotFound``.
     """
     if version is None:
         names = all_names(workflow)

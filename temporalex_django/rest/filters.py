@@ -78,7 +78,7 @@ class StatusFilter(TableFilter, django_filters.BaseInFilter, django_filters.Choi
 
 
 class WholeNumberFilter(TableFilter):
-    """Filter for a whole number."""
+    """Filter for a whole number, such as the version of a class."""
 
     field_class = forms.IntegerField
 
@@ -115,7 +115,7 @@ class UTCDateTimeField(django_filters.IsoDateTimeFilter.field_class):  # type: i
 
 
 class UTCDateTimeFilter(TableFilter, django_filters.IsoDateTimeFilter):  # type: ignore[misc] # as above
-    """Filter for a time."""
+    """Filter for a time in ISO 8601, such as ``created_after``."""
 
     field_class = UTCDateTimeField
 

@@ -67,7 +67,7 @@ class WorkflowViewMixin(Base):
 
     @action(methods=["get"], url_path="state", url_name="workflow-state", **_ROUTE_OPTIONS)
     def workflow_state(self, request: Request, **names: Any) -> Response:
-        """Return the state of the run."""
+        """Return the run of the object, as the address of a run (``GET instances/<id>/``) does."""
         return self._run_view_response("retrieve", request)
 
     @action(methods=["post"], url_path=f"signal/{_MESSAGE_PATTERN}", url_name="workflow-signal", **_ROUTE_OPTIONS)

@@ -113,7 +113,7 @@ def routes(viewset: type[InstanceViewSet], *, bulk: type[BulkViewSet] = BulkView
 
 
 def _path_segment(action: type[OperatorRunAction[Any]]) -> str:
-    """Return the last part of an operation's URL: its name, for operations on runs with hyphens between the words."""
+    """Return the last part of an operation's URL: its name; if it is about a whole run, with hyphens between words."""
     if action.target_kind == "run":
         return action.name.replace("_", "-")
     return action.name

@@ -163,7 +163,7 @@ class InstanceViewSet(RunReadViewSet):
         )
     )
     def query(self, request: Request, id: str, name: str) -> Response:
-        """Return the answer to a query: status 200."""
+        """Return the answer of the run's published state to the query ``name``: status 200."""
         target = self._find_target(id)
         query = Query(target, query=name, args=self._body()["args"], by=self._actor())
         return Response({"result": query.execute()})

@@ -249,7 +249,7 @@ def _preload_rows(
 
 
 def _awaited_child_ids(run: Instance, children: Sequence[Instance]) -> list[UUID]:
-    """Return the run id of the child for which alone the run waits, if there is one.
+    """Return the run id of a child, in a list, if the run waits for that child and for nothing else.
 
     Such a run waits for the work of that child, so its activities are loaded for the summary, too.
     """

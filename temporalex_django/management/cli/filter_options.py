@@ -17,7 +17,7 @@ _DEST_PREFIX = "filter_"
 
 
 def add_filters(parser: CommandParser) -> None:
-    """Add an option for each filter."""
+    """Add an option for each filter of runs to the parser."""
     group = parser.add_argument_group("filters", "A run must match all of them.")
     for name, row in INTERFACE_FILTERS.items():
         # A prefix keeps filters apart from other options of a command, such as an input of the same name.
@@ -27,7 +27,7 @@ def add_filters(parser: CommandParser) -> None:
 
 
 def filter_names() -> Collection[str]:
-    """Return the names of all filters."""
+    """Return the names of all filters of runs, such as ``id_prefix``."""
     return INTERFACE_FILTERS.keys()
 
 

@@ -385,7 +385,7 @@ def load_project(runs: Runs = None) -> ProjectView:
 
 
 def _load_fleet(alias: str, runs: Runs, common: Mapping[str, Any]) -> ProjectView:
-    """Read the runs and the workers of a project whose database can be read; ``common`` has what is known so far."""
+    """Read the runs and the workers of a project; ``common`` has the fields of the result that are known so far."""
     local_time, database_time = timezone.now(), DjangoStorage(alias).now()
     workers = [*Worker.objects.using(alias)]
     # For display, by the clock of the database: workers are declared dead by watching their heartbeats (see decision

@@ -49,7 +49,7 @@ class StartBulk(Action[BulkJob]):
 
     - ``ActionNotPermitted``;
     - ``ActionNotPossible`` for an unknown action, no runs, too many runs, or an input that only one run can have;
-    - ``WorkflowNotFound`` for an id that does not exist for the user;
+    - ``WorkflowNotFound`` for the id of no run, or of a run that the user may not see;
     - ``PayloadError``;
     - ``TypeError`` for inputs that the action does not have, and for invalid ``runs``;
     - ``InvalidId`` for an invalid token;
@@ -205,7 +205,7 @@ class StartBulk(Action[BulkJob]):
         """Return the ids of the selected runs that the user may operate, newest first.
 
         Raises ``ActionNotPossible`` for no runs, too many, or an input that only one run can have, and
-        ``WorkflowNotFound`` for a run id that does not exist for the user.
+        ``WorkflowNotFound`` for the id of no run, or of a run that the user may not see.
         """
         alias, limit = self.storage.alias, get_settings().BULK_LIMIT
         allowed_runs = access.runs_for(self.by.user, alias=alias)

@@ -86,7 +86,7 @@ def _rotated_jobs(alias: str) -> list[UUID]:
 def jobs_for(user: Person | None, *, alias: str) -> QuerySet[BulkJob]:
     """Return the jobs that belong to a user: those that they started.
 
-    Code (``user`` None) gets all jobs, and so do superusers for whom all runs exist.
+    Code (``user`` None) gets all jobs, and so do superusers who may see all runs.
     """
     jobs = BulkJob.objects.using(alias)
     if user is None or (getattr(user, "is_superuser", False) and access.runs_for(user, alias=alias) is None):

@@ -145,7 +145,7 @@ def _distinct_queues_sql(name: str, table: str, where: str) -> str:
 
 
 def switchable_names(kind: str, *, alias: str) -> set[str]:
-    """Return the names of queues, activities or workflow classes that can be switched off; ``kind`` says which.
+    """Return the names that can be switched off; ``kind`` is "queue", "activity" or "workflow" (for classes).
 
     This process or a live worker knows them. For queues, those in which something waits are included.
     """

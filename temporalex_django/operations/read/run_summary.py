@@ -278,7 +278,7 @@ class RunStateLoader:
         return run.started_at is None or run.pk in self.due_times
 
     def _load_ends(self, runs: Sequence[Any]) -> dict[UUID, _RunEnd]:
-        """Return how runs ended, by run id."""
+        """Return how runs ended, by run id; nothing is read if the runs have the annotations of ``annotate_ends``."""
         if not runs:
             return {}
         if self.preloaded is not None:
@@ -298,11 +298,11 @@ class RunStateLoader:
     # -- one run -------------------------------------------------------------------------------------------------------
 
     def summary(self, run: Instance, redactor: Redactor) -> Summary:
-        """Return the summary of a run that was passed to the loader."""
+        """Return the summary of a run that was passed to the loader, without the texts that ``redactor`` hides."""
         return build_summary(self.state(run, redactor), now=self.now)
 
     def state(self, run: Instance, redactor: Redactor) -> RunView:
-        """Return the facts about a run that was passed to the loader."""
+        """Return the facts for the summary of a run that was passed to the loader, without what ``redactor`` hides."""
         code = display_names.class_or_none(run.workflow, run.version)
         tasks = self.tasks.get(run.pk, [])
         is_pending = run.started_at is None and run.is_open

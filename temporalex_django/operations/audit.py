@@ -177,8 +177,7 @@ def record_task_read(by: AuditActor, task_id: UUID, path: str) -> None:
     """Write an audit row which says that the person ``by`` was shown payloads of a background task.
 
     ``path`` is the dotted name of its function. The task belongs to no run, so the details of the row contain ``path``
-    and the id.
-    Who is recorded, and how often, is as for ``record_read``.
+    and the id. Who is recorded, and how often, is as for ``record_read``.
     """
     details = {"task": path, "id": str(task_id)}
     _record_read(by, task_id, lambda alias: _create_row(by, READ, None, alias=alias, label=path, details=details))

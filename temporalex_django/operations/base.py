@@ -235,8 +235,8 @@ class Action(ABC, Generic[T]):
         """Write the audit row in the open transaction. After the commit, send ``operator_acted`` and log.
 
         ``subject`` is the run that the row names. ``details`` go into the JSON column of the row; they must contain no
-        payloads. An operation of code that is not ``forced`` leaves only a log entry at the level DEBUG, because the
-        history has it.
+        payloads. An operation that is not audited, such as an ordinary message from code, leaves only a log entry at
+        the level DEBUG, because the history has it.
         """
         if self.is_audited or logger.isEnabledFor(logging.DEBUG):
             self.storage.on_commit(lambda: self._announce(subject, reason))

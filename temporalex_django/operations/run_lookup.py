@@ -245,8 +245,8 @@ def _find_in_any_workflow(ref: str, id_query: IdQuery, *, storage: DjangoStorage
 def find_by_version(ref: str, *, storage: DjangoStorage, workflow: str, version: int | None) -> RunTarget:
     """Return the target for the business id ``ref`` among the runs of a class that have the version ``version``.
 
-    None as ``version`` means the version of the open runs with that id. Raises ``UnknownVersion`` if they have several
-    versions, and ``WorkflowNotFound``.
+    None as ``version`` means the version of the open runs with that id, or any version if none is open. Raises
+    ``UnknownVersion`` if the open runs have several versions, and ``WorkflowNotFound``.
     """
     if version is None:
         names = all_names(workflow)

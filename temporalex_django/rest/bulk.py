@@ -79,8 +79,8 @@ def _job_action_contract(operation: str, summary: str) -> Contract:
 class BulkViewSet(IdempotentViewSet):
     """The bulk jobs of the caller.
 
-    Superusers who may see all runs see all jobs. ``run_views`` is the view set of the runs: its ``get_queryset``,
-    its ``filterset_class`` and its permission classes restrict the runs of these jobs. ``urls.routes`` sets it.
+    Superusers who may see all runs see all jobs. ``run_views`` is the view set of the runs: its ``get_queryset``, its
+    ``filterset_class`` and its permission classes restrict the runs of these jobs. ``urls.routes`` sets it.
     """
 
     run_views: type[InstanceViewSet] = InstanceViewSet
@@ -186,8 +186,8 @@ class BulkViewSet(IdempotentViewSet):
     def _build_start(self, body: dict[str, Any], runs_view: InstanceViewSet) -> StartBulk:
         """Return the operation that starts the job; ``body`` is the validated body of the request.
 
-        ``runs_view`` is the view set of ``_view_of_runs``, which restricts the runs.
-        Raises ``ValidationError`` for an input that the action does not have, and for a missing one.
+        ``runs_view`` is the view set of ``_view_of_runs``, which restricts the runs. Raises ``ValidationError`` for an
+        input that the action does not have, and for a missing one.
         """
         inputs, visible_runs = body["inputs"], runs_view.get_queryset()
         # Inputs become keyword arguments, so an input named ``by`` or ``runs`` would replace what the server passes.

@@ -118,9 +118,9 @@ class DjangoTaskHost:
     def context(self, task: Any, attempt: ActivityContext, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Return Django's ``TaskContext`` for an attempt of ``task``.
 
-        ``attempt`` is the context that activities have, and ``args`` and ``kwargs`` are the arguments of the call.
-        For a background task it contains the stored result. A task that a workflow awaits has none, so its context
-        contains a result that exists only during the attempt.
+        ``attempt`` is the context that activities have, and ``args`` and ``kwargs`` are the arguments of the call. The
+        ``TaskContext`` of a background task contains the stored result. A task that a workflow awaits has none, so its
+        ``TaskContext`` contains a result that exists only during the attempt.
         """
         background_task = None if attempt.workflow_id else find_background_task(attempt.run_id)
         now = timezone.now()

@@ -244,8 +244,8 @@ class StartBulk(Action[BulkJob]):
     def _build_parts(self, runs: list[UUID]) -> list[tuple[UUID, int | None]]:
         """Return the items of the job as pairs of a run id and the command number of an activity or timer.
 
-        For an operation on whole runs, the number is None.
-        Raises ``ActionNotPossible`` if there are none, or more than ``BULK_LIMIT``.
+        For an operation on whole runs, the number is None. Raises ``ActionNotPossible`` if there are none, or more than
+        ``BULK_LIMIT``.
         """
         action, limit = operator_action(self.action), get_settings().BULK_LIMIT
         if action is None:

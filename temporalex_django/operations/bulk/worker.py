@@ -112,8 +112,8 @@ def count_text(action: str, count: int) -> str:
 def build_action(job: BulkJob, item: BulkItem, target: RunTarget, by: Actor) -> Action[Any]:
     """Return the operation of the job on the run ``target``, or on the activity or timer in it that ``item`` names.
 
-    ``by`` is the actor who performs it, as ``_actor_of`` returns them.
-    Raises ``ActionNotPossible`` if this process does not have the operation.
+    ``by`` is the actor who performs it, as ``_actor_of`` returns them. Raises ``ActionNotPossible`` if this process
+    does not have the operation.
     """
     inputs = codec().decode(bytes(job.given))
     if job.action == SendSignal.name:

@@ -276,8 +276,8 @@ def selected_version(target: RunTarget, *, storage: DjangoStorage) -> int:
 def load_instance(target: RunTarget, *, storage: DjangoStorage, redactor: Redactor = UNREDACTED) -> Any:
     """Return the state of a graph's run as a ``graph.instance.Instance``, rebuilt from its history.
 
-    ``redactor`` hides the payloads that the reader may not see; it is applied to the state.
-    Raises ``UnknownWorkflow`` if this process has no graph of that name and version.
+    ``redactor`` hides the payloads that the reader may not see; it is applied to the state. Raises ``UnknownWorkflow``
+    if this process has no graph of that name and version.
     """
     code = host().find_class(target.chain_id, target.workflow, selected_version(target, storage=storage))
     # Rebuilding a graph may run code of the project, so the crash marker names the run (see decision 22).

@@ -153,8 +153,8 @@ class ReplayFromAction(OperatorRunAction[T]):
     def _later_histories(self, first_run_id: UUID) -> Iterator[Sequence[HistoryEvent]]:
         """Yield the histories of the runs that followed ``first_run_id`` by continue-as-new, oldest first.
 
-        One read for each.
-        For a reset, raises ``ActionNotPossible`` if one of these runs was reset. Raises it for too many runs, too.
+        One read for each. For a reset, raises ``ActionNotPossible`` if one of these runs was reset. Raises it for too
+        many runs, too.
         """
         runs = Instance.objects.using(self.storage.alias).filter(chain_id=self.target.chain_id, pk__gte=first_run_id)
         try:

@@ -17,8 +17,8 @@ def filter_runs(
 ) -> QuerySet[Instance]:
     """Return those of the ``runs`` that match the filters of a client.
 
-    ``parameters`` has the value of each filter as text, by the names of ``filterset_class``.
-    Raises ``ValidationError`` of DRF for an unknown filter, and for a value that a filter does not take.
+    ``parameters`` has the value of each filter as text, by the names of ``filterset_class``. Raises ``ValidationError``
+    of DRF for an unknown filter, and for a value that a filter does not take.
     """
     if unknown := [name for name in parameters if name not in filterset_class.base_filters]:
         allowed = ", ".join(filterset_class.base_filters)

@@ -31,7 +31,7 @@ def user_of(request: HttpRequest) -> Person:
 
 
 def posted_data(request: HttpRequest) -> QueryDict | None:
-    """Return what the request posts, for a form that is not bound before that; else None."""
+    """Return the data of a POST, to bind a form to them; None for other methods, where the form stays unbound."""
     if request.method == "POST":
         return request.POST
     return None
@@ -66,6 +66,7 @@ def refuse(
 ) -> NoReturn:
     """Record in the audit that the user may not perform ``action``, and raise ``PermissionDenied`` with the reason.
 
+    ``action`` is the name of an operation. ``run``, or else the class ``workflow``, is what they wanted to operate.
     ``message`` is the name of the message that they wanted to send.
     """
     audit.record_denial(actor_of(request), action, reason, run=run, workflow=workflow, message=message)
@@ -78,7 +79,10 @@ def view_permission_error() -> str:
 
 
 def idempotent_request(request: HttpRequest, token: str) -> IdempotentRequest:
-    """Return the posted form as a request that is executed once, however often its token is posted on this page."""
+    """Return the posted form as a request that is executed once, however often it is posted on this page.
+
+    ``token`` is the random value in a hidden field, by which a repeated post is recognized.
+    """
     # The address is part of the request: a token of one page does not count on another.
     page = request.get_full_path().encode("utf-8", "replace")
     return IdempotentRequest(by=actor_of(request), key=f"admin:{token}", request=page)

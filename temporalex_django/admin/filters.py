@@ -43,7 +43,7 @@ _MAX_DIGITS = 9
 
 
 class ChoicesFilter(ABC, admin.SimpleListFilter):
-    """Base of filters on a column, with the values that the code of this process has for it."""
+    """Base of list filters on ``column``; the choices are the values that the code of this process has for it."""
 
     column: str
 
@@ -69,7 +69,7 @@ class ChoicesFilter(ABC, admin.SimpleListFilter):
 
 
 class WorkflowFilter(ChoicesFilter):
-    """List filter by workflow class."""
+    """List filter by workflow class; the choices are the classes of this process."""
 
     title = _("workflow")
     parameter_name = "workflow"
@@ -80,7 +80,7 @@ class WorkflowFilter(ChoicesFilter):
 
 
 class QueueFilter(ChoicesFilter):
-    """List filter by the queue of runs."""
+    """List filter by the queue of runs; the choices are the queues that the classes of this process name."""
 
     title = _("queue")
     parameter_name = "queue"
@@ -91,7 +91,7 @@ class QueueFilter(ChoicesFilter):
 
 
 class TaskQueueFilter(QueueFilter):
-    """List filter by the queue of a Django task."""
+    """List filter by the queue of a Django task; the choices are the queues that the task backends name."""
 
     def choices_from_code(self) -> Iterable[tuple[str, Any]]:
         return [(name, name) for name in named_queues()]
@@ -120,14 +120,17 @@ class BackendFilter(ChoicesFilter):
 
 
 class RunListFilter(admin.SimpleListFilter):
-    """Base of list filters by a row of ``authoring.run_filters.RUN_FILTERS``, named by the class argument ``row``."""
+    """Base of list filters that use one of the filters of runs, which REST and the commands have too.
+
+    The class argument ``row`` is the name of that filter in ``authoring.run_filters.RUN_FILTERS``.
+    """
 
     def __init_subclass__(cls, *, row: str, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         cls.parameter_name, cls.title = row, _(RUN_FILTERS[row].title)
 
     def parse(self, text: str) -> Any:
-        """Return the value of the filter. Raises ``ValueError`` for a text that no run fits."""
+        """Convert the text in the address to the value of the filter; raises ``ValueError`` if no run can match it."""
         return CHECKS[RUN_FILTERS[str(self.parameter_name)].type](text)
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
@@ -161,7 +164,10 @@ class JobStateFilter(ChoicesFilter):
 
 
 class TroubleFilter(admin.SimpleListFilter):
-    """List filter by the conditions of the table of run filters, and for open and closed runs."""
+    """List filter by a condition of runs, such as stuck or paused, or for all open or all closed runs.
+
+    The conditions are the filters of ``RUN_FILTERS`` that are true or false.
+    """
 
     title = _("condition")
     parameter_name = "standing"
@@ -189,7 +195,7 @@ class CauseFilter(RunListFilter, row="cause"):
     """List filter by the cause for which runs failed or their activities fail."""
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
-        """Return the largest groups of failures, as the command ``doctor`` lists them."""
+        """Return the causes of the largest groups of failures, each with a label that has the number of failures."""
         # Causes are no values that code knows, but few rows have one: the groups are read by a partial index.
         runs = model_admin.get_queryset(request)
         groups = failure_groups(runs.db, None if is_unfiltered(runs) else runs, now=timezone.now())
@@ -267,7 +273,7 @@ class RunStatusFilter(RunListFilter, row="status"):
 
 
 class OrderFilter(admin.SimpleListFilter):
-    """The order of the list, as a filter. Runs without the time in question are left out.
+    """The order of the list, as a filter. Runs that lack the time by which the list is sorted are left out.
 
     See ``operations.read.run_ordering``.
     """
@@ -297,14 +303,14 @@ class OrderFilter(admin.SimpleListFilter):
 
 
 class TagFilter(RunListFilter, ChoicesFilter, row="tag"):
-    """List filter by a tag of classes; tags that a start added work in the address (``?tag=``)."""
+    """List filter by tag: the choices are the tags of classes, and ``?tag=`` in the address may name another one."""
 
     def choices_from_code(self) -> Iterable[tuple[str, Any]]:
         return [(tag, tag) for tag in sorted({tag for cls in workflows.concrete_classes() for tag in cls.tags})]
 
 
 class ActionFilter(ChoicesFilter):
-    """List filter by the action that was done."""
+    """List filter of the audit by the name of the action."""
 
     title = _("action")
     parameter_name = "action"
@@ -357,7 +363,7 @@ class InboxFilter(admin.SimpleListFilter):
 
 
 class DueFilter(admin.SimpleListFilter):
-    """List filter by the due time of a human task."""
+    """List filter by the due time of a human task: within a day, within a week, or without one."""
 
     title = _("due")
     parameter_name = "due"
@@ -446,7 +452,7 @@ class SearchAttributeFilter(admin.ListFilter):
 
     @property
     def hidden_params(self) -> list[tuple[str, str]]:
-        """The hidden fields of the form: all other filters, and the conditions so far."""
+        """The hidden fields of the form, as pairs of name and value: all other filters, and the conditions so far."""
         return [
             *self.other_params,
             *([(_ALL_PARAM, _encode_lookups(self.attribute_lookups))] if self.attribute_lookups else []),
@@ -454,7 +460,7 @@ class SearchAttributeFilter(admin.ListFilter):
 
     @property
     def attribute_choices(self) -> list[tuple[str, str]]:
-        """The keys of conditions to choose from, each with its label."""
+        """The keys of conditions to choose from, such as ``total__gt``, as pairs of the key and its label."""
         if self.workflow_class is None:
             return []
         return [(name, _lookup_label(name)) for name in condition_keys(self.workflow_class)]

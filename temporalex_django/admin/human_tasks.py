@@ -274,7 +274,10 @@ class HumanTaskAdmin(ReadOnlyAdmin[HumanTask]):
     def render_page(
         self, request: HttpRequest, task: HumanTask, *, status: int = 200, **context_overrides: Any
     ) -> HttpResponse:
-        """Render the page of a task, with the form that decides it if the user may decide it."""
+        """Render the page of a task, with the form that decides it if the user may decide it.
+
+        ``context_overrides`` replace values of the template context. ``form`` among them is a form to show again.
+        """
         user, site = user_of(request), self.admin_site
         (redacted_task,) = redact_tasks(base.mark_nobody_left(task), user)
         why_not, subject_text = base.why_not(task, user), base.subject_text(task.run)

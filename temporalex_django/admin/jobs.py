@@ -180,7 +180,7 @@ class BulkJobAdmin(ReadOnlyAdmin[BulkJob]):
         return {"page": page, "rows": [self._item_row(item, runs_by_id.get(item.run_id)) for item in rows]}
 
     def _item_row(self, item: BulkItem, run: Instance | None) -> dict[str, Any]:
-        """Return the context of a row; ``run`` is None for a run that the user may not see."""
+        """Return the template context for an item of the job; ``run`` is None if the user may not see its run."""
         row = {
             "run": run,
             "run_id": item.run_id,
@@ -210,7 +210,8 @@ class BulkJobAdmin(ReadOnlyAdmin[BulkJob]):
     def _find_job(self, request: HttpRequest, ref: str, *, action_name: str = "view") -> BulkJob | None:
         """Return the job with the id ``ref``, or None if there is none or the user may not see it.
 
-        Raises ``PermissionDenied``, and records it in the audit, if the user may not start bulk jobs.
+        Raises ``PermissionDenied`` if the user may not start bulk jobs. The audit then records that the operation
+        ``action_name`` was refused.
         """
         if not self.has_view_permission(request):
             refuse(request, action_name, bulk_permission_error())

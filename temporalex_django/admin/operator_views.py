@@ -185,7 +185,8 @@ def build_action_link(
 ) -> ActionLink:
     """Return the button of an operation; ``seq`` is the command number of the activity or timer that it is about.
 
-    ``address`` takes the name of an operation and returns the URL of its page.
+    ``address`` takes the name of an operation and returns the URL of its page. ``why_not`` is the reason why the button
+    is disabled, or None.
     """
     query_string = ""
     if seq is not None:

@@ -35,6 +35,10 @@ def annotation_of(schema: Mapping[str, Any]) -> Any:
 
 
 def _build_annotation(schema: Mapping[str, Any], defs: Mapping[str, Any], depth: int) -> Any:
+    """Return the type for a part of a JSON Schema.
+
+    ``defs`` has the definitions of the whole schema by name. ``depth`` is the number of schemas around this part.
+    """
     # A recursive type refers to itself by $ref for ever: below this depth anything is accepted.
     if depth > _MAX_DEPTH:
         return Any
@@ -50,13 +54,20 @@ def _build_annotation(schema: Mapping[str, Any], defs: Mapping[str, Any], depth:
 
 
 def _part_annotation(schema: Any, defs: Mapping[str, Any], depth: int) -> Any:
-    """Return the annotation of the parts of an object or an array; Any if nothing is said about them."""
+    """Return the type of the values of an object or of the items of an array.
+
+    ``schema`` is their schema. If it is not a schema but missing or a boolean, the type is Any.
+    """
     if isinstance(schema, Mapping):
         return _build_annotation(schema, defs, depth + 1)
     return Any
 
 
 def _base_type(schema: Mapping[str, Any], defs: Mapping[str, Any], depth: int) -> Any:
+    """Return the type for the ``type`` and the ``format`` of a schema, without its limits such as ``minimum``.
+
+    ``defs`` and ``depth`` are those of ``_build_annotation``.
+    """
     match schema.get("type"):
         case "object" if "properties" in schema:
             return _build_struct(schema, defs, depth)
@@ -93,6 +104,10 @@ def _union(types: list[Any]) -> Any:
 
 
 def _build_struct(schema: Mapping[str, Any], defs: Mapping[str, Any], depth: int) -> Any:
+    """Return a ``msgspec.Struct`` class with a field for each property of an object's schema.
+
+    ``defs`` and ``depth`` are those of ``_build_annotation``.
+    """
     required_names, fields = set(schema.get("required", ())), list[Any]()
     for name, property_schema in schema["properties"].items():
         annotation = _build_annotation(property_schema, defs, depth + 1)

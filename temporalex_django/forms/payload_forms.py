@@ -106,6 +106,7 @@ def _is_omitted(value: Any, *, required: bool) -> bool:
 
 
 def _build_field(type_info: types.Type, *, required: bool, label: Any, initial: Any) -> forms.Field:
+    """Return the form field for a type; with ``NOTHING`` or None as ``initial``, it has no initial value."""
     if initial is NOTHING or initial is None:
         return field_for(type_info, required=required, label=label)
     return field_for(type_info, required=required, label=label, initial=initial)

@@ -106,6 +106,7 @@ def _require_permissions(actor: Actor) -> None:
 
 
 def _print_table(command: BaseCommand, outputs: Sequence[EnqueuedPrinted], maximum: int | None) -> None:
+    """Print the first ``maximum`` tasks (None means all) as a table, and a note if there are more."""
     cells = [
         (
             task_output.id,
@@ -126,6 +127,10 @@ def _print_table(command: BaseCommand, outputs: Sequence[EnqueuedPrinted], maxim
 
 
 def _open_tasks(status: str | None, queue: str | None, task: str | None, size: int) -> Iterator[EnqueuedPrinted]:
+    """Yield the tasks that have not ended, newest first, reading ``size`` rows at a time.
+
+    ``task`` is the dotted path of a function. A filter that is None does not count.
+    """
     # An open task never has these statuses, so its table need not be read.
     if status in ("FAILED", "SUCCESSFUL"):
         return
@@ -151,6 +156,7 @@ def _open_tasks(status: str | None, queue: str | None, task: str | None, size: i
 
 
 def _finished_tasks(status: str | None, queue: str | None, task: str | None, size: int) -> Iterator[EnqueuedPrinted]:
+    """Yield the tasks that have ended, newest first; the arguments are those of ``_open_tasks``."""
     # As above, for ended tasks.
     if status in ("READY", "RUNNING"):
         return

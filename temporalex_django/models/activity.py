@@ -22,7 +22,8 @@ class ActivityTask(models.Model):
     A background task (a Django task that was enqueued) belongs to no run. No run waits for it, and its end is kept as
     an ``EndedTask``.
 
-    ``(id, attempt, owner)`` identifies an attempt: a report about one that the worker no longer owns changes nothing.
+    ``(id, attempt, owner)`` identifies an attempt, where ``owner`` is the epoch of the worker. A report about an
+    attempt that the worker no longer owns changes nothing.
     """
 
     id = models.BigAutoField(primary_key=True)

@@ -11,8 +11,8 @@ from django.utils.translation import gettext_lazy as _
 class OperatorAction(models.Model):
     """One operation through any interface: performed, denied, or a read that is audited.
 
-    Operations of people are recorded. So is every forced operation, also one of a program. The rows are append-only.
-    Ordinary messages from code are in the history alone.
+    Operations of people are recorded. A forced operation, such as a termination, is recorded even if code performs it.
+    Ordinary messages from code are in the history alone. The rows are append-only.
     """
 
     id = models.BigAutoField(primary_key=True)

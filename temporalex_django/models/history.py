@@ -11,7 +11,11 @@ from temporalex_django.models.fields import decode_payload, unconstrained_key
 
 
 class HistoryEvent(models.Model):
-    """One event of a run. ``seq`` counts from 1 without gaps."""
+    """One event of a run.
+
+    ``seq`` counts the events of the run from 1 without gaps. ``activation`` is the number of the activation to which
+    the event belongs.
+    """
 
     pk = models.CompositePrimaryKey("run_id", "seq")
     run = unconstrained_key("temporalex_django.Instance", related_name="events")

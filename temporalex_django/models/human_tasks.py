@@ -25,7 +25,8 @@ class Ending(models.TextChoices):
 class FourEyesScope(models.TextChoices):
     """The scope of the four-eyes rule: where an earlier decision of a person excludes that person.
 
-    It is the chain with the runs that it comes from, or one run alone. See decision 49.
+    ``CHAIN`` means the runs of the chain and those that it comes from: a parent, or a run that was forked. ``RUN``
+    means the one run alone. See decision 49.
     """
 
     CHAIN = "chain", _("The chain")

@@ -98,7 +98,7 @@ class WorkflowStateQuerySet(models.QuerySet[M]):
 
 
 def _typed_expression(kind: type) -> Combinable:
-    """Return an SQL expression that gives a stored value its type, or NULL for a text that does not fit it.
+    """Return an SQL expression that converts a stored text to the type ``kind``, or to NULL if the text does not fit.
 
     Without this condition, one row that an older version of the class has written would make the whole query fail.
     """

@@ -98,9 +98,10 @@ def record_denial(
 ) -> None:
     """Record that an operation was refused to a user: one log entry, and a row of the audit.
 
-    ``action`` is the name of the operation. ``reason`` is the text of the refusal and contains no payload. ``message``
-    is the name of the signal, update, query or event that the user wanted to send. ``ref`` is the id that the user gave
-    for a run that was not found. Nothing is recorded for code.
+    ``by`` is the user, with the interface that they used. ``action`` is the name of the operation. ``reason`` is the
+    text of the refusal and contains no payload. ``workflow`` is the name of the class, for an operation on no existing
+    run. ``message`` is the name of the signal, update, query or event that the user wanted to send. ``ref`` is the id
+    that the user gave for a run that was not found. Nothing is recorded for code.
 
     A refusal with the same action, run, class and message within a minute gets no second row.
 
@@ -164,7 +165,7 @@ def _strip_unprintable(text: str) -> str:
 
 
 def record_read(by: AuditActor, run: Instance) -> None:
-    """Write an audit row which says that a person was shown payloads of a run.
+    """Write an audit row which says that the person ``by`` was shown payloads of a run.
 
     Nothing is recorded for code and programs. The same person and run get one row per minute: the default cache
     remembers which rows exist. If the cache forgets, the next read is recorded again.
@@ -173,16 +174,20 @@ def record_read(by: AuditActor, run: Instance) -> None:
 
 
 def record_task_read(by: AuditActor, task_id: UUID, path: str) -> None:
-    """Write an audit row which says that a person was shown payloads of a background task.
+    """Write an audit row which says that the person ``by`` was shown payloads of a background task.
 
-    ``path`` is the name of its function. It belongs to no run, so the details of the row contain ``path`` and the id.
-    Who is recorded, and how often, is as for ``record_read``.
+    ``path`` is the dotted name of its function. The task belongs to no run, so the details of the row contain ``path``
+    and the id. Who is recorded, and how often, is as for ``record_read``.
     """
     details = {"task": path, "id": str(task_id)}
     _record_read(by, task_id, lambda alias: _create_row(by, READ, None, alias=alias, label=path, details=details))
 
 
 def _record_read(by: AuditActor, object_id: UUID, create_row: Callable[[str], None]) -> None:
+    """Call ``create_row`` with the database alias, unless a read of the object needs no row.
+
+    None is needed for code and programs, and for a person whose read of it was recorded less than a minute ago.
+    """
     user_id = getattr(by.user, "pk", None)
     if user_id is None or by.program or by.source == _CODE_SOURCE:
         return
@@ -204,6 +209,10 @@ def _create_row(
     details: Mapping[str, str] | None = None,
     **columns: Any,
 ) -> None:
+    """Insert a row of the audit; ``columns`` are the values of further columns, by name.
+
+    If the action is about no run, ``label`` is stored in place of the business id, and ``workflow`` is the class name.
+    """
     OperatorAction.objects.using(alias).create(
         at=timezone.now(),
         action=action,
@@ -238,8 +247,8 @@ def actor_columns(by: AuditActor) -> dict[str, Any]:
 def add_admin_log_entry(by: AuditActor, action: str, run_id: str, object_text: str, reason: str) -> None:
     """Add an entry about a run to the log of Django's admin (``LogEntry``), with a statement of its own.
 
-    ``object_text`` is the text by which the log shows the run. The user of ``by`` must be stored. Does nothing where
-    the admin is not installed.
+    ``action`` is the name of the operation, and ``object_text`` the text by which the log shows the run. The user of
+    ``by`` must be stored. Does nothing where the admin is not installed.
     """
     if not apps.is_installed("django.contrib.admin"):
         return
@@ -299,9 +308,9 @@ def request_id(meta: Mapping[str, Any]) -> str:
 def _first_untrusted(claims: Iterable[str], networks: list[Any], address: Address | None) -> Address | None:
     """Return the first of the ``claims`` that is not the address of a trusted proxy.
 
-    ``claims`` are the entries of ``X-Forwarded-For``, the last one first. ``address`` is the result if the first entry
-    is no address. The search ends at an entry that is none, and returns the address before it. ``networks`` are those
-    of the trusted proxies.
+    ``claims`` are the entries of ``X-Forwarded-For``, the last one first. ``networks`` are the networks of the trusted
+    proxies. The search ends at an entry that is not an address, and returns the entry before it. If there is none
+    before it, it returns ``address``, the peer of the connection. If all entries are proxies, it returns the last one.
     """
     for claim in claims:
         parsed_address = _parse_address(claim)

@@ -79,7 +79,7 @@ def started_task(state: TaskState) -> BackgroundTask:
 
 
 def finished_task(result: TaskResult) -> BackgroundTask:
-    """Return a background task as it is when it has ended; ``result`` is its end."""
+    """Return a background task as it is when it has ended; ``result`` is the final result of its last attempt."""
     return background_task.finished_task(result, timezone.now())
 
 
@@ -104,7 +104,7 @@ def find_background_task(id: str) -> BackgroundTask | None:
 
 
 def from_enqueued_row(row: Any) -> BackgroundTask:
-    """Return the background task of a row of ``EnqueuedTask``: it waits or runs."""
+    """Convert a row of ``EnqueuedTask``, the table of tasks that wait or run, to a ``BackgroundTask``."""
     (args, kwargs), options = _decode(row.call), _decode(row.options)
     log, is_running = background_task.attempt_log(options), row.owner is not None
     if is_running:
@@ -126,7 +126,7 @@ def from_enqueued_row(row: Any) -> BackgroundTask:
 
 
 def from_finished_row(row: EndedTask) -> BackgroundTask:
-    """Return the background task of a row of ``EndedTask``: it has ended."""
+    """Convert a row of ``EndedTask``, the table of tasks that have ended, to a ``BackgroundTask``."""
     (args, kwargs), options = _decode(row.call), _decode(row.options)
     return BackgroundTask(
         id=row.pk,

@@ -47,10 +47,10 @@ registry: dict[str, type[Action[Any]]] = {}
 class Actor:
     """The user, program or code that performs an operation, and the interface that it uses.
 
-    ``user`` is None for code. ``source`` is the interface: admin, rest, pages, command or code. ``program`` is True if
-    a machine acts for the user, for example with a token. ``account`` is the account of the operating system that ran a
-    command; operations of code under an account are audited too. ``job`` is the id of the bulk job that the operation
-    is part of.
+    ``user`` is None for code. ``source`` is the interface: admin, rest, pages, command or code. ``address`` is the IP
+    address of the client, and ``request_id`` the id of its HTTP request. ``program`` is True if a machine acts for the
+    user, for example with a token. ``account`` is the account of the operating system that ran a command; operations of
+    code under an account are audited too. ``job`` is the id of the bulk job that the operation is part of.
     """
 
     user: Person | None = None
@@ -63,7 +63,7 @@ class Actor:
 
     @property
     def sender(self) -> Sender | None:
-        """The sender that is stored with a message."""
+        """The key and the name of the user, which are stored with each message that they send; None for code."""
         return authorization.sender_of(self.user)
 
 
@@ -74,7 +74,8 @@ CODE = Actor()
 class AuditSubject:
     """The run that an operation was about, as the audit row, the Django signal and the log entry name it.
 
-    ``run_id`` is None for an operation on no particular run.
+    ``workflow`` is the name of its class, and ``workflow_id`` its business id. For an operation on no particular run,
+    ``run_id`` is None and ``workflow_id`` is empty.
     """
 
     run_id: str | None
@@ -165,8 +166,8 @@ class Action(ABC, Generic[T]):
     def check(self) -> None:
         """Raise ``ActionNotPermitted`` unless the access policy allows the operation.
 
-        Raises ``WorkflowNotFound`` for a run that does not exist for this user, and ``NestingError`` inside workflow
-        code.
+        Raises ``WorkflowNotFound`` for a run that the access policy hides from the user, and ``NestingError`` inside
+        workflow code.
         """
         refuse_inside_workflow(self.name)
         for operation in self.permission_requests if self.by.user is not None else ():
@@ -219,10 +220,11 @@ class Action(ABC, Generic[T]):
         return self.is_routine and self.by.program
 
     def audit_transaction(self) -> AbstractContextManager[None]:
-        """Return a context manager: a transaction if the INSERT of a message is not all that has to be written.
+        """Return the context manager in which an operation inserts its message: a transaction, if one is needed.
 
-        An audit row commits together with its message. A single INSERT alone needs no transaction. On a database with a
-        writer lock, a transaction is opened in any case, because it gets that lock sooner.
+        An audit row commits together with its message. Without an audit row the INSERT is the only statement, and needs
+        no transaction. On a database with a writer lock (SQLite), a transaction is opened in any case, because it gets
+        that lock sooner.
         """
         needs_writer_lock = self.storage.sql.writer_lock and not connections[self.storage.alias].in_atomic_block
         if self.is_audited or needs_writer_lock:
@@ -232,8 +234,9 @@ class Action(ABC, Generic[T]):
     def record(self, subject: AuditSubject, *, reason: str = "", **details: Any) -> None:
         """Write the audit row in the open transaction. After the commit, send ``operator_acted`` and log.
 
-        ``details`` go into the JSON column of the row. None of them contains payloads. An ordinary message from code
-        leaves only a log entry at the level DEBUG, because the history has it.
+        ``subject`` is the run that the row names. ``details`` go into the JSON column of the row; they must contain no
+        payloads. An operation that is not audited, such as an ordinary message from code, leaves only a log entry at
+        the level DEBUG, because the history has it.
         """
         if self.is_audited or logger.isEnabledFor(logging.DEBUG):
             self.storage.on_commit(lambda: self._announce(subject, reason))

@@ -24,8 +24,8 @@ class DjangoRunner:
     """A ``graph.contracts.Runner`` that performs operations in the transaction of the caller.
 
     ``storage`` is a ``TableStorage``, from which ``wait`` reads. The runner executes no steps and recovers no runs:
-    workers do that. ``id`` is a business id; ``workflow`` and ``version`` restrict the search for its run. The methods
-    raise ``WorkflowNotFound``.
+    workers do that. In all methods ``id`` is a business id, and ``workflow`` and ``version`` restrict the search for
+    its run to a class and its version; None does not restrict it. The methods raise ``WorkflowNotFound``.
     """
 
     def __init__(self, storage: Storage) -> None:
@@ -42,8 +42,9 @@ class DjangoRunner:
     ) -> str:
         """Start a run of the graph with the input ``context``, and return its business id.
 
-        ``version`` selects the version of the class; None means the one that new runs get. Raises what
-        ``operations.runs.start.Start`` raises.
+        ``version`` selects the version of the graph class ``workflow``; None means the one that new runs get.
+        ``telemetry`` has items that the Django signals of the run contain. Raises what ``operations.runs.start.Start``
+        raises.
         """
         cls = workflow.resolve_version(version)[1]
         request = StartRequest(workflow=cls, args=context, id=id, telemetry=telemetry)

@@ -1,4 +1,4 @@
-"""The host of operations: the process in which they run, and the processes that do the work that they leave.
+"""The host of operations: it says where they find the clock, the storage and the classes, and who works for them.
 
 The default host is an application beside its workers. A ``DjangoEnvironment`` installs a host of its own, which reads a
 virtual clock, finds the classes of the test, and does the work of workers itself. Nothing else in ``operations`` knows
@@ -37,7 +37,7 @@ class OperationHost:
         return DjangoStorage(alias)
 
     def engine(self, alias: str) -> WorkflowEngine | None:
-        """Return the engine that runs the turns of callers; None for an engine of this process."""
+        """Return the engine that runs turns in the process of a caller; None for that of ``inline_turn.engine``."""
         del alias
         return None
 
@@ -46,24 +46,27 @@ class OperationHost:
         return connections[alias].in_atomic_block
 
     def find_class(self, chain_id: UUID, workflow: str, version: int) -> type[Workflow]:
-        """Return the class of a run in its version. Raises ``UnknownWorkflow`` if this process does not have it."""
+        """Return the class of a run in its version. Raises ``UnknownWorkflow`` if this process does not have it.
+
+        The name and the version are enough for this host. A test environment also looks at ``chain_id``.
+        """
         del chain_id
         return workflows.class_for_run(workflow, version)
 
     def record_turn(self, report: TurnReport) -> None:
-        """Record a turn that ran in the process of a caller."""
+        """Receive the report of each turn that ran in the process of a caller; this host does nothing with it."""
 
     def generate_id(self, workflow: type[Workflow]) -> str | None:
-        """Return the business id of a run that is started without one; None to draw a random id."""
+        """Return the business id for a run of the class that is started without one; None to draw a random id."""
         del workflow
         return None
 
     def new_seed(self) -> int | None:
-        """Return the seed of a new run; None to draw a random one."""
+        """Return the seed of the random numbers of a new run; None to draw a random seed."""
         return None
 
     def random_suffix(self) -> str:
-        """Return 8 random hex digits, which tell business ids of one value apart."""
+        """Return 8 random hex digits, by which business ids that are derived from the same value differ."""
         return os.urandom(4).hex()
 
 
@@ -79,7 +82,7 @@ def host() -> OperationHost:
 
 @contextmanager
 def use_host(call_host: OperationHost | None) -> Iterator[None]:
-    """Run the operations of the block on that host; None means the host of the process."""
+    """Run the operations that the block calls on ``call_host``; None means the host of the process."""
     token = _call_host.set(call_host)
     try:
         yield
@@ -89,7 +92,7 @@ def use_host(call_host: OperationHost | None) -> Iterator[None]:
 
 @contextmanager
 def replace_host(process_host: OperationHost) -> Iterator[None]:
-    """Make it the host of the whole process inside the block, for all threads."""
+    """Make ``process_host`` the host of all threads of the process inside the block."""
     global _process_host  # noqa: PLW0603 - the one host of the process
     previous_host, _process_host = _process_host, process_host
     try:

@@ -174,7 +174,8 @@ def notify_after_close(write: RunWrite, target: RunTarget, *, storage: DjangoSto
 def notify_after_reset(writes: Sequence[RunWrite], target: RunTarget, *, storage: DjangoStorage) -> None:
     """Evict the runs that a reset or fork has written; after the commit, send Django signals and notify workers.
 
-    Events that were copied from the other run are not announced again.
+    ``writes`` are the changes of these runs, and ``target`` is the chain whose queue is notified. Events that were
+    copied from the other run are not announced again.
     """
     for write in writes:
         evict_run(write.run.run_id, storage=storage)

@@ -19,8 +19,8 @@ from temporalex_django.operations.run_lookup import RunTarget
 class RunVersion:
     """The version of a run that a reader saw: two equal versions mean that nothing an operation depends on has changed.
 
-    ``run_id`` is the current run of the chain, and ``events`` the length of its history. ``blocked`` is the code of the
-    error that blocks it, or empty.
+    This is not the version of its class. ``run_id`` is the current run of the chain, and ``events`` the length of its
+    history. ``blocked`` is the code of the error that blocks it, or empty.
     """
 
     run_id: UUID
@@ -66,6 +66,10 @@ def require_unchanged(target: RunTarget, expected: Sequence[RunVersion] | None) 
 
 
 def _change_error(target: RunTarget, expected: RunVersion | None, current: RunVersion) -> RunChanged:
+    """Return the error that lists how the ``current`` version of the run differs from the ``expected`` one.
+
+    ``expected`` is None if the caller knew no version.
+    """
     changes = {}
     if expected is not None:
         pairs = {

@@ -116,7 +116,7 @@ def find_run_class(chain_id: UUID, workflow: str, version: int) -> type[Workflow
 
 
 class RunAction(Action[T]):
-    """Base class of the operations on an existing run."""
+    """Base class of the operations on an existing run; ``target`` is its chain, with the run that was asked for."""
 
     target: RunTarget
 
@@ -243,10 +243,10 @@ def _find_in_any_workflow(ref: str, id_query: IdQuery, *, storage: DjangoStorage
 
 
 def find_by_version(ref: str, *, storage: DjangoStorage, workflow: str, version: int | None) -> RunTarget:
-    """Return the target for a business id of a class, in the given version of the class.
+    """Return the target for the business id ``ref`` among the runs of a class that have the version ``version``.
 
-    Without a version it is the one of the open runs. Raises ``UnknownVersion`` if they have several versions, and
-    ``WorkflowNotFound``.
+    None as ``version`` means the version of the open runs with that id, or any version if none is open. Raises
+    ``UnknownVersion`` if the open runs have several versions, and ``WorkflowNotFound``.
     """
     if version is None:
         names = all_names(workflow)
@@ -269,9 +269,9 @@ def list_runs(
 ) -> Iterator[tuple[str, UUID]]:
     """Yield the business id and the chain of the current runs of a class that match ``filters``.
 
-    The filters and the order among them are those of ``authoring.run_filters``. Only runs that exist for the user
-    ``by`` are yielded. They are read in pages of 500. Raises ``ActionNotPermitted`` at once if the user may not look
-    at runs.
+    ``filters`` has the values of the filters by name, and the order as ``order``; see ``authoring.run_filters``. Only
+    runs that the user ``by`` may see are yielded; None means code, which sees all. They are read in pages of 500.
+    Raises ``ActionNotPermitted`` at once if the user may not look at runs.
     """
     access.require_access(by, access.VIEW, alias=storage.alias)
     visible_runs = access.runs_for(by, alias=storage.alias)

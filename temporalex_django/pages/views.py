@@ -178,6 +178,12 @@ def _render_task(
     status: int,
     inbox_address: str,
 ) -> HttpResponse:
+    """Render the page of a human task.
+
+    ``form`` is a form that was posted and has errors; None makes a new one, if the user may decide the task.
+    ``message`` is the error of an operation that was refused, or empty. ``inbox_address`` is the URL of the inbox, or
+    empty for a visitor who came by a link.
+    """
     assert actor.user is not None
     (redacted_task,) = redact_tasks(base.mark_nobody_left(task), actor.user)
     why_not = base.why_not(task, actor.user)

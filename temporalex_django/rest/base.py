@@ -251,6 +251,10 @@ class ContractViewSet(AuditedViewMixin, GenericViewSet):
         return text
 
     def _number_parameter(self, name: str, *, default: int, maximum: int) -> int:
+        """Return the query parameter of that name as a number, or ``default`` if it is missing.
+
+        Raises ``ValidationError`` unless it is a whole number from 0 to ``maximum``.
+        """
         text = self.request.query_params.get(name)
         if text is None:
             return default

@@ -61,6 +61,10 @@ class BulkBody(serializers.ReasonBody):
 def _job_contract(
     operation: str, summary: str, answers: Mapping[int, SerializerType | None], *query: Parameter, **options: Any
 ) -> Contract:
+    """Return the contract of a method about bulk jobs; ``answers`` are the serializers of the response by status.
+
+    ``options`` are further fields of ``Contract``.
+    """
     return Contract(
         operation=operation, permission=StartBulk.permission, summary=summary, query=query, answers=answers, **options
     )
@@ -75,8 +79,8 @@ def _job_action_contract(operation: str, summary: str) -> Contract:
 class BulkViewSet(IdempotentViewSet):
     """The bulk jobs of the caller.
 
-    Superusers for whom all runs exist see all jobs. ``run_views`` is the view set of the runs: its ``get_queryset``,
-    its ``filterset_class`` and its permission classes restrict the runs of these jobs. ``urls.routes`` sets it.
+    Superusers who may see all runs see all jobs. ``run_views`` is the view set of the runs: its ``get_queryset``, its
+    ``filterset_class`` and its permission classes restrict the runs of these jobs. ``urls.routes`` sets it.
     """
 
     run_views: type[InstanceViewSet] = InstanceViewSet
@@ -171,7 +175,8 @@ class BulkViewSet(IdempotentViewSet):
     def _view_of_runs(self, action: str, inputs: Mapping[str, Any]) -> InstanceViewSet:
         """Return the view set of runs, set up as for a request that performs ``action`` on one run.
 
-        Its queryset and its permission classes decide which runs the job may operate.
+        Its queryset and its permission classes decide which runs the job may operate. ``inputs`` are those of the
+        action; for a signal, they have its name.
         """
         action_class = STEERING.get(action)
         url_kwargs = {"name": str(inputs.get("signal"))} if action_class is None else {}
@@ -181,7 +186,8 @@ class BulkViewSet(IdempotentViewSet):
     def _build_start(self, body: dict[str, Any], runs_view: InstanceViewSet) -> StartBulk:
         """Return the operation that starts the job; ``body`` is the validated body of the request.
 
-        Raises ``ValidationError`` for an input that the action does not have, and for a missing one.
+        ``runs_view`` is the view set of ``_view_of_runs``, which restricts the runs. Raises ``ValidationError`` for an
+        input that the action does not have, and for a missing one.
         """
         inputs, visible_runs = body["inputs"], runs_view.get_queryset()
         # Inputs become keyword arguments, so an input named ``by`` or ``runs`` would replace what the server passes.

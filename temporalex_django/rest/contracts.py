@@ -40,7 +40,8 @@ WAIT = Parameter(name="wait", kind="number", help=f"Seconds to wait for the resp
 def read_contract(summary: str, answers: Any, *query: Parameter, several: bool = False) -> Contract:
     """Return the contract of a method that reads runs.
 
-    ``answers`` is the serializer of status 200, or a mapping by status. ``query`` are its parameters.
+    ``answers`` is the serializer of status 200, or a mapping by status. ``query`` are its parameters. The other
+    arguments are fields of ``Contract``.
     """
     return Contract(
         operation="view",
@@ -64,7 +65,8 @@ def command_contract(
 ) -> Contract:
     """Return the contract of a method that starts a run or sends it a message.
 
-    ``permission`` is by default that of the operation, such as ``signal_instance``.
+    The arguments are the fields of ``Contract``; ``permission`` is by default that of the operation, such as
+    ``signal_instance``.
     """
     return Contract(
         operation=operation,

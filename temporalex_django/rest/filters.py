@@ -32,7 +32,7 @@ _MAX_INTEGER = 2**31 - 1
 
 
 class SubjectField(forms.CharField):
-    """Form field for ``app.model:key``; its value is a content type and a key."""
+    """Form field for the object of a run as ``app.model:key``; its value is a pair of a content type and a key."""
 
     def clean(self, value: Any) -> tuple[ContentType, str] | None:
         text = super().clean(value)
@@ -61,7 +61,7 @@ class TrueFalseField(forms.Field):
 
 
 class TableFilter(django_filters.Filter):  # type: ignore[misc] # it ships no types
-    """Filter of a row of ``authoring.run_filters.RUN_FILTERS``, with the query of that row."""
+    """Base of the filters below: it applies the query of the filter that ``field_name`` names in ``RUN_FILTERS``."""
 
     def filter(self, runs: QuerySet[Instance], value: Any) -> QuerySet[Instance]:
         if value in EMPTY_VALUES:
@@ -70,7 +70,7 @@ class TableFilter(django_filters.Filter):  # type: ignore[misc] # it ships no ty
 
 
 class NameFilter(TableFilter, django_filters.CharFilter):  # type: ignore[misc] # as above
-    """Filter for a text."""
+    """Filter for a text, such as a name, an id or a tag."""
 
 
 class StatusFilter(TableFilter, django_filters.BaseInFilter, django_filters.ChoiceFilter):  # type: ignore[misc] # as above
@@ -78,13 +78,13 @@ class StatusFilter(TableFilter, django_filters.BaseInFilter, django_filters.Choi
 
 
 class WholeNumberFilter(TableFilter):
-    """Filter for a whole number."""
+    """Filter for a whole number, such as the version of a class."""
 
     field_class = forms.IntegerField
 
 
 class SubjectFilter(TableFilter):
-    """Filter for the runs of one object."""
+    """Filter for the runs that were started for one object (``subject``)."""
 
     field_class = SubjectField
 
@@ -101,7 +101,7 @@ class FlagFilter(TableFilter):
 
 
 class UTCDateTimeField(django_filters.IsoDateTimeFilter.field_class):  # type: ignore[misc] # as above
-    """Form field for a time that also exists in UTC."""
+    """Form field for a time; it refuses a time that is not in the years 1 to 9999 in UTC."""
 
     def clean(self, value: Any) -> Any:
         # 9999-12-31T23:00-05:00 is a time, but its UTC time has a year of five digits.
@@ -115,17 +115,17 @@ class UTCDateTimeField(django_filters.IsoDateTimeFilter.field_class):  # type: i
 
 
 class UTCDateTimeFilter(TableFilter, django_filters.IsoDateTimeFilter):  # type: ignore[misc] # as above
-    """Filter for a time."""
+    """Filter for a time in ISO 8601, such as ``created_after``."""
 
     field_class = UTCDateTimeField
 
 
 class WaitKindFilter(TableFilter, django_filters.ChoiceFilter):  # type: ignore[misc] # as above
-    """Filter for what open runs wait for."""
+    """Filter for the kind of thing that open runs wait for, such as a timer."""
 
 
 class AttributesField(forms.CharField):
-    """Form field for a JSON object, with numbers as they are written."""
+    """Form field for a JSON object; it reads fractions as ``Decimal``, so that no digit is lost."""
 
     def clean(self, value: Any) -> Any:
         text = super().clean(value)
@@ -139,7 +139,7 @@ class AttributesField(forms.CharField):
 
 
 class AttributesFilter(TableFilter):
-    """Filter for search attributes of a class."""
+    """Filter for search attributes, by an object of conditions such as ``{"total__gt": 1000}``."""
 
     field_class = AttributesField
 

@@ -168,7 +168,7 @@ def _switch_contract(action: type[SwitchOff], summary: str) -> Contract:
 
 
 class SwitchViewSet(ContractViewSet):
-    """The switches of the whole fleet, whatever runs exist for the caller."""
+    """The switches that are off for all workers, whichever runs the caller may see."""
 
     def get_queryset(self) -> QuerySet[SwitchedOff]:
         return SwitchedOff.objects.using(storage().alias).order_by("-id")
@@ -198,9 +198,9 @@ class SwitchViewSet(ContractViewSet):
 
     @with_contract(_switch_contract(SwitchOn, "Switch it on again"))
     def on(self, request: Request) -> Response:
-        """Switch it on again: status 200.
+        """Switch a queue, an activity or a workflow class on again: status 200.
 
-        What waited continues. Status 409 if it is not off.
+        Work that has waited continues. Status 409 if it is not off.
         """
         return self._run_action(SwitchOn)
 

@@ -82,7 +82,8 @@ def _task_contract(
 ) -> Contract:
     """Return the contract of a method about human tasks; it needs no permission.
 
-    The candidates of a task decide who may call it. ``options`` are further fields of ``Contract``.
+    The candidates of a task are those who may call it. The arguments, also those in ``options``, are fields of
+    ``Contract``; ``answers`` is by default the task with status 200.
     """
     answers: Mapping[int, SerializerType | None] = {200: serializers.HumanTaskDetail}
     return Contract(
@@ -91,7 +92,7 @@ def _task_contract(
 
 
 class HumanTaskViewSet(IdempotentViewSet):
-    """Human tasks; those that are not for the caller get status 404.
+    """The human tasks that the caller may see; every other task gets status 404.
 
     ``run_views`` is the view set of runs: its ``get_queryset`` restricts the tasks. ``urls.routes`` sets it.
     """

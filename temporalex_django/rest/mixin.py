@@ -53,8 +53,8 @@ class WorkflowViewMixin(Base):
     def workflow_ref(self, obj: Any, runs: QuerySet[Instance]) -> str:
         """Return the run id or the business id of the run about the object ``obj``.
 
-        By default this is the newest run that was started with ``subject=obj``. ``runs`` are the runs that exist for
-        the user. Raises ``WorkflowNotFound`` if there is none.
+        By default this is the newest run that was started with ``subject=obj``. ``runs`` are the runs that the user may
+        see. Raises ``WorkflowNotFound`` if there is none.
         """
         subject_run_ids = Instance.objects.using(runs.db).for_subject(obj).values("pk")
         subject_runs = runs.filter(pk__in=subject_run_ids)
@@ -67,19 +67,19 @@ class WorkflowViewMixin(Base):
 
     @action(methods=["get"], url_path="state", url_name="workflow-state", **_ROUTE_OPTIONS)
     def workflow_state(self, request: Request, **names: Any) -> Response:
-        """Return the state of the run."""
+        """Return the run of the object, as the address of a run (``GET instances/<id>/``) does."""
         return self._run_view_response("retrieve", request)
 
     @action(methods=["post"], url_path=f"signal/{_MESSAGE_PATTERN}", url_name="workflow-signal", **_ROUTE_OPTIONS)
     def workflow_signal(self, request: Request, message: str, **names: Any) -> Response:
-        """Send a signal to the run."""
+        """Send the signal with the name ``message`` to the run."""
         return self._run_view_response("signal", request, name=message)
 
     @action(
         methods=["get", "post"], url_path=f"update/{_MESSAGE_PATTERN}", url_name="workflow-update", **_ROUTE_OPTIONS
     )
     def workflow_update(self, request: Request, message: str, **names: Any) -> Response:
-        """Send an update to the run and wait for its response.
+        """Send the update with the name ``message`` to the run and wait for its response.
 
         GET returns the response to an update that was sent before.
         """

@@ -54,7 +54,8 @@ _RECORD_FIELDS: Mapping[Any, Callable[..., Any]] = {
 def run_column_fields() -> dict[str, Any]:
     """Return a field for each column of runs that REST shows.
 
-    It has the stored value, from the attribute ``run``. A column that is redacted comes from ``description``.
+    The fields read a ``RunRepresentation``: the stored value from its ``run``, or the value from its ``description``
+    for a column that is redacted. They are returned by the name that the column has in REST.
     """
     column_fields = {}
     for column in columns_shown_in(Place.REST):

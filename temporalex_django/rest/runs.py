@@ -1,4 +1,4 @@
-"""The base of the view sets about runs: which runs exist for the caller, how one is found, and how it is rendered."""
+"""The base of the view sets about runs: which runs the caller may see, how one is found, and how it is rendered."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class RunViewSet(IdempotentViewSet):
     """
 
     def get_queryset(self) -> QuerySet[Instance]:
-        """Return the runs that exist for the user; every other run gets status 404.
+        """Return the runs that the user may see; every other run gets status 404.
 
         A subclass may restrict them further.
         """
@@ -106,9 +106,9 @@ class RunViewSet(IdempotentViewSet):
         return run
 
     def _annotate_parents(self, runs: QuerySet[Instance]) -> QuerySet[Instance]:
-        """Annotate runs with ``parent_there``: True if the parent of the run exists for the caller.
+        """Annotate runs with ``parent_there``: True if the caller may see the parent of the run.
 
-        Nothing is annotated if all runs exist for the caller. The id of another parent is not shown.
+        Nothing is annotated if the caller may see all runs. The id of a parent that they may not see is not shown.
         """
         visible_runs = self.get_queryset()
         # Without a restriction every parent exists, which saves a subquery for each row.
@@ -185,6 +185,7 @@ class RunViewSet(IdempotentViewSet):
         return [*serializers.InstanceOut(representations, many=True).data]
 
     def _represent(self, description: Description, run: Instance, summary: Summary, *, text: str) -> RunRepresentation:
+        """Return what the serializers render of a run; ``text`` is the text of its summary, in full or shortened."""
         subject = None
         if run.subject_type_id is not None:
             content_type = ContentType.objects.db_manager(storage().alias).get_for_id(run.subject_type_id)

@@ -79,6 +79,7 @@ def routes(viewset: type[InstanceViewSet], *, bulk: type[BulkViewSet] = BulkView
     """Return the URL patterns of a view set of runs, and of the bulk jobs and human tasks of its runs.
 
     ``viewset`` may be your subclass of ``InstanceViewSet``: its ``get_queryset`` restricts the jobs and tasks, too.
+    ``bulk`` is the view set of the bulk jobs.
     """
     return [
         *(path(route, _build_view(viewset, actions), name=name) for route, name, actions in _RUN_ROUTES),
@@ -112,7 +113,7 @@ def routes(viewset: type[InstanceViewSet], *, bulk: type[BulkViewSet] = BulkView
 
 
 def _path_segment(action: type[OperatorRunAction[Any]]) -> str:
-    """Return the last part of an operation's URL: its name, for operations on runs with hyphens between the words."""
+    """Return the last part of an operation's URL: its name; if it is about a whole run, with hyphens between words."""
     if action.target_kind == "run":
         return action.name.replace("_", "-")
     return action.name

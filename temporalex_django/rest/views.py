@@ -163,7 +163,7 @@ class InstanceViewSet(RunReadViewSet):
         )
     )
     def query(self, request: Request, id: str, name: str) -> Response:
-        """Return the answer to a query: status 200."""
+        """Return the answer of the run's published state to the query ``name``: status 200."""
         target = self._find_target(id)
         query = Query(target, query=name, args=self._body()["args"], by=self._actor())
         return Response({"result": query.execute()})
@@ -195,10 +195,10 @@ class InstanceViewSet(RunReadViewSet):
 
     @with_idempotency_key
     def operate(self, request: Request, id: str, seq: int | None = None, message: str | None = None) -> Response:
-        """Do the operation of this address to the run.
+        """Perform the operation of this address on the run, or on a part of the run that the address names.
 
-        Status 200 with the run as it is then, 201 with a new run if the operation creates one, and 204 if the run was
-        deleted.
+        ``seq`` is the command number of an activity or timer, and ``message`` the id of a failed message. Status 200
+        with the run as it is then, 201 with a new run if the operation creates one, and 204 if the run was deleted.
         """
         assert self.steering is not None
         target = self._find_target(id)
@@ -283,6 +283,10 @@ class InstanceViewSet(RunReadViewSet):
         return key
 
     def _pending_response(self, exc: errors.UpdateTimeout, *, target: RunTarget, name: str) -> Response:
+        """Return status 202 with the address of the outcome of the update ``name``, for which there is none yet.
+
+        Raises ``exc`` again if it is not sure that the update was stored.
+        """
         # With busy and unknown the update may not be stored, so there is no address to ask at.
         if exc.code != errors.UpdateTimeout.code:
             raise exc

@@ -80,6 +80,7 @@ class DurableBackend(BaseTaskBackend):
         self.retry, self.retention = self._parse_options()
 
     def _parse_options(self) -> tuple[RetryPolicy, float | None]:
+        """Return the retry policy and the retention of ``OPTIONS``; the retention is in seconds, or None for ever."""
         setting_text = f"TASKS[{self.alias!r}]['OPTIONS']"
         if unknown := sorted(set(self.options) - set(_OPTIONS)):
             raise InvalidTaskBackend(
@@ -199,7 +200,7 @@ def _timing_options(task: Task[Any, Any]) -> dict[str, Any]:
 
 
 def _make_aware(moment: Any) -> Any:
-    """Return the time with a time zone: without ``USE_TZ``, a time without one is in the default time zone."""
+    """Return the time with a time zone; without ``USE_TZ``, a naive time is taken to be in the default time zone."""
     if moment is None or settings.USE_TZ or timezone.is_aware(moment):
         return moment
     return timezone.make_aware(moment)

@@ -116,10 +116,11 @@ class DjangoTaskHost:
     """
 
     def context(self, task: Any, attempt: ActivityContext, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """Return Django's ``TaskContext`` for an attempt.
+        """Return Django's ``TaskContext`` for an attempt of ``task``.
 
-        For a background task it contains the stored result. A task that a workflow awaits has none, so its context
-        contains a result that exists only during the attempt.
+        ``attempt`` is the context that activities have, and ``args`` and ``kwargs`` are the arguments of the call. The
+        ``TaskContext`` of a background task contains the stored result. A task that a workflow awaits has none, so its
+        ``TaskContext`` contains a result that exists only during the attempt.
         """
         background_task = None if attempt.workflow_id else find_background_task(attempt.run_id)
         now = timezone.now()
@@ -152,7 +153,7 @@ class DjangoTaskHost:
         self._send(task_started, started_task(state))
 
     def notify_finished(self, result: Any) -> None:
-        """Send Django's signal ``task_finished``, after the result is committed."""
+        """Send Django's signal ``task_finished``, after the commit; ``result`` is the end of the last attempt."""
         self._send(task_finished, finished_task(result))
 
     def _send(self, signal: Any, background_task: BackgroundTask) -> None:

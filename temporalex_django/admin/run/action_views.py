@@ -146,6 +146,7 @@ class RunActionView(ABC):
         status: int = 200,
         **extra_context: Any,
     ) -> HttpResponse:
+        """Render the page with the texts of ``confirmation`` and the form; ``status`` is the status of the response."""
         site = self.admin.admin_site
         context = {
             **site.each_context(request),

@@ -256,7 +256,10 @@ class BulkActionView:
         *,
         status: int = 200,
     ) -> HttpResponse:
-        """Render the page, or redirect to the list of runs if ``effect`` is None because none of the runs exists."""
+        """Render the page, or redirect to the list of runs if ``effect`` is None because none of the runs exists.
+
+        ``refusal`` says why the user may not perform ``action`` on many runs, or is None.
+        """
         site, filters = self.admin.admin_site, request.GET.get(_FILTERS, "")
         back = reverse(f"{site.name}:temporalex_django_instance_changelist")
         if filters:
@@ -376,7 +379,7 @@ def _no_runs_text() -> str:
 
 
 def _effect_text(possible: int, total: int, *, has_more: bool, parts: str = "") -> str:
-    """Return a sentence that says for how many of the runs the operation is possible.
+    """Return a sentence that says that the operation is possible for ``possible`` of the ``total`` runs.
 
     ``parts`` is the number of activities or timers in words. With ``has_more``, there are more runs than were checked.
     """

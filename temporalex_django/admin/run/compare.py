@@ -27,7 +27,8 @@ _PERMISSION = f"{APP}.{CompareInputs.permission}"
 class ComparisonRow:
     """A row of the table of differences: where it is, the recorded value and the value that the code produces.
 
-    ``place`` is the file and line of the code, or empty.
+    ``event`` is the number of the event in the history, ``command`` describes the command of the code, and ``path`` is
+    the place of the value in the input. ``place`` is the file and line of the code, or empty.
     """
 
     event: int

@@ -134,7 +134,10 @@ def run_detail_context(
 
 
 def _switch_context(run: Instance, switch_address: Callable[[str, str], str | None]) -> dict[str, Any]:
-    """Return the URLs that switch off what an open run needs."""
+    """Return the URLs that switch off the class and the queue of a run; they are None for a closed run.
+
+    ``switch_address`` takes the kind and the name of a switch and returns its URL, or None if the user may not use it.
+    """
     if not run.is_open:
         return {"switch_class": None, "switch_queue": None}
     return {
@@ -151,7 +154,7 @@ def _audit_context(audit_rows: Sequence[OperatorAction]) -> dict[str, Any]:
 
 
 def _family_context(run: Instance, family: Sequence[Instance]) -> dict[str, Any]:
-    """Return the context about the other runs of the chain, and about the children."""
+    """Return the template context about the runs of the chain and the children, which ``_related_runs`` has read."""
     runs = [relative for relative in family if relative.chain_id == run.chain_id]
     children = [relative for relative in family if relative.chain_id != run.chain_id]
     return {
@@ -219,7 +222,10 @@ def _preload_rows(
     *,
     alias: str,
 ) -> PreloadedRows:
-    """Return the rows from which the summary of the run is built; only activity tasks and workers are read here."""
+    """Return the rows from which the summary of the run is built; only activity tasks and workers are read here.
+
+    ``family`` are the runs of the chain and the children, as ``_related_runs`` returns them.
+    """
     children = [relative for relative in family if relative.chain_id != run.chain_id]
     tasks: dict[UUID, list[ActivityTask]] = defaultdict(list)
     workers: list[Worker] = []
@@ -243,7 +249,7 @@ def _preload_rows(
 
 
 def _awaited_child_ids(run: Instance, children: Sequence[Instance]) -> list[UUID]:
-    """Return the run id of the child for which alone the run waits, if there is one.
+    """Return the run id of a child, in a list, if the run waits for that child and for nothing else.
 
     Such a run waits for the work of that child, so its activities are loaded for the summary, too.
     """
@@ -411,6 +417,8 @@ def _activity_context(task: ActivityTask, redactor: Redactor, *, now: datetime) 
 def _message_context(
     message: Message, redactor: Redactor, *, message_links: Callable[[str], list[ActionLink]]
 ) -> dict[str, Any]:
+    """Return the template context of a message; ``message_links`` takes the id of a failed one and returns buttons."""
+
     def format_redacted(payload: Any) -> FormattedPayload:
         return format_payload(
             _redact_payload(payload, partial(redactor.redact_payload, message_name=message.name), redactor)

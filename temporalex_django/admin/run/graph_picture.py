@@ -33,7 +33,8 @@ _SHAPES = {
 class DrawnStep:
     """A step of a graph, for the drawing and for the list.
 
-    ``leads_to`` are the titles of the steps that may follow it.
+    ``box`` is its place and state in the drawing, and ``shape`` the symbol of its state. ``leads_to`` has a text for
+    each step that may follow: the event and the title of that step.
     """
 
     box: Box
@@ -109,7 +110,11 @@ def build_graph_picture(graph_class: type[GraphWorkflow], events: Sequence[Histo
 def _step_states(
     graph_class: type[GraphWorkflow], step_numbers: Mapping[StepRef, int], events: Sequence[HistoryEvent] | None
 ) -> tuple[dict[int, str], str | None]:
-    """Return the state of each step that the run has reached, by its number, and why there are none, or None."""
+    """Return the states of the steps, and the reason why there are none, which is None if there are states.
+
+    The states are those of the steps that the run has reached, by the numbers that ``step_numbers`` gives to them.
+    ``events`` is the whole history; None means that it is too long to read.
+    """
     if events is None:
         return {}, _("The history is too long to read here, so the states of the steps are not shown.")
     try:

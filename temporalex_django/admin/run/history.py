@@ -42,7 +42,11 @@ _SHAPES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventRow:
-    """One event of the history, as the page shows it."""
+    """One event of the history, as the page shows it.
+
+    ``seq`` is its number, ``family`` names the group of event kinds that gives it a colour, and ``data`` are its
+    attributes.
+    """
 
     seq: int
     kind: str
@@ -65,7 +69,7 @@ class ActivationRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HistoryEntry:
-    """A row of the timeline; ``numbers`` are those of its first and its last event."""
+    """A row of the timeline; ``numbers`` are those of its first and its last event, and ``tools`` are its buttons."""
 
     numbers: str
     text: str
@@ -159,7 +163,7 @@ def read_history(
 
 
 def _page_number(page: str, count: int) -> int:
-    """Return the number of the page that a URL names, or of the last one if it names none."""
+    """Return the number of the page that the text ``page`` names, or of the last one, ``count``, if it names none."""
     if page.isascii() and page.isdigit() and len(page) < 10:
         return min(max(int(page), 1), count)
     return count

@@ -192,7 +192,10 @@ class InstanceAdmin(ReadOnlyAdmin[Instance]):
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Instance], search_term: str
     ) -> tuple[QuerySet[Instance], bool]:
-        """Return the runs whose business id begins with the term, or whose run id is the term."""
+        """Return the runs whose business id begins with the term, or whose run id is the term.
+
+        The second value is False, which tells Django that the result has no duplicates.
+        """
         # Unlike Django, do not split the term at blanks: ids may contain them.
         term = search_term.strip()
         if not term:

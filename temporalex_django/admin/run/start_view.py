@@ -246,7 +246,7 @@ class StartView:
 
 
 def like_address(run: Instance, user: Person, *, address: str) -> str | None:
-    """Return the URL of the start form, filled in with the input of this run; None if the user may not start it.
+    """Return the URL of the start form, filled in with the input of this run; None if the user may not start its class.
 
     ``address`` is the URL of the empty form.
     """

@@ -1,6 +1,6 @@
 """The option ``--as-user``, with which a command acts as a user.
 
-The command then does only what that user may do, to runs that exist for them, and the audit names them. Without the
+The command then does only what that user may do, to runs that they may see, and the audit names them. Without the
 option it may do everything, and the audit names the account of the operating system.
 """
 

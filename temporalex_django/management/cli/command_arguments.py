@@ -26,9 +26,11 @@ def add_run_arguments(parser: CommandParser) -> None:
 
 
 def find_target(run: str, workflow: str | None, *, actor: Actor) -> RunTarget:
-    """Return the target of an operation: ``run`` is a run id or a business id, among the runs that exist for the actor.
+    """Return the target of an operation; ``run`` is a run id, or a business id, which means its newest run.
 
-    Raises ``WorkflowNotFound`` and ``AmbiguousId``. Whether the actor may perform it is checked by the operation.
+    ``workflow`` is the name of a class that the run must have; None means any. Runs that the access policy hides from
+    the actor are not found. The operation itself checks if the actor may perform it. Raises ``WorkflowNotFound`` and
+    ``AmbiguousId``.
     """
     run_storage = storage()
     return find_run(
@@ -37,17 +39,19 @@ def find_target(run: str, workflow: str | None, *, actor: Actor) -> RunTarget:
 
 
 def find_visible_target(run: str, workflow: str | None, *, actor: Actor) -> RunTarget:
-    """Return the target of a read: ``run`` is a run id or a business id, among the runs that the actor may look at.
+    """Return the target of a read, found among the runs that the actor may look at.
 
-    Raises ``WorkflowNotFound``, ``AmbiguousId``, and ``CommandError`` if they may look at no runs.
+    The arguments and the errors are those of ``find_target``. Raises also ``CommandError`` if the actor may look at no
+    runs.
     """
     return find_run(run, storage=storage(), workflow=workflow, visible_runs=people.visible_runs(actor))
 
 
 def parse_json(text: str | None, *, option: str) -> Any:
-    """Parse the value of an option as JSON; ``-`` reads it from the standard input.
+    """Parse ``text``, the value of an option, as JSON; ``-`` reads the JSON from the standard input.
 
-    Returns None for an option that is not given. Raises ``CommandError`` for malformed JSON.
+    Returns None for an option that is not given (None). Raises ``CommandError`` for malformed JSON, with ``option`` as
+    the name of the option.
     """
     if text is None:
         return None

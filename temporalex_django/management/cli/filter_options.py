@@ -17,7 +17,7 @@ _DEST_PREFIX = "filter_"
 
 
 def add_filters(parser: CommandParser) -> None:
-    """Add an option for each filter."""
+    """Add an option for each filter of runs to the parser."""
     group = parser.add_argument_group("filters", "A run must match all of them.")
     for name, row in INTERFACE_FILTERS.items():
         # A prefix keeps filters apart from other options of a command, such as an input of the same name.
@@ -27,12 +27,15 @@ def add_filters(parser: CommandParser) -> None:
 
 
 def filter_names() -> Collection[str]:
-    """Return the names of all filters."""
+    """Return the names of all filters of runs, such as ``id_prefix``."""
     return INTERFACE_FILTERS.keys()
 
 
 def filters_of(options: Mapping[str, Any]) -> dict[str, str]:
-    """Return the filters that are given, by name."""
+    """Return the texts of the filters that were given on the command line, by the name of the filter.
+
+    ``options`` are the parsed options of the command.
+    """
     option_values = {name: options.get(f"{_DEST_PREFIX}{name}") for name in INTERFACE_FILTERS}
     return {name: value for name, value in option_values.items() if value is not None}
 
@@ -69,7 +72,7 @@ def _option_name(name: str) -> str:
 
 
 def _next_step(name: str) -> str:
-    """Return the sentence that follows an error: the valid values, or an example."""
+    """Return the sentence that follows an error about the filter ``name``: its valid values, or an example."""
     row = INTERFACE_FILTERS[name]
     if row.type is FilterType.STATUSES:
         return f"Use one of: {', '.join(Status.values)}."

@@ -74,9 +74,9 @@ def compare_with_runs(
 ) -> list[Diagnosis]:
     """Return a diagnosis for everything that open runs need and that the code of this process lacks.
 
-    For each class and version, the newest ``sample`` runs are read and replayed in this process. ``report`` is called
-    with the number of replayed runs and their total. Inputs that differ are warnings, or errors with ``strict``.
-    Nothing is written.
+    Only the open runs among ``runs`` are looked at; None means all. For each class and version, the newest ``sample``
+    runs are read and replayed in this process. ``report`` is called with the number of replayed runs and their total.
+    Inputs that differ are warnings, or errors with ``strict``. Nothing is written.
     """
     alias = get_settings().DATABASE
     candidate_runs = open_runs(alias, runs)
@@ -304,6 +304,7 @@ def _diagnose_project(as_user: str | None) -> DoctorSaid:
 
 
 def _diagnose_deploy(command: BaseCommand, as_user: str | None, sample: int, *, strict: bool) -> DoctorSaid:
+    """Return the diagnoses of ``compare_with_runs`` for the runs that the user may look at, with a progress bar."""
     runs = people.visible_runs(people.resolve_actor(as_user))
     with printing.progress(command) as report:
         findings = compare_with_runs(runs, sample=sample, report=report, strict=strict)
@@ -384,7 +385,7 @@ def load_project(runs: Runs = None) -> ProjectView:
 
 
 def _load_fleet(alias: str, runs: Runs, common: Mapping[str, Any]) -> ProjectView:
-    """Read the runs and the workers of a project whose database can be read; ``common`` has what is known so far."""
+    """Read the runs and the workers of a project; ``common`` has the fields of the result that are known so far."""
     local_time, database_time = timezone.now(), DjangoStorage(alias).now()
     workers = [*Worker.objects.using(alias)]
     # For display, by the clock of the database: workers are declared dead by watching their heartbeats (see decision
@@ -438,7 +439,8 @@ def open_runs(alias: str, runs: Runs) -> QuerySet[Instance]:
 def _due_runs(alias: str, runs: Runs, live: LiveWorkers, late_before: datetime) -> Iterator[DueRuns]:
     """Yield groups of runs that have been due, or have had an unread message, since before ``late_before``.
 
-    Blocked and paused runs are left out, because others wait for them to be corrected or unpaused.
+    A group says if one of the workers of ``live`` can claim its runs. Blocked and paused runs are left out, because
+    they wait for a person to correct or unpause them.
     """
     unread_chains = (
         Message.objects.using(alias).filter(fresh=True, settled=False, created_at__lt=late_before).values("chain")
@@ -453,6 +455,7 @@ def _due_runs(alias: str, runs: Runs, live: LiveWorkers, late_before: datetime) 
 
 
 def _stopped_runs(alias: str, runs: Runs) -> Iterator[StoppedRuns]:
+    """Yield groups of blocked runs by class and error code, and then groups of paused runs by class."""
     current_runs = open_runs(alias, runs).order_by()
     rows: Any = current_runs.filter(blocked__isnull=False).annotate(code=KT("blocked__code")).values("workflow", "code")
     for row in rows.annotate(count=Count("pk"), example=Max("workflow_id"))[:_MAX_GROUPS]:
@@ -466,6 +469,7 @@ def _stopped_runs(alias: str, runs: Runs) -> Iterator[StoppedRuns]:
 def _unclaimed_activities(
     alias: str, runs: Runs, live: LiveWorkers, late_before: datetime
 ) -> Iterator[UnclaimedActivities]:
+    """Yield groups of activities that have been due since before ``late_before`` and that no live worker can run."""
     tasks = ActivityTask.objects.using(alias)
     if runs is not None:
         tasks = tasks.filter(run__in=runs)

@@ -110,6 +110,7 @@ def handle(
 
 
 def _resolve_class(flow: str, version: int) -> type[Workflow]:
+    """Return the class of that version of a workflow. Raises ``UnknownWorkflow`` if the workflow has no versions."""
     versioned_class = workflows.find(flow)
     if not versioned_class.is_versioned():
         raise UnknownWorkflow(f"{flow} is not a versioned workflow: all its runs use one class")
@@ -117,6 +118,10 @@ def _resolve_class(flow: str, version: int) -> type[Workflow]:
 
 
 def _parse_mapping(pairs: Sequence[str], old_class: type[Workflow], new_class: type[Workflow]) -> dict[str, str]:
+    """Return the keys of renamed steps: the new key by the old one, or an empty text to drop the data of the step.
+
+    ``pairs`` are texts such as ``OldStep=NewStep``. Raises ``CommandError`` for another text or an unknown step.
+    """
     mapping: dict[str, str] = {}
     for text in pairs:
         old, equals, new = text.partition("=")

@@ -209,7 +209,11 @@ def _do_nothing() -> None:
 
 
 def _log_to_console(command: BaseCommand, verbosity: int, *, json: bool) -> None:
-    """Let the log of this package go to the console, unless the project has configured logging."""
+    """Let the log of this package go to the console, unless the project has configured logging.
+
+    With ``json``, each record is a line of JSON on the standard output. With a ``verbosity`` above 1, records of the
+    level INFO are included.
+    """
     logger = logging.getLogger("temporalex_django")
     if not logger.hasHandlers():
         handler = JsonLogHandler(command) if json else logging.StreamHandler()

@@ -106,6 +106,7 @@ def add_arguments(parser: CommandParser) -> None:
 
 
 def _add_start_arguments(parser: CommandParser, action: type[OperatorRunAction[Any]] | None) -> None:
+    """Add the arguments that select the runs, and the inputs of ``action``; None stands for a signal."""
     parser.add_argument("runs", nargs="*", metavar="RUN_ID", help="Run ids of the runs.")
     parser.add_argument("--all", action="store_true", help="Select all runs, without a filter.")
     parser.add_argument(
@@ -158,6 +159,11 @@ def handle(command: BaseCommand, *, what: str, as_user: str | None, json: bool, 
 
 
 def _start_job(command: BaseCommand, action_name: str, actor: Actor, options: dict[str, Any]) -> BulkJob:
+    """Start the job that the parsed ``options`` of the command describe, and return it.
+
+    Raises ``CommandError`` unless the runs are selected in exactly one way: by filters, run ids or ``--all``. An
+    operation that cannot be undone asks for confirmation.
+    """
     filters = filters_of(options)
     # Exactly one of the three: a filter that was lost in a script must not select every run.
     if bool(filters) + bool(options["runs"]) + options["all"] != 1:

@@ -90,7 +90,7 @@ def _text_rows(run_output: RunDescribed) -> list[tuple[str, object]]:
 
 
 def _format_column(column: RunColumn, run_output: RunDescribed) -> str:
-    """Return a column as text, or empty text."""
+    """Return the value that a column has in ``run_output`` as text; empty if it has none."""
     run: object = run_output.run
     column_value: Any = getattr(run if hasattr(run, column.output_name) else run_output, column.output_name)
     match column.type:

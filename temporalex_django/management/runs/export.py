@@ -106,6 +106,7 @@ _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
 
 
 def _write_history(row: Instance, folder: Path, redactor: Redactor, storage: DjangoStorage) -> HistoryWritten:
+    """Write the history of the run to a file in ``folder``, redacted by ``redactor``, and return the line about it."""
     path = folder / f"{_safe_file_name(row.workflow)}-{row.pk}.json"
     events = [redactor.redact_event(event) for event in storage.histories({row.pk: 0})[row.pk]]
     try:

@@ -139,6 +139,10 @@ def _graph_output(
     text: str,
     output: str | None,
 ) -> GraphDrawn:
+    """Return the JSON output for the graph of a class, with the states of ``instance`` if a run was named.
+
+    ``text`` is the drawing in ``format``. ``output`` is the file to which it was written; None if there is no file.
+    """
     states = render.states(instance)
     return GraphDrawn(
         workflow=cls.name,

@@ -291,6 +291,11 @@ def _error_finding(error: BaseException) -> Finding:
 
 
 def _select_runs(*, workflow: Sequence[str] | None, open: bool, sample: int | None, seed: int) -> list[UUID]:
+    """Return the ids of the started runs to replay, oldest first.
+
+    ``workflow`` has the names of classes (None means all), and ``open`` leaves out closed runs. ``sample`` is the
+    number of runs to choose at random; the same ``seed`` makes the same choice.
+    """
     runs = Instance.objects.using(get_settings().DATABASE).filter(started_at__isnull=False).order_by("id")
     if workflow:
         runs = runs.filter(workflow__in=workflow)

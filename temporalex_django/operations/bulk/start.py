@@ -43,13 +43,13 @@ class StartBulk(Action[BulkJob]):
 
     The permission of the action is checked now, and again for each run when it is processed. A queryset also requires
     the permission to view runs. With a ``token``, a repeated request of the same person returns the job of the first
-    one, while that job exists. Times in a queryset are not compared.
+    one, while that job exists. The two requests may differ only in times that a queryset contains.
 
     One transaction, which is the caller's if one is open. Audited. Raises:
 
     - ``ActionNotPermitted``;
     - ``ActionNotPossible`` for an unknown action, no runs, too many runs, or an input that only one run can have;
-    - ``WorkflowNotFound`` for an id that does not exist for the user;
+    - ``WorkflowNotFound`` for the id of no run, or of a run that the user may not see;
     - ``PayloadError``;
     - ``TypeError`` for inputs that the action does not have, and for invalid ``runs``;
     - ``InvalidId`` for an invalid token;
@@ -205,7 +205,7 @@ class StartBulk(Action[BulkJob]):
         """Return the ids of the selected runs that the user may operate, newest first.
 
         Raises ``ActionNotPossible`` for no runs, too many, or an input that only one run can have, and
-        ``WorkflowNotFound`` for a run id that does not exist for the user.
+        ``WorkflowNotFound`` for the id of no run, or of a run that the user may not see.
         """
         alias, limit = self.storage.alias, get_settings().BULK_LIMIT
         allowed_runs = access.runs_for(self.by.user, alias=alias)
@@ -242,9 +242,10 @@ class StartBulk(Action[BulkJob]):
         return action.target_kind
 
     def _build_parts(self, runs: list[UUID]) -> list[tuple[UUID, int | None]]:
-        """Return the items of the job: pairs of a run id and the number of an activity or timer, or None.
+        """Return the items of the job as pairs of a run id and the command number of an activity or timer.
 
-        Raises ``ActionNotPossible`` if there are none, or more than ``BULK_LIMIT``.
+        For an operation on whole runs, the number is None. Raises ``ActionNotPossible`` if there are none, or more than
+        ``BULK_LIMIT``.
         """
         action, limit = operator_action(self.action), get_settings().BULK_LIMIT
         if action is None:

@@ -86,7 +86,7 @@ def _rotated_jobs(alias: str) -> list[UUID]:
 def jobs_for(user: Person | None, *, alias: str) -> QuerySet[BulkJob]:
     """Return the jobs that belong to a user: those that they started.
 
-    Code (``user`` None) gets all jobs, and so do superusers for whom all runs exist.
+    Code (``user`` None) gets all jobs, and so do superusers who may see all runs.
     """
     jobs = BulkJob.objects.using(alias)
     if user is None or (getattr(user, "is_superuser", False) and access.runs_for(user, alias=alias) is None):
@@ -105,14 +105,15 @@ def operator_action(name: str) -> type[OperatorRunAction[Any]] | None:
 
 
 def count_text(action: str, count: int) -> str:
-    """Return a number with the kind of the job's items in words, such as ``5 activities`` for ``retry_activity``."""
+    """Return ``count`` with the word for what the operation ``action`` is performed on, such as ``5 activities``."""
     return (operator_action(action) or OperatorRunAction).count_text(count)
 
 
 def build_action(job: BulkJob, item: BulkItem, target: RunTarget, by: Actor) -> Action[Any]:
-    """Return the operation of the job on ``target``, or on the activity or timer that the item names.
+    """Return the operation of the job on the run ``target``, or on the activity or timer in it that ``item`` names.
 
-    Raises ``ActionNotPossible`` if this process does not have the operation.
+    ``by`` is the actor who performs it, as ``_actor_of`` returns them. Raises ``ActionNotPossible`` if this process
+    does not have the operation.
     """
     inputs = codec().decode(bytes(job.given))
     if job.action == SendSignal.name:
@@ -225,7 +226,7 @@ def _reraise(error: Exception) -> None:
 
 
 def _save_progress(job: BulkJob, item: BulkItem | None, storage: DjangoStorage) -> None:
-    """Save the item and the counters of the job in the open transaction."""
+    """Save the item, if there is one, count its outcome in the row of the job, and save the job."""
     if item is not None:
         item.save(using=storage.alias)
         job.done += item.outcome == "done"

@@ -49,7 +49,7 @@ class DrainWorker(Action[Worker]):
 
 
 def _lock_live_worker(worker_ref: UUID | str, *, alias: str) -> Worker:
-    """Lock and return the row of a worker that nobody has declared dead.
+    """Lock and return the row of the worker with the id ``worker_ref``, if nobody has declared it dead.
 
     Raises ``WorkerNotFound`` for another id, and for text that is no id.
     """

@@ -31,7 +31,7 @@ class LiveWorkers:
     def from_rows(
         cls, workers: Iterable[tuple[Sequence[str], Mapping[str, Sequence[int]], Sequence[str]]]
     ) -> LiveWorkers:
-        """Build it from one tuple for each worker: its queues, its versions by class, and its activities.
+        """Build the object from a tuple for each worker: its queues, its versions by class, and its activities.
 
         On a host that does the work of workers itself, the result can claim everything.
         """
@@ -84,7 +84,7 @@ class LiveWorkers:
 
 
 class _WorkingHost(LiveWorkers):
-    """A host that does all work itself, whatever the queue and the code are."""
+    """The ``LiveWorkers`` of a host that does the work of workers itself: it can claim every run and activity."""
 
     def missing_worker(self, *, workflow: str, version: int, queue: str) -> str | None:
         return None

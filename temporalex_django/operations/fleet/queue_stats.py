@@ -30,11 +30,12 @@ class QueueFigures:
       ``MAX_COUNT``.
     - ``held_activities``: the number of the due activities that wait in a partition of the queue.
     - ``running``: the number of activities that workers have claimed.
-    - ``workers``: the live workers that poll the queue and are not drained.
+    - ``workers``: the names of the live workers that poll the queue and are not drained.
     - ``oldest_due``: the time since which the oldest run or activity is due.
     - ``lag``: the seconds since ``oldest_due``; 0.0 if nothing is due.
     - ``off``: True if the queue is switched off.
-    - ``concurrency`` and ``rate``: the limits of the queue, or None.
+    - ``concurrency``: the largest number of activities that run at a time, or None without a limit.
+    - ``rate``: the largest number of starts within a period, as text such as ``100/m``, or None without a limit.
     """
 
     queue: str
@@ -103,6 +104,11 @@ def queue_figures(queues: Collection[str] | None = None) -> list[QueueFigures]:
 def _build_figures(
     queue: str, row: Sequence[Any], running: int, *, workers: Sequence[str], off: bool, limits: Limits
 ) -> QueueFigures:
+    """Build the figures of a queue from ``row``, its row of the statement in ``queue_figures``.
+
+    ``running`` is the number of its claimed activities, and ``workers`` are the names of the workers that poll it.
+    ``off`` is True if the queue is switched off.
+    """
     *oldest, runs, tasks, partitioned_tasks, now = row
     oldest_due = min((at for at in oldest if at is not None), default=None)
     return QueueFigures(

@@ -42,6 +42,8 @@ class Switch:
 class SwitchOff(Action[SwitchedOff]):
     """Operation that switches a queue, an activity or a workflow class off, and returns the row of the switch.
 
+    ``kind`` is "queue", "activity" or "workflow", and ``switch_name`` is the name of what is switched off.
+
     Workers notice it within a second. Work that is under way continues to its end. If a queue is off, no runs and no
     activities are claimed from it. If an activity is off, it is not started, while other activities of its queue are.
     Runs of a workflow class that is off stop where they are, and refuse updates. Whatever arrives meanwhile waits.
@@ -128,6 +130,10 @@ def waiting_queues(*, alias: str) -> list[str]:
 
 
 def _distinct_queues_sql(name: str, table: str, where: str) -> str:
+    """Return a SELECT of the queues that occur in the rows of ``table`` for which the condition ``where`` holds.
+
+    ``name`` is an SQL alias, different for each SELECT of a UNION.
+    """
     # ``select distinct`` would read all waiting rows. This recursion asks the index for the next larger name each time,
     # so a queue with a million rows costs one look (a loose index scan).
     first = f"select min(queue) from {table} where {where}"  # noqa: S608 - constants
@@ -139,7 +145,7 @@ def _distinct_queues_sql(name: str, table: str, where: str) -> str:
 
 
 def switchable_names(kind: str, *, alias: str) -> set[str]:
-    """Return the names of queues, activities or workflow classes that can be switched off; ``kind`` says which.
+    """Return the names that can be switched off; ``kind`` is "queue", "activity" or "workflow" (for classes).
 
     This process or a live worker knows them. For queues, those in which something waits are included.
     """

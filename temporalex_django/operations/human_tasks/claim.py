@@ -22,8 +22,8 @@ from temporalex_django.operations.human_tasks.base import HumanTaskAction, task_
 class Claim(HumanTaskAction[datetime]):
     """Operation that claims a human task for the user, and returns the time at which the claim ends.
 
-    A claim lasts ``CLAIM_SECONDS`` by the clock of the database. A user who claims a task again extends their claim. It
-    locks and raises as ``HumanTaskAction`` says, and raises ``FourEyes`` for an excluded user.
+    A claim lasts ``CLAIM_SECONDS`` by the clock of the database. A user who claims a task again extends their claim.
+    For locks and errors see ``HumanTaskAction``. Raises ``FourEyes`` for an excluded user.
     """
 
     name: ClassVar[str] = "claim"

@@ -30,8 +30,9 @@ from temporalex_django.operations.runs.update_outcome import UpdateStatus, updat
 class Decide(RequestAction):
     """Operation with which a person decides a human task.
 
-    ``outcome`` is one of the outcomes of the task, and ``data`` is what its form asks for. ``form`` is the digest of
-    the form that the person filled in; None skips the check that the form is still the same.
+    ``outcome`` is one of the outcomes of the task, and ``data`` are the values of the fields of its form. ``form`` is
+    the digest of the form that the person filled in; None skips the check that the form is still the same. ``id`` is a
+    message id: a decision that is sent again with it counts once. ``timeout`` is in seconds, as for ``RequestAction``.
 
     A turn of the run judges the decision, in the process in which an update would be judged (see ``RequestAction``). If
     two people decide at once, one decision counts. The other person gets ``HumanTaskClosed``, which says who decided.

@@ -32,11 +32,11 @@ def inbox(user: Person, *, order: Order = "due", now: datetime | None = None) ->
 
     A task is in the inbox if one of its candidates is the user, a group or a permission of theirs, or matches a person
     on whose behalf they decide. A delegation adds a candidate. Left out are tasks that somebody else has claimed, tasks
-    for which the user is excluded, and tasks of runs that do not exist for them.
+    for which the user is excluded, and tasks of runs that the access policy hides from them.
 
-    ``order`` is ``due``, which puts the earliest due time first, or an order by the time of opening. Claims end by
-    ``now``, or else by the clock of the database. The result is a queryset of one query, which reads only open tasks.
-    Raises whatever the access policy raises.
+    ``order`` is "due", for the earliest due time first, or "opened", for the task that was opened first. ``now`` is the
+    time by which claims end; None means the clock of the database. The result is a queryset of one query, which reads
+    only open tasks. Raises whatever the access policy raises.
     """
     alias = storage().alias
     user_key = authorization.sender_key(user)
@@ -175,6 +175,7 @@ def is_excluded(user: Person, task: HumanTask) -> bool:
 
 
 def _decidable_condition(user: Person) -> Q:
+    """Return the condition for tasks that the user, or a person on whose behalf they decide, may decide."""
     excluded = Q(pk__in=_excluded_task_ids(authorization.sender_key(user)))
     # Subqueries on ids instead of joins: a task with several matching candidates must appear once.
     decidable = Q(pk__in=_candidate_task_ids(user))
@@ -198,7 +199,7 @@ def principals(user: Person) -> Collection[Person]:
 
 
 def role_words(user: Person) -> list[str]:
-    """Return the candidates that match the groups and permissions of a user who is no superuser."""
+    """Return the groups and permissions of a user who is no superuser as candidates: ``group:…`` and ``perm:…``."""
     words = [f"perm:{name}" for name in sorted(access.policy().permissions(user))]
     if hasattr(user, "groups"):
         words += [f"group:{name}" for name in user.groups.values_list("name", flat=True)]

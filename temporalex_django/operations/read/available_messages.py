@@ -106,7 +106,7 @@ def available_messages(run: Instance) -> list[AvailableMessage]:
 
 
 def _step_events(run: Instance, code: type[GraphWorkflow]) -> list[AvailableMessage]:
-    """Return a message for each event that a waiting step of the graph accepts from outside.
+    """Return a message for each event that a waiting step of the graph class ``code`` accepts from outside.
 
     Events of timers are left out, because they fire by themselves.
     """

@@ -46,7 +46,8 @@ def describe(
 ) -> Description:
     """Return the description of a run as it is now.
 
-    ``waiting_for`` also names what due work needs and does not get: a live worker with its code, or a switch to be on.
+    ``redactor`` hides from the reader the payloads that they may not see. ``waiting_for`` of the description also names
+    what due work needs and does not get: a live worker with its code, or a switch to be on.
 
     Four reads for an open run. Three more if something is due, and another one if something is switched off. Two reads
     for a closed run. One less if its row is passed as ``run``.
@@ -147,8 +148,9 @@ def build_description(
 ) -> Description:
     """Return the description of a run from its row; nothing is read.
 
-    ``waiting_for`` replaces what the row says. For a blocked run it is extended by the worker that the run needs, or by
-    the switch of its class. Activities and failed messages are left empty.
+    ``redactor`` hides the payloads that the reader may not see. ``waiting_for`` replaces what the row says. For a
+    blocked run it is extended by the worker that the run needs, or by the switch of its class. Activities and failed
+    messages are left empty.
     """
     waiting = list((run.waiting_for or []) if waiting_for is None else waiting_for)
     if run.blocked and (missing_worker := run.blocked.get("waits_for")):
@@ -182,7 +184,8 @@ def load_history(target: RunTarget, *, storage: DjangoStorage, redactor: Redacto
 class ResultWaiter:
     """A wait for the result of a chain, across continue-as-new, for at most ``timeout`` seconds (None waits for ever).
 
-    No transaction is open during the wait. Inside a caller's transaction it looks once and does not wait.
+    No transaction is open during the wait. Inside a caller's transaction it looks once and does not wait. ``wait_slot``
+    limits how many callers wait at a time.
 
     ``get`` and ``aget`` return the result. They raise ``WorkflowFailed`` or a subclass, ``WorkflowCancelled``, and
     ``ResultTimeout`` while the chain is open. The result and the errors are redacted by ``redactor``.
@@ -215,7 +218,10 @@ class ResultWaiter:
         return await sync_to_async(self.resolve)(outcome)
 
     def poll(self) -> tuple[str, Any] | None:
-        """Return the status and the closing attributes of the last run, or None while the chain is open. One read."""
+        """Return the status of the last run, and the attributes of its closing event; None while the chain is open.
+
+        One read.
+        """
         rows = self.storage.sql.select(
             "select i.status, i.closing from temporalex_chain c join temporalex_instance i on i.id = c.run_id"
             " where c.id = %s and c.closed",
@@ -228,6 +234,10 @@ class ResultWaiter:
         return status, None if closing is None else codec().decode(closing)
 
     def resolve(self, outcome: tuple[str, Any] | None) -> Any:
+        """Return the result of the chain, or raise its error; ``outcome`` is what ``poll`` returned.
+
+        If it is None, raises ``ResultTimeout`` with a text that says what the run waits for.
+        """
         target = self.target
         if outcome is not None:
             status, closing = outcome
@@ -266,7 +276,8 @@ def selected_version(target: RunTarget, *, storage: DjangoStorage) -> int:
 def load_instance(target: RunTarget, *, storage: DjangoStorage, redactor: Redactor = UNREDACTED) -> Any:
     """Return the state of a graph's run as a ``graph.instance.Instance``, rebuilt from its history.
 
-    Raises ``UnknownWorkflow`` if this process has no graph of that name and version.
+    ``redactor`` hides the payloads that the reader may not see; it is applied to the state. Raises ``UnknownWorkflow``
+    if this process has no graph of that name and version.
     """
     code = host().find_class(target.chain_id, target.workflow, selected_version(target, storage=storage))
     # Rebuilding a graph may run code of the project, so the crash marker names the run (see decision 22).

@@ -70,7 +70,10 @@ def step_title(code: Any, key: str) -> str:
 
 
 def wait_title(wait: Mapping[str, Any], code: Any, redactor: Redactor) -> str:
-    """Return the title of a wait; ``wait`` is an entry of the column ``waits`` of a run."""
+    """Return the title of a wait; ``wait`` is an entry of the column ``waits`` of a run.
+
+    ``code`` is the class of the run, or None. ``redactor`` hides a title that may quote payloads.
+    """
     match wait.get("kind"):
         case "step":
             return step_title(code, str(wait.get("name")))

@@ -116,7 +116,7 @@ def with_cause(runs: Runs, cause: str) -> Runs:
 
 
 def _switched_off_names(kind: str, alias: str) -> QuerySet[Any]:
-    """Return the names that are switched off."""
+    """Return a subquery of the names that are switched off; ``kind`` is "queue", "activity" or "workflow"."""
     return SwitchedOff.objects.using(alias).filter(kind=kind).order_by().values("name")
 
 
@@ -182,7 +182,9 @@ _ID_BOUNDS: Final[Mapping[str, tuple[str, timedelta]]] = {
 
 
 def with_time(runs: Runs, moment: datetime, *, name: str) -> Runs:
-    """Return the runs that fit the filter ``name`` of ``TIME_LOOKUPS``.
+    """Return the runs that were created or closed after or before ``moment``, by the filter ``name``.
+
+    ``name`` is a key of ``TIME_LOOKUPS``, such as ``created_after``.
 
     *After* includes the time itself, *before* does not.
     """
@@ -254,6 +256,11 @@ def _condition_on(condition: SearchCondition, *, row: str = "", alias: str) -> Q
 
 
 def _comparison(column: str, operator: str, value: Any, *, alias: str) -> Q:
+    """Return the condition that compares a column with a value.
+
+    ``operator`` is a lookup of Django such as ``gte``, or "prefix" for text that begins with the value. If it is empty,
+    the two must be equal.
+    """
     if operator != "prefix":
         return Q(**{f"{column}__{operator}" if operator else column: value})
     if not connections[alias].features.has_case_insensitive_like:
@@ -328,6 +335,9 @@ def _all_runs(runs: Runs) -> Runs:
 
 
 def _first_id(moment: datetime, margin: timedelta) -> UUID:
-    """Return an id below all ids that are created ``margin`` after the moment, for any year."""
+    """Return an id below those of all runs that start ``margin`` after ``moment`` or later.
+
+    A negative margin means before it. The result is a valid id for a moment in any year.
+    """
     milliseconds = int((moment.timestamp() + margin.total_seconds()) * 1000)
     return UUID(int=min(max(milliseconds, 0), _MAX_MILLISECONDS - 1) << 80)

@@ -30,7 +30,7 @@ _TIME_RANGES: Final = (timedelta(days=1), timedelta(days=30))
 
 
 def columns(order: str) -> tuple[str, ...]:
-    """Return the column names for ``order_by`` on runs from ``order_runs``.
+    """Return the column names for ``order_by`` on runs from ``order_runs``, for an order such as ``-started``.
 
     The last one is the id.
     """
@@ -55,7 +55,7 @@ def order_runs(runs: Runs, order: str) -> Runs:
 
 
 def after_place(runs: Runs, order: str, place: Place) -> Runs:
-    """Return the runs after a place, of runs from ``order_runs``."""
+    """Return the runs that come after a place; ``runs`` must be in ``order``, as ``order_runs`` returns them."""
     column, lookup = columns(order)[0].lstrip("-"), "lt" if order.startswith("-") else "gt"
     value, pk = place
     if column == "pk":
@@ -66,15 +66,15 @@ def after_place(runs: Runs, order: str, place: Place) -> Runs:
 
 
 def fetch_size(order: str, size: int) -> int:
-    """Return the number of rows to request from the database to get ``size`` of them."""
+    """Return how many rows to request from the database to use ``size`` of them, often more (see ``FETCH_SIZE``)."""
     return max(size, (FETCH_SIZE if columns(order)[0].lstrip("-") == "pk" else FETCH_SIZE // 4) + 1)
 
 
 def limit_to_range(runs: Runs, order: str, at: datetime | None, *, rows: int) -> Runs:
     """Restrict the runs to a range of time that contains their first ``rows`` rows.
 
-    ``at`` is the time at which they start; None means the beginning of the order. At most three statements where the
-    order is the time of closing, and none otherwise.
+    ``at`` is the time of closing after which these rows come; None means the beginning of the order. At most three
+    statements where the order is the time of closing, and none otherwise.
     """
     if order.lstrip("-") != "closed":
         return runs

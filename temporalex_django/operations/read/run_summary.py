@@ -66,10 +66,10 @@ _STATUSES_WITH_REASON = ("failed", "cancelled", "terminated", "timed_out")
 class PreloadedRows:
     """Rows about a run that the caller has read already, so that they are not read again.
 
-    ``tasks`` are as ``leading_tasks`` returns them, also for the child that the run waits for. ``others`` is the number
-    of other runs that are blocked for the same reason. ``unread`` is the number of messages without an outcome,
-    ``unread_since`` the time of the oldest unread message, and ``failed_messages`` the number of failed messages.
-    ``closing_action`` has the name of the person who ended the run, and their reason.
+    ``tasks`` are those of ``leading_tasks`` by run id, also for the child that the run waits for. ``children`` are the
+    child runs. ``others`` is the number of other runs that are blocked for the same reason. ``unread`` is the number of
+    messages without an outcome, ``unread_since`` the time of the oldest unread message, and ``failed_messages`` the
+    number of failed messages. ``closing_action`` is the name of the person who ended the run, and their reason.
     """
 
     tasks: Mapping[UUID, Sequence[ActivityTask]]
@@ -147,8 +147,8 @@ def leading_tasks(runs: Sequence[UUID], *, alias: str, limit: int) -> QuerySet[A
 def annotate_ends(runs: QuerySet[Instance]) -> QuerySet[Instance]:
     """Annotate runs with how they ended, so that ``RunStateLoader`` needs no further read for it.
 
-    These are the closing attributes (``ended_with``), the person (``ended_by``) and their reason (``ended_why``). It
-    also adds the annotation of ``annotate_switches``.
+    These are the attributes of the event that closed the run (``ended_with``), the person who ended it (``ended_by``)
+    and their reason (``ended_why``). It also adds the annotation of ``annotate_switches``.
     """
     actions = OperatorAction.objects.filter(run_id=OuterRef("pk"), action__in=("cancel", "terminate"), denied=False)
     last_actions = actions.order_by("-id")
@@ -278,7 +278,7 @@ class RunStateLoader:
         return run.started_at is None or run.pk in self.due_times
 
     def _load_ends(self, runs: Sequence[Any]) -> dict[UUID, _RunEnd]:
-        """Return how runs ended, by run id."""
+        """Return how runs ended, by run id; nothing is read if the runs have the annotations of ``annotate_ends``."""
         if not runs:
             return {}
         if self.preloaded is not None:
@@ -298,11 +298,11 @@ class RunStateLoader:
     # -- one run -------------------------------------------------------------------------------------------------------
 
     def summary(self, run: Instance, redactor: Redactor) -> Summary:
-        """Return the summary of a run that was passed to the loader."""
+        """Return the summary of a run that was passed to the loader, without the texts that ``redactor`` hides."""
         return build_summary(self.state(run, redactor), now=self.now)
 
     def state(self, run: Instance, redactor: Redactor) -> RunView:
-        """Return the facts about a run that was passed to the loader."""
+        """Return the facts for the summary of a run that was passed to the loader, without what ``redactor`` hides."""
         code = display_names.class_or_none(run.workflow, run.version)
         tasks = self.tasks.get(run.pk, [])
         is_pending = run.started_at is None and run.is_open
@@ -506,7 +506,7 @@ def _has_end_reason(run: Instance) -> bool:
 
 
 def _failed_title(closing: Mapping[str, Any], code: Any) -> str:
-    """Return the title of the step or the activity that failed a run; empty if it was neither."""
+    """Return the title of the step or activity that failed a run; ``closing`` are the attributes of its last event."""
     if step := closing.get("step"):
         return display_names.step_title(code, str(step))
     if activity := closing.get("activity"):
@@ -515,7 +515,7 @@ def _failed_title(closing: Mapping[str, Any], code: Any) -> str:
 
 
 def _passed_limit(closing: Mapping[str, Any], run: Instance) -> float | None:
-    """Return the timeout of a run that timed out, in seconds; else None."""
+    """Return the timeout in seconds by which a run ended, or None; ``closing`` are the attributes of its last event."""
     timeout = closing.get("timeout")
     if timeout == "run_timeout":
         return run.run_timeout
@@ -578,7 +578,7 @@ def _parse_time(text: object) -> datetime | None:
 
 
 def _build_wait(wait: Mapping[str, Any], run: Instance, code: Any, redactor: Redactor) -> WaitView:
-    """Return the view of one wait; ``wait`` is an entry of the column ``waits`` of the run."""
+    """Return the view of ``wait``, an entry of the column ``waits`` of the run; ``code`` is the class of the run."""
     return WaitView(
         kind=wait.get("kind", "other"),
         title=display_names.wait_title(wait, code, redactor),

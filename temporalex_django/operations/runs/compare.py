@@ -123,6 +123,7 @@ def _build_comparison(difference: ReplayDifference, event: HistoryEvent, redacto
 
 
 def _redact_payload(payload: Any, keys: Sequence[str | int], event: HistoryEvent, redactor: Redactor) -> Any:
+    """Redact ``payload``, the part of the input of ``event`` at the path ``keys``, as the whole input is redacted."""
     # Redaction goes by paths of names. Rebuild the path around the value, redact it, and take the value out again.
     names = [key for key in keys if isinstance(key, str)]
     for name in reversed(names):

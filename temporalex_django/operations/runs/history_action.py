@@ -151,9 +151,10 @@ class ReplayFromAction(OperatorRunAction[T]):
         return plan, code
 
     def _later_histories(self, first_run_id: UUID) -> Iterator[Sequence[HistoryEvent]]:
-        """Yield the histories of the runs as which the run ``first_run_id`` was continued as new, one read for each.
+        """Yield the histories of the runs that followed ``first_run_id`` by continue-as-new, oldest first.
 
-        For a reset, raises ``ActionNotPossible`` if one of these runs was reset. Raises it for too many runs, too.
+        One read for each. For a reset, raises ``ActionNotPossible`` if one of these runs was reset. Raises it for too
+        many runs, too.
         """
         runs = Instance.objects.using(self.storage.alias).filter(chain_id=self.target.chain_id, pk__gte=first_run_id)
         try:

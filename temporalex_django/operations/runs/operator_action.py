@@ -104,7 +104,7 @@ class OperatorRunAction(RunAction[T]):
       having seen its input.
 
     If ``why_not`` names a reason, ``execute`` raises ``ActionNotPossible`` with it, or ``WorkflowClosed`` if the run is
-    closed. It asks again under the lock, and changes nothing when it raises.
+    closed. ``execute`` asks ``why_not`` again when the chain is locked, and changes nothing when it raises.
     """
 
     label: ClassVar[Promise]
@@ -184,7 +184,7 @@ class OperatorRunAction(RunAction[T]):
 
     @classmethod
     def count_text(cls, count: int) -> str:
-        """Return the number with what this operation is performed on, in words, such as ``5 activities``."""
+        """Return ``count`` with the word for what this operation is performed on, such as ``5 activities``."""
         texts = {
             "run": ngettext("%(count)s run", "%(count)s runs", count),
             "activity": ngettext("%(count)s activity", "%(count)s activities", count),
@@ -258,7 +258,7 @@ class OperatorRunAction(RunAction[T]):
     def permission_requests(self) -> Sequence[Operation]:
         """The operations that the access policy must allow.
 
-        They are this one and, if it edits or shows payloads, those operations, too.
+        They are this one and, if it edits or shows payloads, those of editing and of viewing payloads.
         """
         requests = [replace(self.permission_request, edits=self.edits_input)]
         if self.edits_input:

@@ -24,6 +24,8 @@ BUILT_IN = ("__accepts", "__describe")
 class Query(RunAction[Any]):
     """Operation that answers a query from the published state in the row of the run, in this process.
 
+    ``query`` is the name of the query, and ``args`` its argument; None for a query without one.
+
     With ``fresh`` (the default), unread messages of the run, or its first activation, are processed here before that.
     This takes a transaction of its own, or the caller's. If the lock of the chain is not free within
     ``UPDATE_LOCK_WAIT`` seconds, the query is answered from the row as it is. Without ``fresh``, it always is.
@@ -86,7 +88,7 @@ class Query(RunAction[Any]):
             return cls.answer(self.query, self.args, published)
 
     def _may_advance(self, row: tuple[str, bytes | None, bool, bool, int]) -> bool:
-        """Return True if the row is stale, and this process may bring it up to date by a turn."""
+        """Return True if the row, as ``_read_row`` returns it, is stale and a turn in this process may update it."""
         status, _, blocked, has_undelivered, _ = row
         is_stale = has_undelivered or (status == "pending" and not blocked)
         may_run = self.fresh and host().runs_turns and self.target.workflow_class is not None
@@ -111,6 +113,7 @@ class Query(RunAction[Any]):
         return status, published, blocked, has_undelivered, crashes
 
     def _advance_run(self) -> bool:
+        """Run a turn, if the lock of the chain can be had; return True if the row has to be read again."""
         in_transaction = inside_transaction(self.storage.alias)
         if in_transaction and self.storage.sql.fixed_snapshot():
             # The snapshot of the transaction may be older than the row that it would lock. Answer from the row instead.

@@ -24,8 +24,9 @@ from temporalex_django.operations.runs.update import RequestAction
 class Resume(RequestAction):
     """Operation that gives a waiting step of a graph its event, and waits until the run has judged it.
 
-    The event must match exactly one waiting step, or the one that ``step`` names; otherwise nothing changes. It is
-    judged in the process in which an update would be; see ``RequestAction`` for turns and locks.
+    The event must match exactly one waiting step, or the one that ``step`` names; otherwise nothing changes. ``data``
+    is the payload of the event. It is judged in the process in which an update would be; see ``RequestAction`` for
+    turns, locks and the arguments ``id``, ``exact`` and ``timeout``.
 
     ``by`` is the person who decides; without a user ``decided_by`` may name that person. A step with a role
     (``Approval``) accepts only people who have it, and no code. A person who uses an interface needs the permission to

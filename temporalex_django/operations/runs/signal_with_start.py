@@ -16,9 +16,10 @@ from temporalex_django.operations.runs.start import Start
 class SignalWithStart(Action[RunTarget]):
     """Operation that sends a signal to the open run of an id, or starts a run with that id and sends it the signal.
 
-    Returns the target of the run. Everything is one transaction, which is the caller's if one is open. Raises what
-    ``Start`` and ``SendSignal`` raise. ``AlreadyRunning`` means that a run of another class has the id, or that another
-    transaction has started it and has not committed.
+    ``request`` describes the run to start and must have an ``id``. Returns the target of the run. Everything is one
+    transaction, which is the caller's if one is open. Raises what ``Start`` and ``SendSignal`` raise.
+    ``AlreadyRunning`` means that a run of another class has the id, or that another transaction has started it and has
+    not committed.
     """
 
     name: ClassVar[str] = "signal_with_start"

@@ -35,8 +35,8 @@ class Start(Action[RunTarget]):
     """Operation that starts a run and returns its target.
 
     It inserts a chain that is due now, and its first run, in the caller's transaction if one is open. It locks nothing
-    that exists. The business id is ``id``; for a class with ``unique`` it may be derived from ``value``; without either
-    it is generated.
+    that exists. ``request`` describes the run. The business id is the ``id`` of the request; for a class with
+    ``unique`` it may be derived from its ``value``; without either it is generated.
 
     Raises ``InvalidId``, ``PayloadError`` and ``AlreadyRunning``; nothing is written then. ``PayloadError`` means that
     the input cannot be encoded or does not fit the annotation of ``run``, or that a search attribute or a tag is

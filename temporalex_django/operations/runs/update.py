@@ -66,7 +66,8 @@ class RequestAction(RunAction[Any]):
     Outside of a transaction, this process inserts the message and runs a turn in one transaction. It needs the class of
     the run for that, and the lock of the chain within ``UPDATE_LOCK_WAIT`` seconds. Otherwise it commits only the
     message, and waits without a transaction until a worker has processed it. With ``mode`` "worker" only workers
-    process it. ``wait_slot`` limits how many callers wait at a time.
+    process it; the other mode is "auto". ``timeout`` is the longest wait in seconds; None waits for ever. ``wait_slot``
+    limits how many callers wait at a time.
 
     Inside ``atomic()`` it waits for nothing but the lock, and everything commits or is rolled back with the caller's
     transaction. A rejected message leaves nothing behind.
@@ -139,11 +140,11 @@ class RequestAction(RunAction[Any]):
 
     @property
     def message_number(self) -> int | None:
-        """The number of the message; None until it is sent."""
+        """The primary key of the row of the message; None until it is sent."""
         return self._message_pk
 
     async def aexecute(self) -> Any:
-        """Execute the operation in a coroutine; no thread is held during the wait."""
+        """Execute the operation from async code and return the answer; no thread is held during the wait."""
         status = await sync_to_async(self._check_and_begin)()
         if status.is_finished:
             return await sync_to_async(self._audited_result)(status)
@@ -355,7 +356,7 @@ class RequestAction(RunAction[Any]):
         return UpdateStatus(outcome=outcome)
 
     def _activate_until_read(self, inserted: InsertedMessage, run: RunState | None) -> tuple[Outcome | None, bool]:
-        """Activate the run until it has read the message; one activation reads only as many as its budget allows.
+        """Activate the run until it has read the message ``inserted``; an activation may read only some messages.
 
         ``run`` is the locked state. Returns the outcome of the message, or None, and True if anything else was written.
         """
@@ -390,7 +391,10 @@ class RequestAction(RunAction[Any]):
             raise TooManyUpdates(f"{self._label}: {limit} (WAITING_UPDATES) already wait for the run. Try again later")
 
     def _discard_rejected(self, inserted: InsertedMessage, *, has_written: bool) -> None:
-        """Delete a rejected message; if the turn has written nothing else, roll the transaction back instead."""
+        """Delete the rejected message; if the turn has written nothing else, roll the transaction back instead.
+
+        ``inserted`` is the message. ``has_written`` is True if the turn has written something else.
+        """
         if has_written:
             self.storage.sql.execute("delete from temporalex_message where id = %s", [inserted.id])
         else:

@@ -64,9 +64,9 @@ def update_status(chain_id: UUID, update_id: str, *, storage: DjangoStorage) -> 
 def read_outcome(target: RunTarget, update: str, update_id: str, *, storage: DjangoStorage, by: Actor = CODE) -> Any:
     """Return the answer of an update that was sent before with the message id ``update_id``.
 
-    ``update`` is its name. Its sender gets the answer; for other users it is redacted as a payload. Raises
-    ``WorkflowNotFound`` for an unknown id, ``UpdateTimeout`` if there is no answer yet, and the error of an update that
-    was rejected or failed.
+    ``update`` is its name, and ``by`` the actor who asks. Its sender gets the answer; for other users it is redacted as
+    a payload. Raises ``WorkflowNotFound`` for an unknown id, ``UpdateTimeout`` if there is no answer yet, and the error
+    of an update that was rejected or failed.
     """
     earlier_message = find_message(target.chain_id, check_message_id(update_id, label="update"), storage=storage)
     status = update_status(target.chain_id, update_id, storage=storage)

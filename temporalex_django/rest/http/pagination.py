@@ -129,7 +129,10 @@ class DueFirstPages:
     """
 
     def __init__(self, cursor: str | None, *, limit: int) -> None:
-        """Decode the cursor. Raises ``ValidationError`` for a cursor that no page returned."""
+        """Decode the cursor, which is None for the first page; ``limit`` is the number of tasks of a page.
+
+        Raises ``ValidationError`` for a cursor that no page returned.
+        """
         self.limit = limit
         self.position = None if cursor is None else _decode_cursor(cursor)
 
@@ -146,6 +149,7 @@ class DueFirstPages:
 
 
 def _after_position(due_at: datetime | None, opened_at: datetime, task_id: UUID) -> Q:
+    """Return the condition for the tasks that come after the task with these values; ``due_at`` None means never."""
     is_later = Q(opened_at__gt=opened_at) | Q(opened_at=opened_at, pk__gt=task_id)
     if due_at is None:
         return Q(due_at=None) & is_later

@@ -25,7 +25,7 @@ from temporalex_django.operations.bulk.worker import DEFERRED_COLUMNS, jobs_for,
 from temporalex_django.operations.runs.signal import SendSignal
 
 _BATCH_SIZE = 500
-#: A time among the values of a filter, or an id that was derived from one (see ``narrowing``).
+#: A time among the values of a filter, or an id that was derived from one (see ``operations.read.run_filters``).
 _TIME_PATTERN = re.compile(r"\d{4}-\d\d-\d\d[ T]\d\d:.*|[0-9a-f]{8}-?[0-9a-f]{4}-?0{4}-?0{4}-?0{12}")
 
 

@@ -26,9 +26,9 @@ _C: Final = frozenset({ModuleType, type})
 
 
 class Profile:
-    """The profile function of the guard, with its state.
+    """The profile function (``sys.setprofile``) of the guard, with its state.
 
-    ``refuse(rule, frame)`` is called when the code of ``frame`` is about to make a forbidden call. It may raise.
+    It calls ``refuse(rule, frame)``, which may raise, when the code of ``frame`` is about to make a forbidden call.
     """
 
     def __init__(self, refuse: Callable[[Rule, FrameType], None]) -> None:
@@ -140,8 +140,8 @@ class Profile:
     def _restore_profile(self, frame: FrameType) -> None:
         """Set the profile function again after it has raised, because the interpreter removes it then.
 
-        ``frame`` is the frame that gets the exception. A trace function sets the profile function there, and removes
-        itself after one event.
+        ``frame`` is the frame that gets the exception. A profile function cannot be set while it runs. So a trace
+        function in that frame sets it at the next event, and then removes itself.
         """
         tracer, local = sys.gettrace(), frame.f_trace
 

@@ -25,7 +25,7 @@ _EVENT = {"seq": int, "activation": int, "kind": str, "at": str, "attributes": d
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredHistory:
-    """The history of one run, read from text."""
+    """The history of one run, read from text. ``workflow`` is the name of its class, and ``id`` its business id."""
 
     workflow: str
     id: str
@@ -61,8 +61,8 @@ def dump(events: Sequence[HistoryEvent]) -> str:
 def load(text: str | bytes, *, source: str = "the history") -> StoredHistory:
     """Read a text that ``dump`` wrote. ``source`` (a file name) begins every error message.
 
-    Raises ``PayloadError`` with the number of the event. The text may not be JSON, be cut off, be no history, have a
-    newer format or another engine, or have been changed.
+    Raises ``PayloadError``, with the number of the event, for a text that is not JSON, was cut off or changed, or is no
+    history. The same goes for a newer format and for another engine number.
     """
     try:
         data = json.loads(text)
@@ -135,6 +135,10 @@ def _build_history(data: dict[str, Any], events: list[HistoryEvent], source: str
 
 
 def _next_checksum(before: str, row: dict[str, Any]) -> str:
+    """Return the check of an event.
+
+    ``before`` is that of the previous event, and ``row`` is the event without its check.
+    """
     # Sorted and without spaces, so that a reformatted file has the same checksums.
     text = json.dumps(row, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
     return hashlib.sha256(f"{before}{text}".encode()).hexdigest()[:8]

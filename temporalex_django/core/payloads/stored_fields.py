@@ -12,9 +12,10 @@ _LARGEST = 2**63
 
 
 def stored_fields(published: Any, declared: Mapping[str, type]) -> dict[str, Any]:
-    """Return the declared fields of the state that have their declared type, by name.
+    """Return the declared fields of a published state that have their declared type, by name.
 
-    Any other value would make every query over the field fail. It is left out, as if the state had no such field.
+    Decimals are returned as texts. A value of another type would make every query over the field fail. It is left out,
+    as if the state had no such field.
     """
     state = published if isinstance(published, Mapping) else {}
     fields = {name: _to_stored(state[name], kind) for name, kind in declared.items() if name in state}

@@ -23,7 +23,7 @@ class MemoryStorage:
         self._count = 0
 
     def get(self, id: str, *, workflow: str | None = None, version: int | None = None) -> Instance:
-        """Return the newest instance that matches. Raises ``WorkflowNotFound``."""
+        """Return the newest instance with that id, workflow (a name) and version. Raises ``WorkflowNotFound``."""
         with self._lock:
             for instance in reversed(self._instances.get(id, {}).values()):
                 if workflow in (None, instance.workflow.name) and version in (None, instance.version):

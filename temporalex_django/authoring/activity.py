@@ -401,6 +401,8 @@ class Activity(Generic[P, R]):
 
 
 class _Decorator(Protocol):
+    """The type of ``activity(...)`` with options: a decorator of functions."""
+
     @overload
     def __call__(self, fn: Callable[P, Awaitable[R]], /) -> Activity[P, R]: ...
     @overload

@@ -130,6 +130,7 @@ def _check_outcomes(label: str, outcomes: Sequence[str], *, due: bool) -> tuple[
 
 
 def _check_form(label: str, form: Any) -> Any:
+    """Return the form that ``form`` names. ``label`` begins the message of a ``WorkflowDefinitionError``."""
     try:
         return build_form_spec(form, label)
     except TypeError:

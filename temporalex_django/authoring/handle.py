@@ -318,9 +318,7 @@ class WorkflowHandle(Generic[Result_co]):
     def complete_activity(
         self, seq: int, result: Any = None, *, reason: str = "", by: Person | None = None
     ) -> RunRequest[None]:
-        """End an activity with a result, which may be that of no attempt.
-
-        An attempt that still runs reports too late then.
+        """End an activity with the ``result`` that you give. An attempt that still runs reports too late then.
 
         ``seq`` is the number of the activity's command. For a step of a graph the result is ``{"event": name, "data":
         …}``. Raises and locks as ``pause`` does, and raises ``PayloadError`` for a result that does not fit its
@@ -427,7 +425,7 @@ class WorkflowHandle(Generic[Result_co]):
 
     @property
     def status(self) -> str:
-        """The status of the run, such as "running" or "completed"; the first run that ``describe`` finds."""
+        """The status of the run, such as "running" or "completed", as ``describe`` returns it."""
         return self.describe().status
 
 

@@ -152,6 +152,7 @@ class Redactor:
         return {k: self._redact_attribute(k, v, message_name) for k, v in attributes.items()}
 
     def _redact_attribute(self, key: str, value: Any, message_name: str) -> Any:
+        """Return the attribute ``key`` of an event as the user may see it."""
         if key in _SHAPE_KEYS:
             return value
         if key in _TEXT_KEYS and isinstance(value, str):

@@ -403,6 +403,7 @@ def check_filters(cls: type[Startable], filters: Mapping[str, Any]) -> dict[str,
 
 
 def _check_filter(cls: type[Startable], name: str, value: Any) -> Any:
+    """Return the checked value of the filter ``name`` for a list of runs of ``cls``. Raises ``ValueError``."""
     if name == "order":
         return _check_order(value)
     kind = CODE_FILTERS[name].type
@@ -477,6 +478,7 @@ def parse_conditions(cls: type[Startable], mapping: Any, *, texts: bool = False)
 
 
 def _parse_condition(cls: type[Startable], key: Any, value: Any, *, texts: bool) -> SearchCondition:
+    """Return the condition for a key such as ``total__gt``. Arguments and errors are those of ``parse_conditions``."""
     valid_keys = condition_keys(cls)
     if key not in valid_keys:
         matches = difflib.get_close_matches(key, valid_keys, n=1) if isinstance(key, str) else []

@@ -135,7 +135,7 @@ def _conflicts(classes: Sequence[type[Workflow]]) -> Iterator[str]:
 
 
 def _version_problems(cls: type[VersionedWorkflow], number: Any, version: Any) -> Iterator[str]:
-    """Yield a sentence for each problem of ``version``, the class under ``number`` in a dispatcher's ``versions``."""
+    """Yield a sentence for each problem of ``version``, the class under ``number`` in ``versions`` of a dispatcher."""
     if type(number) is not int or number < 1:
         yield f"the version {number!r} must be a whole number of 1 or more"
     if not (isinstance(version, type) and issubclass(version, Workflow) and "definition" in vars(version)):

@@ -87,7 +87,7 @@ class Pending:
 class Event:
     """The value of a step of a graph that emits the event ``name``, which selects the next transition.
 
-    ``data`` is the result of the step in the context of the graph. ``metadata`` is kept with the event.
+    ``data`` is the result of the step in the context of the graph. ``metadata`` is added to that of the instance.
     """
 
     name: str

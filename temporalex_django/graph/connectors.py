@@ -68,6 +68,7 @@ class RecordingConnector(Connector):
         return list(self._answers)
 
     def execute(self, action: str, params: Any = None, config: Any = None) -> Ok[Any] | Err[Any]:
+        """Record the call, and return the prepared answer for the action."""
         self.calls.append((action, params, config))
         if action not in self._answers:
             return super().execute(action, params, config)

@@ -308,6 +308,7 @@ def _update_status(instance: Instance) -> Instance:
 
 
 def _step_number(instance: Instance, step: StepRef) -> int:
+    """Return the number of a step in the graph of the instance. Raises ``TemporalexError`` for any other step."""
     number = instance.graph.number.get(step)
     if number is None:
         raise TemporalexError(f"{instance.id}: {name_of(step)} is not a step of {instance.workflow.__name__}")

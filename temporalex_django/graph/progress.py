@@ -105,7 +105,7 @@ class Progress:
     def _complete_step(self, instance: Instance, number: int, result: Event, now: datetime | None) -> Instance:
         """Record that the step ``number`` has ended with the event ``result``, and return the new instance.
 
-        Listeners are told of it.
+        The listener is called, too.
         """
         step, was_waiting = instance.graph.steps[number], instance.waiting >> number & 1
         instance = engine.complete_step(

@@ -259,7 +259,7 @@ class Approval(Step):
 def timer_of(step: StepRef) -> tuple[float, str] | None:
     """Return the timer of a step: the seconds after which it emits an event by itself, and that event.
 
-    None without one.
+    Returns None for a step without a timer.
     """
     if isinstance(step, Step):
         return step.timer()
@@ -395,6 +395,7 @@ def _check_step_key(owner: str, key: object) -> None:
 
 
 def _check_wait_seconds(owner: str, name: str, value: Any) -> None:
+    """Raise ``WorkflowDefinitionError`` unless ``value`` is a time to wait. ``owner`` and ``name`` say whose it is."""
     try:
         wait_seconds(value, label=f"{owner}: {name}")
     except (TypeError, ValueError) as exc:

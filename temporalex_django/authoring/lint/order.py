@@ -81,6 +81,10 @@ def _iteration_uses(
 
 
 def _is_set(node: ast.expr, local_names: frozenset[str]) -> bool:
+    """Return True if the source shows that the value of ``node`` is a set.
+
+    ``local_names`` are names that are no builtins there.
+    """
     match node:
         case ast.Set() | ast.SetComp():
             return True

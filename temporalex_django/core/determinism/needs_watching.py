@@ -46,6 +46,10 @@ def needs_watching(codes: Iterable[tuple[CodeType, dict[str, Any]]]) -> bool:
 
 
 def _is_suspect(code: CodeType, names: dict[str, Any], methods: frozenset[str]) -> bool:
+    """Return True if ``code`` names something refused, or calls something that is not known to be harmless.
+
+    ``names`` are its globals, and ``methods`` the names of methods that are harmless.
+    """
     call_sites = find_call_sites(code)
     if any(_is_refused(resolve(chain, names)) for chain in call_sites.names):
         return True

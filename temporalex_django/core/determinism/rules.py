@@ -156,7 +156,7 @@ def _rule_of_init(name: str) -> Rule | None:
 
 
 def _is_missing(argument: object) -> bool:
-    """Return True if the call has no first argument. On Python 3.11 that is None, else ``sys.monitoring.MISSING``."""
+    """Return True if the call has no first argument, or None in its place."""
     monitoring = vars(sys).get("monitoring")
     return argument is None or (monitoring is not None and argument is monitoring.MISSING)
 

@@ -97,6 +97,7 @@ def load(text: str | bytes, *, source: str = "the history") -> StoredHistory:
 
 
 def _parse_event(row: Any, number: int, source: str) -> HistoryEvent:
+    """Return the event in ``row``, the object for event ``number`` in the text. Raises ``PayloadError``."""
     if not isinstance(row, dict):
         raise PayloadError(f"{source}: event {number} is {row!r}, not an object")
     for name, kind in _EVENT.items():
@@ -116,6 +117,10 @@ def _parse_event(row: Any, number: int, source: str) -> HistoryEvent:
 
 
 def _build_history(data: dict[str, Any], events: list[HistoryEvent], source: str) -> StoredHistory:
+    """Return the history of the events, after a check that the text in ``data`` begins as a history does.
+
+    Raises ``PayloadError``, with ``source`` at the start of its message.
+    """
     first = events[0]
     if first.kind != "WorkflowStarted":
         raise PayloadError(f"{source}: event 1 is {first.kind}, but a history begins with WorkflowStarted")

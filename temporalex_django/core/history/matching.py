@@ -79,6 +79,7 @@ def input_error(run: str, change: ReplayDifference) -> NondeterminismError:
 
 
 def _matches(event: HistoryEvent, command: Command) -> bool:
+    """Return True if event and command have the same kind, number and name."""
     if event.kind != command.event_kind or event.attributes.get("seq") != command.seq:
         return False
     name = KINDS[event.kind].name_attribute
@@ -135,6 +136,7 @@ def _alias_advice(event: HistoryEvent | None, command: Command | None) -> str:
 
 
 def _describe(kind: str, attributes: dict[str, Any]) -> str:
+    """Return an event or a command in words, by its kind, number and name, for errors."""
     parts = [kind]
     if attributes.get("seq") is not None:
         parts.append(f"seq {attributes['seq']}")

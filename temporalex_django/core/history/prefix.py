@@ -341,7 +341,7 @@ def _failed_signal(failure: SignalFailedAttributes, signal: SignalReceivedAttrib
 
 
 def _signal_message(attributes: SignalReceivedAttributes, failed_as: str | None) -> PendingMessage:
-    """Return the signal or the decision of a human task that came as a signal.
+    """Return the message for a signal that came after the prefix. A recorded request becomes a request again.
 
     ``failed_as`` is the id under which the signal is a failed message, or None. It is used if the sender gave no id.
     """

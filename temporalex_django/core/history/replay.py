@@ -112,6 +112,7 @@ def _new_executor(
     strict: bool = False,
     skip_failed: bool = False,
 ) -> Executor:
+    """Return an executor of the class ``kind`` for the run that ``history`` begins."""
     facts = history[0].attributes if history else {}
     info = RunInfo(
         workflow=facts.get("workflow", definition.name),

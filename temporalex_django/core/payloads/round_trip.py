@@ -204,6 +204,7 @@ def _reader_expects(encoded: Any, read: Callable[[Any], Any], keys: tuple[Any, .
 
 
 def _replace_part(encoded: Any, keys: tuple[Any, ...], part: Any) -> Any:
+    """Return a copy of plain data in which the part at ``keys`` is replaced by ``part``."""
     if not keys:
         return part
     key, *rest = keys

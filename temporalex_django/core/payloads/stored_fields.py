@@ -23,6 +23,7 @@ def stored_fields(published: Any, declared: Mapping[str, type]) -> dict[str, Any
 
 
 def _to_stored(value: Any, kind: type) -> str | int | None:
+    """Return the stored form of a value of the type ``kind``, or None if the value is of another type or too large."""
     if kind is str:
         return value if isinstance(value, str) else None
     # ``bool`` is a subclass of ``int``, but True is no number in the columns of SQL.

@@ -25,7 +25,7 @@ class Decision:
 
     - ``outcome`` is one of the outcomes of the approval, or ``overdue`` if nobody decided in time. ``by`` is then None.
     - ``data`` is the data of the form.
-    - ``at`` is the time of the decision, or the due date that passed.
+    - ``at`` is the time of the decision, or the time at which it became overdue.
     - ``stood_in_for`` is the name of the person in whose place somebody decided, or empty.
     - ``shown`` is the digest of the data that people saw (``shows`` of ``api.approval``). It is empty if they saw the
       title alone.
@@ -170,6 +170,7 @@ class Approvals:
 
 
 def _build_wait_info(key: str, spec: HumanTaskSpec, now: datetime, due: datetime | None) -> WaitInfo:
+    """Return the data for programs about the wait for a decision. ``due`` is the time at which it ends, or None."""
     wait_info: WaitInfo = {"kind": "human_task", "name": key, "label": spec.title, "since": now.isoformat()}
     wait_info["events"] = [*spec.outcomes]
     wait_info["role"] = ", ".join(word.partition(":")[2] for word in spec.candidates)

@@ -445,6 +445,7 @@ class HumanTasks:
         self.changes = {}
 
     def _record_change(self, change: str, task: HumanTaskState) -> None:
+        """Store the new state of an open task, and note ``change`` (such as "reminded") among its changes."""
         self.open_tasks[task.key] = task
         before = self.changes.get(task.key)
         changes = (change,) if before is None else (*before.changes, change)

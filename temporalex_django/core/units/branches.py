@@ -126,6 +126,7 @@ class Parallel(_BranchGroup):
             self.start_branch(self._next_index - 1, self._host, self._on_branch_end)
 
     def _on_branch_end(self, index: int, value: Any, error: BaseException | None, taken_signals: TakenSignals) -> None:
+        """Note the result of a branch, start the next one, and set the IVar of the call after the last one."""
         if isinstance(error, Cancelled):
             self._cancel_error = self._cancel_error or error
         self._taken_signals += taken_signals
@@ -172,6 +173,7 @@ class Race(_BranchGroup):
         return self._winner, value
 
     def _on_branch_end(self, index: int, value: Any, error: BaseException | None, taken_signals: TakenSignals) -> None:
+        """Note the result of a branch. The first one to end lets the winner be chosen when every unit is blocked."""
         self._outcomes[index] = value, error, taken_signals
         if self._winner is None:
             # Do not choose yet: a branch with a lower index may still end in this round. See decision 10.

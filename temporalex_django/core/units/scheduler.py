@@ -329,6 +329,7 @@ class Scheduler:
             unit.wake()
 
     def _finish(self, unit: Unit, value: Any, error: BaseException | None) -> None:
+        """End ``unit``, which returned ``value`` or raised ``error``, once its async generators are closed."""
         # Before the unit counts as ended: its generators run code, and the same code must run in every rebuild.
         if unit.generators and not _is_fatal(error):
             self._close_generators_first(unit, value, error)

@@ -327,6 +327,7 @@ def reachable_steps(start: StepRef, successors: Mapping[StepRef, Sequence[StepRe
 
 
 def _reachability_problems(start: StepRef, successors: Mapping[StepRef, Sequence[StepRef]]) -> Iterator[str]:
+    """Yield a sentence for each step that no path from ``start`` reaches."""
     reachable = reachable_steps(start, successors) | {start}
     for step in successors:
         if step not in reachable:

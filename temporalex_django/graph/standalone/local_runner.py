@@ -425,7 +425,7 @@ class LocalRunner:
         run.finish()
 
     def _announce(self, instance: Instance, notes: list[tuple[str, dict[str, Any]]]) -> None:
-        """Tell the listener the notes of a turn: pairs of a name and facts."""
+        """Call the listener for each note of a turn, which is a pair of a name and facts. Its errors are logged."""
         for name, facts in notes if self._listener is not None else ():
             try:
                 self._listener(instance, name, {**instance.telemetry_metadata, **facts})  # type: ignore[misc] # not None

@@ -63,6 +63,7 @@ class MemoryStorage:
 
 
 def _matches(instance: Instance, criteria: dict[str, Any]) -> bool:
+    """Return True if the instance has the workflow, the version and one of the statuses in ``criteria``."""
     return (
         criteria.get("workflow", instance.workflow.name) == instance.workflow.name
         and criteria.get("version", instance.version) == instance.version

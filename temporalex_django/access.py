@@ -49,7 +49,7 @@ class Operation:
     edits: bool = False
 
     def of(self, run: Instance) -> Operation:
-        """Return a copy of the operation that is about this run."""
+        """Return a copy of the operation that is about this run and its class."""
         return replace(self, run=run, workflow=run.workflow)
 
 
@@ -209,7 +209,7 @@ def redactor_for(user: Person | None, run: Instance) -> Redactor:
 
 
 def _require_allowed(user: Person, operation: Operation) -> None:
-    """Raise ``ActionNotPermitted`` unless the access policy allows the user the operation."""
+    """Raise ``ActionNotPermitted`` unless the access policy allows the user to perform the operation."""
     if policy().allows(user, operation):
         return
     run_text = "runs" if operation.run is None else f"{operation.run.workflow} {operation.run.workflow_id}"

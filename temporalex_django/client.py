@@ -160,7 +160,10 @@ def _build_decision(target: RunTarget, actor: Actor, *, task: str | None, **inpu
 
 
 class _RunReader:
-    """The reads of a run. Each method has the name of the request, and takes its inputs."""
+    """The reads of a run, in the name of the user of the request.
+
+    Each method has the name of a request in ``READS``.
+    """
 
     def __init__(self, address: RunAddress, request: RunRequest[Any]) -> None:
         self._by = check_person(request.by)

@@ -413,7 +413,7 @@ def saga() -> Saga:
 
 
 def info() -> Info:
-    """Return facts about this run."""
+    """Return facts about this run, such as its ids, its version and the length of its history."""
     port = current.runtime_for(table.INFO)
     run = port.run_context.info
     return Info(

@@ -204,7 +204,7 @@ def bound_backend() -> Backend:
 
 
 class StandaloneEngine(Protocol):
-    """An engine without Django, as far as this module uses it."""
+    """An engine without Django, which runs graphs in this process. This module reads only its backend."""
 
     @property
     def backend(self) -> Backend: ...

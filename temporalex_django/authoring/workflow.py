@@ -250,7 +250,7 @@ class Workflow(Startable):
 
     @classmethod
     def queries(cls) -> Mapping[str, Callable[..., Any]]:
-        """Return the functions that answer, by the names of their queries; empty if ``handle_query`` answers."""
+        """Return the functions that answer queries, by the name of the query; empty if ``handle_query`` answers."""
         return cls._queries if cls.handle_query is Workflow.handle_query else {}
 
     @classmethod
@@ -337,7 +337,7 @@ class Workflow(Startable):
 
 
 def register(cls: type[Workflow | VersionedWorkflow]) -> None:
-    """Register a class under its name and its aliases."""
+    """Register a class under its name and its aliases. It replaces a class that was registered before."""
     cls.defined_as = next(_definitions)
     registry[cls.name] = cls
     # A present name wins over an alias: runs of a class that exists must not continue with its former namesake.

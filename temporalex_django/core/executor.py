@@ -373,7 +373,7 @@ class Executor:
 
     @property
     def approvals(self) -> Approvals:
-        """The request judge for ``api.approval``, created and attached at first use."""
+        """The part that judges decisions for ``api.approval``, created and attached to the run at first use."""
         if self._approvals is None:
             self._approvals = Approvals(self)
             self.attach(self._approvals)

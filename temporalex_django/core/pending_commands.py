@@ -178,7 +178,7 @@ class PendingCommands:
     # -- called by the executor ---------------------------------------------------------------------------------------
 
     def set_limit(self, max_pending: int | None) -> None:
-        """Set the largest number of unresolved calls for the current activation."""
+        """Set the largest number of unresolved calls for the current activation. None means no limit."""
         self._max_pending = max_pending
 
     def deliver(self, job: Job) -> None:

@@ -18,7 +18,7 @@ from temporalex_django.errors import Cancelled, NestingError
 
 
 def filled_ivar(value: Any = None) -> IVar:
-    """Return an IVar that is set already."""
+    """Return an IVar that is set to ``value`` already, so that a wait for it does not suspend."""
     ivar = IVar()
     ivar.put(value)
     return ivar

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class WorkflowRuntime(Protocol):
-    """The interface of the executor for workflow code."""
+    """The interface of the executor for the primitives of workflow code and for processes such as graphs."""
 
     @property
     def run_context(self) -> RunContext: ...

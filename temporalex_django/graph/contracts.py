@@ -38,7 +38,7 @@ class Storage(Protocol):
         """
 
     def put(self, instance: Instance) -> None:
-        """Insert or overwrite the instance."""
+        """Insert the instance, or overwrite the one with the same ``identity`` (see the function of that name)."""
 
     def delete(self, id: str) -> None:
         """Delete all instances with that id; a missing id is no error."""

@@ -44,7 +44,7 @@ class Diagnosis:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailedCheck:
-    """A message of a Django system check."""
+    """A message of a Django system check. ``is_error`` is False for a warning, and ``hint`` is its advice."""
 
     id: str
     is_error: bool

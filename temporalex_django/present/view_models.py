@@ -123,7 +123,7 @@ class EndView:
 
     - ``actor`` and ``reason``: the person who cancelled or terminated it, and the reason.
     - ``error``: the text of the error with which it failed.
-    - ``failed_title`` and ``attempts``: the title of the activity or step that failed it, and the attempts of that.
+    - ``failed_title`` and ``attempts``: the title of the activity or step that failed it, and its number of attempts.
     - ``summary``: pairs of a title and a text for the fields of the result that the class declares.
     - ``limit``: the timeout that ended it, in seconds.
     - ``number``: the number, in the chain, of the run that continues it.

@@ -133,7 +133,7 @@ def explain(error: BaseException) -> BaseException:
 
 
 def _install() -> Monitor | Profile:
-    """Install the hooks that this interpreter offers, once per process."""
+    """Install the hooks of the determinism guard that this interpreter offers, and return the part that sees calls."""
     global _guard  # noqa: PLW0603 - see configure
     _guard_environment()
     auditing.install(_refuse_below)

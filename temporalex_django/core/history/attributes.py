@@ -19,8 +19,8 @@ class SenderAttributes(TypedDict):
 class EditedInput(TypedDict):
     """The input that a person gave to an activity in place of the input from the code.
 
-    ``key`` is the idempotency key that goes with it. ``by`` is there if the activity itself was edited, and not a
-    history.
+    ``key`` is the idempotency key that goes with it. ``by`` says who edited the activity itself. It is absent if a
+    reset gave the input.
     """
 
     args: list[Any]
@@ -46,7 +46,7 @@ CopyMark.__doc__ = "The mark behind copied events: see ``prefix.build_copy_mark`
 
 
 class SequenceAttributes(TypedDict):
-    """Attributes of an event that says nothing but the number of its command."""
+    """Attributes of an event that has nothing but ``seq``, the number of its command."""
 
     seq: int
 
@@ -92,7 +92,10 @@ class ActivationStartedAttributes(TypedDict):
 
 
 class ActivityScheduledAttributes(TypedDict):
-    """``args`` and ``kwargs`` are the input as the code gave it, before an edit."""
+    """The call of an activity. ``args`` and ``kwargs`` are the input from the code, before a person edited it.
+
+    ``options`` are the ``ActivityOptions`` that are set, as plain data.
+    """
 
     seq: int
     activity: str
@@ -229,7 +232,7 @@ class ExternalFailedAttributes(TypedDict):
 
 
 class CancelRequestedAttributes(TypedDict):
-    """A cancel request."""
+    """A cancel request, with its reason. ``sender`` is there if a person sent it."""
 
     reason: str
     sender: NotRequired[SenderAttributes]
@@ -279,7 +282,7 @@ class UpdateAcceptedAttributes(TypedDict):
 
 
 class UpdateCompletedAttributes(TypedDict):
-    """The answer to an update."""
+    """The answer to an update (``result``). ``id`` is the message id of the update, and ``name`` its name."""
 
     id: str
     name: str
@@ -287,7 +290,7 @@ class UpdateCompletedAttributes(TypedDict):
 
 
 class UpdateFailedAttributes(TypedDict):
-    """The exception of the handler of an update."""
+    """The exception of the handler of an update. ``id`` is the message id of the update, and ``name`` its name."""
 
     id: str
     name: str
@@ -340,13 +343,13 @@ class WorkflowFailedAttributes(ClosingAttributes):
 
 
 class WorkflowCancelledAttributes(ClosingAttributes):
-    """``reason`` is there if the run was closed from outside."""
+    """The end of a cancelled run. ``reason`` is there if the run was closed from outside."""
 
     reason: NotRequired[str]
 
 
 class WorkflowContinuedAsNewAttributes(ClosingAttributes):
-    """The input of the next run."""
+    """The end of a run that continues as new. ``args`` is the input of the next run."""
 
     args: Any
 
@@ -359,6 +362,6 @@ class WorkflowTerminatedAttributes(ClosingAttributes):
 
 
 class WorkflowTimedOutAttributes(ClosingAttributes):
-    """The name of the timeout that passed."""
+    """The end of a run whose timeout passed. ``timeout`` is its name: ``execution_timeout`` or ``run_timeout``."""
 
     timeout: str

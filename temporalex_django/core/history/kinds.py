@@ -18,7 +18,7 @@ Thing = Literal["activity", "timer", "child", "external", "update"]
 
 
 class _Entry(Protocol):
-    """A job, command or event."""
+    """A job, command or event, as far as its attributes are read."""
 
     @property
     def attributes(self) -> Mapping[str, Any]: ...

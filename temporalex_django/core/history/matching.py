@@ -123,7 +123,10 @@ def _payload_error_text(command: Command | None) -> str:
 
 
 def _alias_advice(event: HistoryEvent | None, command: Command | None) -> str:
-    """Return advice if one activity or class is in the place of another: it may have been renamed."""
+    """Return advice for an error if one activity or class is in the place of another; else an empty text.
+
+    The activity or class may have been renamed.
+    """
     if event is None or command is None or event.kind != command.event_kind:
         return ""
     if event.kind == "ActivityScheduled":

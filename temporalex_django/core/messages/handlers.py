@@ -156,7 +156,7 @@ class HandlerRunner:
     # -- calling handlers ---------------------------------------------------------------------------------------------
 
     def run_update(self, phase: Phase, update: Update) -> None:
-        """Run the handler of an update that was admitted."""
+        """Run the handler of an update that ``admit`` has accepted."""
         self._call_handler(phase, "update", update, phase.updates[update.name], update.args)
 
     def run_signal(self, phase: Phase, signal: Signal) -> None:
@@ -326,7 +326,10 @@ class HandlerRunner:
             self._fail_signal(message, handler, error, untouched=untouched)
 
     def _fail_signal(self, signal: Signal, handler: Handler, error: BaseException, *, untouched: bool) -> None:
-        """Record a signal as a failed message, or block the run if its handler asks for that. See decision 46."""
+        """Record a signal as a failed message, or block the run if its handler asks for that. See decision 46.
+
+        ``untouched`` is True if the handler left nothing behind.
+        """
         label, recorded = f"the handler of signal {signal.name}", self.failures.is_recorded(signal)
         # The history has no failure of this signal, so a replay must not add one. The error is only logged.
         if self._run_context.replaying and not recorded:

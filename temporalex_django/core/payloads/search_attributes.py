@@ -250,7 +250,7 @@ def search_rows(attributes: Mapping[str, Any]) -> Iterator[SearchRow]:
 
 
 def search_column(value: Any) -> str:
-    """Return the name of the column in which a stored value is searched."""
+    """Return the name of the column of ``SearchRow`` in which a stored value is searched."""
     if isinstance(value, str):
         return "text"
     return "moment" if isinstance(value, Mapping) and "decimal" not in value else "number"

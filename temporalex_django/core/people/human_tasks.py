@@ -253,10 +253,10 @@ class HumanTasks:
         requested_by: Sender | None = None,
         deciders: Iterable[str] = (),
     ) -> None:
-        """Open a task. Its reminders and its escalation are timers; the caller handles the due date.
+        """Open the task ``key`` with the question ``spec``, which is due at ``due_at`` or has no due date (None).
 
-        ``requested_by`` is the person who started the run, or None. ``deciders`` are the keys of people whose decisions
-        only the caller knows.
+        The reminders and the escalation are timers; the caller handles the due date. ``requested_by`` is the person who
+        started the run, or None. ``deciders`` are the keys of people whose decisions only the caller knows.
         """
         now, run_context = self._run_context.now, self._run_context
         self._record_change(
@@ -441,7 +441,7 @@ class HumanTasks:
     # -- called by the executor, and by hosts -------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """Begin a new activation."""
+        """Begin a new activation: forget the changes of the last one."""
         self.changes = {}
 
     def _record_change(self, change: str, task: HumanTaskState) -> None:

@@ -197,7 +197,7 @@ class Race(_BranchGroup):
             self._done.put()
 
     def _discard_loser(self, index: int, error: BaseException | None, taken_signals: TakenSignals) -> None:
-        """Drop the result of a loser: return its signals to the mailbox and log its error."""
+        """Drop the result of the branch ``index``, which lost: return its signals to the mailbox and log its error."""
         self.runtime.dispatcher.return_signals(taken_signals)
         if error is not None and not isinstance(error, Cancelled):
             self.runtime.run_context.log_failure(f"branch {index} lost its race and", error)

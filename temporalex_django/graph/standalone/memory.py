@@ -34,7 +34,7 @@ class MemoryStorage:
         raise WorkflowNotFound(f"no instance{workflow_text} has the id {id!r}")
 
     def put(self, instance: Instance) -> None:
-        """Insert the instance, or overwrite the one with its identity."""
+        """Insert the instance, or overwrite the one with the same ``contracts.identity``."""
         key = identity(instance)
         with self._lock:
             instances = self._instances.setdefault(instance.id, {})

@@ -77,7 +77,7 @@ class Job(NamedTuple):
     - ``TimerFired``: seq;
     - ``CancelRequested``: reason.
 
-    The first three also have sender (``senders.sender_attributes``) if a person sent the message. The second and third
+    The first three also have sender (``sender.sender_attributes``) if a person sent the message. The second and third
     also have redelivered if a reset or fork delivers them again.
     """
 

@@ -1,7 +1,8 @@
-"""The access policy, which every look-up, list, count, page, command and operation asks.
+"""The access policy: it decides which runs exist for a user, and what they may do and see.
 
-``TEMPORALEX["ACCESS_POLICY"]`` names a subclass of ``AccessPolicy``. The policy is not asked about code (``user``
-None), which may do everything. An exception that the policy raises goes to the caller; nothing is shown or done then.
+Every look-up, list, count, page, command and operation asks it. ``TEMPORALEX["ACCESS_POLICY"]`` names a subclass of
+``AccessPolicy``. The policy is not asked about code (``user`` None), which may do everything. An exception that the
+policy raises goes to the caller; nothing is shown or done then.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class Operation:
     edits: bool = False
 
     def of(self, run: Instance) -> Operation:
-        """Return a copy of the operation that is about this run."""
+        """Return a copy of the operation that is about this run and its class."""
         return replace(self, run=run, workflow=run.workflow)
 
 
@@ -67,7 +68,7 @@ class AccessPolicy:
     def narrow(self, user: Person, runs: QuerySet[Instance]) -> QuerySet[Instance]:
         """Return those of ``runs`` that exist for this user, such as those of their tenant.
 
-        For this user, all other runs do not exist.
+        For this user, it is as if no other run existed.
         """
         del user
         return runs
@@ -82,12 +83,12 @@ class AccessPolicy:
     def allows(self, user: Person, operation: Operation) -> bool:
         """Return True if the user may perform the operation.
 
-        It is called without a run before one is looked up, and with the run afterwards.
+        It is called twice: with ``operation.run`` None before a run is looked up, and with the run afterwards.
         """
         return operation.permission is None or self.permits(user, operation.permission)
 
     def startable(self, user: Person, workflow: type[Workflow]) -> bool:
-        """Return True if runs of this class may be started from REST, the admin and commands.
+        """Return True if the user may start runs of this class from REST, the admin and commands.
 
         By default this excludes internal classes and old versions.
         """
@@ -98,7 +99,7 @@ class AccessPolicy:
         return not workflow.internal
 
     def permissions(self, user: Person) -> Collection[str]:
-        """Return all permissions for which ``permits`` returns True.
+        """Return all permissions (``app.codename``) for which ``permits`` returns True.
 
         The inbox of a person uses them to find the human tasks that ask for one of these permissions.
         """
@@ -111,7 +112,7 @@ class AccessPolicy:
         return ()
 
     def may_delegate(self, user: Person, task: HumanTask, to: Person) -> bool:
-        """Return True if the user may delegate a human task to ``to``, who may decide it from then on.
+        """Return True if the user may delegate a human task to the user ``to``, who may decide it from then on.
 
         It is asked only about users who may decide the task themselves.
         """
@@ -138,7 +139,8 @@ def policy() -> AccessPolicy:
 def runs_for(user: Person | None, *, alias: str) -> QuerySet[Instance] | None:
     """Return the runs that exist for a user, or None if there is no restriction.
 
-    Raises ``NotConfigured`` when ``AccessPolicy.narrow`` returns anything but a queryset of runs.
+    ``alias`` names the database. Raises ``NotConfigured`` when ``AccessPolicy.narrow`` returns anything but a queryset
+    of runs.
     """
     if user is None:
         return None
@@ -151,22 +153,23 @@ def runs_for(user: Person | None, *, alias: str) -> QuerySet[Instance] | None:
 
 
 def runs_or_all(runs: QuerySet[Instance] | None, *, alias: str) -> QuerySet[Instance]:
-    """Return ``runs``, or all runs for None: the result of ``runs_for`` as a queryset."""
+    """Return ``runs``, the result of ``runs_for``, or all runs of the database ``alias`` if it is None."""
     if runs is None:
         return Instance.objects.using(alias)
     return runs
 
 
 def is_unfiltered(runs: QuerySet[Any]) -> bool:
-    """Return True if a queryset excludes no rows."""
+    """Return True if a queryset excludes no rows: it has no filter, slice, union or distinct fields."""
     query = runs.query
     return not (query.where or query.is_sliced or query.combinator or query.distinct_fields)
 
 
 def require_access(user: Person | None, operation: Operation, *, alias: str, run: Instance | None = None) -> None:
-    """Raise ``ActionNotPermitted`` unless the access policy allows the operation.
+    """Raise ``ActionNotPermitted`` unless the access policy allows the user the operation. None stands for code.
 
-    Raises ``WorkflowNotFound`` for a run that does not exist for this user. The error says nothing else about the run.
+    With ``run``, the question is about that run, on the database ``alias``. Raises ``WorkflowNotFound`` for a run that
+    does not exist for this user. The error says nothing else about the run.
     """
     if user is None:
         return
@@ -182,10 +185,10 @@ def require_access(user: Person | None, operation: Operation, *, alias: str, run
 
 
 def find_visible(find: Callable[[], T], run_of: Callable[[T], Instance], user: Person | None, *, alias: str) -> T:
-    """Call ``find`` and return its result, if the user may look at the run that ``run_of`` gives for it.
+    """Call ``find`` and return its result, if the user may look at the run that ``run_of(result)`` returns.
 
-    ``find`` has to search only among the runs that exist for the user. The policy is asked before anything is read and
-    again about the run that was found. Raises as ``require_access`` does.
+    ``find()`` has to search only among the runs that exist for the user. The policy is asked before anything is read
+    and again about the run that was found. Raises as ``require_access`` does.
     """
     require_access(user, VIEW, alias=alias)
     result = find()
@@ -206,6 +209,7 @@ def redactor_for(user: Person | None, run: Instance) -> Redactor:
 
 
 def _require_allowed(user: Person, operation: Operation) -> None:
+    """Raise ``ActionNotPermitted`` unless the access policy allows the user to perform the operation."""
     if policy().allows(user, operation):
         return
     run_text = "runs" if operation.run is None else f"{operation.run.workflow} {operation.run.workflow_id}"

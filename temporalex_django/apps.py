@@ -1,4 +1,4 @@
-"""The app configuration: settings, system checks, autodiscovery and the local runner."""
+"""The app configuration: it checks settings, imports the workflows of all apps and starts the local runner."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def _is_rest_framework_refusal(exc: Exception) -> bool:
 
 
 def _import_app_modules() -> list[tuple[str, WorkflowDefinitionError]]:
-    """Import ``activities`` and ``workflows`` of all apps; return (module, error) for each bad definition.
+    """Import ``activities`` and ``workflows`` of all apps; return a pair (module, error) for each bad definition.
 
     A bad definition does not stop the import of the others, so that ``manage.py check`` can report all of them.
     """
@@ -126,6 +126,7 @@ def _get_task_host() -> TaskHost:
 
 
 def _run_burst(seconds: float) -> int:
+    """Do due work in this process, for at most this many seconds, and return the number of turns."""
     from temporalex_django.workers.loop import run_until_idle  # noqa: PLC0415 - a process that serves pages has no worker
 
     return run_until_idle(timeout=seconds)
@@ -144,6 +145,8 @@ def _run_bulk_jobs(alias: str) -> bool:
 
 
 def _cleanup_hook(kind: str) -> BackgroundHook:
+    """Return the hook by which workers delete old rows. ``kind`` names the job in ``operations.fleet.cleanup``."""
+
     def cleanup_job() -> CleanupJob:
         from temporalex_django.operations.fleet import cleanup  # noqa: PLC0415 - it needs the models
 
@@ -158,7 +161,7 @@ def _cleanup_hook(kind: str) -> BackgroundHook:
 def _start_local_runner() -> None:
     """Start a development worker in threads of ``runserver``, in the process that serves.
 
-    It does so if the setting ``LOCAL_RUNNER`` is True or, without this setting, if ``DEBUG`` is.
+    It starts if the setting ``LOCAL_RUNNER`` is True. If that is None, it starts if ``DEBUG`` is True.
     """
     # With autoreload, a parent process watches the files and a child with RUN_MAIN serves: only the child starts one.
     is_runserver = sys.argv[1:2] == ["runserver"] and (os.environ.get("RUN_MAIN") == "true" or "--noreload" in sys.argv)

@@ -54,7 +54,7 @@ def check_settings(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[Ch
 
 @register(TAG)
 def check_database(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[CheckMessage]:
-    """Check how the database of the runs is set up."""
+    """Check that the database of the runs is set up so that workflows can rely on it."""
     del app_configs
     try:
         connection = connections[conf.read()[0].DATABASE]
@@ -98,7 +98,10 @@ def _is_migrating() -> bool:
 
 
 def unapplied_migrations(alias: str) -> list[str]:
-    """Return the names of the migrations of this app that are not applied; empty if the database cannot be queried."""
+    """Return the names of the migrations of this app that are not applied on the database ``alias``.
+
+    The list is empty if the database cannot be queried.
+    """
     try:
         executor = MigrationExecutor(connections[alias])
         targets = [key for key in executor.loader.graph.leaf_nodes() if key[0] == "temporalex_django"]
@@ -113,7 +116,7 @@ def unapplied_migrations(alias: str) -> list[str]:
 
 @register(TAG)
 def check_cluster(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[CheckMessage]:
-    """Check ``Q_CLUSTER``, when the project runs django-q2."""
+    """Check the setting ``Q_CLUSTER`` when the project runs django-q2: its broker, its timeouts and its cache."""
     del app_configs
     cluster = getattr(settings, "Q_CLUSTER", None)
     if not isinstance(cluster, dict):
@@ -153,7 +156,7 @@ def check_cluster(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[Che
 
 
 def _broker_problems(path: str) -> Iterator[CheckMessage]:
-    """Yield the problems of a broker class.
+    """Yield the problems of the broker class at the dotted path ``path``.
 
     A broker of this package that cannot be used is an Error. Any other broker gets at most a Warning: the cluster works
     but does not advance workflows.
@@ -225,7 +228,7 @@ def check_names(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[Check
 
 @register(TAG)
 def check_definitions(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[CheckMessage]:
-    """Report definitions that were refused when their module was imported, and graphs that became invalid since."""
+    """Report definitions that were refused when their module was imported, and graphs that are invalid now."""
     del app_configs
     from temporalex_django.authoring import workflow  # noqa: PLC0415 - filled by autodiscovery
     from temporalex_django.graph.definition import validation  # noqa: PLC0415 - only for this check
@@ -305,7 +308,7 @@ def check_stored_fields(app_configs: Sequence[AppConfig] | None, **_: Any) -> li
 
 @register(TAG)
 def check_workflow_code(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[CheckMessage]:
-    """Warn about workflow code that calls what the guard refuses, forgets an await, or differs by process.
+    """Warn about workflow code that calls what the guard refuses, forgets an await, or depends on the process.
 
     The check reads the source and runs none of it, so it can be wrong: it never reports an Error.
     """
@@ -399,6 +402,10 @@ def _workflow_files() -> dict[str, set[str]]:
 
 
 def _lint_findings(path: str, classes: set[str]) -> list[Finding]:
+    """Return the findings in the source file ``path``; none if it cannot be read.
+
+    ``classes`` names classes of the file that are workflows although their bases do not show it.
+    """
     # Without source there is nothing to report: the guard still checks the code when it runs.
     try:
         return lint(Path(path).read_text(encoding="utf-8"), workflows=classes)

@@ -1,7 +1,7 @@
 """``DatabaseBackend``: it starts and finds runs in the database, and performs the requests of their handles.
 
-Everything here is a thin layer over ``operations``. Code for async callers runs in the thread that asgiref keeps for
-Django. An operation that waits holds no thread while it waits.
+Everything here is a thin layer over the package ``operations``. Code for async callers runs in the thread that asgiref
+keeps for Django. An operation that waits holds no thread while it waits.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ READS = ("human_tasks", "instance", "result", "describe", "history", "run_id", "
 
 
 class DatabaseBackend:
-    """The backend that keeps runs in the database."""
+    """The backend that keeps runs in the database. Its methods are those of ``authoring.backend.Backend``."""
 
     def start(self, request: StartRequest) -> WorkflowHandle[Any]:
         target = Start(request, by=_actor(request.by)).execute()
@@ -79,6 +79,7 @@ class DatabaseBackend:
         return await sync_to_async(lambda: [*self.list(workflow, filters, by=by)])()
 
     def perform(self, address: RunAddress, request: RunRequest[T]) -> T:
+        """Perform the request on the run at ``address`` and return its result."""
         refuse_inside_workflow("an operation on a run")
         if request.operation in READS:
             return cast("T", getattr(_RunReader(address, request), request.operation)(**request.inputs))
@@ -86,6 +87,7 @@ class DatabaseBackend:
         return cast("T", self._result(address, request, result))
 
     async def aperform(self, address: RunAddress, request: RunRequest[T]) -> T:
+        """Perform the request from async code; a wait for a result or an answer holds no thread."""
         refuse_inside_workflow("an operation on a run")
         if request.operation == "result":
             reader = await sync_to_async(_RunReader)(address, request)
@@ -96,7 +98,7 @@ class DatabaseBackend:
         return cast("T", self._result(address, request, await action.aexecute()))
 
     def _result(self, address: RunAddress, request: RunRequest[Any], result: Any) -> Any:
-        """Return the result of an operation as the handle returns it: a fork is a handle of the new run."""
+        """Return the result of an operation as the handle returns it. For a fork that is the handle of the new run."""
         if request.operation == "fork":
             return self._handle(result, workflow=address.workflow)
         return result
@@ -107,7 +109,7 @@ class DatabaseBackend:
 
 
 def _actor(by: object) -> Actor:
-    """Return the actor for code that acts in the name of ``by``, or ``CODE`` for None.
+    """Return the actor of an operation in the name of the user ``by``. For None it is ``CODE``.
 
     Raises ``ActionNotPermitted`` for anything that is not a user.
     """
@@ -115,7 +117,10 @@ def _actor(by: object) -> Actor:
 
 
 def _find_target(address: RunAddress, by: Person | None) -> RunTarget:
-    """Find the run among those that exist for ``by``."""
+    """Return the run at ``address``, if it is among those that exist for the user ``by``.
+
+    Raises ``WorkflowNotFound``.
+    """
     store = storage()
     visible_runs = access.runs_for(by, alias=store.alias)
     if address.run_id is not None:
@@ -127,7 +132,10 @@ def _find_target(address: RunAddress, by: Person | None) -> RunTarget:
 
 
 def build_action(address: RunAddress, request: RunRequest[Any]) -> Action[Any]:
-    """Return the operation of the registry that the request names, on the run that the address names."""
+    """Return the operation that the request names, for the run at ``address``.
+
+    Nothing is done before its ``execute``.
+    """
     if request.operation == "resume":
         user, decider_name = split_decider(request.by)
         return Resume(_find_target(address, user), by=Actor(user=user), decided_by=decider_name, **request.inputs)
@@ -140,6 +148,10 @@ def build_action(address: RunAddress, request: RunRequest[Any]) -> Action[Any]:
 
 
 def _build_decision(target: RunTarget, actor: Actor, *, task: str | None, **inputs: Any) -> Decide:
+    """Return the operation that decides a human task of a run.
+
+    ``task`` is its key, id or title, or None for the only one.
+    """
     rows = inbox.all_tasks_of_run(target.selected_run_id)
     tasks = [inbox.to_open_human_task(row) for row in rows]
     # Closed tasks are searched too, so that the error can say who decided them and when.
@@ -148,7 +160,10 @@ def _build_decision(target: RunTarget, actor: Actor, *, task: str | None, **inpu
 
 
 class _RunReader:
-    """The reads of one request. Each method has the name of the request, and takes its inputs."""
+    """The reads of a run, in the name of the user of the request.
+
+    Each method has the name of a request in ``READS``.
+    """
 
     def __init__(self, address: RunAddress, request: RunRequest[Any]) -> None:
         self._by = check_person(request.by)
@@ -160,7 +175,7 @@ class _RunReader:
             self._target, self._redactor = self._find_visible(address)
 
     def _find_visible(self, address: RunAddress) -> tuple[RunTarget, Redactor]:
-        """Return the target, and the redactor with which the user sees it.
+        """Return the run at ``address``, and the redactor with which the user sees it.
 
         Raises ``ActionNotPermitted`` when this user may not look at the run.
         """
@@ -203,9 +218,9 @@ class _RunReader:
         return reading.ResultWaiter(self._target, timeout=timeout, storage=self._storage, redactor=redactor)
 
     def _fit_result(self, result: Any) -> Any:
-        """Convert a result to the annotation of ``run`` where the class is available in this process.
+        """Convert a result to the annotation of ``run``, if the class is available in this process.
 
-        A reader whose view is redacted gets plain data, because a redacted value may no longer fit the annotation.
+        A user who may not see everything gets plain data, because a redacted value may no longer fit the annotation.
         """
         code = self._target.workflow_class if self._redactor is UNREDACTED else None
         return result if code is None else decode_result(code, result)
@@ -215,5 +230,5 @@ _database = DatabaseBackend()
 
 
 def backend() -> DatabaseBackend:
-    """Return the backend that ``AppConfig.ready`` binds."""
+    """Return the one backend of this process that keeps runs in the database. ``AppConfig.ready`` binds it."""
     return _database

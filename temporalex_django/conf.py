@@ -45,7 +45,8 @@ FEWEST_CONNECTIONS = 6
 def _setting(default: Any, doc: str, *, refuse: Callable[[Any], bool] | None = None, kind: str = "") -> Any:
     """Return a dataclass field of ``Settings``; ``doc`` is its text in ``docs/reference/settings.md``.
 
-    ``refuse`` returns True for a value that is wrong although its type is right; ``kind`` describes the right values.
+    ``refuse(value)`` returns True for a value that is wrong although its type is right; ``kind`` describes the right
+    values in the error.
     """
     metadata = {"doc": doc, "refuse": refuse, "kind": kind}
     return (
@@ -54,7 +55,7 @@ def _setting(default: Any, doc: str, *, refuse: Callable[[Any], bool] | None = N
 
 
 def _has_invalid_proxy(value: Any) -> bool:
-    """Return True if an item of the setting is neither an address, a network nor ``UNIX``."""
+    """Return True if an item of ``TRUSTED_PROXIES`` is neither an address, a network nor ``UNIX``."""
     try:
         for proxy in value:
             if proxy != UNIX:
@@ -71,7 +72,7 @@ def _is_invalid_header(value: Any) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """All settings; each is a key of ``TEMPORALEX`` and has a default."""
+    """All settings of the package. Each field is a key of the dict ``TEMPORALEX`` and has a default."""
 
     DATABASE: str = _setting(
         "default",
@@ -258,7 +259,7 @@ def get_settings() -> Settings:
 def read() -> tuple[Settings, list[str]]:
     """Return the settings, with defaults in place of wrong values, and one sentence for each error.
 
-    The system checks use it to report all errors.
+    The system checks use this function to report all errors.
     """
     # By identity, not equality: `override_settings` replaces the object, and comparing dicts would cost at every use.
     global _cached_settings  # noqa: PLW0603 - a memo of one entry
@@ -274,9 +275,9 @@ def read() -> tuple[Settings, list[str]]:
 
 
 def problems() -> list[str]:
-    """Return one sentence for each problem of ``TEMPORALEX``.
+    """Return one sentence for each problem of ``TEMPORALEX``; an empty list if there is none.
 
-    It imports the classes that settings name by path.
+    This imports the classes that settings name by path.
     """
     _, errors = read()
     # Paths are imported only if the rest is right: `object_from_setting` would raise the errors above again.
@@ -286,6 +287,7 @@ def problems() -> list[str]:
 
 
 def _object_error(name: str) -> str | None:
+    """Return the reason why the class that the setting ``name`` names cannot be used, or None."""
     try:
         object_from_setting(name)
     except NotConfigured as exc:
@@ -294,6 +296,10 @@ def _object_error(name: str) -> str | None:
 
 
 def _setting_errors(raw: Any, hints: Mapping[str, Any]) -> Iterator[str]:
+    """Yield one sentence for each unknown name and each value of a wrong type in ``raw``, the value of ``TEMPORALEX``.
+
+    ``hints`` are the types of the settings by name.
+    """
     if not isinstance(raw, Mapping):
         yield f"{SETTING} must be a dict, not {type(raw).__name__}."
         return
@@ -354,7 +360,7 @@ def queue_limits() -> Mapping[str, Limits]:
 
 
 def weight_of(queue: str) -> int:
-    """Return the weight of a queue: its share in the order in which a worker looks for work."""
+    """Return the weight of a queue: how often a worker looks at it first, relative to others (1 if none is set)."""
     return queue_limits().get(queue, NO_LIMITS).weight
 
 
@@ -368,9 +374,9 @@ def codec() -> PayloadCodec:
 
 
 def object_from_setting(setting: str) -> Any:
-    """Return an instance of the class that a setting names by path; each process makes one for each path.
+    """Return the object of the class that a setting names by path, such as "PAYLOAD_CODEC".
 
-    Raises ``NotConfigured`` if it cannot be loaded.
+    Each process makes one object for each path. Raises ``NotConfigured`` if the class cannot be loaded.
     """
     path = getattr(get_settings(), setting)
     loaded_object = _objects.get((setting, path))
@@ -380,6 +386,10 @@ def object_from_setting(setting: str) -> Any:
 
 
 def _load_object(setting: str, path: str) -> Any:
+    """Return a new object of the class at ``path``, which the setting names. Raises ``NotConfigured``.
+
+    The object must have the methods that the setting requires.
+    """
     module, _, name = path.rpartition(".")
     try:
         loaded_object = getattr(import_module(module), name)()
@@ -395,7 +405,7 @@ def _load_object(setting: str, path: str) -> Any:
 
 
 class _ProjectCodec:
-    """A wrapper of a codec of the project.
+    """A wrapper of a payload codec that the project has written, at the dotted path ``path``.
 
     Exceptions of the codec become ``PayloadError``, which callers and interfaces can handle. Errors of this package are
     raised as they are.
@@ -437,6 +447,7 @@ def _django_settings() -> Any:
 
 
 def _raw_settings() -> Any:
+    """Return the value of ``TEMPORALEX`` in the settings of Django; an empty mapping if there is none."""
     settings = _django_settings()
     # Always the same object without settings: `read` compares by identity.
     if settings is None:
@@ -466,11 +477,15 @@ def _hints() -> dict[str, Any]:
 
 
 def _choices(annotation: Any) -> tuple[Any, ...]:
-    """Return the types of a union that includes None; any other annotation is returned as the only one."""
+    """Return the types of an annotation such as ``int | None``.
+
+    Any annotation without None is returned as the only one.
+    """
     return get_args(annotation) if type(None) in get_args(annotation) else (annotation,)
 
 
 def _fits(name: str, value: Any, annotation: Any) -> bool:
+    """Return True if ``value`` is valid for the setting ``name``, which has this annotation."""
     if name == "QUEUES":
         return not queue_errors(value)
     refuse = Settings.__dataclass_fields__[name].metadata["refuse"]
@@ -482,7 +497,7 @@ def _is_instance_of(value: Any, annotation: Any) -> bool:
 
 
 def _is_instance_of_choice(value: Any, choice: Any) -> bool:
-    """Return True if a value of the settings is of one type of an annotation."""
+    """Return True if the value of a setting is of the type ``choice``, which is one part of its annotation."""
     if get_origin(choice) is Literal:
         return value in get_args(choice)
     if get_origin(choice) is tuple:
@@ -496,6 +511,7 @@ def _is_instance_of_choice(value: Any, choice: Any) -> bool:
 
 
 def _describe(name: str, annotation: Any) -> str:
+    """Return words for the valid values of the setting ``name``, such as "a whole number above 0 or None"."""
     if kind := Settings.__dataclass_fields__[name].metadata["kind"]:
         return str(kind)
     names = {

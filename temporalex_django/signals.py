@@ -90,5 +90,8 @@ ALL = {name: value for name, value in list(globals().items()) if isinstance(valu
 
 
 def send(name: str, sender: object, /, **arguments: object) -> None:
-    """Send the Django signal ``name`` with ``send_robust``; Django logs the exceptions of receivers."""
+    """Send the Django signal ``name`` with ``send_robust``; Django logs the exceptions of receivers.
+
+    ``sender`` is the workflow class or its name, and ``arguments`` are those listed beside the signal.
+    """
     ALL[name].send_robust(sender=sender, **arguments)

@@ -98,6 +98,7 @@ class ActivityOptions:
             yield "an atomic activity runs in the turn itself: remove queue and start_to_close"
 
     def _limit_errors(self) -> list[str]:
+        """Return a sentence for each limit that is not valid, or that another option excludes."""
         limits = {name: value for name in _LIMITS if (value := getattr(self, name)) is not None}
         errors = limit_errors(limits)
         if self.concurrency_key is not None and (error := key_error(self.concurrency_key)):
@@ -156,22 +157,23 @@ class CallOptions(TypedDict, total=False):
 
 
 class RunSource(Protocol):
-    """The access of an activity to its run, if the run has a process such as a graph.
+    """The access of an activity to its run, for activities that are steps of a graph.
 
     ``version`` is the version of the workflow with which the activity was scheduled.
     """
 
     def workflow(self, version: int) -> Any:
-        """Return the class of the run in that version. Raises ``UnknownWorkflow``."""
+        """Return the workflow class of the run in that version. Raises ``UnknownWorkflow``."""
 
     def instance(self, version: int) -> Any:
         """Return the instance of the graph as it was when the activity was scheduled."""
 
 
 class Activity(Generic[P, R]):
-    """A function that workflows await.
+    """A function that workflow code awaits and a worker runs.
 
-    ``__wrapped__`` is the function itself. ``name`` is its name in histories.
+    ``__wrapped__`` is the function itself. ``name`` is its name in histories, ``label`` the name that people see, and
+    ``aliases`` are former names. ``options_set`` are its options.
     """
 
     def __init__(
@@ -237,10 +239,11 @@ class Activity(Generic[P, R]):
         return plain_arg
 
     def _decode_argument(self, key: int | str, plain: Any) -> Any:
+        """Return an argument from plain data, as its annotation says. ``key`` is its position or its name."""
         return codec.convert(plain, self._parameter_type(key))
 
     def _parameter_type(self, key: int | str) -> Any:
-        """Return the annotation of the parameter that takes an argument, by its position or name."""
+        """Return the annotation of the parameter that takes the argument ``key``, a position or a name; or Any."""
         parameters = [*inspect.signature(self.__wrapped__).parameters.values()]
         if isinstance(key, int):
             matches = (p for i, p in enumerate(parameters) if i == key or p.kind is p.VAR_POSITIONAL)
@@ -276,6 +279,7 @@ class Activity(Generic[P, R]):
 
     @property
     def result_type(self) -> Any:
+        """The annotation of the function's result; Any if it has none."""
         return self._annotations.get("return", Any)
 
     @property
@@ -296,6 +300,10 @@ class Activity(Generic[P, R]):
         return count in self._positional
 
     def _bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> inspect.BoundArguments:
+        """Assign the arguments of a call to parameters of the function.
+
+        Raises ``TypeError`` with the name of the activity.
+        """
         if self._signature is None:
             self._signature = inspect.signature(self.__wrapped__)
         try:
@@ -306,9 +314,10 @@ class Activity(Generic[P, R]):
     def decode_call(
         self, args: Sequence[Any], kwargs: Any, source: RunSource
     ) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:
-        """Return the function to call, with its positional and keyword arguments, from a recorded call.
+        """Return the function to call from a recorded call, its positional and its keyword arguments.
 
-        ``args`` and ``kwargs`` are plain data. Subclasses may read the run from ``source``. Raises ``PayloadError``.
+        ``args`` and ``kwargs`` are plain data. Activities of graphs read their run from ``source``. Raises
+        ``PayloadError``.
         """
         del source
         return (self.__wrapped__, *self.decode(args, kwargs))
@@ -316,7 +325,7 @@ class Activity(Generic[P, R]):
     def encode_result(self, value: Any, args: Sequence[Any], source: RunSource) -> Any:
         """Return the form in which the history records ``value``, which the function has returned.
 
-        ``args`` are the recorded arguments of the call. Subclasses may read them, and the run from ``source``.
+        ``args`` are the recorded arguments of the call. Activities of graphs read them, and their run from ``source``.
         """
         del args, source
         return value
@@ -345,7 +354,7 @@ class Activity(Generic[P, R]):
         """Return positional and keyword arguments from an input that a person entered as plain data.
 
         ``edited_input`` is a list of arguments, or an object of arguments by name. ``args`` are the recorded arguments.
-        Raises ``PayloadError`` for arguments that the function does not take.
+        The result is a list and a dictionary. Raises ``PayloadError`` for arguments that the function does not take.
         """
         del args
         if not isinstance(edited_input, list | dict):
@@ -357,7 +366,10 @@ class Activity(Generic[P, R]):
         return positional, keywords
 
     def decode(self, args: Any, kwargs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Return the function's arguments from plain data, by its annotations. Raises ``PayloadError``."""
+        """Return the positional and the keyword arguments of the function from plain data.
+
+        Its annotations say how to convert them. Raises ``PayloadError``.
+        """
         hints = self._annotations
         try:
             bound = self._bind(tuple(args), dict(kwargs))
@@ -389,6 +401,8 @@ class Activity(Generic[P, R]):
 
 
 class _Decorator(Protocol):
+    """The type of ``activity(...)`` with options: a decorator of functions."""
+
     @overload
     def __call__(self, fn: Callable[P, Awaitable[R]], /) -> Activity[P, R]: ...
     @overload
@@ -513,7 +527,10 @@ defined_in: dict[str, dict[str, None]] = {}
 
 
 def register(new_activity: Activity[Any, Any]) -> None:
-    """Register an activity under its name and its aliases; it replaces one that was defined before."""
+    """Register an activity under its name and its aliases. It replaces an activity that was defined before.
+
+    An alias that is the present name of another activity is skipped.
+    """
     aliases.ACTIVITIES.pop(new_activity.name, None)
     for name in (new_activity.name, *new_activity.aliases):
         if name != new_activity.name:

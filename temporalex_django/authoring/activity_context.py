@@ -1,4 +1,4 @@
-"""``activity_context()``: the facts of its attempt that an activity may read."""
+"""``activity_context()``: the facts about its present attempt that an activity may read."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ class ActivityContext:
     _is_cancelled: Callable[[], bool] = field(default=lambda: False, repr=False)
 
     def heartbeat(self, details: Any = None) -> None:
-        """Send a heartbeat; the next attempt can read ``details`` (a payload).
+        """Send a heartbeat, the sign that this attempt is alive. The next attempt can read ``details`` (a payload).
 
-        Cheap: call it often.
+        A heartbeat costs little, so call it often.
         """
         self._heartbeat(codec.to_plain(details, label="heartbeat details"))
 
@@ -55,7 +55,7 @@ def activity_context() -> ActivityContext:
 
 @contextmanager
 def use_context(context: ActivityContext) -> Iterator[None]:
-    """Make ``context`` the one that ``activity_context()`` returns inside the block."""
+    """Return a context manager in whose block ``activity_context()`` returns ``context``."""
     token = _current.set(context)
     try:
         yield

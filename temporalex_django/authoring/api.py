@@ -1,7 +1,7 @@
 """The primitives of workflow code (``from temporalex_django import api``).
 
-Each primitive checks its context when it is called and acts when it is awaited. Those that only read or record
-something act at once.
+Each primitive checks when it is called that it is allowed in this place, and acts when it is awaited. Those that only
+read or record something act at once.
 """
 
 from __future__ import annotations
@@ -41,7 +41,12 @@ ParentClose = Literal["terminate", "abandon", "request_cancel"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Info:
-    """Facts about the run. ``history_length`` counts the events before the present activation."""
+    """Facts about the run.
+
+    ``id`` is the business id, and ``run_id`` the UUID as text. ``attempt`` is the number of the run in its chain.
+    ``parent`` is the id of the run that started this one as a child, or None. ``history_length`` counts the events
+    before the present activation.
+    """
 
     workflow: str
     id: str
@@ -89,9 +94,9 @@ def wait_for_signal(name: str) -> Awaitable[Any]:
 
 
 def _require_declared(port: WorkflowRuntime, primitive: str, signal_names: Iterable[str]) -> None:
-    """Raise ``WorkflowDefinitionError`` for a signal that the class does not declare.
+    """Raise ``WorkflowDefinitionError`` if one of the signals is not declared, although the class declares signals.
 
-    Such a signal is refused when it is sent, so a wait for it would never end.
+    Such a signal is refused when it is sent, so a wait for it would never end. ``primitive`` begins the message.
     """
     declared_names = port.run_context.signals
     if declared_names is not None and (missing := [name for name in signal_names if name not in declared_names]):
@@ -119,12 +124,14 @@ def approval(
 
     ``title`` is the question, in one line; one that is longer than 200 characters is shortened. People who have the
     ``role`` (a permission ``app.codename``, or a group) may decide, and so may the ``users`` (usernames) and the
-    members of the ``groups``. Give at least one of these. ``shows`` is what people decide about. They see it beside
-    the title, and the decision applies to it alone: ``decision.covers(value)`` asks later whether it still does.
+    members of the ``groups``. Give at least one of these. ``outcomes`` are the names to choose from. ``shows`` is what
+    people decide about. They see it beside the title, and the decision applies to it alone: ``decision.covers(value)``
+    asks later whether it still does.
 
-    ``due`` gives the outcome ``overdue`` when nobody has decided by then. After each ``remind`` a reminder is counted
-    and a Django signal is sent. ``escalate`` lets more people decide as well. ``form`` describes the data of the
-    decision: a dataclass, TypedDict or msgspec type, or the dotted path of a Django form.
+    ``due`` and ``remind`` are timedeltas or seconds. If nobody has decided after ``due``, the outcome is ``overdue``.
+    After each ``remind`` a reminder is counted and a Django signal is sent. ``escalate`` lets more people decide as
+    well. ``form`` describes the data of the decision: a dataclass, TypedDict or msgspec type, or the dotted path of a
+    Django form.
 
     With ``four_eyes`` a person has to decide who has neither started the run nor decided an earlier approval of it.
     ``True`` or ``"chain"`` counts all runs of the chain and the runs that it comes from: its parents, and the run that
@@ -168,10 +175,11 @@ def publish_state(value: Any) -> None:
 
 
 def set_search_attributes(attributes: Mapping[str, Any]) -> None:
-    """Set the named search attributes, as the class declares them; None removes one, and all others stay.
+    """Change the search attributes that ``attributes`` names. None removes an attribute, and all others stay.
 
-    They are stored with the commit of the activation, and the next run of the chain keeps them. Raises ``PayloadError``
-    for a name that is not declared and for a value of another type; nothing is set then.
+    The class declares their names and types. They are stored with the commit of the activation, and the next run of the
+    chain keeps them. Raises ``PayloadError`` for a name that is not declared and for a value of another type; nothing
+    is set then.
     """
     current.runtime_for(table.SET_SEARCH_ATTRIBUTES).set_search_attributes(attributes)
 
@@ -192,7 +200,10 @@ def uuid4() -> uuid.UUID:
 
 
 def patched(id: str) -> bool:
-    """True in new code, False for a run that passed this place before the patch: branch on it."""
+    """Return True in new code, and False for a run that passed this place before the patch: branch on the answer.
+
+    ``id`` identifies the patch. The first answer of a run is recorded and given again.
+    """
     port = current.runtime_for(table.PATCHED)
     is_patched, needs_marker = port.patches.check_patch(_patch_id(id), replaying=port.run_context.replaying)
     # The answer is an event, so that a replay takes the same path whatever the code says by then (see decision 17).
@@ -202,7 +213,7 @@ def patched(id: str) -> bool:
 
 
 def deprecate_patch(id: str) -> None:
-    """Declare that no run without the patch is open any more; later you can remove this call, too."""
+    """Declare that no run without the patch ``id`` is open any more. Later you can remove this call, too."""
     port = current.runtime_for(table.DEPRECATE_PATCH)
     if port.patches.deprecate(_patch_id(id), replaying=port.run_context.replaying):
         port.journal.emit("SetPatchMarker", None, {"id": id, "deprecated": True})
@@ -218,8 +229,9 @@ def phase(
 ) -> Awaitable[Any]:
     """Take messages until a handler returns ``Stop``; returns the final state, or ``TimedOut(state)``.
 
-    ``label`` describes the phase to people who view the run. The call raises ``WorkflowDefinitionError`` for handlers
-    that cannot work and for a phase that could never end.
+    ``state`` is the state before the first message. ``signal`` and ``update`` map names of messages to handlers.
+    ``timeout`` is a timedelta or seconds; None means no limit. ``label`` describes the phase to people who view the
+    run. The call raises ``WorkflowDefinitionError`` for handlers that cannot work and for a phase that could never end.
     """
     port = current.runtime_for(table.PHASE)
     host = current.unit_for(table.PHASE)
@@ -265,14 +277,17 @@ def race(*branches: Any) -> Awaitable[tuple[int, Any]]:
 def update_state(fn: Callable[[Any], tuple[T, Any]]) -> Awaitable[T]:
     """Change the state of the phase from an async handler: ``fn(state) -> (result, new_state)``.
 
-    Returns ``result``. Calls of ``fn`` never interleave.
+    Returns ``result``. ``fn`` is a plain function, and two calls never run at the same time, so no change is lost.
     """
     port = current.runtime_for(table.UPDATE_STATE)
     return cast("Awaitable[T]", Call(table.UPDATE_STATE, lambda: primitives.update_state(port, fn)))
 
 
 def wait_condition(predicate: Callable[..., Any], timeout: timedelta | float | None = None) -> Awaitable[bool]:
-    """Block until ``predicate()`` is true; returns True then, and False after ``timeout``."""
+    """Block until ``predicate()`` is true; returns True then, and False after ``timeout`` (a timedelta or seconds).
+
+    In an async handler, a predicate with one parameter gets the state of the phase.
+    """
     port = current.runtime_for(table.WAIT_CONDITION)
     wait = None if timeout is None else wait_seconds(timeout, label="the timeout of wait_condition")
     start = lambda: primitives.wait_condition(port, predicate, wait)  # noqa: E731
@@ -291,8 +306,10 @@ def child(
 ) -> Awaitable[R]:
     """Start another workflow and wait for its result, through all its continue-as-new.
 
-    Without ``id`` the child gets one that is derived from this run. ``version`` is for a dispatcher. ``parent_close``
-    says what happens to an open child when this run closes. ``search_attributes`` and ``tags`` are as in a start.
+    ``args`` is the input of the child. Its business id is ``id``, or is made from ``value`` by the ``unique`` of its
+    class. Without either, the child gets an id that is derived from this run. ``version`` selects a version of a
+    dispatcher. ``parent_close`` says what happens to an open child when this run closes. ``search_attributes`` and
+    ``tags`` are as in a start.
 
     Raises ``ChildWorkflowFailure``, also if the id is taken. The call itself raises ``InvalidId``, ``PayloadError``,
     ``UnknownVersion`` and ``WorkflowDefinitionError``.
@@ -355,7 +372,7 @@ def cancel_external(id: str) -> Awaitable[None]:
 
 
 def cancel_requested() -> bool:
-    """True if somebody asked this run to cancel.
+    """Return True if somebody asked this run to cancel.
 
     Code that has read True has taken notice: if it continues as new, the next run does not get the request.
     """
@@ -396,7 +413,7 @@ def saga() -> Saga:
 
 
 def info() -> Info:
-    """Return facts about this run."""
+    """Return facts about this run, such as its ids, its version and the length of its history."""
     port = current.runtime_for(table.INFO)
     run = port.run_context.info
     return Info(
@@ -436,6 +453,10 @@ class _Logger(logging.LoggerAdapter):  # type: ignore[type-arg] # generic only i
         return (port is None or not port.run_context.replaying) and super().isEnabledFor(level)
 
     def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
+        """Add the ids of the active run to the extra fields of a log record.
+
+        Returns the message and the keyword arguments.
+        """
         port = current.current_runtime()
         if port is not None:
             ids = {
@@ -451,9 +472,10 @@ logger = _Logger(logging.getLogger("temporalex_django.workflow"), {})
 
 
 def _child_id(workflow: type[Workflow], id: str | None, value: str | None) -> str | None:
-    """Return the id for a child, or None if it is to be derived from this run.
+    """Return the business id for a child, or None if it is to be derived from this run.
 
-    If the scope of the class is ``none``, a suffix after the value makes the id unique.
+    ``id`` and ``value`` are those of ``child``. If the scope of the class is ``none``, a suffix after the value makes
+    the id unique.
     """
     if id is not None and value is not None:
         raise InvalidId(f"{workflow.name}: give id= or value=, not both")

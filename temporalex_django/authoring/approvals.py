@@ -1,4 +1,4 @@
-"""The arguments of an approval, checked: the question, the people asked, and the steps until they decide."""
+"""The arguments of an approval, and the checks that turn them into the spec of a human task."""
 
 from __future__ import annotations
 
@@ -77,9 +77,10 @@ def human_task_spec(
 
 
 def build_candidates(label: str, role: str | None, users: Sequence[str], groups: Sequence[str]) -> tuple[str, ...]:
-    """Return the candidates that a role, users and groups name, each once, as strings.
+    """Return the candidates that a role, users and groups name, each once: ``("group:managers", "user:anna")``.
 
-    ``authorization.matches_candidate`` explains their form. Raises ``WorkflowDefinitionError``.
+    ``label`` begins the message of the ``WorkflowDefinitionError`` that this may raise.
+    ``authorization.matches_candidate`` explains the form of candidates.
     """
     if role is not None and not (isinstance(role, str) and role and names.is_name(role)):
         raise WorkflowDefinitionError(
@@ -95,7 +96,10 @@ def build_candidates(label: str, role: str | None, users: Sequence[str], groups:
 
 
 def positive_seconds(value: Any, *, label: str) -> float:
-    """Return a duration above zero in seconds. Raises ``WorkflowDefinitionError``."""
+    """Return a duration above zero in seconds.
+
+    ``label`` names it in the ``WorkflowDefinitionError`` that this may raise.
+    """
     try:
         duration = wait_seconds(value, label=label)
     except (TypeError, ValueError) as exc:
@@ -106,6 +110,10 @@ def positive_seconds(value: Any, *, label: str) -> float:
 
 
 def _check_outcomes(label: str, outcomes: Sequence[str], *, due: bool) -> tuple[str, ...]:
+    """Return the outcomes of an approval, or raise ``WorkflowDefinitionError``.
+
+    With ``due``, ``overdue`` is reserved.
+    """
     if isinstance(outcomes, str) or not isinstance(outcomes, Sequence) or not outcomes:
         raise WorkflowDefinitionError(f"{label}: outcomes must be a list of names, not {outcomes!r}")
     outcome_names = tuple(
@@ -122,6 +130,7 @@ def _check_outcomes(label: str, outcomes: Sequence[str], *, due: bool) -> tuple[
 
 
 def _check_form(label: str, form: Any) -> Any:
+    """Return the form that ``form`` names. ``label`` begins the message of a ``WorkflowDefinitionError``."""
     try:
         return build_form_spec(form, label)
     except TypeError:

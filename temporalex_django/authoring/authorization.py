@@ -44,7 +44,7 @@ def split_decider(by: object) -> tuple[Person | None, str | None]:
 
 
 def sender_of(by: Person | None) -> Sender | None:
-    """Return the key and name of a user that travel with their message; None for code."""
+    """Return the key and the name of a user as they travel with a message; None for code."""
     if by is None:
         return None
     # Key and name are copied, not looked up later: the history keeps them after the user was renamed or deleted.
@@ -74,7 +74,7 @@ def has_permission(user: Person, permission: str) -> bool:
 
 
 def has_role(user: Person | None, role: str) -> bool:
-    """Return True if the user is active and has the permission (``app.codename``), or is in the group of that name.
+    """Return True if the user is active and has the role: a permission (``app.codename``) or the name of a group.
 
     For a user who is not Django's, ``groups`` holds names. Raises ``ActionNotPermitted`` if the groups cannot be known.
     """
@@ -82,7 +82,7 @@ def has_role(user: Person | None, role: str) -> bool:
 
 
 def candidate_of_role(role: str) -> str:
-    """Return the candidate that stands for a role; see ``matches_candidate``."""
+    """Return the candidate that stands for a role: ``perm:`` or ``group:`` and its name; see ``matches_candidate``."""
     return f"perm:{role}" if "." in role else f"group:{role}"
 
 
@@ -132,13 +132,15 @@ def is_authorized(user: Person, permission: str, *, permits: Callable[[Person, s
 def require_operation(by: object, operation: str, *, action: str) -> Person | None:
     """Return the user ``by`` if they have the permission for an operation on runs (``view``, ``cancel`` …).
 
-    Returns None for code. ``action`` is the verb for the error. Raises ``ActionNotPermitted``.
+    Returns None for code (``by`` is None). ``action`` is the verb for the error. Raises ``ActionNotPermitted``.
     """
     return require_permission(by, f"{operation}_instance", action=f"{action} runs")
 
 
 def require_permission(by: object, codename: str, *, action: str) -> Person | None:
-    """Return the user ``by`` if they have the permission ``codename`` of this app; None for code.
+    """Return the user ``by`` if they have the permission ``codename`` of this app.
+
+    None stands for code and is returned.
 
     ``action`` says in the error what the user may not do. Raises ``ActionNotPermitted``.
     """
@@ -150,7 +152,10 @@ def require_permission(by: object, codename: str, *, action: str) -> Person | No
 
 
 def require_start(by: object, workflow: Any) -> None:
-    """Raise ``ActionNotPermitted`` for a user who may not start runs, or not runs of this class."""
+    """Raise ``ActionNotPermitted`` if the user ``by`` may not start runs, or not runs of the class ``workflow``.
+
+    None stands for code, which may.
+    """
     user, permission = require_operation(by, "start", action="start"), workflow.start_permission
     if user is not None and permission is not None and not has_permission(user, permission):
         raise ActionNotPermitted(f"{user} may not start {workflow.name}: this requires the permission {permission}")

@@ -73,7 +73,7 @@ class OpenActivity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailedMessage:
-    """A signal whose handler failed; ``handle.redeliver`` and ``handle.discard`` take its ``id``.
+    """A signal whose handler failed; pass its ``id`` to ``handle.redeliver`` or ``handle.discard``.
 
     ``type`` and ``message`` are those of the exception.
     """
@@ -87,14 +87,14 @@ class FailedMessage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Description:
-    """The present state of a run, as ``handle.describe()`` returns it; readable by attribute and by key.
+    """The present state of a run, as ``handle.describe()`` returns it. Read a field by attribute or by key.
 
-    ``blocked`` is None, or says why the run cannot continue (``code, error, since, attempt``). ``paused`` is None, or
-    says who paused it (``since, reason, by``). ``waiting_for`` says in words what the run waits for, including a
-    worker. ``accepts`` names the signals and updates that the open phase takes. ``activities`` are the first hundred
-    that have no result yet, with their attempts and last failures. ``failed_messages`` are the first hundred failed
-    messages of the chain, which people can deliver again or discard. ``search_attributes`` are those that workflow code
-    has set, and ``tags`` are those of the class and of the start.
+    ``blocked`` is None, or a mapping that says why the run cannot continue (``code, error, since, attempt``).
+    ``paused`` is None, or says who paused it (``since, reason, by``). ``waiting_for`` says in words what the run waits
+    for, including a worker. ``accepts`` names the signals and updates that the open phase takes. ``activities`` are the
+    first hundred that have no result yet, with their attempts and last failures. ``failed_messages`` are the first
+    hundred failed messages of the chain, which people can deliver again or discard. ``search_attributes`` are those
+    that workflow code has set, and ``tags`` are those of the class and of the start.
     """
 
     id: str
@@ -119,9 +119,11 @@ class Description:
         return getattr(self, name)
 
     def keys(self) -> list[str]:
+        """Return the names of the fields, so that ``dict(description)`` works."""
         return list(self.__slots__)
 
     def as_dict(self) -> dict[str, Any]:
+        """Return all fields by name, with those of activities and failed messages as dictionaries."""
         return asdict(self)
 
 
@@ -154,17 +156,17 @@ class Backend(Protocol):
     ) -> Sequence[WorkflowHandle[Any]]: ...
 
     def perform(self, address: RunAddress, request: RunRequest[T]) -> T:
-        """Perform the operation on the run and return its result."""
+        """Perform ``request`` on the run at ``address`` and return its result."""
 
     async def aperform(self, address: RunAddress, request: RunRequest[T]) -> T:
-        """Perform the operation from async code; a wait holds no thread."""
+        """Perform ``request`` on the run at ``address`` from async code; a wait holds no thread."""
 
 
 _backend: Callable[[], Backend] | None = None
 
 
 def bind(backend: Callable[[], Backend]) -> None:
-    """Set the function that returns the backend of the application.
+    """Set the function that returns the backend of the application: the one for classes that name no engine.
 
     The function is called at each use, so that the import of the backend can wait until Django is ready.
     """
@@ -175,9 +177,9 @@ def bind(backend: Callable[[], Backend]) -> None:
 def backend(cls: Any = None) -> Backend:
     """Return the backend for the runs of a workflow class.
 
-    If the class names an engine, the result is the backend of that engine. Otherwise it is the bound backend. If none
-    is bound, it is the backend of the only engine that runs. Raises ``EngineNotFound``, and ``NotConfigured`` if there
-    is neither a bound backend nor an engine.
+    If the class names an engine (``engine = "name"``), the result is the backend of that engine. Otherwise it is the
+    backend of the application. If ``bind`` has set none, it is the backend of the only engine that runs. Raises
+    ``EngineNotFound``, and ``NotConfigured`` if there is neither a backend nor an engine.
     """
     # A named engine comes first: such a graph stays with its engine in processes where Django's backend is bound, too.
     named = getattr(cls, "engine", None) or getattr(getattr(cls, "dispatched_by", None), "engine", None)
@@ -189,7 +191,7 @@ def backend(cls: Any = None) -> Backend:
 
 
 def bound_backend() -> Backend:
-    """Return the backend that the application is wired to. Raises ``NotConfigured``."""
+    """Return the backend of the application, which ``bind`` has set. Raises ``NotConfigured`` without one."""
     if _backend is not None:
         return _backend()
     raise NotConfigured(
@@ -202,7 +204,7 @@ def bound_backend() -> Backend:
 
 
 class StandaloneEngine(Protocol):
-    """An engine without Django, as far as this module uses it."""
+    """An engine without Django, which runs graphs in this process. This module reads only its backend."""
 
     @property
     def backend(self) -> Backend: ...
@@ -230,7 +232,7 @@ def deregister(name: str, standalone_engine: StandaloneEngine) -> None:
 
 
 def engine(name: str | None = None) -> StandaloneEngine:
-    """Return the engine of that name, or the only one if ``name`` is None.
+    """Return the running engine of that name, or the only one that runs if ``name`` is None.
 
     Raises ``EngineNotFound``, with advice.
     """

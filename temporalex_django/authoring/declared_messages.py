@@ -1,4 +1,4 @@
-"""Messages that the code of a class takes, with their types, read from its source without running it.
+"""The messages that a workflow class takes, with their types, read from its source without running it.
 
 Handlers are passed where a phase is opened, inside ``run``. A form for a message needs their annotations earlier, in a
 process that may never have run the class. Messages whose names the source does not show are left out. Messages whose
@@ -32,9 +32,10 @@ _MISSING = object()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeclaredMessage:
-    """A signal or update of a class.
+    """A signal or update that a workflow class takes.
 
-    ``args_type`` is Any if the code does not declare a type. ``about`` is the docstring of the handler.
+    ``args_type`` is the annotation of its payload, or Any without one. ``permission`` is what its sender needs, or
+    None. ``about`` is the docstring of the handler.
     """
 
     kind: MessageKind
@@ -61,8 +62,9 @@ def warn_lossy(
 ) -> None:
     """Warn, once for each message of a class, if its reader gets a part of the payload as another type.
 
-    ``plain_payload`` is ``payload`` as plain data. With ``aloud`` the warning is a ``PayloadWarning`` besides a line in
-    the log. A message that the class does not declare causes no warning, because the type that it takes is not known.
+    ``plain_payload`` is ``payload`` as plain data. The warning is a line in the log; with ``aloud`` it is a
+    ``PayloadWarning``, too. A message that the class does not declare causes no warning, because the type that it takes
+    is not known.
     """
     if is_unchanged(plain_payload, payload):
         return
@@ -90,6 +92,7 @@ def _functions_of(cls: type[Workflow]) -> Iterator[FunctionType]:
 
 
 def _parse_source(fn: FunctionType) -> ast.AST | None:
+    """Return the source of a function as a syntax tree, or None if the source cannot be read."""
     try:
         return ast.parse(textwrap.dedent(inspect.getsource(fn)))
     except (OSError, TypeError, SyntaxError, ValueError):
@@ -98,7 +101,10 @@ def _parse_source(fn: FunctionType) -> ast.AST | None:
 
 
 class _PhaseReader:
-    """A reader of the phases that one function opens. It evaluates names of the source without calling anything."""
+    """A reader of the messages that one function takes, in its phases and waits.
+
+    It evaluates names of the source without calling anything.
+    """
 
     def __init__(self, cls: type[Workflow], fn: FunctionType, source: ast.AST) -> None:
         self.cls = cls
@@ -116,6 +122,7 @@ class _PhaseReader:
                 self.assigned.setdefault(node.targets[0].id, node.value)
 
     def messages(self) -> Iterator[DeclaredMessage]:
+        """Yield the messages of the phases that the function opens, and the signals that it waits for."""
         for call in ast.walk(self.source):
             if not isinstance(call, ast.Call):
                 continue
@@ -148,6 +155,11 @@ class _PhaseReader:
     def build_message(
         self, kind: MessageKind, name: str, handler: Any, permission: str | None = None
     ) -> DeclaredMessage:
+        """Return the message ``name`` with the type and the docstring of its handler.
+
+        ``handler`` is a node of the source or the function itself; a call of ``update``, ``signal`` or ``partial`` is
+        unpacked. ``permission`` is that of the call around it.
+        """
         if isinstance(handler, ast.Call) and handler.args:
             callee = self.evaluate(handler.func)
             # The handler is the first argument of the call; its permission is another one.
@@ -169,9 +181,10 @@ class _PhaseReader:
         return DeclaredMessage(kind=kind, name=name, args_type=annotation, permission=permission, about=about)
 
     def annotation_and_doc(self, handler: Any, *, bound: int = 0) -> tuple[Any, str]:
-        """Return the annotation of a parameter of a handler, or Any, and the docstring of the handler.
+        """Return the annotation of the payload of a handler, or Any, and the docstring of the handler.
 
-        ``bound`` is the number of parameters before that one, besides ``self``.
+        ``handler`` is a node of the source or the function itself. ``bound`` is the number of parameters before the
+        payload, besides ``self``.
         """
         if isinstance(handler, ast.Name) and (inner := self.nested.get(handler.id)) is not None:
             parameters = [*inner.args.posonlyargs, *inner.args.args]
@@ -221,9 +234,9 @@ class _PhaseReader:
 
 
 def _join_annotations(left: Any, right: Any, join: Callable[[Any, Any], Any]) -> Any:
-    """Return the annotation that ``join`` makes of two parts, such as ``list[int]`` or ``int | None``.
+    """Return the annotation that ``join(left, right)`` makes, such as ``list[int]`` or ``int | None``.
 
-    Returns ``_MISSING`` if the parts do not form an annotation.
+    Returns ``_MISSING`` if the two parts do not form an annotation.
     """
     if (
         left is _MISSING

@@ -1,4 +1,4 @@
-"""Checks of a workflow class, made when it is defined; all problems are reported together."""
+"""The checks of a workflow class when it is defined. All problems are reported together."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def _identity_problems(cls: type[Workflow]) -> Iterator[str]:
 
 
 def _label_problems(cls: type[Workflow]) -> Iterator[str]:
-    """Yield the problems of the tags and metadata that are stored with each run."""
+    """Yield the problems of the tags and the metadata, which are stored with each run."""
     if not isinstance(cls.tags, (list, tuple)) or not all(isinstance(tag, str) for tag in cls.tags):
         yield f"tags {cls.tags!r} must be a list of strings"
     else:
@@ -147,9 +147,12 @@ def _signal_problems(cls: type[Workflow]) -> Iterator[str]:
 
 
 def _typed_name_problems(cls: type[Workflow], attribute: str, kinds: Container[Any], type_names: str) -> Iterator[str]:
-    """Yield the problems of ``stored`` or ``search_attributes``, which map names to types.
+    """Yield the problems of ``stored`` or ``search_attributes``, whichever ``attribute`` names.
 
-    Their values are plain text in the database, so a redacted field is refused here.
+    Both map names to types.
+
+    ``kinds`` are the valid types, and ``type_names`` lists them for the message. The values are plain text in the
+    database, so a redacted field is refused here.
     """
     types = getattr(cls, attribute)
     if not isinstance(types, Mapping):
@@ -178,7 +181,7 @@ def _path_problems(paths: Any) -> Iterator[str]:
 
 
 def duplicate_query_problems(names: Sequence[str]) -> Iterator[str]:
-    """Yield one sentence for each name that occurs more than once."""
+    """Yield one sentence for each query name that occurs more than once."""
     for name in dict.fromkeys(names):
         if names.count(name) > 1:
             yield f"two functions answer the query {name!r}"
@@ -195,7 +198,7 @@ def signature_problems(functions: Mapping[str, Callable[..., Any]], form: str, *
 
 
 def _misspelling_problems(cls: type[Workflow], base: type[Workflow]) -> Iterator[str]:
-    """Yield the attributes whose names are nearly those of an attribute of ``Workflow``."""
+    """Yield a sentence for each attribute of ``cls`` whose name is nearly that of an attribute of ``Workflow``."""
     # Nothing else reads unknown attributes: `taskqueue = "slow"` would be ignored, and runs would start in the wrong
     # queue.
     annotated = {name for cls in base.__mro__ for name in getattr(cls, "__annotations__", {})}
@@ -215,7 +218,10 @@ def _misspelling_problems(cls: type[Workflow], base: type[Workflow]) -> Iterator
 
 
 def json_problems(label: str, value: Any, path: str = "") -> Iterator[str]:
-    """Yield each place where ``value`` is not JSON with string keys and finite numbers."""
+    """Yield a sentence for each place where ``value`` is not JSON with string keys and finite numbers.
+
+    ``label`` begins the sentence. ``path`` leads to ``value`` within the value that is checked.
+    """
     place = f" at {path}" if path else ""
     if isinstance(value, Mapping):
         for key, part in value.items():
@@ -236,7 +242,7 @@ def json_problems(label: str, value: Any, path: str = "") -> Iterator[str]:
 
 
 def _text_problems(label: str, value: str) -> Iterator[str]:
-    """Yield the reason why database columns cannot hold a text."""
+    """Yield a sentence, which ``label`` begins, if database columns cannot hold the text ``value``."""
     try:
         check_text(value, label=f"{label} {value!r}")
     except PayloadError as exc:

@@ -1,6 +1,7 @@
-"""Django tasks as activities, which are known by their paths and take and return JSON.
+"""Django tasks as activities.
 
-Django's own classes are not imported here: ``django.tasks`` and its backport each have their own, and both look alike.
+They are known by the paths of their functions, and take and return JSON. Django's own classes are not imported here:
+``django.tasks`` and its backport each have their own, and both look alike.
 """
 
 from __future__ import annotations
@@ -21,10 +22,16 @@ KIND: Final = "task"
 
 
 class TaskHost(Protocol):
-    """The part that creates objects of Django's task classes and sends Django's signals about tasks."""
+    """The part of this package that imports Django's tasks.
+
+    It creates objects of Django's task classes and sends Django's signals about tasks.
+    """
 
     def context(self, task: Any, attempt: ActivityContext, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """Return Django's ``TaskContext`` for an attempt. ``args`` and ``kwargs`` are the arguments of the task."""
+        """Return Django's ``TaskContext`` for an attempt of ``task``.
+
+        ``args`` and ``kwargs`` are the arguments of the task.
+        """
 
     async def acontext(
         self, task: Any, attempt: ActivityContext, args: Sequence[Any], kwargs: Mapping[str, Any]
@@ -32,10 +39,10 @@ class TaskHost(Protocol):
         """Return Django's ``TaskContext`` for an attempt, from code that runs in an event loop; see ``context``."""
 
     def notify_started(self, state: Any) -> None:
-        """Report that an attempt of a background task (a ``TaskState``) begins."""
+        """Send Django's signal that an attempt of a background task begins. ``state`` is its ``TaskState``."""
 
     def notify_finished(self, result: Any) -> None:
-        """Report that a background task has ended (with a ``TaskResult``); called after the commit."""
+        """Send Django's signal that a background task has ended, after the commit. ``result`` is its ``TaskResult``."""
 
 
 _host: Callable[[], TaskHost] | None = None
@@ -95,12 +102,13 @@ class DjangoTask(Activity[Any, Any]):
 
     @property
     def result_type(self) -> Any:
+        """The type of the result: Any, because Django tasks return plain JSON."""
         return Any
 
     def decode_call(
         self, args: Sequence[Any], kwargs: Any, source: RunSource
     ) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:
-        """Return the function to call, with its positional and keyword arguments, from a recorded call.
+        """Return the function to call from a recorded call, its positional and its keyword arguments.
 
         The arguments are passed as they are stored. Annotations do not convert them, as in Django's own backends.
         """
@@ -118,6 +126,7 @@ class DjangoTask(Activity[Any, Any]):
         return await self.task.func(context, *args, **kwargs)
 
     def encode_result(self, value: Any, args: Sequence[Any], source: RunSource) -> Any:
+        """Return the result as JSON. Raises ``PayloadError`` if it is not JSON."""
         del args, source
         return normalize(value, label=f"the result of {self.name}")
 
@@ -155,7 +164,10 @@ def load(path: str) -> DjangoTask:
 
 
 def normalize(value: Any, *, label: str) -> Any:
-    """Return ``value`` as JSON, as Django's backends do. Raises ``PayloadError`` if it is not JSON."""
+    """Return ``value`` as JSON, as Django's backends do. ``label`` names it in errors.
+
+    Raises ``PayloadError`` if the value is not JSON.
+    """
     match value:
         case str() | int() | float() | bool() | None:
             return value

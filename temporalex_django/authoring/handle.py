@@ -1,7 +1,7 @@
 """``WorkflowHandle``: the operations on a run from outside, wherever the run lives.
 
-A method builds a request, and the backend of the run performs it: the database, a test environment, or an engine
-without Django. The methods for async code, with the prefix ``a``, are made from the same definitions.
+A method builds a request, and the backend of the run performs it. The backend is the database, a test environment, or
+an engine without Django. The methods for async code, with the prefix ``a``, are made from the same definitions.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ RESULT_TIMEOUT: Final = 30.0
 
 
 class WorkflowHandle(Generic[Result_co]):
-    """A business execution: the newest chain of a business id, or one particular chain.
+    """The handle of a run: it belongs to the newest chain of a business id, or to one particular chain.
 
     A handle that ``start`` returned, or that was made with a run id, belongs to the chain of that run. Making a handle
     reads nothing. ``workflow`` limits the search to one class, which the scopes ``workflow`` and ``version`` need. A
@@ -45,7 +45,7 @@ class WorkflowHandle(Generic[Result_co]):
     ``by`` is the user in whose name a method acts; None means code, which may do everything. The user is recorded in
     the audit and in messages. The handler decides who may send a message (``permission=``, or the role of an approval).
     All other methods need the permission of the operation (``temporalex_django.cancel_instance`` …). They raise
-    ``ActionNotPermitted`` without it, and write nothing then.
+    ``ActionNotPermitted`` without it, and write nothing then. ``reason`` is a text for the audit.
     """
 
     @overload
@@ -87,7 +87,7 @@ class WorkflowHandle(Generic[Result_co]):
     def signal(
         self, name: str, payload: Any = None, *, id: str | None = None, by: Person | None = None
     ) -> RunRequest[None]:
-        """Send a signal.
+        """Send the signal ``name`` with ``payload``.
 
         It is one INSERT on the caller's connection, and commits or rolls back with the caller's transaction. With an
         ``id`` it is safe to send the signal again: the run gets it once. If the handler has a ``permission``, ``by`` is
@@ -111,10 +111,10 @@ class WorkflowHandle(Generic[Result_co]):
     ) -> RunRequest[Any]:
         """Send an update and return its answer; see ``operations.runs.update`` for where it runs and what it locks.
 
-        With an ``id`` it is safe to send the update again: you get its first outcome. ``timeout`` is in seconds.
-        ``mode`` "worker" leaves the turn to a worker. If the connection to the database breaks while the update is
-        sent, nobody knows whether it was stored. ``UpdateTimeout`` with the code ``unknown`` is raised then; ask again
-        with its ``update_id``.
+        With an ``id`` it is safe to send the update again: you get its first outcome. ``timeout`` is in seconds; None
+        waits for ever. ``mode`` "auto" may run the turn in this process, and "worker" leaves the turn to a worker. If
+        the connection to the database breaks while the update is sent, nobody knows whether it was stored.
+        ``UpdateTimeout`` with the code ``unknown`` is raised then; ask again with its ``update_id``.
 
         Raises ``UpdateRejected``, ``WorkflowClosed``, ``UpdateFailed``, ``UpdateTimeout`` and ``PayloadError``. Raises
         ``ActionNotPermitted`` if ``by`` lacks the ``permission`` of the handler.
@@ -136,8 +136,8 @@ class WorkflowHandle(Generic[Result_co]):
         """Give a graph the event that one of its steps waits for.
 
         ``data`` is stored under the step's key, with the person who decided (``by``). ``step`` (a step, or its key)
-        selects the step if several wait for the event. A plain name as ``by`` is recorded, and has no role. Runs and
-        waits as ``update`` does.
+        selects the step if several wait for the event. A plain name as ``by`` is recorded, and has no role. ``timeout``
+        (in seconds), the wait and the place of the turn are as in ``update``.
 
         Raises ``ResumeRefused`` if no step or several steps match, and ``ActionNotPermitted`` if ``by`` lacks the role
         of the step. Raises ``WorkflowClosed``, ``PayloadError`` and ``UpdateTimeout``, too. Nothing changes then.
@@ -164,12 +164,13 @@ class WorkflowHandle(Generic[Result_co]):
         by: Person | None = None,
         timeout: float | None = ANSWER_TIMEOUT,
     ) -> RunRequest[None]:
-        """Decide a human task of the run in the name of a user.
+        """Decide a human task of the run with ``outcome``, in the name of the user ``by``.
 
         ``task`` is its key, id or title; leave it out if exactly one is open. ``data`` are the data that its form asks
-        for. Runs and waits as ``update`` does. Raises ``HumanTaskNotFound``, ``HumanTaskClosed`` with what happened
-        instead, ``HumanTaskClaimed``, ``ActionNotPermitted``, ``FourEyes``, ``PayloadError``, ``RunPaused`` and
-        ``UpdateTimeout``. Nothing changes then.
+        for. ``timeout`` (in seconds), the wait and the place of the turn are as in ``update``. Raises
+        ``HumanTaskNotFound``, ``HumanTaskClosed`` with what happened instead, ``HumanTaskClaimed``,
+        ``ActionNotPermitted``, ``FourEyes``, ``PayloadError``, ``RunPaused`` and ``UpdateTimeout``. Nothing changes
+        then.
         """
         return RunRequest("decide", by, inputs(outcome=outcome, task=task, data=data, comment=comment, timeout=timeout))
 
@@ -177,10 +178,10 @@ class WorkflowHandle(Generic[Result_co]):
 
     @operation_method
     def query(self, name: str, args: Any = None, *, fresh: bool = True, by: Person | None = None) -> RunRequest[Any]:
-        """Return the answer to a query, computed from the published state.
+        """Return the answer to the query ``name``, computed from the published state.
 
-        ``fresh`` delivers unread messages first. Raises ``UnknownQuery``, ``QueryFailed``, and ``UnknownWorkflow`` if
-        this process lacks the class.
+        With ``fresh``, unread messages are delivered to the run first. Raises ``UnknownQuery``, ``QueryFailed``, and
+        ``UnknownWorkflow`` if this process lacks the class.
         """
         return RunRequest("query", by, inputs(query=name, args=args, fresh=fresh))
 
@@ -190,11 +191,13 @@ class WorkflowHandle(Generic[Result_co]):
 
     @operation_method
     def result(self, timeout: float | None = RESULT_TIMEOUT, *, by: Person | None = None) -> RunRequest[Result_co]:
-        """Wait for the result and return it, through continue-as-new.
+        """Wait for the result of the run and return it.
 
-        ``timeout`` is in seconds; None waits for ever. Inside a transaction it checks once and does not wait. Raises
-        ``WorkflowFailed`` (or its subclasses ``WorkflowTerminated`` and ``WorkflowTimedOut``), ``WorkflowCancelled``
-        and ``ResultTimeout``.
+        If the run continues as new, the wait goes on with the next run.
+
+        ``timeout`` is in seconds; None waits for ever. Inside a transaction the method checks once and does not wait.
+        Raises ``WorkflowFailed`` (or its subclasses ``WorkflowTerminated`` and ``WorkflowTimedOut``),
+        ``WorkflowCancelled`` and ``ResultTimeout``.
         """
         return RunRequest("result", by, inputs(timeout=timeout))
 
@@ -202,9 +205,9 @@ class WorkflowHandle(Generic[Result_co]):
 
     @operation_method
     def cancel(self, reason: str = "", *, by: Person | None = None) -> RunRequest[None]:
-        """Ask the run to cancel, by an INSERT as in ``signal``; a graph is cancelled at once.
+        """Ask the run to cancel. A graph is cancelled at once.
 
-        Raises ``WorkflowClosed``.
+        The request is one INSERT on the caller's connection, as in ``signal``. Raises ``WorkflowClosed``.
         """
         return RunRequest("cancel", by, inputs(reason=reason))
 
@@ -257,10 +260,11 @@ class WorkflowHandle(Generic[Result_co]):
         reason: str = "",
         by: Person | None = None,
     ) -> RunRequest[Self]:
-        """Start a run with the history of this one up to ``to`` and return its handle; this run stays as it is.
+        """Start a run with the history of this one up to the activation ``to``, and return its handle.
 
-        Everything else is as in ``reset``. ``id`` is the id of the new run, and is derived from the id of this one by
-        default. Raises ``InvalidId`` and ``AlreadyRunning``, too.
+        This run stays as it is. The other arguments are those of ``reset``. ``id`` is the business id of the new run,
+        and is derived from the id of this one by default. Raises the errors of ``reset``, and ``InvalidId`` and
+        ``AlreadyRunning``.
         """
         return RunRequest("fork", by, inputs(**_point(to, messages, edited), id=_unless_none(id), reason=reason))
 
@@ -314,10 +318,11 @@ class WorkflowHandle(Generic[Result_co]):
     def complete_activity(
         self, seq: int, result: Any = None, *, reason: str = "", by: Person | None = None
     ) -> RunRequest[None]:
-        """End an activity with a result; the result of an attempt under way comes too late then.
+        """End an activity with the ``result`` that you give. An attempt that still runs reports too late then.
 
-        For a step of a graph the result is ``{"event": name, "data": …}``. Raises and locks as ``pause`` does, and
-        raises ``PayloadError`` for a result that does not fit its annotation.
+        ``seq`` is the number of the activity's command. For a step of a graph the result is ``{"event": name, "data":
+        …}``. Raises and locks as ``pause`` does, and raises ``PayloadError`` for a result that does not fit its
+        annotation.
         """
         return RunRequest("complete_activity", by, inputs(seq=seq, result=result, reason=reason))
 
@@ -329,7 +334,7 @@ class WorkflowHandle(Generic[Result_co]):
     ) -> RunRequest[None]:
         """End an activity as failed, without a further attempt, with an error of that type and message.
 
-        Raises and locks as ``pause`` does.
+        ``seq`` is the number of the activity's command. Raises and locks as ``pause`` does.
         """
         return RunRequest("fail_activity", by, inputs(seq=seq, message=message, type=type, reason=reason))
 
@@ -381,7 +386,7 @@ class WorkflowHandle(Generic[Result_co]):
 
     @operation_method
     def instance(self, *, by: Person | None = None) -> RunRequest[Any]:
-        """Return a graph as an instance of the pure engine, computed from its history.
+        """Return the state of a graph as an ``Instance`` of the pure engine, computed from the history of the run.
 
         The instance has the context and the execution history. Raises ``UnknownWorkflow`` if this process lacks the
         class, or the run is no graph.
@@ -392,7 +397,7 @@ class WorkflowHandle(Generic[Result_co]):
 
     @operation_method
     def describe(self, *, by: Person | None = None) -> RunRequest[Description]:
-        """Return the present state of the run.
+        """Return the present state of the run: its status, what it waits for, and its open activities.
 
         If no live worker can process the run or one of its activities, ``waiting_for`` names the worker that is
         missing.
@@ -420,12 +425,15 @@ class WorkflowHandle(Generic[Result_co]):
 
     @property
     def status(self) -> str:
-        """The status of the run that ``describe`` returns."""
+        """The status of the run, such as "running" or "completed", as ``describe`` returns it."""
         return self.describe().status
 
 
 def make_handle(address: RunAddress, backend: Backend) -> WorkflowHandle[Any]:
-    """Return the handle of a run that another backend than the bound one may have."""
+    """Return the handle of the run at ``address``, whose requests ``backend`` performs.
+
+    Use it where the run may live in another backend than that of the application.
+    """
     handle: WorkflowHandle[Any] = WorkflowHandle.__new__(WorkflowHandle)
     handle._backend, handle._address = backend, address  # noqa: SLF001 - of this module
     return handle
@@ -437,5 +445,5 @@ def _unless_none(value: Any) -> Any:
 
 
 def _point(to: int | None, messages: str, edited: Any) -> dict[str, Any]:
-    """Return the inputs that name the point of a reset or fork, without those that were not passed."""
+    """Return the inputs of an operation that name the point of a reset or fork; those that are None are left out."""
     return inputs(to=_unless_none(to), messages=messages, edited=_unless_none(edited))

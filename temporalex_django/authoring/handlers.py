@@ -1,4 +1,4 @@
-"""``update(...)`` and ``signal(...)``: handlers of a phase with options."""
+"""``update(...)`` and ``signal(...)``: they add options to a handler of a phase."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def update(
     permission: str | None = None,
     label: str | None = None,
 ) -> Handler:
-    """Return an update handler ``(args, state)`` with options.
+    """Return an update handler with options. ``handler`` is a function ``(args, state)``.
 
     ``validator`` is a function ``(args, state)`` that runs before the update is accepted.
 
@@ -41,7 +41,7 @@ def signal(
     label: str | None = None,
     on_error: Literal["keep", "block"] = "keep",
 ) -> Handler:
-    """Return a signal handler ``(payload, state)`` with options.
+    """Return a signal handler with options. ``handler`` is a function ``(payload, state)``.
 
     If the handler raises, or the payload does not fit its annotation, the state stays as it was and the signal becomes
     a failed message. People see it, and deliver it again or discard it. With ``on_error="block"`` the run is blocked

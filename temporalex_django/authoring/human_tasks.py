@@ -1,4 +1,4 @@
-"""Human tasks as handles return them, and the selection of the one that a caller means."""
+"""Human tasks as handles return them, the selection of one of them, and the check of the data of a decision."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from temporalex_django.errors import HumanTaskClosed, HumanTaskNotFound, Payload
 
 
 def form_class(path: str) -> Any:
-    """Return the form class at a dotted path. Raises ``PayloadError`` if it is missing or is no form."""
+    """Return the Django form class at a dotted path. Raises ``PayloadError`` if it is missing or is no form."""
     module, _, name = path.rpartition(".")
     try:
         form_type = getattr(import_module(module), name)
@@ -29,7 +29,7 @@ def form_class(path: str) -> Any:
 
 
 def clean_data(path: str, data: Any, *, label: str) -> Any:
-    """Clean data with the Django form at a dotted path, and return the cleaned data as JSON.
+    """Clean ``data`` with the Django form class at the dotted path ``path``, and return the cleaned data as JSON.
 
     ``label`` names the data in errors. Raises ``PayloadError`` with the errors of the form.
     """
@@ -44,12 +44,13 @@ def clean_data(path: str, data: Any, *, label: str) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenHumanTask:
-    """A decision that a run asks people for.
+    """A human task, a decision that a run asks people for, as handles return it.
 
     ``asked`` are the candidates who may decide: ``user:``, ``group:`` or ``perm:`` and a name. ``four_eyes`` is the
     scope in which a different person has to decide, "chain" or "run", and "" without four eyes. ``form`` describes the
     data of the decision: its kind, name, schema and digest. ``shows`` is what people decide about, beside the title.
-    ``happened`` says how the task ended, and is "" while it is open.
+    ``claimed_by`` is the person who has reserved the task, until ``claimed_until``. ``happened`` says how the task
+    ended, and is "" while it is open.
     """
 
     id: str
@@ -70,6 +71,7 @@ class OpenHumanTask:
 
     @classmethod
     def from_state(cls, task: HumanTaskState, id: str) -> OpenHumanTask:
+        """Return the task with the facts of its state in the core. ``id`` is the id of its row."""
         spec = task.spec
         return cls(
             id=id,
@@ -89,10 +91,10 @@ class OpenHumanTask:
 
 
 def select_task(tasks: Sequence[OpenHumanTask], selector: str | None, *, run: str) -> OpenHumanTask:
-    """Return the open task that a key, an id or a title names, or the only open one if ``selector`` is None.
+    """Return the open task that ``selector`` (a key, an id or a title) names, or the only open one if it is None.
 
-    Raises ``HumanTaskNotFound`` if none or several match, and ``HumanTaskClosed`` with what happened to a task that is
-    no longer open.
+    ``run`` names the run in errors. Raises ``HumanTaskNotFound`` if none or several match, and ``HumanTaskClosed`` with
+    what happened to a task that is no longer open.
     """
     matches = [task for task in tasks if selector is None or selector in (task.key, task.id, task.title)]
     # Steps that ask again use the same title, so closed tasks may match as well; the open one is meant.

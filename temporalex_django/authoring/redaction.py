@@ -1,4 +1,4 @@
-"""Redaction: the parts of a run that a user may see.
+"""Redaction: which parts of a run a user may see.
 
 The shape of a run is visible to everybody who may see the run: kinds of events, names, numbers and ids, times. All
 other values are payloads. Users with the permission see payloads, without the fields that the class redacts. The text
@@ -44,8 +44,8 @@ class Redactor:
     """The rules by which a run is shown to one user.
 
     ``may_see_payloads`` is True if the user has the permission to see payloads. ``redacted_paths`` are the paths of
-    hidden fields; None means that they are not known, so no payload is shown. ``mask`` gets each payload last, before
-    it is shown.
+    hidden fields, such as "customer.email"; None means that they are not known, so no payload is shown.
+    ``mask(payload)`` changes each payload last, before it is shown; None changes nothing.
     """
 
     may_see_payloads: bool = True
@@ -63,9 +63,9 @@ class Redactor:
         return self.shows_payloads and not self.redacted_paths
 
     def require_payloads(self, user: object) -> Redactor:
-        """Return this redactor if it shows payloads.
+        """Return this redactor if it shows payloads, for views that consist of payloads alone.
 
-        For views that consist of payloads alone. Raises ``ActionNotPermitted``.
+        ``user`` is named in the error. Raises ``ActionNotPermitted``.
         """
         if not self.shows_payloads:
             raise ActionNotPermitted(f"{user} may not see payloads: this requires the permission {VIEW_PAYLOAD}")
@@ -97,9 +97,10 @@ class Redactor:
         return text if self.shows_error_text else REDACTED
 
     def redact_waiting_for(self, waiting_for: Iterable[str], waits: Iterable[Mapping[str, Any]] | None) -> list[str]:
-        """Return the texts that say what a run waits for, as they are shown.
+        """Return the texts that say what a run waits for (``waiting_for``), as they are shown.
 
-        Titles of human tasks are payloads, so the keys of the tasks take their place.
+        ``waits`` has the same waits as data (``WaitInfo``). Titles of human tasks are payloads, so the keys of the
+        tasks take their place.
         """
         if self.shows_error_text:
             return [*waiting_for]
@@ -151,6 +152,7 @@ class Redactor:
         return {k: self._redact_attribute(k, v, message_name) for k, v in attributes.items()}
 
     def _redact_attribute(self, key: str, value: Any, message_name: str) -> Any:
+        """Return the attribute ``key`` of an event as the user may see it."""
         if key in _SHAPE_KEYS:
             return value
         if key in _TEXT_KEYS and isinstance(value, str):
@@ -158,6 +160,7 @@ class Redactor:
         return self.redact_payload(value, message_name=message_name)
 
     def redact_event(self, event: HistoryEvent) -> HistoryEvent:
+        """Return a history event as the user may see it."""
         return replace(event, attributes=self.redact_attributes(event.attributes, kind=event.kind))
 
     def redact_activity(self, activity: OpenActivity) -> OpenActivity:
@@ -172,6 +175,7 @@ class Redactor:
         return replace(activity, last_failure=redacted_failure)
 
     def _for_child(self, workflow: object) -> Redactor:
+        """Return the redactor for payloads of a child. ``workflow`` is the name of its class, or None if unknown."""
         # One class that is missing here could redact anything, so everything is hidden then.
         names = [workflow] if isinstance(workflow, str) else [*workflows.registry]
         path_lists = [redacted_paths_of(name) for name in names]
@@ -211,7 +215,7 @@ def redact(value: Any, paths: Sequence[tuple[str, ...]], location: tuple[str, ..
 
 
 def redacted_paths_of(workflow: str) -> Sequence[str] | None:
-    """Return the paths that any version of a class redacts, or None if this process lacks the class."""
+    """Return the paths that any version of the named class redacts, or None if this process lacks the class."""
     workflow_class = workflows.find_or_none(workflow)
     if workflow_class is None:
         return None

@@ -1,4 +1,4 @@
-"""The retry policy of activities: a pure function of the attempts; the attempts themselves are rows."""
+"""The retry policy of activities, as a pure function: it says after which pause an attempt follows, if any."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table of the columns of runs: where a value comes from, which runs take it over, and where it is shown.
+"""The table of the columns of runs: where a value comes from, which later runs get it, and where it is shown.
 
 Storages, descriptions, REST, commands and the admin take their columns from ``RUN_COLUMNS``, which has a row for each
 field of ``models.Instance``.
@@ -35,7 +35,7 @@ class ColumnType(Enum):
 
 
 class Origin(Enum):
-    """The part that gives a column its first value."""
+    """The moment at which a column gets its first value."""
 
     #: The start of the run: the column is a field of ``RunStart``.
     START = auto()
@@ -46,7 +46,7 @@ class Origin(Enum):
 
 
 class NextRun(Enum):
-    """The value that the next run of a chain begins with: after continue-as-new, a move or a reset."""
+    """The value that a column of the next run of a chain begins with: after continue-as-new, a move or a reset."""
 
     #: That of the run before, or of the run from whose history a reset starts.
     COPIED = auto()
@@ -81,8 +81,9 @@ class RunColumn:
     """A column of runs.
 
     ``name`` is the column of the table. It has the name ``engine_name`` in the records of the engine, and
-    ``output_name`` in all that is shown; both are ``name`` unless the row says otherwise. A description has
-    ``describe(value)``, and ``redact(redactor, value)`` if not every user may see all of it.
+    ``output_name`` in all that is shown; both are ``name`` unless the row says otherwise. ``places`` are those that
+    show the column, and ``heading`` is its name there. ``describe(value)`` returns the value as a description has it.
+    ``redact(redactor, value)`` is there if not every user may see all of the value.
     """
 
     name: str
@@ -204,17 +205,20 @@ PAYLOAD_COLUMNS: Final = tuple(column.name for column in RUN_COLUMNS if column.t
 
 
 def names_for_next_run(rule: NextRun) -> tuple[str, ...]:
-    """Return the names of the columns to which a rule for the next run of a chain applies."""
+    """Return the names of the columns to which the next run of a chain applies this rule."""
     return tuple(column.name for column in RUN_COLUMNS if column.next_run is rule)
 
 
 def columns_shown_in(place: Place) -> list[RunColumn]:
-    """Return the columns that a place shows, in order."""
+    """Return the columns that ``place`` shows, in the order in which it shows them."""
     return [column for column in RUN_COLUMNS if place in column.places]
 
 
 def describe_columns(read: Callable[[str], Any], redactor: Redactor) -> dict[str, Any]:
-    """Return the fields of a ``Description`` that are columns; ``read`` returns the value of a column."""
+    """Return the fields of a ``Description`` that are columns, by their output names.
+
+    ``read(name)`` returns the stored value of a column, and ``redactor`` hides what the user may not see.
+    """
     description = {}
     for column in columns_shown_in(Place.DESCRIPTION):
         value = column.describe(read(column.name))
@@ -223,6 +227,9 @@ def describe_columns(read: Callable[[str], Any], redactor: Redactor) -> dict[str
 
 
 def stored_columns(read: Callable[[str], Any], place: Place) -> dict[str, Any]:
-    """Return the columns that a place shows as they are stored, by output name; ids are texts."""
+    """Return the columns that a place shows as they are stored, by output name; ids are texts.
+
+    ``read(name)`` returns the stored value of a column.
+    """
     values = {column.output_name: read(column.name) for column in columns_shown_in(place)}
     return {name: str(value) if isinstance(value, UUID) else value for name, value in values.items()}

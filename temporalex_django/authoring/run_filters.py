@@ -50,7 +50,7 @@ _RANGES = ("", "gt", "gte", "lt", "lte")
 
 
 def is_wait_of(kind: str, waiting_for: Iterable[str]) -> bool:
-    """Return True if one of the texts in ``waiting_for`` of a run describes a wait of this kind."""
+    """Return True if one of the texts in ``waiting_for`` of a run describes a wait of this kind (``WAIT_KINDS``)."""
     return any(text.startswith(WAIT_PREFIXES[kind]) for text in waiting_for)
 
 
@@ -143,8 +143,8 @@ CHECKS: Mapping[FilterType, Callable[[Any], Any]] = {
 class ListedRun(ABC):
     """The facts of a run that filters and orders compare, where no database does it.
 
-    The methods are facts that a storage computes only if a filter needs them. ``position`` counts the runs in the order
-    in which they were started.
+    A storage computes the methods only if a filter needs them. ``position`` counts the runs in the order in which they
+    were started. ``due_at`` is the time at which the run is due next, or None.
     """
 
     workflow: str
@@ -164,11 +164,11 @@ class ListedRun(ABC):
 
     @abstractmethod
     def is_stuck(self) -> bool:
-        """Return True if the run needs the attention of a person."""
+        """Return True if the run needs the attention of a person; the filter ``stuck`` says when it does."""
 
     @abstractmethod
     def causes(self) -> Collection[str | None]:
-        """Return the causes for which the run failed or is blocked, or its activities fail."""
+        """Return the causes, as ``doctor`` shows them, of the run's failure or block and of failing activities."""
 
     @abstractmethod
     def has_open_activities(self) -> bool:
@@ -179,7 +179,7 @@ class ListedRun(ABC):
         """Return True if the run was started with this object as its subject."""
 
     def is_waiting_for(self, kind: str) -> bool:
-        """Return True if the run is open and waits for something of this kind."""
+        """Return True if the run is open and waits for something of this kind, one of ``WAIT_KINDS``."""
         if self.status in CLOSED_STATUSES or (kind == "activity" and not self.has_open_activities()):
             return False
         return is_wait_of(kind, self.waiting_for)
@@ -192,10 +192,10 @@ R = TypeVar("R", bound=ListedRun)
 class FilterRow:
     """A row of the table: a filter of runs, as every interface has it.
 
-    ``matches`` says whether a run fits a checked value. ``example`` is a value for the sentence that follows an error
-    of a command. ``title`` is the heading or the choice of the filter in the admin; without one, the admin does not
-    show it. ``in_code`` is False if ``Workflow.list`` does not take it, and ``in_interfaces`` if REST and commands do
-    not.
+    ``matches(run, value)`` says whether a run fits a checked value. ``example`` is a value for the sentence that
+    follows an error of a command. ``title`` is the heading or the choice of the filter in the admin; without one, the
+    admin does not show it. ``in_code`` is False if ``Workflow.list`` does not take it, and ``in_interfaces`` if REST
+    and commands do not.
     """
 
     name: str
@@ -372,7 +372,7 @@ def _check_order(value: Any) -> str:
 
 
 def check_filters(cls: type[Startable], filters: Mapping[str, Any]) -> dict[str, Any]:
-    """Check the filters of a call and return them by name, with ``value`` turned into ``id``.
+    """Check the filters of a call of ``cls.list`` and return them by name, with ``value`` turned into ``id``.
 
     ``order`` is included if the caller gave one. Raises ``TypeError`` for an unknown filter, ``ValueError`` for a value
     that a filter cannot have, and ``InvalidId``.
@@ -403,6 +403,7 @@ def check_filters(cls: type[Startable], filters: Mapping[str, Any]) -> dict[str,
 
 
 def _check_filter(cls: type[Startable], name: str, value: Any) -> Any:
+    """Return the checked value of the filter ``name`` for a list of runs of ``cls``. Raises ``ValueError``."""
     if name == "order":
         return _check_order(value)
     kind = CODE_FILTERS[name].type
@@ -425,9 +426,10 @@ def select_runs(runs: Iterable[R], filters: Mapping[str, Any]) -> list[R]:
 
 
 class SearchCondition(NamedTuple):
-    """A condition that a run of ``workflow`` has the attribute ``name`` with a value that fits.
+    """A condition that a run of ``workflow`` has the search attribute ``name`` with a value that fits.
 
-    ``several`` is True if many values of one run can fit.
+    ``operator`` is one of ``OPERATORS``, and ``value`` is compared with. ``column`` is the field of ``SearchRow`` that
+    holds the values. ``several`` is True if many values of one run can fit.
     """
 
     workflow: str
@@ -438,7 +440,7 @@ class SearchCondition(NamedTuple):
     several: bool
 
     def matches(self, run_attributes: Mapping[str, Any]) -> bool:
-        """True if the search attributes of a run, as they are stored, fit the condition."""
+        """Return True if the search attributes of a run, as they are stored, fit the condition."""
         own_attributes = {self.name: run_attributes[self.name]} if self.name in run_attributes else {}
         values = (getattr(row, self.column) for row in search_attributes.search_rows(own_attributes))
         test, expected = OPERATORS[self.operator], _as_number(self.value, self.column)
@@ -446,13 +448,13 @@ class SearchCondition(NamedTuple):
 
 
 def search_attribute_types(cls: type[Startable]) -> Mapping[str, Any]:
-    """Return the attribute types by name: those of a class, or of all versions of a dispatcher."""
+    """Return the types of the search attributes by name: those of a class, or of all versions of a dispatcher."""
     types: Mapping[str, Any] = getattr(cls, "search_attributes", {})
     return types
 
 
 def condition_keys(cls: type[Startable]) -> list[str]:
-    """Return all valid keys of conditions on runs of the class: names, with the operators that fit."""
+    """Return all valid keys of conditions on runs of the class, such as ``total`` and ``total__gt``."""
     return [
         f"{name}__{operator}" if operator else name
         for name, kind in search_attribute_types(cls).items()
@@ -461,7 +463,7 @@ def condition_keys(cls: type[Startable]) -> list[str]:
 
 
 def parse_conditions(cls: type[Startable], mapping: Any, *, texts: bool = False) -> list[SearchCondition]:
-    """Return the conditions in ``mapping``, checked and encoded.
+    """Return the conditions in ``mapping``, such as ``{"total__gt": 1000}``, checked and encoded.
 
     ``texts`` is True if they come from an interface that has numbers and times as texts. Raises ``TypeError`` for an
     undeclared attribute or an operator that its type does not have, and ``ValueError`` for a value that it cannot have.
@@ -476,6 +478,7 @@ def parse_conditions(cls: type[Startable], mapping: Any, *, texts: bool = False)
 
 
 def _parse_condition(cls: type[Startable], key: Any, value: Any, *, texts: bool) -> SearchCondition:
+    """Return the condition for a key such as ``total__gt``. Arguments and errors are those of ``parse_conditions``."""
     valid_keys = condition_keys(cls)
     if key not in valid_keys:
         matches = difflib.get_close_matches(key, valid_keys, n=1) if isinstance(key, str) else []
@@ -506,6 +509,7 @@ def _parse_condition(cls: type[Startable], key: Any, value: Any, *, texts: bool)
 
 
 def _operators_of(kind: AttributeType) -> tuple[str, ...]:
+    """Return the operators that fit attributes of this type; "" tests for equality."""
     if kind.is_ordered:
         return _RANGES
     return ("", "prefix") if kind.column == "text" else ("",)

@@ -1,7 +1,7 @@
-"""Requests of handles: the value that a method of ``WorkflowHandle`` makes, and that the backend of its run performs.
+"""Requests of handles: a method of ``WorkflowHandle`` makes one, and the backend of its run performs it.
 
-Each method is defined once, as a function that builds the request. ``operation_method`` and ``async_method`` make the
-two halves of it.
+Each method is defined once, as a function that builds the request. ``operation_method`` makes the method from it, and
+``async_method`` the method for async code.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ UNSET: Final[Any] = object()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunAddress:
-    """The run that a handle belongs to, as its backend finds it.
+    """The address of the run that a handle belongs to, by which its backend finds the run.
 
-    ``id`` is the business id, or a run id. ``chain_id`` is the chain that a start returned. ``run_id`` is set if the
-    handle shows one run of the chain instead of the newest one. ``workflow`` and ``version`` limit the search.
+    ``id`` is the business id, or a run id. ``chain_id`` is the chain that a start returned, or None. ``run_id`` is set
+    if the handle shows one run of the chain instead of the newest one. ``workflow`` and ``version`` limit the search.
     """
 
     id: str
@@ -68,7 +68,10 @@ class Handle(Protocol):
 
 
 def operation_method(build: Callable[Concatenate[H, P], RunRequest[T]]) -> Callable[Concatenate[H, P], T]:
-    """Make the method that performs the request which ``build`` returns, and returns its result."""
+    """Make the method of a handle from ``build``, a function that returns the request.
+
+    The method takes the arguments of ``build``, performs the request and returns its result.
+    """
 
     @wraps(build)
     def perform(self: H, /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -78,7 +81,10 @@ def operation_method(build: Callable[Concatenate[H, P], RunRequest[T]]) -> Calla
 
 
 def async_method(method: Callable[Concatenate[H, P], T]) -> Callable[Concatenate[H, P], Coroutine[Any, Any, T]]:
-    """Make the async half of an ``operation_method``: it takes the same arguments and holds no thread during waits."""
+    """Make the method for async code from an ``operation_method``.
+
+    It takes the same arguments, and holds no thread in a wait.
+    """
     build = cast("Callable[Concatenate[H, P], RunRequest[T]]", method.__wrapped__)  # type: ignore[attr-defined] # set by wraps
 
     @wraps(build)

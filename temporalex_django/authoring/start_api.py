@@ -1,8 +1,8 @@
-"""The class methods by which code starts and reaches runs: by id, or by the value from which ``unique`` makes it.
+"""The class methods of workflows by which code starts and reaches runs, by an id or by a value.
 
-A class with ``unique`` has ``start(value, args)``, ``resume``, ``get``, ``list`` and ``cancel``, each with an async
-twin. Without ``unique``, and with scope ``none``, where several runs share a value, only ``start`` and ``list`` exist.
-The attribute of a method that does not exist is missing, so ``hasattr`` is False.
+A class with ``unique``, which makes ids from values, has ``start(value, args)``, ``resume``, ``get``, ``list`` and
+``cancel``, each with an async twin. Without ``unique``, and with scope ``none``, where several runs share a value, only
+``start`` and ``list`` exist. The attribute of a method that does not exist is missing, so ``hasattr`` is False.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ class _ConditionalMethod:
     """A descriptor for a class method that only some workflow classes have; others raise ``AttributeError``.
 
     A version of a dispatcher has none of these methods. With ``needs="one"``, the class must have a ``unique`` in whose
-    scope a value means one run. With ``needs="nothing"``, every other class has the method.
+    scope a value means one run. With ``needs="nothing"``, every other class has the method. ``fn`` is the method; it
+    gets the class as its first argument.
     """
 
     def __init__(self, fn: Callable[..., Any], *, needs: Literal["nothing", "one"] = "one") -> None:
@@ -52,6 +53,7 @@ class _ConditionalMethod:
 
 
 def _missing_message(owner: type[Startable], name: str) -> str:
+    """Return the message of the ``AttributeError`` for a method ``name`` that the class ``owner`` does not have."""
     if owner.dispatched_by is not None:
         return f"{owner.__name__} is a version of {owner.dispatched_by.__name__}: use {owner.dispatched_by.__name__}.{name}"
     if owner.unique is None:
@@ -99,7 +101,8 @@ class Startable:
     def choose(cls, version: int | None, options: dict[str, Any]) -> type[Workflow]:
         """Return the class that a start with this version and these options runs.
 
-        Raises ``UnknownVersion``, and ``TypeError`` for options that the class does not have.
+        Without a version, a dispatcher chooses one. Raises ``UnknownVersion``, and ``TypeError`` for options that the
+        class does not have.
         """
         if options and not cls.is_versioned():
             raise TypeError(f"{cls.__name__}.start has no option {', '.join(sorted(options))}")
@@ -124,11 +127,11 @@ class Startable:
         The run is written on the caller's connection. Inside a transaction it commits or rolls back with it. Nothing
         that exists is locked.
 
-        Call it as ``start(args, id=...)``; without ``id`` one is generated. With ``unique`` call it as
-        ``start(value, args)``; the id is ``key::value``. ``subject`` links the run to a model instance. A dispatcher
-        takes ``version`` and further options for its ``version_for``. ``telemetry`` (JSON) is merged into every Django
-        signal about the steps of a graph. ``search_attributes`` are values of attributes that the class declares.
-        ``tags`` are added to those of the class.
+        Call it as ``start(args, id=...)``; without ``id`` one is generated. With ``unique`` call it as ``start(value,
+        args)``; the id is ``key::value``. ``args`` is the input of the run. ``subject`` links the run to a model
+        instance. A dispatcher takes ``version`` and further options for its ``version_for``. ``telemetry`` (JSON) is
+        merged into every Django signal about the steps of a graph. ``search_attributes`` are values of attributes that
+        the class declares. ``tags`` are added to those of the class.
 
         ``by`` is the user in whose name the run is started. The user is recorded in the audit, and needs the permission
         ``temporalex_django.start_instance``. Raises ``AlreadyRunning``, ``InvalidId``, ``UnknownVersion``,
@@ -175,7 +178,9 @@ class Startable:
         by: Person | None = None,
         **options: Any,
     ) -> tuple[StartRequest, str, Any]:
-        """Send a signal to the open run of that id, and start the run first if there is none. Returns its handle.
+        """Send a signal to the open run with the business id ``id``, after a start if there is none.
+
+        Returns the handle.
 
         Both happen in the caller's transaction and in the name of ``by``, as in ``start`` and ``signal``. ``args``,
         ``subject``, ``search_attributes`` and ``tags`` apply to a run that is started; an existing run keeps its own.
@@ -237,8 +242,8 @@ class Startable:
     def _get(cls: Any, value: str, *, version: int | None = None) -> Any:  # noqa: N805
         """Return the handle of the newest run whose id ``unique`` makes from ``value``.
 
-        With scope ``version`` several runs may be open, so ``version`` selects one (``UnknownVersion`` without it).
-        Raises ``WorkflowNotFound``, ``InvalidId``.
+        With scope ``version`` several runs may be open, so ``version`` selects one; ``UnknownVersion`` is raised
+        without it. Raises ``WorkflowNotFound``, ``InvalidId``.
         """
         return backend.backend(cls).get(cls, _id_for_value(cls, value), version=version)
 
@@ -325,7 +330,7 @@ START_API = frozenset(
 def parse_start_arguments(
     cls: type[Workflow], positional: tuple[Any, ...], *, args: Any, id: str | None, value: str | None
 ) -> tuple[str | None, Any]:
-    """Return the value for ``unique`` (or None) and the input from the arguments of a call of ``start``.
+    """Return the value for ``unique`` (or None) and the input of the run, from the arguments of a call of ``start``.
 
     ``positional`` are the positional arguments of the call; the others are its keyword arguments. Raises ``InvalidId``
     if the value is missing, and ``TypeError`` for too many arguments.

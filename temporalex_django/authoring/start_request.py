@@ -1,4 +1,4 @@
-"""``StartRequest``: the options of a start, from the caller to the row of the run."""
+"""``StartRequest``: everything that a caller says about a run to start."""
 
 from __future__ import annotations
 

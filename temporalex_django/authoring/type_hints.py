@@ -34,7 +34,7 @@ class ValueOptions(TypedDict, total=False):
 
 
 class StartOptions(ValueOptions, total=False):
-    """The keyword arguments of ``start(args)``."""
+    """The keyword arguments of ``start(args)``; see ``Startable.start``."""
 
     id: str | None
     value: str | None
@@ -52,6 +52,6 @@ class SignalStartOptions(TypedDict, total=False):
 
 
 class TypedWorkflow(Protocol[A_contra, R_co]):
-    """A workflow whose ``run`` takes A and returns ``Ok[R]``; without annotations both are Any."""
+    """A workflow class whose ``run`` takes ``A`` and returns ``Ok[R]``; without annotations both are Any."""
 
     async def run(self, args: A_contra, /) -> Ok[R_co] | Err[Any] | ContinueAsNew: ...

@@ -1,4 +1,4 @@
-"""``Unique``: the business key of a workflow class, which makes ids of runs from values, such as numbers of orders."""
+"""``Unique``: the business key of a workflow class, which makes ids of runs from values such as order numbers."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _LONGEST = 200
 
 @dataclass(frozen=True, slots=True)
 class Unique:
-    """The business key of a class: its runs have the id ``key::value``, and few of them may be open at a time.
+    """The business key of a class: its runs have the id ``key::value``.
 
-    ``scope`` is the set of runs in which one run of an id is open at most: "workflow" (all runs of the class),
+    ``scope`` is the set of runs of which at most one with the same id may be open: "workflow" (all runs of the class),
     "version" (those of one version) or "global" (all runs). With "none" any number may be open.
     """
 
@@ -50,7 +50,7 @@ class Unique:
         return f"{self.key}{SEPARATOR}{value}"
 
     def run_id_for(self, value: object, suffix: Callable[[], str]) -> str:
-        """Return the id of a new run with that value. Raises ``InvalidId``.
+        """Return the business id of a new run with that value. Raises ``InvalidId``.
 
         With scope ``none`` several runs share a value, so ``suffix()`` (8 hex digits) is added to distinguish them.
         """
@@ -78,7 +78,7 @@ class Unique:
 
 
 def check_id(value: object) -> str:
-    """Return ``value`` if it can be a run id: 1 to 200 printable characters without ``/``.
+    """Return ``value`` if it can be a business id: 1 to 200 printable characters without ``/``.
 
     Raises ``InvalidId``.
     """

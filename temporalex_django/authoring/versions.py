@@ -58,21 +58,23 @@ class VersionedWorkflow(Startable):
     def version_for(cls, versions: Mapping[int, type[Workflow]], options: Mapping[str, Any]) -> int | None:
         """Return the version to start, or None for ``current``.
 
-        Override it to choose a version by the options of the start.
+        Override it to choose a version. ``versions`` are the classes by version, and ``options`` the further options of
+        the start.
         """
         del versions, options
         return None
 
     @classmethod
     def handle(cls, id: str) -> Any:
-        """Return the handle of the newest chain of that id, of any version."""
+        """Return the handle of the newest chain with the business id ``id``, of any version."""
         return backend.backend(cls).handle(id, workflow=cls)
 
     @classmethod
     def resolve_version(cls, version: int | None = None, **options: Any) -> tuple[int, type[Workflow]]:
-        """Return the version and the class that a start would run.
+        """Return the number and the class of the version that a start would run.
 
-        The version is the one asked for, else that of ``version_for``, else ``current``. Raises ``UnknownVersion``.
+        It is ``version``, else the one that ``version_for`` chooses by ``options``, else ``current``. Raises
+        ``UnknownVersion``.
         """
         if version is None:
             version = cls.version_for(dict(cls.versions), options)
@@ -133,6 +135,7 @@ def _conflicts(classes: Sequence[type[Workflow]]) -> Iterator[str]:
 
 
 def _version_problems(cls: type[VersionedWorkflow], number: Any, version: Any) -> Iterator[str]:
+    """Yield a sentence for each problem of ``version``, the class under ``number`` in ``versions`` of a dispatcher."""
     if type(number) is not int or number < 1:
         yield f"the version {number!r} must be a whole number of 1 or more"
     if not (isinstance(version, type) and issubclass(version, Workflow) and "definition" in vars(version)):
@@ -147,6 +150,7 @@ def _version_problems(cls: type[VersionedWorkflow], number: Any, version: Any) -
 
 
 def _belongs_to(version: type, dispatcher: type) -> bool:
+    """Return True if the class ``version`` is nested in the dispatcher, or is in the same package."""
     is_nested = version.__qualname__.startswith(f"{dispatcher.__qualname__}.")
     return is_nested or _package(version) == _package(dispatcher)
 

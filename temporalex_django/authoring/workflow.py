@@ -52,11 +52,13 @@ _UNIONS = (typing.Union, types.UnionType)
 
 
 class _Query(staticmethod):  # type: ignore[type-arg] # generic only in the stubs
+    """A static method that answers the query ``query_name``."""
+
     query_name: str
 
 
 def query(name: str) -> Callable[[Callable[..., Any]], Any]:
-    """Make a static method answer the query ``name``.
+    """Return a decorator that makes a static method answer the query ``name``.
 
     Write it over ``@staticmethod``. The method takes ``(state)`` or ``(state, args)``, where ``state`` is the published
     state.
@@ -187,7 +189,8 @@ class Workflow(Startable):
     ) -> Iterator[tuple[str, dict[str, Any]]]:
         """Yield the Django signals to send after a run was closed from outside: names with their arguments.
 
-        Only graphs have such signals. ``status`` is the final status of the run.
+        Only graphs have such signals. ``status`` is the final status of the run, and the times are those of its start
+        and end.
         """
         del status, started_at, ended_at  # graphs read them
         return iter(())
@@ -211,7 +214,10 @@ class Workflow(Startable):
 
     @staticmethod
     def handle_query(name: str, args: Any, state: Any) -> Any:
-        """Return the answer to the query ``name``. Override it to answer by name instead of with ``@query``."""
+        """Return the answer to the query ``name`` with ``args``, from the published ``state``.
+
+        Override it to answer by name instead of with ``@query``.
+        """
         raise UnknownQuery(f"no query {name!r}")
 
     @classmethod
@@ -244,11 +250,12 @@ class Workflow(Startable):
 
     @classmethod
     def queries(cls) -> Mapping[str, Callable[..., Any]]:
-        """Return the functions that answer, by the names of their queries; empty if ``handle_query`` answers."""
+        """Return the functions that answer queries, by the name of the query; empty if ``handle_query`` answers."""
         return cls._queries if cls.handle_query is Workflow.handle_query else {}
 
     @classmethod
     def _call_query(cls, fn: Callable[..., Any] | None, name: str, args: Any, state: Any) -> Any:
+        """Return the answer of ``fn``, or of ``handle_query`` if ``fn`` is None."""
         if fn is None:
             return cls.handle_query(name, args, state)
         return fn(state, args) if _takes_args(fn) else fn(state)
@@ -322,7 +329,7 @@ class Workflow(Startable):
 
     @classmethod
     def handle(cls: type[TypedWorkflow[Any, R]], id: str) -> WorkflowHandle[R]:
-        """Return the handle of the newest chain of that id and class.
+        """Return the handle of the newest chain of this class with the business id ``id``.
 
         It reads nothing: a missing run raises when you use the handle.
         """
@@ -330,7 +337,7 @@ class Workflow(Startable):
 
 
 def register(cls: type[Workflow | VersionedWorkflow]) -> None:
-    """Register a class under its name and its aliases."""
+    """Register a class under its name and its aliases. It replaces a class that was registered before."""
     cls.defined_as = next(_definitions)
     registry[cls.name] = cls
     # A present name wins over an alias: runs of a class that exists must not continue with its former namesake.
@@ -351,7 +358,7 @@ def adopt(cls: type[Workflow], dispatcher: type[VersionedWorkflow]) -> None:
 
 
 def find(name: str) -> type[Workflow | VersionedWorkflow]:
-    """Return the class that is registered under the name, or that had it before.
+    """Return the class that is registered under the name, or that had the name before.
 
     Raises ``UnknownWorkflow``, which suggests the nearest name.
     """
@@ -380,7 +387,7 @@ def class_for_run(name: str, version: int) -> type[Workflow]:
     """Return the class with which a run of that name and version continues.
 
     For a dispatcher it is the class of that version. A class without a dispatcher takes runs of all its versions, since
-    it has patches for the differences. Raises ``UnknownWorkflow``.
+    its code handles the differences by patches. Raises ``UnknownWorkflow``.
     """
     try:
         workflow_class = find(name)
@@ -394,7 +401,7 @@ def class_for_run(name: str, version: int) -> type[Workflow]:
 
 
 def find_version(name: str, version: int) -> type[Workflow] | None:
-    """Return the class of a run if this process has it in the version of the run, else None."""
+    """Return the class of a run by its name, if this process has it in exactly this version, else None."""
     if find_or_none(name) is None:
         return None
     try:
@@ -405,7 +412,10 @@ def find_version(name: str, version: int) -> type[Workflow] | None:
 
 
 def signal_sender(name: str, version: int | None = None) -> Any:
-    """Return the ``sender`` of Django signals about a run: its class, or its name if this process lacks the class."""
+    """Return the ``sender`` of Django signals about a run: its class, or its name if this process lacks the class.
+
+    With ``version`` it is the class of that version of a dispatcher.
+    """
     sender = find_or_none(name) or name
     if isinstance(sender, str) or issubclass(sender, Workflow):
         return sender
@@ -482,7 +492,7 @@ def read_input(cls: type[Workflow], attributes: Mapping[str, Any]) -> InputReadi
 
 
 def require_signal(cls: type[Workflow], name: str) -> None:
-    """Raise ``UnknownSignal`` for a signal that the class does not declare, if it declares any."""
+    """Raise ``UnknownSignal`` if the class declares the signals that it takes, and ``name`` is not one of them."""
     if cls.signals is None or name in cls.signals:
         return
     declared = sorted(cls.signals)
@@ -497,7 +507,8 @@ def require_signal(cls: type[Workflow], name: str) -> None:
 def newest_class(workflow_class: type[Workflow], definition_number: int) -> type[Workflow]:
     """Return the class with which a run of ``workflow_class`` continues: the newest of its name and version.
 
-    Only a class that was defined after ``definition_number`` counts; without one the result is ``workflow_class``.
+    Only a class that was defined after the class number ``definition_number`` counts (see ``last_definition_number``).
+    Without one the result is ``workflow_class``.
     """
     current_class = registry.get(workflow_class.name)
     # Only a later definition replaces the class of the run. An earlier one with the same name, for example from another
@@ -513,6 +524,8 @@ def last_definition_number() -> int:
 
 
 def _entry_point(cls: type[Workflow]) -> Callable[[Any], Any]:
+    """Return the function that makes the coroutine of a new run from its input."""
+
     def entry(args: Any) -> Any:
         guard.watch(cls)
         return cls().run(args)
@@ -521,6 +534,7 @@ def _entry_point(cls: type[Workflow]) -> Callable[[Any], Any]:
 
 
 def _args_type(cls: type[Workflow]) -> Any:
+    """Return the annotation of the input of ``run``; Any if there is none."""
     parameters = [name for name in inspect.signature(cls.run).parameters if name != "self"]
     return codec.resolve_hints(cls.run).get(parameters[0], Any) if parameters else Any
 

@@ -14,7 +14,8 @@ _ALIASES_BY_ATTRIBUTE = {"activity": ACTIVITIES, "workflow": WORKFLOWS}
 def is_same_name(attribute: str, recorded: object, produced: object) -> bool:
     """Return True if the recorded value of an event attribute equals the produced one, or is a former name of it.
 
-    ``attribute`` is the name of the attribute. Only names of activities and workflows have former names.
+    ``attribute`` is "activity" or "workflow"; the values of any other attribute have no former names. ``recorded``
+    comes from the history, and ``produced`` from the command that the code issues in a replay.
     """
     if recorded == produced:
         return True
@@ -23,12 +24,12 @@ def is_same_name(attribute: str, recorded: object, produced: object) -> bool:
 
 
 def current_name(workflow: str) -> str:
-    """Return the present name of a workflow class."""
+    """Return the present name of a workflow class, given its present or a former name."""
     return WORKFLOWS.get(workflow, workflow)
 
 
 def original_name(workflow: str) -> str:
-    """Return the first alias that a class declares, or its own name.
+    """Return the first alias that a class declares, or its own name if it declares none.
 
     Business ids are unique under this name, so old and new code that start a run agree on the scope.
     """

@@ -42,13 +42,15 @@ def build_close_command(
     encode_result: Callable[[Any], Any],
     blocks_run: bool,
 ) -> tuple[str, dict[str, Any]]:
-    """Return the kind and the attributes of the command that closes a run.
+    """Return the kind and the attributes of the command that closes a run: ``("CompleteWorkflow", {"result": 1})``.
 
     ``value`` is what ``run`` returned, and ``error`` is the exception that it raised, or None. ``to_plain(value,
-    label)`` converts a value to JSON data. ``encode_result(value)`` does so for the value of ``Ok``.
+    label)`` converts a value to JSON data; error messages name the value by ``label``. ``encode_result(value)`` does so
+    for the value of ``Ok``.
 
-    An unexpected error fails the workflow. With ``blocks_run`` it is raised instead; it then fails the activation,
-    which blocks the run. ``MemoryError`` and ``RecursionError`` are always raised.
+    An unexpected error (one outside ``_EXPECTED_ERRORS``) fails the workflow. With ``blocks_run``, this function raises
+    the error instead, which fails the activation and so blocks the run. ``MemoryError`` and ``RecursionError`` are
+    always raised.
     """
     if isinstance(error, Cancelled):
         return "CancelWorkflow", {}
@@ -93,7 +95,7 @@ def _as_exception(error: BaseException) -> Exception:
 
 
 def _describe_reason(reason: Any) -> Any:
-    """Return a description of an exception in ``Err``; return anything else as it is, as a payload."""
+    """Return the reason in ``Err`` as a payload. An exception becomes its name and message."""
     if issubclass(type(reason), BaseException):  # ``isinstance`` would call its ``__class__``, which may raise
         return f"{exception_name(type(reason))}: {exception_message(reason)}"
     return reason

@@ -47,4 +47,7 @@ POINTS = (*(f"{site}: {when} commit" for site in SITES for when in ("before", "a
 
 
 def reached(point: str) -> None:
-    """Tell a test that this process has reached a point. Does nothing unless a test replaces this function."""
+    """Tell a test that this process has reached ``point``, one of ``POINTS``.
+
+    Does nothing unless a test replaces it.
+    """

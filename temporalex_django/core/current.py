@@ -1,4 +1,4 @@
-"""The active executor of this thread, and the check whether a primitive may be called in the present place."""
+"""The active executor of this thread, and the check that a primitive of ``api`` is allowed in the present place."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ if TYPE_CHECKING:
 
 
 class _ThreadState(threading.local):
-    """The state of this thread.
+    """The executor whose workflow code runs in this thread, and the pure context (such as a query) that runs in it.
 
-    These are no context variables, because workflow code has contexts of its own, which are empty at first.
+    Both are None outside. They are no context variables, because workflow code has contexts of its own, which are empty
+    at first.
     """
 
     runtime: WorkflowRuntime | None = None
@@ -33,7 +34,10 @@ switch: Callable[[bool], Callable[[], None] | None] | None = None
 
 
 def active_runtime(name: str) -> WorkflowRuntime:
-    """Return the active executor. Raises ``OutsideWorkflow``, with the name of what was called."""
+    """Return the active executor, for the call of ``name`` (a primitive, or the dotted name of an activity).
+
+    Raises ``OutsideWorkflow``, whose message has that name, if no workflow code runs in this thread.
+    """
     runtime = _thread_state.runtime
     if runtime is None:
         raise OutsideWorkflow(
@@ -44,9 +48,10 @@ def active_runtime(name: str) -> WorkflowRuntime:
 
 
 def runtime_for(primitive: Primitive, name: str | None = None) -> WorkflowRuntime:
-    """Return the active executor, if the primitive may be called in the present place.
+    """Return the active executor, if ``primitive`` may be called in the present place.
 
-    ``name`` is the name of an activity. Raises ``OutsideWorkflow`` or ``NestingError``.
+    ``name`` stands for the primitive in error messages. Pass it for the call of an activity. Raises ``OutsideWorkflow``
+    if no workflow code runs in this thread, and ``NestingError`` if the place refuses the primitive.
     """
     runtime = _thread_state.runtime
     context = _thread_state.pure_context if runtime is None else runtime.run_context.pure_context
@@ -63,7 +68,7 @@ def runtime_for(primitive: Primitive, name: str | None = None) -> WorkflowRuntim
 
 
 def unit_for(primitive: Primitive, name: str | None = None) -> Unit:
-    """Return the active unit, if the primitive may be called in it. For arguments and errors see ``runtime_for``."""
+    """Return the active unit, if ``primitive`` may be called in it. For arguments and errors see ``runtime_for``."""
     runtime = runtime_for(primitive, name)
     unit = runtime.scheduler.current
     # A primitive that acts has been checked there.
@@ -71,7 +76,10 @@ def unit_for(primitive: Primitive, name: str | None = None) -> Unit:
 
 
 def _check_unit(unit: Unit | None, primitive: Primitive, name: str | None) -> Unit:
-    """Return the active unit. Raises ``OutsideWorkflow`` without one, and ``NestingError`` in a wrong one."""
+    """Return ``unit``, the active one, if it may call ``primitive``.
+
+    Raises ``OutsideWorkflow`` if ``unit`` is None, and ``NestingError`` if a unit of its kind may not make the call.
+    """
     if unit is None:
         raise OutsideWorkflow(f"{name or primitive.name} was called outside of a unit of the workflow")
     reason = primitive.refusals.get(unit.kind) if primitive.refusals else None
@@ -84,7 +92,7 @@ def _check_unit(unit: Unit | None, primitive: Primitive, name: str | None) -> Un
 
 @contextmanager
 def use_runtime(runtime: WorkflowRuntime) -> Iterator[None]:
-    """Make the code of the block workflow code of the run of ``runtime``.
+    """Return a context manager whose block runs as workflow code of the run of ``runtime``.
 
     An async generator that starts inside belongs to the unit that started it.
     """
@@ -108,7 +116,10 @@ def _ignore_generator(generator: object) -> None:
 
 @contextmanager
 def outside_workflow(pure_context: PureContext | None) -> Iterator[None]:
-    """Run user code inside as part of no workflow (activities: None) or of a pure context (queries)."""
+    """Return a context manager whose block runs as code of no workflow.
+
+    ``pure_context`` names the pure context that the block is instead, such as a query. It is None for activities.
+    """
     outer = _thread_state.runtime, _thread_state.pure_context
     _thread_state.runtime, _thread_state.pure_context = None, pure_context
     undo = switch(pure_context is not None) if switch is not None else None
@@ -126,7 +137,7 @@ def is_inside_workflow() -> bool:
 
 
 def is_guarded() -> bool:
-    """Return True if workflow code or a pure context runs in this thread."""
+    """Return True if workflow code or a pure context (such as a query) runs in this thread."""
     return _thread_state.runtime is not None or _thread_state.pure_context is not None
 
 
@@ -136,5 +147,5 @@ def current_runtime() -> WorkflowRuntime | None:
 
 
 def _display_name(name: str) -> str:
-    """Return the name for messages: activities have dotted names, primitives belong to ``api``."""
+    """Return the name of a call for messages. Activities keep their dotted name; primitives get the prefix ``api.``."""
     return name if "." in name else f"api.{name}"

@@ -36,8 +36,8 @@ _DATABASE_ERROR_NAMES = frozenset({"OperationalError", "InterfaceError"})
 def error_line(exc: BaseException) -> str:
     """Return ``exc`` as a line of a log: ``KeyError at shop/orders.py:12 in book < …``.
 
-    The code locations are those that the error passed, innermost first. The message is included only where it cannot
-    quote a payload.
+    The code locations are the last three that the error passed, innermost first. The message of the error is included
+    only where it cannot quote a payload.
     """
     kind = f"{type(exc).__name__}{_field_path(exc)}"
     if isinstance(exc, _CODE_ERRORS) or kind in _DATABASE_ERROR_NAMES:
@@ -52,9 +52,9 @@ def is_about_code(exc: BaseException) -> bool:
 
 
 def _field_path(exc: BaseException) -> str:
-    """Return the path of the field whose annotation a payload does not fit.
+    """Return the path of the field whose annotation a payload does not fit, after the word "for".
 
-    The path consists of declared names. The value at that path is left out.
+    The result is empty for other errors. The path consists of declared names. The value at that path is left out.
     """
     if not isinstance(exc, errors.PayloadError) or not isinstance(exc.__cause__, msgspec.ValidationError):
         return ""

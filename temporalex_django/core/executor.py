@@ -1,9 +1,9 @@
-"""The executor: it takes activations and returns commands.
+"""The executor: one run in memory. It takes activations and returns the commands that workflow code issues.
 
-One executor is one run in memory. ``activate`` delivers jobs in a fixed order: results, then a cancel request, then
-messages one at a time. All units run until they are blocked in between (see decision 9). It returns every command that
-workflow code issued. ``replay`` takes the activations from a history instead and compares the commands. The state of an
-executor is a pure function of that history. So you may drop an executor at any activation boundary and build it again.
+``activate`` delivers jobs in a fixed order: results, then a cancel request, then messages one at a time. After each
+delivery, all units run until every one of them waits (see decision 9). ``replay`` takes the activations from a history
+instead and compares the commands. The state of an executor is a pure function of that history. So you may drop an
+executor at any activation boundary and build it again.
 """
 
 from __future__ import annotations
@@ -58,9 +58,11 @@ class Executor:
 
     It is not thread-safe: the caller of ``activate`` must hold the lock of the run. Discard it after any exception.
 
+    - ``payload_limit`` is the largest size of a payload, in bytes.
     - ``on_wait`` is called whenever a unit has come to a wait, or has ended.
-    - With ``strict``, an input that differs from the history is an error.
-    - ``unexpected_error`` ("fail" or "block") is the answer of the host for classes that do not set one.
+    - ``journal`` records each activation. Pass one only to observe the commands; see ``TracingExecutor``.
+    - ``unexpected_error`` ("fail" or "block") says what an unexpected error does, for classes that do not say it.
+    - With ``strict``, a replay raises an error if an input differs from the history.
     - With ``skip_failed``, replays do not call handlers of signals that failed without leaving anything behind.
     """
 
@@ -125,14 +127,15 @@ class Executor:
     def replay(self, events: Sequence[HistoryEvent]) -> None:
         """Replay ``events``, which follow the events that this executor has processed.
 
-        Raises ``NondeterminismError`` if the code differs from them, and ``HandlerFixed``. After ``HandlerFixed`` the
-        caller must replay the history from the beginning with an executor that has ``skip_failed``.
+        Raises ``NondeterminismError`` if the code differs from the events. Raises ``HandlerFixed`` if a handler that
+        failed then works now. In that case the caller must replay the history from the beginning, with an executor that
+        has ``skip_failed``.
         """
         for _ in self.replay_in_steps(events):
             pass
 
     def replay_in_steps(self, events: Sequence[HistoryEvent]) -> Iterator[None]:
-        """Replay as ``replay`` does, and stop after each activation, for a host that has other work in between.
+        """Replay as ``replay`` does, and yield after each activation, for a host that has other work in between.
 
         A host may pass a history in pages that end at activations. It must first pass the ids of all patch markers of
         the history to ``expect_markers``.
@@ -174,7 +177,7 @@ class Executor:
             yield
 
     def expect_markers(self, patches: Iterable[str]) -> None:
-        """Add the ids of patch markers of the history, some of which may be in pages that were not replayed yet."""
+        """Add the ids of the patch markers in the history, including pages that are not replayed yet."""
         self.patches.recorded.update(patches)
 
     def _check_engine(self, events: Sequence[HistoryEvent]) -> None:
@@ -195,6 +198,7 @@ class Executor:
         is_budget_spent: Callable[[], bool] | None = None,
         judge: Judge | None = None,
     ) -> Completion:
+        """Do what ``activate`` does. ``recorded`` is the activation of the history in a replay, else None."""
         run_context, pending_commands, dispatcher = self.run_context, self.pending_commands, self.dispatcher
         if self.opened_human_tasks is not None:
             self.opened_human_tasks.begin()
@@ -233,6 +237,11 @@ class Executor:
     def _deliver(
         self, activation: Activation, carried: int, waiting: list[Update], incoming: list[Job | Update]
     ) -> None:
+        """Deliver the jobs of ``activation``, with this executor as the active one of the thread.
+
+        ``carried`` is the number of first signals that go straight into the mailbox. ``waiting`` has the updates that
+        go there, and ``incoming`` the messages to deliver one at a time.
+        """
         dispatcher = self.dispatcher
         with current.use_runtime(self):
             dispatcher.mailbox.updates.extend(waiting)
@@ -253,17 +262,17 @@ class Executor:
     def _adopt_identity(self, attributes: Mapping[str, Any]) -> None:
         """Give the run the id, the run id and the parent that ``attributes`` name.
 
-        After a reset or fork, the copied part of the history is replayed with those of the run that it was copied from.
-        So ids that workflow code makes from them stay the same.
+        After a reset or fork, the copied part of the history is replayed with the ids of the run that it was copied
+        from. So ids that workflow code makes from them stay the same.
         """
         info = self.run_context.info
         named = {name: attributes[name] for name in ("id", "run_id", "parent")}
         self.run_context.info = replace(info, **named)
 
     def _apply_copy_mark(self, mark: Mapping[str, Any]) -> None:
-        """Apply the mark that follows the copied part of a history.
+        """Apply ``mark``, which follows the copied part of a history; see ``prefix.build_copy_mark``.
 
-        It has the ids of this run, which hold from now on, and users whom this run excludes in addition.
+        The mark has the ids of this run, which hold from now on, and the users whom this run excludes in addition.
         """
         self._adopt_identity(mark)
         self.run_context.snapshot = four_eyes.snapshot_after_mark(self.run_context.snapshot, mark)
@@ -286,7 +295,7 @@ class Executor:
         return await self.definition.entry(codec.convert(deep_copy(args), self.definition.args_type, label=label))
 
     def _position(self, after: int) -> int:
-        """Return the position of a waiting update: the number of signals before it.
+        """Return the position at which a waiting update is delivered again: the number of signals before it.
 
         ``after`` is that number in this run. Once the run has continued as new, only the carried signals count.
         """
@@ -295,6 +304,7 @@ class Executor:
         return sum(signal.number <= after for signal in self.dispatcher.mailbox.buffered_signals())
 
     def _close_run(self, value: Any, error: BaseException | None) -> None:
+        """Close the run with the command for what ``run`` returned (``value``) or raised (``error``, or None)."""
         blocks = self.run_context.blocks_on_error and not self.run_context.replaying
         try:
             kind, attributes = build_close_command(
@@ -334,9 +344,9 @@ class Executor:
         )
 
     def place_of(self, index: int | None) -> str | None:
-        """Return the place in user code where command ``index`` of the current activation was issued.
+        """Return the place (``path:line``) in user code where command ``index`` of the current activation was issued.
 
-        Only the subclass ``TracingExecutor`` knows it; this class returns None.
+        Only the subclass ``TracingExecutor`` knows the place; this class returns None.
         """
         del index
         return None
@@ -345,7 +355,7 @@ class Executor:
 
     @property
     def rng(self) -> random.Random:
-        """The random generator of the run.
+        """The random generator of the run, which is seeded at first use.
 
         Seeding costs more than a small activation, so only runs that draw numbers pay for it.
         """
@@ -363,24 +373,27 @@ class Executor:
 
     @property
     def approvals(self) -> Approvals:
-        """The request judge for ``api.approval``, created and attached at first use."""
+        """The part that judges decisions for ``api.approval``, created and attached to the run at first use."""
         if self._approvals is None:
             self._approvals = Approvals(self)
             self.attach(self._approvals)
         return self._approvals
 
     def attach(self, request_judge: RequestJudge) -> None:
-        """Let ``request_judge`` judge the requests from now on."""
+        """Let ``request_judge`` decide from now on whether a request (a resume or a decision) is possible."""
         self.dispatcher.attach(request_judge)
 
     def publish(self, value: Any) -> None:
-        """Publish ``value`` (JSON data) for queries."""
+        """Make ``value`` (JSON data) the published state, from which queries are answered."""
         self.published = value
         self.publications += 1
         self.run_context.record_effect()
 
     def set_search_attributes(self, values: Any) -> None:
-        """Change the named search attributes, and remove those whose value is None. Raises ``PayloadError``."""
+        """Change the search attributes that ``values`` (a mapping) names, and remove those whose value is None.
+
+        Raises ``PayloadError`` for a name that the class does not declare or a value of another type.
+        """
         declared, label = self.definition.search_attributes, f"set_search_attributes of {self.definition.name}"
         changes = attributes.encode_all(values, declared, label=label)
         self.search_attributes = attributes.merge(self.search_attributes, changes)
@@ -403,7 +416,10 @@ class Executor:
 
     @property
     def unfinished(self) -> bool:
-        """True if the run can continue without a new job, because the last activation spent its budget."""
+        """True if the last activation left messages in the mailbox, because it spent its budget.
+
+        The run can then continue without a new job.
+        """
         return self.dispatcher.unfinished
 
     @property
@@ -418,6 +434,7 @@ class Executor:
 
     @property
     def had_children(self) -> bool:
+        """True if the run has ever started a child."""
         return self.pending_commands.had_children
 
     def due_timers(self, until: datetime) -> list[tuple[datetime, int]]:
@@ -428,6 +445,7 @@ class Executor:
         return self.pending_commands.due_timers(until)
 
     def next_timer(self) -> datetime | None:
+        """Return the time at which the next timer is due, or None."""
         return self.pending_commands.next_timer()
 
     @property
@@ -453,9 +471,10 @@ class Executor:
         return list(islice(wait_infos, _MAX_WAITS_LISTED))
 
     def four_eyes_snapshot(self, *, child: bool) -> dict[str, Any] | None:
-        """Return the snapshot with the users whom a child that starts now (``child``), or else the next run, excludes.
+        """Return a snapshot with the users who may not decide in another run that comes from this one.
 
-        Returns None if there are none.
+        With ``child`` it is for a child that starts now, else for the next run of the chain. Returns None if there are
+        none.
         """
         deciders = () if self.opened_human_tasks is None else self.opened_human_tasks.deciders
         make_snapshot = four_eyes.child_snapshot if child else four_eyes.next_run_snapshot

@@ -21,8 +21,9 @@ def start_child(
 ) -> IVar:
     """Emit ``StartChild`` and return the IVar of the child.
 
-    The IVar holds the result of the child, converted by ``decode_result``, or raises ``ChildWorkflowFailure``.
-    ``reader`` reads the input as the child does.
+    ``attributes`` are those of the event ``ChildStarted``; if their ``id`` is None, one is made. The IVar holds the
+    result of the child, converted by ``decode_result``, or raises ``ChildWorkflowFailure``. A replay uses ``reader`` to
+    read the input as the child does.
 
     A cancelled wait asks the child to cancel, unless ``parent_close`` is "abandon". When the parent closes, a child
     that is still open gets what ``parent_close`` says.
@@ -64,10 +65,11 @@ def start_child(
 
 
 def send_external(runtime: WorkflowRuntime, kind: str, attributes: dict[str, Any]) -> IVar:
-    """Emit ``SignalExternal`` or ``CancelExternal`` (``kind``) and return its IVar.
+    """Emit a message to another run and return its IVar.
 
-    The IVar is set when the message is in the inbox of an open run. If no open run gets the message, it raises the
-    error of ``external_failure``.
+    ``kind`` is "SignalExternal" or "CancelExternal", and ``attributes`` are those of its event. The IVar is set when
+    the message is in the inbox of an open run. If no open run gets the message, it raises the error of
+    ``external_failure``.
     """
     label = f"signal {attributes['name']}" if kind == "SignalExternal" else "cancel request"
     ivar = IVar(f"{label} to {attributes['id']}")

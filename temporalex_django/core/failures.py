@@ -1,4 +1,4 @@
-"""Errors as plain data, and back: the record that a failed activity, update or run leaves in the history."""
+"""Errors as plain data, and back: the record that the failure of an activity, update or run leaves in the history."""
 
 from __future__ import annotations
 
@@ -38,10 +38,11 @@ _PACKAGE_PATH = __file__.removesuffix("core/failures.py")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptFailure:
-    """The failure of an attempt of an activity that is tried again.
+    """The failure of one attempt of an activity that will be tried again.
 
     ``attempt`` is the number of the attempt, from 1, and ``at`` the time at which it ended. ``traceback`` is text, or
-    None if nothing was raised. ``since`` is the time at which the first attempt failed, if the storage has recorded it.
+    None if nothing was raised. ``since`` is the time at which the first attempt failed, or None if the storage does not
+    know it.
     """
 
     type: str
@@ -62,7 +63,7 @@ class AttemptFailure:
 
 
 class RunFailure(Exception):
-    """An error that fails the run. Its ``attributes`` become those of the event ``WorkflowFailed``."""
+    """An error that fails the run. Its ``attributes`` become the attributes of the event ``WorkflowFailed``."""
 
     def __init__(self, attributes: dict[str, Any]) -> None:
         super().__init__(str(attributes.get("message") or attributes.get("reason")))
@@ -70,10 +71,10 @@ class RunFailure(Exception):
 
 
 class ReturnedErr(Exception):
-    """The failure of an attempt that returned ``Err(reason)``.
+    """The failure of an attempt that returned ``Err(reason)`` instead of raising.
 
     ``reason`` is plain data and is not part of the message. ``types`` are the names that ``RetryPolicy.non_retryable``
-    may use for it: "Err", and the names of an exception that is the reason.
+    may use for this failure: "Err", and the class names of an exception that is the reason.
     """
 
     def __init__(self, reason: Any, types: Sequence[str]) -> None:
@@ -83,7 +84,10 @@ class ReturnedErr(Exception):
 
 
 def failure_types(exc: BaseException) -> Sequence[str]:
-    """Return the names that ``RetryPolicy.non_retryable`` may use for an error: those of its class and its bases."""
+    """Return the names that ``RetryPolicy.non_retryable`` may use for an error.
+
+    They are the names of its class and the bases of that class, and the ``type`` of an ``ApplicationError``.
+    """
     if isinstance(exc, ReturnedErr):
         return exc.types
     own = [exc.type] if isinstance(exc, ApplicationError) and exc.type else []
@@ -99,7 +103,10 @@ def describe(exc: BaseException) -> dict[str, Any]:
 
 
 def _plain_or_text(details: Any) -> Any:
-    """Return details as plain data, or their ``repr`` as text: a wrong detail must not hide the failure itself."""
+    """Return details as plain data.
+
+    If they cannot be encoded, return their ``repr``, so that the failure itself is kept.
+    """
     try:
         return codec.to_plain(details, label="the details of an ApplicationError")
     except PayloadError:
@@ -107,12 +114,12 @@ def _plain_or_text(details: Any) -> Any:
 
 
 def exception_name(cls: type[BaseException]) -> str:
-    """Return the name of an exception class, whatever its metaclass does."""
+    """Return the name of an exception class. It calls no code of a metaclass, which may raise."""
     return to_storable(_class_name(cls))
 
 
 def exception_message(exc: BaseException) -> str:
-    """Return ``str(exc)``, or a note if it raises: a faulty ``__str__`` must not hide the failure itself."""
+    """Return ``str(exc)``, or a note if ``__str__`` raises: that fault must not hide the failure itself."""
     try:
         text = str(exc)
     except BaseException as broken:  # noqa: BLE001 - arbitrary user code
@@ -155,7 +162,7 @@ def refusal_reason(exc: BaseException) -> str:
 
 
 def to_storable(text: str) -> str:
-    """Return ``text`` as every database can store it: no lone surrogates, no NUL, of limited length."""
+    """Return ``text`` in a form that every database can store: without lone surrogates and NUL, and cut short."""
     if len(text) > _MAX_LENGTH:
         text = text[:_MAX_LENGTH] + f"… ({len(text):,} characters)"
     return text.encode("utf-8", "backslashreplace").decode().replace("\x00", "\\x00")
@@ -171,9 +178,10 @@ def run_failure(exc: BaseException) -> dict[str, Any]:
 
 
 def run_failure_cause(attributes: Mapping[str, Any]) -> str | None:
-    """Return the cause of a failed run from the attributes of ``WorkflowFailed``; None if no code caused it.
+    """Return the cause by which failed runs are grouped, from the attributes of ``WorkflowFailed``.
 
-    The cause of a run that failed with one of its activities names the activity.
+    It is a text as in ``failure_cause``, with the name of the activity before it if the run failed with an activity.
+    None if no code caused the failure.
     """
     kind = attributes.get("cause_type") or attributes.get("type")
     if kind is None:
@@ -187,8 +195,9 @@ def run_failure_cause(attributes: Mapping[str, Any]) -> str | None:
 def failure_cause(kind: str, traceback: str | None = None) -> str:
     """Return the type of an error and the place in project code that raised it: ``KeyError at shop/activities.py:41``.
 
-    It contains no part of the message, which may quote payloads. Errors with the same cause have the same text on every
-    machine, because only the last two parts of a path count. It has at most 200 characters.
+    ``kind`` is the type of the error, and ``traceback`` its text. The result contains no part of the message, which may
+    quote payloads. Errors with the same cause have the same text on every machine, because only the last two parts of a
+    path count. The text has at most 200 characters.
     """
     place = _project_location(traceback or "")
     return (f"{kind} at {place}" if place else kind)[:_MAX_CAUSE_LENGTH]
@@ -204,7 +213,7 @@ def _project_location(traceback: str) -> str:
 
 
 def attempt_failure(exc: BaseException, *, at: datetime, attempt: int) -> AttemptFailure:
-    """Return the failure of an attempt that raised, or that returned ``Err`` and so has no traceback."""
+    """Return the record of an attempt that ended at the time ``at`` with ``exc``. An ``Err`` has no traceback."""
     if isinstance(exc, ReturnedErr):
         return AttemptFailure(type="Err", message=to_storable(repr(exc.reason)), at=at, attempt=attempt)
     failure = describe(exc)
@@ -233,6 +242,7 @@ def _exception_chain(exception: traceback.TracebackException) -> Iterator[traceb
 
 
 def _shorten(lines: Iterable[str]) -> str:
+    """Join the lines of a traceback. A long one keeps its first five and its last forty lines."""
     text = "".join(lines).splitlines()
     if len(text) > _TRACEBACK_LINES:
         # The end of a traceback names the error; its start shows how the call began.
@@ -243,7 +253,7 @@ def _shorten(lines: Iterable[str]) -> str:
 def activity_failure(attributes: dict[str, Any], activity: str) -> ActivityFailure:
     """Return the error that the wait for a failed or timed out activity raises.
 
-    ``attributes`` are those of the job that ends the activity, and ``activity`` is its name.
+    ``attributes`` are those of the job that ended the activity, and ``activity`` is its name.
     """
     kind, message, timeout = attributes.get("type"), attributes.get("message"), attributes.get("timeout")
     attempts = int(attributes.get("attempts", 0))
@@ -263,7 +273,7 @@ def activity_failure(attributes: dict[str, Any], activity: str) -> ActivityFailu
 def child_failure(attributes: dict[str, Any], child: str) -> ChildWorkflowFailure:
     """Return the error that the wait for a child raises if the child did not complete.
 
-    ``attributes`` are those of the job that reports it, and ``child`` names the child in the message.
+    ``attributes`` are those of the job ``ChildFailed``, and ``child`` names the child in the message.
     """
     kind, message = attributes.get("type"), attributes.get("message")
     return ChildWorkflowFailure(f"child {child} did not complete: {kind}: {message}", cause=message, type=kind)
@@ -272,7 +282,7 @@ def child_failure(attributes: dict[str, Any], child: str) -> ChildWorkflowFailur
 def external_failure(attributes: dict[str, Any]) -> TemporalexError:
     """Return the error that workflow code gets for a message that reached no open run.
 
-    ``attributes`` are those of the job that reports it.
+    ``attributes`` are those of the job ``ExternalFailed``.
     """
     kind, message = attributes.get("type"), attributes.get("message")
     if kind == AmbiguousId.__name__:
@@ -285,8 +295,8 @@ def external_failure(attributes: dict[str, Any]) -> TemporalexError:
 def child_result(status: str, closing: dict[str, Any]) -> tuple[str, dict[str, Any]]:
     """Return the kind and the attributes of the job by which a parent learns that its child has closed.
 
-    ``status`` is the final status of the child, and ``closing`` has the attributes of the event that closed it. The
-    caller adds the number of the command that started the child.
+    ``status`` is the final status of the child, such as "completed". ``closing`` has the attributes of the event that
+    closed the child. The caller adds the number of the command that started the child.
     """
     if status == "completed":
         return "ChildCompleted", {"result": closing.get("result")}
@@ -309,7 +319,7 @@ def child_result(status: str, closing: dict[str, Any]) -> tuple[str, dict[str, A
 
 
 def step_prefix(closing: dict[str, Any]) -> str:
-    """Return the start of an error message that names the step that failed.
+    """Return the start of an error message that names the failed step of a graph: ``step pay (Pay the order): ``.
 
     ``closing`` has the attributes of ``WorkflowFailed``. The result is empty if they name no step.
     """

@@ -1,4 +1,4 @@
-"""The journal: the record of the current activation."""
+"""The journal: the record of an activation while its code runs."""
 
 from __future__ import annotations
 
@@ -35,6 +35,7 @@ class Journal:
         return completion.changed or bool(completion.jobs or completion.commands or completion.failed)
 
     def emit(self, kind: str, number: int | None, attributes: dict[str, Any]) -> None:
+        """Record a command of this kind. ``number`` is its command number, or None for a command without one."""
         self.add(Command(kind, number, attributes))
 
     def add(self, command: Command) -> None:
@@ -45,17 +46,18 @@ class Journal:
         self.completion.jobs.append(job)
 
     def add_note(self, name: str, facts: dict[str, Any]) -> None:
-        """Add a notice with a name and facts, which the host gives to its listeners after the commit.
+        """Add a notice for listeners of the run, which the host sends after the commit.
 
-        Do not call this during a replay.
+        ``name`` says what happened, and ``facts`` has the details. Do not call this during a replay.
         """
         self.completion.notes.append((name, facts))
 
     def refuse_signal(self, refusal: Refusal) -> None:
-        """Record that a signal is refused, because its sender may not send it."""
+        """Record that a signal was refused because its sender lacks a permission."""
         self.completion.refused.append(refusal)
 
     def reject_update(self, update_id: str, error: TemporalexError) -> None:
+        """Record that an update, or a request, was rejected with ``error``."""
         self.completion.rejected.append((update_id, error))
 
     def grant_request(self, request_id: str) -> None:

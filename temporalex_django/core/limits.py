@@ -24,8 +24,9 @@ StartSlices = Sequence[Sequence[float]]
 class Rate:
     """A limit: at most ``count`` starts in any window of ``seconds`` seconds.
 
-    Starts are counted in slices, which are short parts of that window. ``starts`` has a pair for each slice: the time
-    at which it begins, and the number of activities that started in it. Times, as ``now``, are in seconds since 1970.
+    Starts are counted in slices, which are short parts of that window. In the methods, ``starts`` has a pair for each
+    slice: the time at which it begins, and the number of activities that started in it. Times, such as ``now``, are in
+    seconds since 1970.
     """
 
     count: int
@@ -80,11 +81,11 @@ class Rate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """The limits of a queue or an activity, which hold over all workers together.
+    """The limits of a queue or an activity, which hold over all workers together. None means no limit.
 
     - ``concurrency``: largest number of attempts that run at a time.
     - ``rate``: largest number of starts in a period.
-    - ``concurrency_per_key``: largest number of attempts with the same key that run at a time.
+    - ``concurrency_per_key``: largest number of attempts with the same concurrency key that run at a time.
     - ``weight``: the share of a queue in the order in which workers look for work.
     """
 
@@ -99,7 +100,7 @@ class Limits:
 
     @classmethod
     def from_options(cls, options: Mapping[str, Any]) -> Limits:
-        """Return the limits for valid options."""
+        """Return the limits for options that ``limit_errors`` found valid; a rate is a text such as "10/s"."""
         rate = options.get("rate")
         return cls(**{**options, "rate": None if rate is None else Rate.parse(rate)})
 
@@ -147,7 +148,7 @@ def queue_errors(queues: Any) -> list[str]:
 
 
 def key_error(key: Any) -> str | None:
-    """Return the reason why ``key`` cannot be a concurrency key; None if it can."""
+    """Return the reason why ``key`` cannot be a concurrency key; None if it is a valid one."""
     if isinstance(key, str) and 0 < len(key) <= _MAX_KEY_LENGTH and key.isprintable():
         return None
     return f"concurrency_key must be a string of 1 to {_MAX_KEY_LENGTH} printable characters, not {key!r}"
@@ -155,9 +156,9 @@ def key_error(key: Any) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class QueuePartition:
-    """A partition of a queue, in which activities wait apart from the common partition.
+    """A part of a queue whose activities wait apart from the rest, so that a limit delays only these.
 
-    It belongs to an ``activity`` that has limits of its own or is switched off, to a ``key``, or to both.
+    It belongs to an ``activity`` that has limits of its own or is switched off, to a concurrency ``key``, or to both.
     """
 
     activity: str | None
@@ -165,7 +166,7 @@ class QueuePartition:
 
     @property
     def name(self) -> str | None:
-        """The stored name of the partition; None is the common partition."""
+        """The stored name of the partition. It is None for the common partition, with neither activity nor key."""
         if self.activity is None:
             return None if self.key is None else f"k:{self.key}"
         # Names and keys are printable, so neither of them contains the line break that separates them.
@@ -173,7 +174,7 @@ class QueuePartition:
 
     @classmethod
     def from_name(cls, name: str) -> QueuePartition:
-        """Return the partition with this name."""
+        """Return the partition with this stored name; see ``name``."""
         kind, rest = name[0], name[2:]
         if kind == "k":
             return cls(None, rest)

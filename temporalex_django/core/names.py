@@ -25,9 +25,10 @@ def quoted(value: Any) -> str:
 
 
 def check_name(name: object, *, label: str) -> str:
-    """Return the name of a message that comes from outside.
+    """Return ``name``, the name of a message that comes from outside, if it is valid.
 
-    Raises ``PayloadError`` for an invalid name. Names that start with two underscores are reserved.
+    ``label`` says in the error what kind of message it is. Raises ``PayloadError`` for an invalid name, and for one
+    that starts with two underscores, because such names are reserved.
     """
     if not isinstance(name, str) or not is_name(name):
         raise PayloadError(
@@ -52,9 +53,10 @@ def type_advice(value: object) -> str:
 
 
 def check_message_id(value: object, *, label: str) -> str:
-    """Return the id of a message, by which it may be sent again.
+    """Return ``value``, the id of a message, if it is valid. A message with an id can be sent again and counts once.
 
-    Raises ``InvalidId`` unless it has 1 to 200 printable characters.
+    ``label`` says in the error what kind of message it is. Raises ``InvalidId`` unless it has 1 to 200 printable
+    characters.
     """
     if not isinstance(value, str) or not is_name(value):
         raise InvalidId(
@@ -64,7 +66,7 @@ def check_message_id(value: object, *, label: str) -> str:
 
 
 def check_code_name(name: object, *, label: str, reserved: bool = True) -> str:
-    """Return a name that workflow code declares.
+    """Return ``name``, which workflow code declares, if it is valid. ``label`` begins the error message.
 
     Raises ``WorkflowDefinitionError`` for an invalid name; with ``reserved``, also for one that starts with two
     underscores.
@@ -78,7 +80,9 @@ def check_code_name(name: object, *, label: str, reserved: bool = True) -> str:
 
 
 def check_label(label: object, *, owner: str) -> str | None:
-    """Return a label that code declares for people.
+    """Return ``label``, which code declares for people, if it is valid.
+
+    None is valid. ``owner`` begins the error message.
 
     Raises ``WorkflowDefinitionError`` unless it is a line of at most 200 characters.
     """
@@ -104,7 +108,7 @@ MAX_SECONDS = 100 * 366 * 86400.0
 
 
 def to_seconds(value: Any, *, label: str = "duration") -> float:
-    """Return ``value`` in seconds.
+    """Return ``value``, a timedelta or a number of seconds, in seconds. ``label`` names it in errors.
 
     Raises ``TypeError`` for a value that is no duration, and ``ValueError`` for one that is not finite or too long.
     """
@@ -121,7 +125,10 @@ def to_seconds(value: Any, *, label: str = "duration") -> float:
 
 
 def wait_seconds(value: Any, *, label: str) -> float:
-    """Return a time to wait in seconds. Raises ``ValueError`` if it is negative; see ``to_seconds``."""
+    """Return a time to wait in seconds. Arguments and errors are those of ``to_seconds``.
+
+    Also raises ``ValueError`` if the time is negative.
+    """
     number = to_seconds(value, label=label)
     if number < 0:
         raise ValueError(f"{label} must not be negative: {value!r}")
@@ -131,7 +138,8 @@ def wait_seconds(value: Any, *, label: str) -> float:
 def check_wait(timeout: Any, mode: str = "auto") -> float | None:
     """Return the timeout of a handle's method in seconds; None means to wait without a limit.
 
-    Raises ``TypeError`` or ``ValueError`` for an invalid timeout, and ``ValueError`` for an unknown ``mode``.
+    ``mode`` is the option of that method: "auto" or "worker". Raises ``TypeError`` or ``ValueError`` for an invalid
+    timeout, and ``ValueError`` for an unknown ``mode``.
     """
     if mode not in ("auto", "worker"):
         raise ValueError(f"mode must be 'auto' or 'worker', not {mode!r}")

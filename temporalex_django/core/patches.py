@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class Patches:
-    """The patches of a run.
+    """The patches of a run: the questions of its code whether it has a change, with the answers.
 
     ``recorded`` has the ids of the markers in the history. The first answer for an id is kept and given again.
     """
@@ -15,7 +15,7 @@ class Patches:
         self._marked: set[str] = set()
 
     def check_patch(self, patch: str, *, replaying: bool) -> tuple[bool, bool]:
-        """Return the answer to the patch with this id, and True if its marker must be emitted now.
+        """Return a pair: the answer to the patch with this id, and True if its marker must be emitted now.
 
         The answer is True at first execution, and in a replay if the history has the marker. A marker is emitted once.
         """

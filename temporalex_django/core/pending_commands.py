@@ -57,6 +57,7 @@ class PendingCommands:
     # -- called by primitives -----------------------------------------------------------------------------------------
 
     def next_number(self) -> int:
+        """Take and return the next command number of the run, from 1."""
         self._last_number += 1
         return self._last_number
 
@@ -65,7 +66,7 @@ class PendingCommands:
     ) -> int:
         """Emit a command under a number and return the number. Without ``number`` it gets the next one.
 
-        ``resolve`` is called with the job that resolves the call.
+        ``resolve(job)`` is called with the job that ends the call.
         """
         number = number or self.next_number()
         self._resolvers[number] = resolve
@@ -73,7 +74,7 @@ class PendingCommands:
         return number
 
     def abandon(self, number: int) -> bool:
-        """Discard a call that no unit waits for any more.
+        """Discard the call with this command number, for which no unit waits any more.
 
         Returns True if its command was emitted, so that the host must be informed.
         """
@@ -81,7 +82,7 @@ class PendingCommands:
         return self._deferred_commands.pop(number, None) is None
 
     def discard(self, number: int) -> None:
-        """Forget a number: a job that still comes for it has no effect."""
+        """Forget the call with this command number: a job that still comes for it has no effect."""
         self._resolvers.pop(number, None)
         self._timers.pop(number, None)
         self.activities.pop(number, None)
@@ -90,6 +91,7 @@ class PendingCommands:
     def schedule_activity(self, attributes: dict[str, Any], result_type: Any, reader: Reader | None = None) -> IVar:
         """Emit ``ScheduleActivity`` and return its IVar, which holds the decoded result or raises ``ActivityFailure``.
 
+        ``attributes`` are those of the event ``ActivityScheduled``. The result is decoded to ``result_type``.
         ``reader`` decodes the input as the activity would, so that a replay can compare inputs.
         """
         name = attributes["activity"]
@@ -116,7 +118,11 @@ class PendingCommands:
     def submit_activity(
         self, attributes: dict[str, Any], resolve: Callable[[Job], None], reader: Reader | None = None
     ) -> int:
-        """Emit ``ScheduleActivity`` and return its number. ``resolve`` is called with its result."""
+        """Emit ``ScheduleActivity`` and return its command number.
+
+        ``resolve(job)`` is called with the job that ends the activity. For the other arguments see
+        ``schedule_activity``.
+        """
         number = self.next_number()
         if reader is not None and self._run_context.replaying:
             self.readers[number] = reader
@@ -128,7 +134,11 @@ class PendingCommands:
     def start_child(
         self, number: int, attributes: dict[str, Any], resolve: Callable[[Job], None], reader: Reader
     ) -> None:
-        """Emit ``StartChild``. ``resolve`` is called with its result."""
+        """Emit ``StartChild`` under a number that the caller has taken.
+
+        ``resolve(job)`` is called with the job that reports the end of the child. A replay uses ``reader`` to read the
+        input as the child does.
+        """
         if self._run_context.replaying:
             self.readers[number] = reader
 
@@ -141,7 +151,7 @@ class PendingCommands:
         self.submit("StartChild", attributes, on_end, number)
 
     def start_timer(self, duration: float, fire: Callable[[], None], **purpose: str) -> int:
-        """Emit ``StartTimer`` and return its number. ``fire`` is called when the timer fires.
+        """Emit ``StartTimer`` and return its command number. ``fire()`` is called when the timer fires.
 
         ``duration`` is in seconds. ``purpose`` are attributes that are recorded with the timer.
         """
@@ -168,7 +178,7 @@ class PendingCommands:
     # -- called by the executor ---------------------------------------------------------------------------------------
 
     def set_limit(self, max_pending: int | None) -> None:
-        """Set the largest number of unresolved calls for the current activation."""
+        """Set the largest number of unresolved calls for the current activation. None means no limit."""
         self._max_pending = max_pending
 
     def deliver(self, job: Job) -> None:
@@ -203,6 +213,7 @@ class PendingCommands:
         return sorted((due, number) for number, due in self._timers.items() if due <= until)
 
     def next_timer(self) -> datetime | None:
+        """Return the time at which the next timer is due; None if no timer is running."""
         # Cancelled timers stay in the heap until they reach its top: removing one at once would search all of it.
         while self._timer_heap and self._timers.get(self._timer_heap[0][1]) != self._timer_heap[0][0]:
             heapq.heappop(self._timer_heap)

@@ -41,7 +41,7 @@ class Primitive:
 
     - ``acts`` is False for a primitive that reads and changes nothing. All others need a unit.
     - ``usage`` is the code that uses it, with ``{}`` for its name.
-    - ``refusals`` has the units in which it may not be called, with the advice for the author.
+    - ``refusals`` has the kinds of units in which it may not be called, with the advice for the author.
     - ``pure_contexts`` are the pure contexts in which it may be called.
     """
 

@@ -1,4 +1,4 @@
-"""The implementations of the ``api`` primitives. Their context is checked before these functions are called."""
+"""The implementations of the ``api`` primitives. The callers check first that the place of the call is allowed."""
 
 from __future__ import annotations
 
@@ -18,14 +18,17 @@ from temporalex_django.errors import Cancelled, NestingError
 
 
 def filled_ivar(value: Any = None) -> IVar:
-    """Return an IVar that is set already."""
+    """Return an IVar that is set to ``value`` already, so that a wait for it does not suspend."""
     ivar = IVar()
     ivar.put(value)
     return ivar
 
 
 def _build_wait_info(runtime: WorkflowRuntime, kind: str, timeout: float | None) -> WaitInfo:
-    """Return the data for programs about a wait that begins now."""
+    """Return the data for programs about a wait of this kind that begins now.
+
+    ``timeout`` is in seconds; None has no end.
+    """
     now = runtime.run_context.now
     wait_info: WaitInfo = {"kind": kind, "since": now.isoformat()}
     if timeout is not None:
@@ -34,7 +37,7 @@ def _build_wait_info(runtime: WorkflowRuntime, kind: str, timeout: float | None)
 
 
 def sleep(runtime: WorkflowRuntime, duration: float, then: str | None = None) -> IVar:
-    """Start a timer and return its IVar. Zero seconds return at once, without a command.
+    """Start a timer of ``duration`` seconds and return its IVar. Zero seconds return at once, without a command.
 
     ``then`` is a text for people that says what follows.
     """
@@ -57,9 +60,10 @@ def sleep(runtime: WorkflowRuntime, duration: float, then: str | None = None) ->
 
 
 async def phase(runtime: WorkflowRuntime, open_phase: Phase, timeout: float | None) -> Any:
-    """Dispatch messages until a handler stops the phase, the timeout fires or the run is cancelled.
+    """Open ``open_phase``, dispatch messages until it ends, and return its state (in ``TimedOut`` after the timeout).
 
-    The units of the phase end before it returns.
+    A handler, ``timeout`` (in seconds, or None) or the cancel of the run ends the phase. Its units end before this
+    returns.
     """
 
     def expire() -> None:
@@ -87,7 +91,10 @@ async def phase(runtime: WorkflowRuntime, open_phase: Phase, timeout: float | No
 
 
 def update_state(runtime: WorkflowRuntime, fn: Callable[[Any], Any]) -> IVar:
-    """Change the phase state at once, or after the sync handler that is running, so that no change is lost."""
+    """Change the phase state by ``fn(state) -> (result, new state)``, and return an IVar of the result.
+
+    The change happens at once, or after the sync handler that is running, so that no change is lost.
+    """
     open_phase = runtime.dispatcher.phase
     unit = runtime.scheduler.current
     assert open_phase is not None  # an async handler ends before its phase does
@@ -115,7 +122,7 @@ def update_state(runtime: WorkflowRuntime, fn: Callable[[Any], Any]) -> IVar:
 
 
 async def wait_condition(runtime: WorkflowRuntime, predicate: Callable[..., Any], timeout: float | None) -> bool:
-    """Wait until the predicate is true; return False after the timeout.
+    """Wait until the predicate is true; return False after ``timeout`` seconds (None: no limit).
 
     The predicate is evaluated at once, then after each step of a unit, in the order of the waits. A timer that is not
     needed any more is cancelled.
@@ -151,7 +158,7 @@ async def wait_condition(runtime: WorkflowRuntime, predicate: Callable[..., Any]
 def wait_cancelled(runtime: WorkflowRuntime) -> IVar:
     """Return an IVar that is filled when the run is asked to cancel, or is full if it was asked already.
 
-    Outside a shield, the unit is informed by this wait and gets no ``Cancelled`` for the request.
+    Outside a shield, the unit learns of the request by this wait, so ``Cancelled`` is not raised in it.
     """
     unit = runtime.scheduler.current
     assert unit is not None

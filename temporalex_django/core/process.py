@@ -1,4 +1,4 @@
-"""Processes: the drivers of a run beside plain code.
+"""Processes: the drivers of a run beside plain code, such as graphs.
 
 A process runs inside ``run`` and uses the same ``WorkflowRuntime`` as primitives do. People reach it by requests. The
 core asks its request judge about a request and records the accepted request as the signal ``RECORDED_AS``. Then it
@@ -24,7 +24,7 @@ QUESTION: Final = ("question", "shown")
 
 
 def recorded_request(attributes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a request from the attributes of its signal in a history."""
+    """Return an accepted request as the judge got it, from the attributes of its signal in a history."""
     return {**attributes["payload"], **{name: attributes[name] for name in QUESTION if name in attributes}}
 
 
@@ -38,7 +38,8 @@ class RequestJudge(Protocol):
     def judge(self, request: dict[str, Any], permits: Permits) -> dict[str, Any]:
         """Judge a request (JSON data) and return the payload that the history records. A replay does not call this.
 
-        ``request["person"]`` is True if a person sent it, whom ``permits`` can be asked about.
+        ``request["person"]`` is True if a person sent it. ``permits(word, sender)`` says whether a word for candidates
+        includes that person.
 
         Raises a ``TemporalexError`` for the sender of the request; nothing may have changed then.
         """

@@ -29,14 +29,17 @@ class Err(Generic[T_co]):
 
 @dataclass(frozen=True, slots=True)
 class ContinueAsNew:
-    """The value by which ``run`` closes and starts the next run with the same id, ``args`` and an empty history."""
+    """The value by which ``run`` closes and the next run of its chain starts. ``args`` is the input of that run."""
 
     args: Any = None
 
 
 @dataclass(frozen=True, slots=True)
 class TimedOut(Generic[T]):
-    """The value of a ``phase`` that its timeout ended. ``state`` includes everything that its handlers still did."""
+    """The value of a ``phase`` that its timeout ended.
+
+    ``state`` is the last phase state, with all changes by its handlers.
+    """
 
     state: T = None  # type: ignore[assignment]
 
@@ -77,12 +80,15 @@ class Async:
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """The value of a step that waits for an event from outside."""
+    """The value of a step of a graph that waits for an event from outside."""
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """The value of a step that emits the event ``name`` with ``data`` for its context entry."""
+    """The value of a step of a graph that emits the event ``name``, which selects the next transition.
+
+    ``data`` is the result of the step in the context of the graph. ``metadata`` is added to that of the instance.
+    """
 
     name: str
     data: Any = None

@@ -21,10 +21,11 @@ logger = logging.getLogger("temporalex_django.workflow")
 class RunContext:
     """The facts of a run. The executor and its parts write them; primitives only read them.
 
+    - ``payload_limit``: the largest size of a payload, in bytes.
     - ``pure_context``: the pure context in which user code runs, or None.
     - ``update_sender``: the sender of the update that a validator judges.
     - ``is_continued``: True if the run continues another one and has not opened a phase yet.
-    - ``closed``: the kind of the command that closed the run.
+    - ``closed``: the kind of the command that closed the run; None while it is open.
     - ``signals``: the signals that its class declares; None if it declares none.
     - ``admits_updates``: True if the host answers each update in the activation that delivers it.
     - ``snapshot``: the state from which a process continues after a move.
@@ -89,7 +90,7 @@ class RunContext:
         )
 
     def to_plain(self, value: Any, label: str) -> Any:
-        """Return ``value`` as JSON data. Raises ``PayloadError``."""
+        """Return ``value`` as JSON data. ``label`` names it in the ``PayloadError`` that this may raise."""
         return codec.to_plain(value, label=label, limit=self.payload_limit)
 
     def encode_lossless(
@@ -103,7 +104,7 @@ class RunContext:
 
     @contextmanager
     def pure_section(self, context: PureContext) -> Iterator[None]:
-        """Run the block as user code that may only read and compute. ``context`` names the kind of code."""
+        """Return a context manager whose block is user code that may only read and compute, such as a predicate."""
         outer, self.pure_context = self.pure_context, context
         try:
             yield
@@ -112,7 +113,7 @@ class RunContext:
 
     @contextmanager
     def validation(self, sender: Sender | None) -> Iterator[None]:
-        """Run the block as a validator, in which ``api.sender()`` returns ``sender``."""
+        """Return a context manager whose block is a validator, in which ``api.sender()`` returns ``sender``."""
         self.update_sender = sender
         with self.pure_section("validator"):
             yield
@@ -138,11 +139,14 @@ class RunContext:
         logger.warning("%s: %s failed on replay, but not in the history: %s", self.run_label, label, error_line(error))
 
     def log_rejection(self, label: str, error: BaseException) -> None:
-        """Log that a validator rejected an update by raising, which may be a mistake of the code."""
+        """Log that the validator ``label`` rejected an update by raising, which may be a mistake of the code."""
         logger.info("%s: %s rejected it with an exception: %s", self.run_label, label, error_line(error))
 
     def log_run_failure(self, attributes: dict[str, Any], error: BaseException | None) -> None:
-        """Log that the run has failed, with the reason and the place. Does nothing during a replay."""
+        """Log that the run has failed, with the reason and the place. Does nothing during a replay.
+
+        ``attributes`` are those of ``WorkflowFailed``. ``error`` is the exception, or None if ``run`` returned ``Err``.
+        """
         if self.replaying:
             return
         if error is None:

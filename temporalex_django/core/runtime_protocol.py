@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class WorkflowRuntime(Protocol):
-    """The interface of the executor for workflow code."""
+    """The interface of the executor for the primitives of workflow code and for processes such as graphs."""
 
     @property
     def run_context(self) -> RunContext: ...
@@ -64,13 +64,16 @@ class WorkflowRuntime(Protocol):
         """True if the determinism guard watches this run closely (Python 3.11)."""
 
     def attach(self, request_judge: RequestJudge) -> None:
-        """Let ``request_judge`` judge the requests from now on."""
+        """Let ``request_judge`` decide from now on whether a request (a resume or a decision) is possible."""
 
     def publish(self, value: Any) -> None:
         """Publish ``value`` (JSON data) for queries."""
 
     def set_search_attributes(self, values: Any) -> None:
-        """Change the search attributes of the run. Raises ``PayloadError``."""
+        """Change the search attributes that ``values`` names, and remove those whose value is None.
+
+        Raises ``PayloadError``.
+        """
 
     def track_coroutine(self, coroutine: Any) -> None:
         """Remember a coroutine that was passed as a branch, so that eviction discards it if it never starts."""

@@ -6,7 +6,7 @@ from typing import Any, NotRequired, TypedDict
 
 
 class AcceptedNames(TypedDict):
-    """Names that the open phase handles."""
+    """The names of the messages that the open phase handles."""
 
     signals: list[str]
     updates: list[str]
@@ -25,15 +25,16 @@ class CarriedMessages(TypedDict):
 
 
 class WaitInfo(TypedDict):
-    """The wait of a unit. Times are ISO texts. A key without a value is absent.
+    """The wait of a unit, for programs. Times are ISO texts. A key without a value is absent.
 
     - ``kind``: timer, phase, signal, condition, child, step or human_task.
     - ``seq``: the number of the command.
     - ``since`` and ``until``: the start of the wait; the due time of a timer, or the end of the timeout.
     - ``then``: a text that says what follows. ``label``: a text that says what the wait is about.
-    - ``name``: of a signal or the class of a child; or the key of a step or human task. ``id``: of a child.
+    - ``name``: the name of a signal, the class of a child, or the key of a step or human task.
+    - ``id``: the business id of a child.
     - ``events`` and ``role``: the events that a step or human task takes, and from whom.
-    - ``labels``: of the messages of a phase, by name.
+    - ``labels``: the labels of the messages of a phase, by name.
     """
 
     kind: str

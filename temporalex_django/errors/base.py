@@ -24,7 +24,7 @@ class TemporalexError(Exception):
 
 
 class Control(BaseException):
-    """Base of the exceptions that travel through workflow code out of reach of ``except Exception``.
+    """Base of the exceptions of workflow code, such as ``Cancelled``, that ``except Exception`` does not catch.
 
     Only the engine raises them. Calling the class raises ``TypeError``.
     """
@@ -39,6 +39,7 @@ class Control(BaseException):
 
     @classmethod
     def _make(cls, message: str = "") -> Any:
+        """Return an exception of this class. Only the engine calls this."""
         return cls(message, _token=Control._make_token)
 
 

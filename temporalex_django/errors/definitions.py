@@ -31,7 +31,10 @@ class PayloadError(TemporalexError):
 
 # A warning, not an error: live code works with the value, and only a replay sees the other type (see decision 15).
 class PayloadWarning(RuntimeWarning):
-    """A value reaches its reader as another type, because the reader has no annotation for it."""
+    """A value reaches its reader as another type, because the reader has no annotation for it.
+
+    A Decimal, for example, becomes a string.
+    """
 
 
 # Not a PayloadError: that is a fault of the value, and this is a gap of the process that another worker may not have

@@ -101,10 +101,10 @@ class UpdateFailed(TemporalexError):
 class UpdateTimeout(TemporalexError):
     """The update had no outcome in time; ask again with the same ``update_id``.
 
-    ``accepted`` is True if the update is in the history and only its outcome is missing. The ``code`` of the instance
-    is ``busy`` if the run could not be locked inside the caller's transaction. It is ``unknown`` if the connection to
-    the database broke while the update was sent. In that case, send it again with its ``update_id``: you get its
-    outcome if it was stored, and otherwise it is done now, once (see decision 25).
+    ``accepted`` is True if the update is in the history and only its outcome is missing. The ``code`` of an instance of
+    this class is ``busy`` if the run could not be locked inside the caller's transaction. It is ``unknown`` if the
+    connection to the database broke while the update was sent. In that case, send it again with its ``update_id``: you
+    get its outcome if it was stored, and otherwise it is done now, once (see decision 25).
     """
 
     code = "update_timeout"
@@ -252,7 +252,11 @@ class ActivityFailure(TemporalexError):
 
 
 class ChildWorkflowFailure(TemporalexError):
-    """A child workflow did not complete, or could not be started."""
+    """A child workflow did not complete, or could not be started.
+
+    ``type`` is the class name of the exception that failed the child, or says how else it closed; ``cause`` is its
+    message.
+    """
 
     code = "child_workflow_failure"
     next_step = "Catch it in the parent, or look at the child's own history."

@@ -72,7 +72,10 @@ class ResumeRefused(TemporalexError):
 
 
 def no_process(run: str) -> ResumeRefused:
-    """Return the error for a request to a run that is not a graph: only graphs take requests such as a resume."""
+    """Return the error for a request to a run that is not a graph: only graphs take requests such as a resume.
+
+    ``run`` names the run in the message.
+    """
     return ResumeRefused(f"{run} is not a graph: it has no steps to resume")
 
 

@@ -1,4 +1,4 @@
-"""Graph workflows: the pure engine, which works without Django, and the parts a graph is made of.
+"""The API of graph workflows: the pure engine, which works without Django, and the parts of which a graph is made.
 
 Names are loaded when they are first used (PEP 562).
 """

@@ -43,7 +43,8 @@ class Connector:
     def execute(self, action: str, params: Any = None, config: Any = None) -> Ok[Any] | Err[Any]:
         """Run an action and return its result.
 
-        An unknown action is an ``Err`` and not an exception, so that the step decides what it means.
+        ``params`` are the arguments of this call, and ``config`` is that of the step; the method of the action gets
+        both. An unknown action is an ``Err`` and not an exception, so that the step decides what it means.
         """
         if action not in self.supported_actions():
             action_names = ", ".join(self.supported_actions()) or "none"
@@ -67,6 +68,7 @@ class RecordingConnector(Connector):
         return list(self._answers)
 
     def execute(self, action: str, params: Any = None, config: Any = None) -> Ok[Any] | Err[Any]:
+        """Record the call, and return the prepared answer for the action."""
         self.calls.append((action, params, config))
         if action not in self._answers:
             return super().execute(action, params, config)
@@ -96,7 +98,7 @@ def register(key: str, factory: C) -> C:
 
 
 def connector(key: str) -> Callable[[C], C]:
-    """Return a decorator that registers a class or function, as ``register`` does."""
+    """Return a decorator that registers a class or function as a connector under ``key``; see ``register``."""
     return lambda factory: register(key, factory)
 
 
@@ -127,9 +129,9 @@ def of(config: Any) -> Connector:
 
 @contextmanager
 def swapped(**doubles: Any) -> Iterator[dict[str, Any]]:
-    """Replace connectors by test doubles inside the block, in every thread: ``swapped(payments=double)``.
+    """Return a context manager in whose block test doubles replace connectors: ``swapped(payments=double)``.
 
-    Yields the doubles by key.
+    They do so in every thread. The block gets the doubles by key.
     """
     with _lock:
         for key, double in doubles.items():

@@ -17,7 +17,7 @@ from temporalex_django.graph.steps import StepRef, key_of
 
 @dataclass(frozen=True, slots=True)
 class ExecutionEntry:
-    """A step that ended: its event, the time and the data.
+    """A step that ended, with its event, the time, and the data that it added to the context.
 
     The time is aware. It is None where the caller of the engine passed none.
     """
@@ -51,6 +51,10 @@ class Log:
         return log
 
     def with_entry(self, count: int, key: str, entry: ExecutionEntry) -> Log:
+        """Return a log with ``entry`` behind the first ``count`` entries. ``key`` is the key of the step.
+
+        It is this log if nothing is behind these entries, else a copy.
+        """
         # Copy if another successor of this instance has appended already, or if the entries behind have this key.
         log = self if len(self.entries) == count and key not in self.position else self.fork(count)
         log.position[key] = count
@@ -58,6 +62,10 @@ class Log:
         return log
 
     def with_config(self, count: int, number: int, config: Any) -> Log:
+        """Return a log in which the step ``number`` has the config.
+
+        It is this log, or a copy of the first ``count`` entries.
+        """
         # A config may be shared with other instances of this log, so a different one must not overwrite it.
         if number in self.configs:
             if self.configs[number] == config:
@@ -72,7 +80,7 @@ class Log:
 
 
 class _ContextSource:
-    """The data of a context that code makes from values, where no instance has them."""
+    """The data of a ``Context`` that was made from plain values and not from an instance."""
 
     def __init__(self, initial: Mapping[str, Any], steps: Mapping[str, Any]) -> None:
         self.initial = freeze(initial)
@@ -87,7 +95,7 @@ class _ContextSource:
 class Context:
     """The context of a graph: the data that it started with (``initial``), and the data of its steps (``steps``).
 
-    It is read-only. Both are readable by attribute or key.
+    It is read-only. Read a part of either by attribute or by key.
     """
 
     __slots__ = ("_source",)
@@ -99,7 +107,7 @@ class Context:
 
     @classmethod
     def of(cls, instance: Any) -> Context:
-        """Return a context that reads ``instance`` when ``initial`` or ``steps`` is read, and not before."""
+        """Return the context of ``instance``, which is read when ``initial`` or ``steps`` is read, and not before."""
         context = cls.__new__(cls)
         object.__setattr__(context, "_source", instance)
         return context

@@ -32,13 +32,13 @@ class Storage(Protocol):
     """
 
     def get(self, id: str, *, workflow: str | None = None, version: int | None = None) -> Instance:
-        """Return the instance with that id.
+        """Return the instance with that id; for ``workflow`` (a name) and ``version`` see the class.
 
         Raises ``WorkflowNotFound``. Raises ``PayloadError`` for stored data with a step that the class no longer has.
         """
 
     def put(self, instance: Instance) -> None:
-        """Insert or overwrite the instance."""
+        """Insert the instance, or overwrite the one with the same ``identity`` (see the function of that name)."""
 
     def delete(self, id: str) -> None:
         """Delete all instances with that id; a missing id is no error."""
@@ -52,14 +52,14 @@ class Storage(Protocol):
 
 
 class Timer(Protocol):
-    """A call that is scheduled for later."""
+    """A call that is scheduled for later, as ``Timers.start`` returns it."""
 
     def cancel(self) -> None:
         """Cancel the call. Does nothing if it was made already."""
 
 
 class Timers(Protocol):
-    """A scheduler of calls."""
+    """A scheduler of calls that are made once, after a time."""
 
     def start(self, seconds: float, fn: Callable[[], None]) -> Timer:
         """Call ``fn()`` once after ``seconds``, in a thread that the scheduler chooses.
@@ -72,7 +72,10 @@ class Timers(Protocol):
 
 
 class Runner(Protocol):
-    """The part that executes the steps of instances. It stores an instance whenever steps of it have ended."""
+    """The part that executes the steps of instances. It stores an instance whenever steps of the instance have ended.
+
+    ``workflow`` (a name) and ``version`` narrow the search for an instance by its id, as in ``Storage``.
+    """
 
     def start_instance(
         self,
@@ -83,9 +86,11 @@ class Runner(Protocol):
         version: int | None = None,
         telemetry: Mapping[str, Any] | None = None,
     ) -> str:
-        """Store a pending instance, then start it. Return its id.
+        """Store a pending instance of ``workflow`` (a class), then start it. Return its id.
 
-        Raises ``AlreadyRunning``, ``InvalidId``, ``UnknownVersion``, ``PayloadError``; nothing is stored then.
+        ``context`` is the data that it starts with. ``version`` selects a version of a dispatcher. ``telemetry`` is
+        merged into the Django signals about its steps. Raises ``AlreadyRunning``, ``InvalidId``, ``UnknownVersion``,
+        ``PayloadError``; nothing is stored then.
         """
 
     def resume(
@@ -99,17 +104,19 @@ class Runner(Protocol):
         workflow: str | None = None,
         version: int | None = None,
     ) -> None:
-        """Give the event to the one step that waits for it.
+        """Give ``event`` to the one step that waits for it.
 
-        Raises ``WorkflowNotFound``, ``WorkflowClosed``, ``ResumeRefused``, ``PayloadError``; nothing changes then.
+        ``step`` (a step or its key) selects the step if several wait for the event. ``data`` goes into the context,
+        with the name of the person ``by``. Raises ``WorkflowNotFound``, ``WorkflowClosed``, ``ResumeRefused``,
+        ``PayloadError``; nothing changes then.
         """
 
     def schedule_resume(
         self, id: str, step: StepRef | str, delay: float, *, workflow: str | None = None, version: int | None = None
     ) -> Timer:
-        """Give the step its timeout event after ``delay`` seconds, if the step waits then.
+        """Give ``step`` (a step or its key) its timeout event after ``delay`` seconds, if the step waits then.
 
-        Raises the errors of ``resume`` when it is called.
+        Returns the timer of that call. Raises the errors of ``resume`` when it is called.
         """
 
     def cancel(self, id: str, *, workflow: str | None = None, version: int | None = None) -> None:
@@ -124,10 +131,10 @@ class Runner(Protocol):
         """
 
     def recover(self) -> int:
-        """Continue the open instances of the storage, for example after a restart. Return their number."""
+        """Continue the open instances of the storage, for example after a restart. Return how many there are."""
 
     def forget(self, id: str) -> None:
-        """Stop executing and timing the instances of that id, which are about to be deleted."""
+        """Stop executing the instances with that id, and cancel their timers, because they are about to be deleted."""
 
     def stop(self) -> None:
         """Start no more steps. Return when the running ones have ended and are stored."""
@@ -144,9 +151,9 @@ def identity(instance: Instance) -> Identity:
 
 
 def checked(filters: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the filters of ``Storage.query`` with ``workflow`` as a name and ``status`` as a list.
+    """Return the filters of a call of ``Storage.query``, with ``workflow`` as a name and ``status`` as a list.
 
-    Raises ``TypeError`` for an unknown filter.
+    Filters that are None are left out. Raises ``TypeError`` for an unknown filter.
     """
     if unknown := sorted(filters.keys() - FILTERS):
         raise TypeError(f"query: no such filter: {', '.join(unknown)} (known: {', '.join(sorted(FILTERS))})")

@@ -33,7 +33,7 @@ NO_STEPS = {"active": 0, "waiting": 0, "requested": 0}
 
 
 def advance(instance: Instance, *, now: datetime | None = None) -> Instance:
-    """Start a pending instance, or complete one in which nothing is left to do.
+    """Start a pending instance at the time ``now``, or complete one in which nothing is left to do.
 
     Any other instance is returned unchanged.
     """
@@ -70,9 +70,10 @@ def complete_step(
 ) -> Instance:
     """Record that a step has emitted ``event``, with its data in the context and an entry in the execution history.
 
-    A step that has ended and a closed instance are returned unchanged, because results may be late or delivered
-    twice. Raises ``TemporalexError`` for a step that is not in progress or has no such event. Raises ``PayloadError``
-    for data that cannot be stored, or that makes the whole context larger than ``limit`` bytes.
+    ``now`` is the time of the entry. ``metadata`` is merged into the ``runtime_metadata`` of the instance. A step that
+    has ended and a closed instance are returned unchanged, because results may be late or delivered twice. Raises
+    ``TemporalexError`` for a step that is not in progress or has no such event. Raises ``PayloadError`` for data that
+    cannot be stored, or that makes the whole context larger than ``limit`` bytes.
     """
     number = _step_number(instance, step)
     if instance.closed or instance.completed >> number & 1:
@@ -107,7 +108,7 @@ def complete_step(
 
 
 def activate_transitions(instance: Instance, step: StepRef, event: str) -> Instance:
-    """Activate the steps that follow on ``event`` of a completed step, and the steps that waited for it alone.
+    """Activate the steps that follow on ``event`` of a completed step, and the joins that waited for this step alone.
 
     Raises the errors of a dynamic transition, and ``TemporalexError`` when one chooses a target that it did not
     declare.
@@ -116,9 +117,10 @@ def activate_transitions(instance: Instance, step: StepRef, event: str) -> Insta
 
 
 def follow(instance: Instance, step: StepRef, event: str) -> tuple[Instance, list[int], Sequence[Target]]:
-    """Activate steps as ``activate_transitions`` does, and return their numbers and the targets as well.
+    """Activate steps as ``activate_transitions`` does.
 
-    The numbers are in the order in which the steps start.
+    Returns the new instance, the numbers of the activated steps in the order in which they start, and the targets of
+    the event.
     """
     number = _step_number(instance, step)
     if instance.closed:
@@ -165,7 +167,7 @@ def request_targets(instance: Instance, targets: Sequence[Target]) -> tuple[Inst
 
 
 def wait_step(instance: Instance, step: StepRef) -> Instance:
-    """Let an active step wait: a resume will bring its event.
+    """Let an active step wait for an event from outside (see ``resume_step``).
 
     The instance has the status ``waiting`` when no other step is active.
     """
@@ -186,7 +188,7 @@ def resume_step(
     *,
     now: datetime | None = None,
 ) -> Instance:
-    """Let a waiting step emit ``event``.
+    """Let a waiting step emit ``event`` with ``data`` at the time ``now``, and activate what follows.
 
     Raises ``ResumeRefused`` if the step does not wait or has no such event.
     """
@@ -203,7 +205,7 @@ def resume_step(
 
 
 def fail_step(instance: Instance, step: StepRef, reason: Any, *, now: datetime | None = None) -> Instance:
-    """Fail the step, and with it the instance; no step is active afterwards."""
+    """Fail the step for ``reason``, and with it the instance; no step is active afterwards."""
     _step_number(instance, step)
     if instance.closed:
         return instance
@@ -218,9 +220,10 @@ def cancel(instance: Instance) -> Instance:
 
 
 def resumed_by(instance: Instance, event: str, step: StepRef | str | None = None) -> StepRef:
-    """Return the one waiting step that takes ``event``. ``step`` is a step or a key. Raises ``ResumeRefused``.
+    """Return the one waiting step that takes ``event``.
 
-    The event of a step's timer comes by itself, so it can be sent only to a step that allows it (``outside``).
+    ``step`` (a step or a key) selects the step if several wait for the event. Raises ``ResumeRefused``. The event of a
+    step's timer comes by itself, so it can be sent only to a step that allows it (``outside``).
     """
     matching = [ref for ref in instance.graph.refs(instance.waiting) if event in external_events(ref)]
     if step is not None:
@@ -246,7 +249,7 @@ def resumed_by(instance: Instance, event: str, step: StepRef | str | None = None
 
 
 def require_declared(instance: Instance, step: StepRef, event: str) -> str:
-    """Return the event of a step as a plain string; it may be a member of an Enum.
+    """Return the event of a step as a plain string, although it may be a member of an Enum.
 
     Raises ``TemporalexError`` for an event that the step does not declare.
     """
@@ -305,6 +308,7 @@ def _update_status(instance: Instance) -> Instance:
 
 
 def _step_number(instance: Instance, step: StepRef) -> int:
+    """Return the number of a step in the graph of the instance. Raises ``TemporalexError`` for any other step."""
     number = instance.graph.number.get(step)
     if number is None:
         raise TemporalexError(f"{instance.id}: {name_of(step)} is not a step of {instance.workflow.__name__}")
@@ -312,6 +316,7 @@ def _step_number(instance: Instance, step: StepRef) -> int:
 
 
 def _step_names(instance: Instance, mask: int) -> str:
+    """Return the names of the steps in ``mask`` for a message."""
     return ", ".join(name_of(ref) for ref in instance.graph.refs(mask)) or "no step"
 
 

@@ -26,7 +26,7 @@ Validator = Callable[[Any, "Context"], Any]
 
 
 class DeclaredEvent(str):
-    """The name of an event, with the arguments of ``event``. It is equal to the plain name."""
+    """The name of an event, with the other arguments of ``event`` as attributes. It is equal to the plain name."""
 
     __slots__ = ("data_type", "permission", "validator")
 
@@ -38,7 +38,7 @@ class DeclaredEvent(str):
 def event(
     name: str, *, data: Any = Any, validator: Validator | None = None, permission: str | None = None
 ) -> DeclaredEvent:
-    """Declare an event of a step, for ``events`` and ``WaitForEvent``.
+    """Return the event ``name`` of a step, for ``events`` of a step and for ``WaitForEvent``.
 
     - ``data`` is the type of the data: a dataclass, TypedDict or msgspec type. Data that do not fit are refused. For
       ``resume`` this happens where it is called, with ``PayloadError``.
@@ -72,8 +72,8 @@ def find_declared_event(step: StepRef, name: str) -> DeclaredEvent | None:
 def validate_event_data(declared: DeclaredEvent, data: Any, context: Context) -> None:
     """Check the data of an event that somebody sends, against its type and by its validator.
 
-    ``data`` is plain data. Raises ``PayloadError`` if the type does not fit, and ``UpdateRejected`` if the validator
-    refuses.
+    ``data`` is plain data. The validator also gets ``context``, the context of the graph. Raises ``PayloadError`` if
+    the type does not fit, and ``UpdateRejected`` if the validator refuses.
     """
     typed_data = codec.convert(
         deep_copy(data), declared.data_type, label=f"the data of the event {str.__str__(declared)!r}"
@@ -106,6 +106,7 @@ def validate_event_data(declared: DeclaredEvent, data: Any, context: Context) ->
 
 
 def _plain_reason(reason: Any) -> Any:
+    """Return the reason of a validator as plain data, or its ``repr`` if it cannot be encoded."""
     try:
         return codec.to_plain(reason, label="the reason of a validator")
     except PayloadError:

@@ -1,8 +1,7 @@
-"""Read-only data: the context that steps read and that an instance keeps.
+"""Read-only JSON data: the context that steps read and that an instance keeps.
 
-JSON data go in and the same data come out, deep and frozen: ``data["sku"]`` and ``data.sku`` both work.
-
-A key never hides a method, because data come from anywhere and code calls ``data.get("sku")``. Such a name is the
+Values go in as plain JSON data and come out equal and frozen at every level: ``data["sku"]`` and ``data.sku`` both
+work. A key never hides a method, because data come from anywhere and code calls ``data.get("sku")``. Such a name is the
 method as an attribute, and the data as a key. An array or an object is both: ``context.initial.items`` is the list of
 the order's items, and can also be called.
 """
@@ -14,11 +13,12 @@ from typing import Any, NoReturn
 
 
 def _refuse(self: Any, *args: Any, **kwargs: Any) -> NoReturn:
+    """Raise ``TypeError``: this takes the place of every method that would change the data."""
     raise TypeError("the context of a graph is read-only: return changes with the step's Event")
 
 
 class Data(dict[str, Any]):
-    """A read-only JSON object, readable by attribute or key."""
+    """A read-only JSON object. Read a part by attribute or by key."""
 
     __slots__ = ()
 
@@ -123,7 +123,10 @@ def thaw(value: Any) -> Any:
 
 
 class Entries(Mapping[str, Any]):
-    """The data of the steps by key, readable by attribute or key; read-only."""
+    """The data of the steps that have ended, as a read-only mapping by step key. Read an entry by attribute or by key.
+
+    ``keys()`` returns the step keys, and ``data_of(key)`` the data of a step. They are called at each access.
+    """
 
     __slots__ = ("_data_of", "_keys")
 

@@ -1,4 +1,7 @@
-"""``Instance``: a snapshot of one execution of a graph, as a frozen value; the engine returns new ones."""
+"""``Instance``: the state of one execution of a graph, as a frozen value.
+
+The functions of ``engine`` return new ones.
+"""
 
 from __future__ import annotations
 
@@ -22,11 +25,12 @@ FINAL = frozenset({"completed", "failed", "cancelled"})
 
 @dataclass(frozen=True, eq=False)
 class Instance:
-    """An execution of a graph, created by ``Instance.new`` and changed only by the functions of ``engine``.
+    """The state of one execution of a graph, created by ``new`` and changed only by the functions of ``engine``.
 
-    The four sets of steps are disjoint. ``active_steps`` are to be executed, ``waiting_steps`` wait for an event,
-    ``requested_steps`` wait for predecessors that can still run, and ``completed_steps`` have ended. Their members
-    are the classes and instances of ``transitions``.
+    ``workflow`` is the class, and ``initial`` the data that it started with. The four sets of steps are disjoint.
+    ``active_steps`` are to be executed, ``waiting_steps`` wait for an event, ``requested_steps`` wait for predecessors
+    that can still run, and ``completed_steps`` have ended. Their members are the classes and instances of
+    ``transitions``. ``failed_step`` and ``reason`` say how it failed.
     """
 
     id: str
@@ -58,9 +62,10 @@ class Instance:
         initial: Mapping[str, Any] | None = None,
         telemetry_metadata: Mapping[str, Any] | None = None,
     ) -> Instance:
-        """Return a pending instance.
+        """Return a pending instance of the class ``workflow``, with the data ``initial`` in its context.
 
-        Raises ``InvalidId``, ``UnknownWorkflow``, ``UnknownVersion``, ``PayloadError``.
+        ``telemetry_metadata`` is merged into the Django signals about its steps. Raises ``InvalidId``,
+        ``UnknownWorkflow``, ``UnknownVersion``, ``PayloadError``.
         """
         if not isinstance(id, str) or not id:
             raise InvalidId(f"the id of an instance must be a string, not {id!r}")
@@ -79,7 +84,7 @@ class Instance:
     def changed(self, **changes: Any) -> Instance:
         """Return a copy in which the named fields have other values.
 
-        It takes a tenth of the time of ``dataclasses.replace``, which runs ``__init__``.
+        This takes a tenth of the time of ``dataclasses.replace``, which runs ``__init__``.
         """
         instance = object.__new__(Instance)
         fields = instance.__dict__
@@ -127,12 +132,12 @@ class Instance:
 
     @property
     def current_step(self) -> StepRef | None:
-        """For display: the first active step, else the first waiting step; None when no step is in progress."""
+        """One step for display: the first active step, else the first waiting one; None if none is in progress."""
         return next(self.graph.refs(self.active or self.waiting), None)
 
     @property
     def step_configs(self) -> dict[StepRef, Any]:
-        """The configs of the steps that have not ended."""
+        """The configs of the steps that have not ended, by step. Steps without a config are left out."""
         live = self.active | self.waiting | self.requested
         return {self.graph.steps[i]: self.log.configs[i] for i in bits(live) if self.log.configs.get(i) is not None}
 
@@ -154,6 +159,7 @@ class Instance:
         return self.status in FINAL
 
     def _identity(self) -> tuple[Any, ...]:
+        """Return the values that two equal instances share, in the order of the fields."""
         fields = {name: value for name, value in self.__dict__.items() if name not in _CACHED_NAMES}
         # The log is shared: entries behind ``count`` and configs of ended steps are no part of this instance.
         fields["log"] = (self.execution_history, self.step_configs)

@@ -1,7 +1,7 @@
-"""Progress of an instance when steps end: the one place that drives the engine.
+"""The progress of an instance when steps end: the one place that drives the pure engine.
 
 The durable run, the projection of a history and the local runner pass it the same results, so they get the same
-instance. It has no clock and starts nothing itself: it returns the steps that the caller has to start.
+instance. This module has no clock and starts nothing itself: it returns the steps that the caller has to start.
 """
 
 from __future__ import annotations
@@ -23,7 +23,10 @@ from temporalex_django.graph.steps import events_of, key_of, name_of, timer_of
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """The failure of the last attempt of a step, by an exception or a timeout."""
+    """The result of a step whose last attempt failed, by an exception or a timeout.
+
+    ``type`` is the class name of the exception, and ``message`` its text.
+    """
 
     type: str
     message: str
@@ -31,7 +34,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class TimerEvent(Event):
-    """The event of a waiting step that its own timer emitted."""
+    """The result of a waiting step whose own timer emitted the event."""
 
 
 Result = Event | Pending | Err[Any] | Failure
@@ -41,8 +44,9 @@ ProgressListener = Callable[[str, dict[str, Any]], None]
 class Progress:
     """The progress of one instance.
 
-    ``instance`` is its current state. ``failure`` describes the failure that closed it, for the history.
-    ``listener(name, facts)`` is called for each thing that happens; with None nothing is reported.
+    ``instance`` is its current state. ``failure`` has the attributes of the failure that closed it, for the history, or
+    is None. ``limit`` is the largest size of the whole context in bytes. ``listener(name, facts)`` is called for each
+    thing that happens; with None nothing is reported.
     """
 
     def __init__(
@@ -70,8 +74,8 @@ class Progress:
     def fold(self, results: Iterable[tuple[int, Result]], now: datetime | None) -> list[int]:
         """Record the results of steps, in that order, and return the numbers of the steps to start.
 
-        ``results`` has pairs of step number and result. If one of the steps failed, the results of the others are kept,
-        but no step follows on them.
+        ``results`` has pairs of step number and result, and ``now`` is the time of their entries. If one of the steps
+        failed, the results of the others are kept, but no step follows on them.
         """
         instance, active_numbers = self.instance, list[int]()
         failed: tuple[int, Failure | Err[Any]] | None = None
@@ -99,6 +103,10 @@ class Progress:
         return self._enter_steps(instance, active_numbers, now)
 
     def _complete_step(self, instance: Instance, number: int, result: Event, now: datetime | None) -> Instance:
+        """Record that the step ``number`` has ended with the event ``result``, and return the new instance.
+
+        The listener is called, too.
+        """
         step, was_waiting = instance.graph.steps[number], instance.waiting >> number & 1
         instance = engine.complete_step(
             instance, step, result.name, result.data, now=now, metadata=result.metadata, limit=self._limit
@@ -114,6 +122,10 @@ class Progress:
         return instance
 
     def _follow_step(self, instance: Instance, number: int, event: str) -> tuple[Instance, list[int]]:
+        """Activate what follows on an event of the step ``number``.
+
+        Returns the new instance and the numbers of the activated steps.
+        """
         step = instance.graph.steps[number]
         instance, active_numbers, targets = engine.follow(instance, step, event)
         if self.listener is not None and targets:
@@ -125,7 +137,8 @@ class Progress:
     def _enter_steps(self, instance: Instance, step_numbers: list[int], now: datetime | None) -> list[int]:
         """Complete those of the active steps that end by themselves, and store the instance in ``self.instance``.
 
-        Return the numbers of the steps that the caller has to start.
+        ``step_numbers`` are the steps that have just become active; the list grows here. Return the numbers of the
+        steps that the caller has to start.
         """
         remaining: list[int] = []
         # The list grows in the loop: a step that ends at once activates others. Graphs have no cycles, so it ends.
@@ -166,6 +179,10 @@ class Progress:
     def _fail_step(
         self, instance: Instance, number: int, result: Failure | Err[Any], now: datetime | None
     ) -> list[int]:
+        """Fail the instance with ``result`` of the step ``number``, and store it.
+
+        No step is to be started, so return no number.
+        """
         step = instance.graph.steps[number]
         facts: dict[str, Any] = {"reason": None, "type": None, "message": None, "step": key_of(step)}
         facts["step_name"] = name_of(step)
@@ -189,6 +206,7 @@ class Progress:
         return seconds_between(self.instance.telemetry_start_time, now)
 
     def _announce(self, name: str, **facts: Any) -> None:
+        """Call the listener, if there is one, with the name of what happened and its facts."""
         if self.listener is not None:
             self.listener(name, facts)
 
@@ -210,10 +228,11 @@ def decode_step_result(value: Any) -> Result:
 
 
 def encode_step_result(step: str, events: Iterable[str], value: Any) -> dict[str, Any]:
-    """Return the result of a step in its form for the history.
+    """Return the result of a step in its form for the history; ``decode_step_result`` reads it.
 
-    The key ``wrong`` holds the reason for a value that a step may not return. Raises ``ReturnedErr`` for an ``Err``:
-    the policy of the step decides whether it is tried again.
+    ``step`` is the name of the step for messages, and ``events`` are the events that it declares. The key ``wrong``
+    holds the reason for a value that a step may not return. Raises ``ReturnedErr`` for an ``Err``: the retry policy of
+    the step decides whether it is tried again.
     """
     match value:
         case Event(name, data, metadata) if name in events:
@@ -237,6 +256,10 @@ def encode_step_result(step: str, events: Iterable[str], value: Any) -> dict[str
 
 
 def _encode_failure(step: str, reason: Any) -> dict[str, Any]:
+    """Raise ``ReturnedErr`` for ``Err(reason)`` of a step.
+
+    If the reason is no payload, return why under the key ``wrong``.
+    """
     types = ["Err"]
     if isinstance(reason, BaseException):
         types += failure_types(reason)

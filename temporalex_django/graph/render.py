@@ -1,4 +1,4 @@
-"""Pictures of a graph as text: mermaid, DOT and D2.
+"""Pictures of a graph as text, in the languages mermaid, DOT and D2.
 
 Names and labels are escaped, because they may hold any character.
 """
@@ -34,7 +34,10 @@ def states(instance: Instance | None) -> dict[StepRef, str]:
 
 
 def mermaid(graph: Graph, instance: Instance | None = None) -> str:
-    """Return a mermaid ``flowchart TD``, with a class definition for each state that occurs."""
+    """Return the graph as a mermaid ``flowchart TD``.
+
+    With ``instance``, the states of its steps are shown, with a class definition for each state that occurs.
+    """
     step_states = states(instance)
     lines = ["flowchart TD"]
     for number, step in enumerate(graph.steps):
@@ -52,7 +55,7 @@ def mermaid(graph: Graph, instance: Instance | None = None) -> str:
 
 
 def dot(graph: Graph, instance: Instance | None = None) -> str:
-    """Return a ``digraph`` in the DOT language."""
+    """Return the graph as a ``digraph`` in the DOT language. With ``instance``, the states of its steps are shown."""
     step_states = states(instance)
     lines = ["digraph {", "    node [shape=box style=rounded fontname=sans-serif];"]
     for number, step in enumerate(graph.steps):
@@ -69,7 +72,7 @@ def dot(graph: Graph, instance: Instance | None = None) -> str:
 
 
 def d2(graph: Graph, instance: Instance | None = None) -> str:
-    """Return the input of the ``d2`` program."""
+    """Return the graph as input of the ``d2`` program. With ``instance``, the states of its steps are shown."""
     step_states = states(instance)
     lines = ["direction: down"]
     for number, step in enumerate(graph.steps):
@@ -90,6 +93,10 @@ FORMATS: dict[str, Callable[[Graph, Instance | None], str]] = {"mermaid": mermai
 
 
 def _arrows(graph: Graph) -> Iterator[tuple[int, str, int, bool]]:
+    """Yield the arrows of a picture: number of the source, event, number of the target, and a flag.
+
+    The flag is True if code chooses the target.
+    """
     for edge in graph.edges():
         for target in edge.targets:
             yield graph.number[edge.source], edge.event, graph.number[target], edge.dynamic

@@ -1,9 +1,7 @@
-"""An instance as plain data, and back.
+"""An instance as plain data (a snapshot), and back.
 
-A run that moves to another version of its class takes this form along, and storages keep it.
-
-Steps are named by their keys. When data is read, keys are looked up in the class; nothing is imported by a name from
-the data.
+A run that moves to another version of its class takes this form along, and storages keep it. Steps are named by their
+keys. When data is read, keys are looked up in the class; nothing is imported by a name from the data.
 """
 
 from __future__ import annotations
@@ -50,10 +48,10 @@ def dump(instance: Instance) -> dict[str, Any]:
 
 
 def start_snapshot(workflow: Any, *, telemetry: Any = None, started_by: Sender | None = None) -> dict[str, Any] | None:
-    """Return the data that a new run starts with besides its input, or None if there is none.
+    """Return the snapshot that a new run starts with besides its input, or None if there is nothing in it.
 
-    ``started_by`` is the person who starts the run. ``telemetry`` is the metadata that a graph merges into its Django
-    signals. Raises ``PayloadError`` if it is not a mapping, or if it is given for a workflow that is not a graph.
+    ``started_by`` is the person who starts the run, or None. ``telemetry`` is the metadata that a graph merges into its
+    Django signals. Raises ``PayloadError`` if the metadata is not a mapping, or if the workflow is not a graph.
     """
     is_graph = isinstance(getattr(workflow, "_graph", None), Graph)
     starter = {}
@@ -69,9 +67,10 @@ def start_snapshot(workflow: Any, *, telemetry: Any = None, started_by: Sender |
 
 
 def new_instance(workflow: Any, *, id: str, version: int, args: Any, data: Mapping[str, Any] | None) -> Instance:
-    """Return the instance that a run starts with, from the input ``args`` of the run.
+    """Return the instance that a run of the class ``workflow`` starts with.
 
-    ``data`` is the snapshot of the run, which comes from ``start_snapshot`` or from ``snapshot_for_version``.
+    ``id`` is its business id, and ``args`` the input of the run, which becomes the initial context. ``data`` is the
+    snapshot of the run, which comes from ``start_snapshot`` or from ``snapshot_for_version``.
     """
     # Only a whole instance has a status: the run was moved here from another version.
     if data is not None and "status" in data:
@@ -86,7 +85,7 @@ def new_instance(workflow: Any, *, id: str, version: int, args: Any, data: Mappi
 
 
 def load(workflow: Any, data: Mapping[str, Any]) -> Instance:
-    """Return the instance that ``dump`` has written, for that class.
+    """Return the instance that ``dump`` has written as ``data``, for the class ``workflow``.
 
     Raises ``PayloadError`` for a step or a status that does not exist.
     """
@@ -130,7 +129,7 @@ def load(workflow: Any, data: Mapping[str, Any]) -> Instance:
 
 
 def redact_instance(instance: Instance, redactor: Redactor) -> Instance:
-    """Return a copy of the instance for somebody who may not see all of its data."""
+    """Return a copy of the instance for a user who may not see all of its data; ``redactor`` has the rules."""
     data = dump(instance)
     data["initial"] = redactor.redact_payload(data["initial"])
     data["configs"] = {
@@ -144,12 +143,12 @@ def redact_instance(instance: Instance, redactor: Redactor) -> Instance:
 
 
 def snapshot_for_version(instance: Instance, target: Any, new_keys: Mapping[str, str]) -> dict[str, Any]:
-    """Return a snapshot of ``instance`` for the class ``target``.
+    """Return a snapshot of ``instance`` for the class ``target``, another version of its class.
 
-    ``new_keys`` maps old keys to new ones, and to "" the keys of ended steps whose data is left behind.
+    ``new_keys`` maps old step keys to new ones, and to "" the keys of ended steps whose data is left behind.
 
-    Raises ``PayloadError`` with the reason why the graph of ``target`` cannot hold the instance. Either a step does
-    not exist there, or a step has started although a step before it has not ended.
+    Raises ``PayloadError`` with the reason why the graph of ``target`` cannot hold the instance. Either a step does not
+    exist there, or a step has started although a step before it has not ended.
     """
     if instance.closed:
         raise PayloadError(f"{instance.id} has ended ({instance.status}): there is nothing to move")

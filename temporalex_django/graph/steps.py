@@ -1,4 +1,4 @@
-"""``Step``, and the steps that come with the library.
+"""``Step``, and the steps that come with the library: ``Done``, ``Debug``, ``Wait``, ``WaitForEvent`` and ``Approval``.
 
 A step is used in ``transitions`` as a class, or as an instance where it has parameters. Instances compare by value.
 """
@@ -37,8 +37,9 @@ _RESERVED_PREFIX = "__"
 
 
 class Step:
-    """One step of a graph. A subclass has ``events`` and ``execute``. An event is a name, or ``event(...)``.
+    """One step of a graph. A subclass has ``events`` and ``execute``.
 
+    - ``events`` are the outcomes of the step that select what follows. An event is a name, or ``event(...)``.
     - ``key`` names its entry in the context. The default is the class name in snake case.
     - ``retry``, ``timeout`` (of one attempt), ``heartbeat`` (timedeltas or seconds) and ``queue`` are the options of
       the activity that runs the step.
@@ -73,10 +74,12 @@ class Step:
     def execute(self, instance: Instance, config: Any, context: Context) -> Any:
         """Do the work of the step and return ``Event(name, data)``, ``Pending()`` or ``Err(reason)``.
 
-        It may be plain or async, and may use the ORM. It runs at least once, with the same
-        ``activity_context().idempotency_key`` in each attempt, or exactly once if the step is ``atomic``.
+        ``instance`` is the state of the graph. ``config`` is the one that the transition gives to the step, or None.
+        ``context`` has the data that the run started with and the results of earlier steps.
 
-        An exception is retried as ``retry`` says, and so is ``Err``. A wrong result fails the run at once.
+        It may be plain or async, and may use the ORM. It runs at least once, with the same
+        ``activity_context().idempotency_key`` in each attempt, or exactly once if the step is ``atomic``. An exception
+        is retried as ``retry`` says, and so is ``Err``. A wrong result fails the run at once.
         """
         raise WorkflowDefinitionError(f"step {name_of(type(self))}: it has no execute(self, instance, config, context)")
 
@@ -85,7 +88,7 @@ StepRef = type[Step] | Step
 
 
 class Done(Step):
-    """The end of every path: it becomes active and emits ``done``."""
+    """The end of every path. As soon as it becomes active, it emits ``done``; nothing is executed."""
 
     events = ("done",)
     instant = "done"
@@ -254,7 +257,10 @@ class Approval(Step):
 
 
 def timer_of(step: StepRef) -> tuple[float, str] | None:
-    """Return the timer of a step as ``Step.timer`` does: its seconds and its event; None without a timer."""
+    """Return the timer of a step: the seconds after which it emits an event by itself, and that event.
+
+    Returns None for a step without a timer.
+    """
     if isinstance(step, Step):
         return step.timer()
     return None
@@ -270,7 +276,10 @@ def external_events(step: StepRef) -> list[str]:
 
 
 def human_task_spec_of(step: StepRef) -> HumanTaskSpec | None:
-    """Return the human task that a step opens: that of an ``Approval``, or of a waiting step with a role; else None."""
+    """Return the human task that a step opens while it waits, or None.
+
+    An ``Approval`` opens one, and so does any other waiting step with a ``role``.
+    """
     if isinstance(step, Approval):
         return step.human_task_spec()
     role = role_of(step)
@@ -287,12 +296,15 @@ def human_task_spec_of(step: StepRef) -> HumanTaskSpec | None:
 
 
 def _title_of(step: StepRef) -> str:
-    """Return the name of a step for people."""
+    """Return the name of a step for people: its ``label``, or its key with spaces and a capital letter."""
     return (step.label or key_of(step).replace("_", " ").capitalize())[: names.MAX_LENGTH]
 
 
 def decider_words(step: StepRef) -> tuple[str, ...]:
-    """Return the candidates of a step, in the form of ``authorization.matches_candidate``; empty if it asks nobody."""
+    """Return the candidates who may decide a step, such as ``("group:managers",)``; empty if it asks nobody.
+
+    ``authorization.matches_candidate`` explains their form.
+    """
     spec = human_task_spec_of(step)
     if spec is None:
         return ()
@@ -307,7 +319,7 @@ def role_of(step: StepRef) -> str | None:
 def events_of(step: StepRef) -> tuple[str, ...]:
     """Return the events that a step declares, as plain strings.
 
-    Members of an Enum compare with plain strings, but hash differently.
+    A member of an Enum would compare equal to a plain string, but hash differently.
     """
     return tuple(str.__str__(event) for event in step.events)
 
@@ -318,7 +330,10 @@ def is_step(value: object) -> bool:
 
 
 def not_a_step_text(value: object, expectation: str = "") -> str:
-    """Return the error text for a value that is not a step. For activities and Django tasks it says how to use them."""
+    """Return the error text for a value that is not a step. For activities and Django tasks it says how to use them.
+
+    ``expectation`` is added for other values: the forms that are valid.
+    """
     value_name, usage = None, ""
     if isinstance(value, Activity):
         value_name, usage = f"the activity {value.name}", "calls its function"
@@ -380,6 +395,7 @@ def _check_step_key(owner: str, key: object) -> None:
 
 
 def _check_wait_seconds(owner: str, name: str, value: Any) -> None:
+    """Raise ``WorkflowDefinitionError`` unless ``value`` is a time to wait. ``owner`` and ``name`` say whose it is."""
     try:
         wait_seconds(value, label=f"{owner}: {name}")
     except (TypeError, ValueError) as exc:

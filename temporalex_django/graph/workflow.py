@@ -29,8 +29,9 @@ _RESERVED_ATTRIBUTES = frozenset(
 class GraphWorkflow(Workflow, abstract=True):
     """The base class of graph workflows: subclass it with ``unique``, ``initial`` and ``transitions``.
 
-    See page "Graph workflows" of the documentation. The graph is checked when the class is defined. All violations
-    are in one ``WorkflowDefinitionError``, and an invalid class is not registered.
+    ``initial`` is the first step. ``transitions`` maps ``(step, event)`` to the steps that follow. See page "Graph
+    workflows" of the documentation. The graph is checked when the class is defined. All violations are in one
+    ``WorkflowDefinitionError``, and an invalid class is not registered.
 
     ``retry`` is the policy of steps that have none. The result of a run is the data of its steps, by their keys.
     """
@@ -82,7 +83,10 @@ class GraphWorkflow(Workflow, abstract=True):
             cls._graph, cls.names, cls.options = graph, tuple(names), tuple(options)
 
     async def run(self, args: dict[str, Any] | None) -> Any:
-        """Drive the graph. This one function is the workflow code of all graphs, see decision 31."""
+        """Drive the graph.
+
+        ``args`` is the initial context. This function is the workflow code of all graphs, see decision 31.
+        """
         cls = type(self)
         runtime = current.active_runtime("run")
         info = runtime.run_context.info
@@ -112,7 +116,7 @@ class GraphWorkflow(Workflow, abstract=True):
     def predecessors(cls, step: StepRef) -> frozenset[StepRef]:
         """Return the steps from which a transition leads to ``step``.
 
-        It is empty for the first step, and for a step that is not in the graph.
+        The set is empty for the first step, and for a step that is not in the graph.
         """
         return cls._require_graph().predecessors(step)
 
@@ -128,6 +132,7 @@ class GraphWorkflow(Workflow, abstract=True):
 
     @classmethod
     def _require_graph(cls) -> Graph:
+        """Return the graph of the class. Raises ``WorkflowDefinitionError`` for a class without one."""
         if cls._graph is None:
             raise WorkflowDefinitionError(f"{cls.__name__} has no graph: subclass it with initial and transitions")
         return cls._graph

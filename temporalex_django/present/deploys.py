@@ -1,4 +1,4 @@
-"""Texts about code that open runs need and this process does not have, for a check before a deploy.
+"""Texts about code that open runs need and that this process does not have, for a check before a deploy.
 
 The command ``doctor --deploy`` prints them.
 """
@@ -22,6 +22,7 @@ MismatchKind = Literal["class", "activity", "step", "key", "payload", "replay", 
 class CodeMismatch:
     """One thing that open runs need and that the code of this process lacks or cannot read.
 
+    ``kind`` is its sort; "key" is a key of the codec, and "replay" and "input" are code that differs from a history.
     ``name`` names it. ``count`` is the number of runs that need it, among those that were read, and ``example`` is the
     business id of one of them. ``reason`` is the text of an error, or empty.
     """
@@ -52,8 +53,8 @@ def deploy_diagnoses(mismatches: Sequence[CodeMismatch], *, runs: int, replayed:
 def input_diagnoses(mismatches: Sequence[CodeMismatch], *, strict: bool) -> list[Diagnosis]:
     """Return a diagnosis for each place in the code that gives other inputs than the histories have.
 
-    Inputs of activities and children may change on purpose, so these are warnings, and errors with ``strict`` (see
-    decision 16).
+    Each mismatch has the kind "input". Inputs of activities and children may change on purpose, so these are warnings.
+    With ``strict``, they are errors (see decision 16).
     """
     # A recorded input stays valid for open runs: only the code decides whether the difference was intended.
     next_step = _(

@@ -1,4 +1,4 @@
-"""Diagnoses of a project and of its runs, each with the next step, the likeliest cause first.
+"""Diagnoses of a project and of its runs, each with the next step. The likeliest cause comes first.
 
 The command ``doctor`` prints them. Nothing is read here: ``management/fleet/doctor.py`` reads the state.
 """
@@ -44,7 +44,7 @@ class Diagnosis:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailedCheck:
-    """A message of a Django system check."""
+    """A message of a Django system check. ``is_error`` is False for a warning, and ``hint`` is its advice."""
 
     id: str
     is_error: bool
@@ -197,7 +197,7 @@ class ProjectView:
 
 
 def diagnose(project: ProjectView, *, now: datetime) -> list[Diagnosis]:
-    """Return what is wrong with a project, the likeliest cause first.
+    """Return what is wrong with a project at the time ``now``, the likeliest cause first.
 
     If nothing is wrong, the list has one note that says so.
     """
@@ -225,7 +225,7 @@ def diagnose(project: ProjectView, *, now: datetime) -> list[Diagnosis]:
 
 
 def _setup_diagnoses(project: ProjectView) -> Iterator[Diagnosis]:
-    """Yield problems of settings, database, tables and system checks: until they are solved, nothing works."""
+    """Yield problems of settings, database, tables and system checks. Nothing works until they are solved."""
     for problem in project.wrong_settings:
         next_step = _("Correct TEMPORALEX in the settings: docs/reference/settings.md lists all names.")
         yield Diagnosis(severity="error", code="settings", text=problem, next_step=next_step)
@@ -473,6 +473,7 @@ def _run_diagnoses(project: ProjectView, now: datetime) -> Iterator[Diagnosis]:
 
 
 def _failure_diagnoses(project: ProjectView, now: datetime) -> Iterator[Diagnosis]:
+    """Yield a diagnosis for each group of runs that failed, and of activities that fail."""
     for group in project.failures:
         filters = f"--workflow {shlex.quote(group.workflow)} --cause {shlex.quote(group.cause)}"
         words = {
@@ -579,7 +580,8 @@ _NEXT_STEPS = {
 def diagnose_run(state: str, text: str, *, run: str, trouble: bool, closed: bool, code: str = "") -> Diagnosis:
     """Return a diagnosis of one run with the next step; ``state`` and ``text`` are those of its ``Summary``.
 
-    ``run`` is its id, quoted for the shell. ``code`` is the code of the error that blocks it, or empty.
+    ``run`` is its id, quoted for the shell. ``trouble`` is True if a person should look at it. ``code`` is the code of
+    the error that blocks it, or empty.
     """
     next_step = _NEXT_STEPS.get(code) or _NEXT_STEPS.get(state)
     if next_step is None:

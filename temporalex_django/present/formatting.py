@@ -29,7 +29,8 @@ def humanize_name(name: str) -> str:
 def display_title(declared_title: object, docstring: Any, name: str) -> str:
     """Return the title of a class, activity or step for people.
 
-    This is the title that its code declares, or the first line of its docstring, or its name as words.
+    This is the title that its code declares, or the first line of its docstring, or ``name``, its name in the code, as
+    words.
     """
     if declared_title:
         return str(declared_title)
@@ -41,10 +42,10 @@ def display_title(declared_title: object, docstring: Any, name: str) -> str:
 
 
 def format_time(at: datetime, now: datetime) -> str:
-    """Return a time as people say it at ``now``, in the current time zone.
+    """Return the time ``at`` as people say it at ``now``, in the current time zone.
 
-    Today it is the hour, yesterday and tomorrow the word with the hour, within six days the day of the week, and else
-    the date.
+    For a time of today it is the hour, and for yesterday and tomorrow that word with the hour. Within six days it is
+    the day of the week with the hour, and otherwise the date with the hour.
     """
     # Days are counted by the calendar of the reader's zone, so that yesterday means the same as in speech.
     local, today = timezone.localtime(at), timezone.localtime(now)
@@ -62,7 +63,7 @@ def format_time(at: datetime, now: datetime) -> str:
 
 
 def _format_date(local: datetime, today: datetime) -> str:
-    """Return a date without the year if that is the present one."""
+    """Return the date of ``local``, without the year if it is the year of ``today``."""
     if local.year == today.year:
         return formats.date_format(local, "j M")
     return formats.date_format(local, "j M Y")
@@ -111,14 +112,14 @@ def format_duration(length: timedelta | float) -> str:
 
 
 def join_with_or(names: Sequence[str]) -> str:
-    """Join titles with commas and "or", if one of them is enough."""
+    """Join names with commas and "or", for a text in which one of them is enough."""
     if len(names) < 2:
         return "".join(names)
     return _("%(first)s or %(last)s") % {"first": _separator().join(names[:-1]), "last": names[-1]}
 
 
 def join_with_and(names: Sequence[str]) -> str:
-    """Join titles with commas and "and", if all of them are meant."""
+    """Join names with commas and "and", for a text in which all of them are meant."""
     if len(names) < 2:
         return "".join(names)
     return _("%(first)s and %(last)s") % {"first": _separator().join(names[:-1]), "last": names[-1]}

@@ -1,4 +1,4 @@
-"""Sentences about a human task: its question, who asked and when, its claim, and its end."""
+"""Sentences about a human task: its question, who asked for it and when, its claim, and its end."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ class TaskView:
 
 
 def candidate_names(candidates: Iterable[str]) -> list[str]:
-    """Return the candidates of a task as people read them, each once.
+    """Return the candidates of a human task as people read them, each once: ``ann``, ``the group managers``.
 
-    ``candidates`` are text as in ``HumanTask.asked``: ``user:ann``, ``group:managers``, ``perm:shop.approve``.
+    ``candidates`` are texts as in ``HumanTask.asked``: ``user:ann``, ``group:managers``, ``perm:shop.approve``.
     """
     texts = {
         "user": "%(name)s",
@@ -95,6 +95,7 @@ def _question_sentence(task: TaskView) -> str:
 
 
 def _ending_sentence(task: TaskView, closed_at: datetime, now: datetime) -> str:
+    """Return the sentence about the end of a closed human task."""
     words = {"who": task.decided_by, "outcome": task.outcome, "at": format_at(closed_at, now)}
     match task.ending:
         case "decided" if task.decided_by:

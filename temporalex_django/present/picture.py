@@ -1,6 +1,6 @@
-"""The layout of a graph's drawing: its steps in layers, and the arrows between them.
+"""The layout of a drawing of a graph: its steps as boxes in layers, and the arrows between them.
 
-This module computes positions and sizes only. The admin makes SVG from them.
+This module computes positions and sizes only, in the units of SVG. The admin makes SVG from them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _MAX_TITLE_LENGTH = 24
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arrow:
-    """An arrow from one step to another, by the numbers of the steps.
+    """A transition from one step to another, by the numbers of the steps, before it has a place in the drawing.
 
     ``dynamic`` is True if code chooses among several targets.
     """
@@ -65,7 +65,7 @@ class Box:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
-    """An arrow in the drawing: a path in the syntax of SVG, and the position of its label.
+    """An arrow in the drawing: a path in the syntax of SVG, and the position (``x``, ``y``) of its label.
 
     ``is_taken`` is True if the run seems to have followed it, by the states of both steps.
     """
@@ -91,9 +91,9 @@ class Picture:
 
 @dataclass(slots=True)
 class _Node:
-    """A place in a layer: of a step, or of a long arrow that passes the layer (``step`` is None).
+    """A place in a layer that a step takes, or a long arrow that passes the layer (``step`` is None).
 
-    ``above`` and ``below`` are the indexes of the nodes that it is connected with.
+    ``above`` and ``below`` are the indexes of the nodes that it is connected with in the layers next to it.
     """
 
     layer: int
@@ -149,7 +149,7 @@ def draw_picture(titles: Sequence[str], arrows: Iterable[Arrow], states: Mapping
 
 
 def _assign_layers(count: int, arrows: Sequence[Arrow]) -> list[int]:
-    """Return the layer of each step: the one below the lowest of the steps that lead to it, or 0."""
+    """Return the layer of each of ``count`` steps: one below the lowest of the steps that lead to it, or 0."""
     layers = [0] * count
     # Steps come in topological order, so the layer of a source is final before its arrows are followed.
     for arrow in sorted(arrows, key=lambda edge: edge.source):
@@ -229,6 +229,7 @@ def _make_room_for_labels(
 
 
 def _label_position(route: Sequence[int], nodes: Sequence[_Node]) -> tuple[float, float]:
+    """Return the position (x, y) of the label of an arrow, which lies on the first part of its route."""
     start, end = nodes[route[0]], nodes[route[1]]
     is_late = len(start.below) >= len(end.above)
     part_x, part_y = (_LABEL_X, _LABEL_Y) if is_late else (1 - _LABEL_X, 1 - _LABEL_Y)
@@ -243,6 +244,7 @@ def _layer_y(layer: int) -> float:
 
 
 def _draw_line(arrow: Arrow, route: Sequence[int], nodes: Sequence[_Node], states: Mapping[int, str]) -> Line:
+    """Return the line for an arrow whose nodes, by index, are in ``route``. ``states`` are those of the steps."""
     centers = [nodes[index].center_x for index in route]
     label_x, label_y = _label_position(route, nodes)
     y = _layer_y(nodes[route[0]].layer) + HEIGHT

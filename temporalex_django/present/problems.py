@@ -18,7 +18,10 @@ ActivityState = Literal["running", "queued", "failing", "silent", "no_worker", "
 
 
 def activity_state(activity_view: ActivityView, now: datetime) -> ActivityState:
-    """Return the state of an activity, such as "failing" or "queued", which selects the sentence about it."""
+    """Return the state of an activity at ``now``, such as "failing" or "queued", which selects the sentence about it.
+
+    "silent" means that its heartbeats stopped, and "off" that a switch keeps it from starting.
+    """
     task = activity_view.activity
     if task.owner is not None:
         heartbeat_timeout = task.heartbeat_timeout
@@ -175,7 +178,10 @@ def short_activity(activity_view: ActivityView, now: datetime) -> tuple[bool, st
 
 
 def stopped_sentence(blocked: BlockedView, *, now: datetime) -> str:
-    """Return the sentences that say why a run is blocked, that nothing is lost, and what has to be done."""
+    """Return the sentences that say why a run is blocked, and what has to be done.
+
+    They also say that nothing is lost.
+    """
     words: dict[str, object] = {
         "since": "?" if blocked.since is None else format_time(blocked.since, now),
         "error": _first_line(blocked.error),
@@ -212,6 +218,7 @@ def stopped_sentence(blocked: BlockedView, *, now: datetime) -> str:
 
 
 def _cause_sentence(blocked: BlockedView, words: dict[str, object]) -> str:
+    """Return the sentence that says since when and why a run is blocked. ``words`` fill the gaps in the text."""
     if blocked.code == "crash":
         return _("Paused safely since %(since)s: %(error)s.") % words
     if blocked.code == _SWITCHED_OFF:

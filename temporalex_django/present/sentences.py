@@ -1,4 +1,4 @@
-"""Sentences about the state of a run: what it does or waits for, since when, and if a person should look at it.
+"""Sentences about the state of a run: what it does or waits for, since when, and whether a person should look at it.
 
 Each translated text is a whole sentence. Two facts that belong together are two sentences.
 """
@@ -67,6 +67,7 @@ def _continued_sentence(run: RunView, words: dict[str, object]) -> str:
 
 
 def _failed_sentence(run: RunView, words: dict[str, object]) -> str:
+    """Return the sentence about a failed run. ``words`` fill the gaps in the text."""
     end = run.end
     # A single attempt is the normal case, and is not worth a count.
     if end.failed_title and end.attempts > 1:
@@ -79,6 +80,7 @@ def _failed_sentence(run: RunView, words: dict[str, object]) -> str:
 
 
 def _cancelled_sentence(run: RunView, words: dict[str, object]) -> str:
+    """Return the sentence about a cancelled run. ``words`` fill the gaps in the text."""
     # Code may cancel a run, too: then there is no actor.
     if run.end.actor and run.end.reason:
         return _("Cancelled by %(who)s %(at)s: %(reason)s. Cleanup finished.") % words
@@ -90,6 +92,7 @@ def _cancelled_sentence(run: RunView, words: dict[str, object]) -> str:
 
 
 def _terminated_sentence(run: RunView, words: dict[str, object]) -> str:
+    """Return the sentence about a terminated run. ``words`` fill the gaps in the text."""
     if run.end.actor and run.end.reason:
         return _("Terminated by %(who)s %(at)s: %(reason)s. No cleanup ran.") % words
     if run.end.actor:
@@ -150,6 +153,7 @@ def build_summary(run: RunView, *, now: datetime) -> Summary:
 
 
 def _state_summary(run: RunView, now: datetime) -> Summary:
+    """Return the summary of a run without its failed messages."""
     if run.closed_at is not None:
         return Summary(
             state=run.status,
@@ -211,6 +215,7 @@ def _due_summary(run: RunView, since: datetime, now: datetime) -> Summary | None
 
 
 def _unstarted_summary(run: RunView, now: datetime) -> Summary:
+    """Return the summary of a run that has not made its first turn."""
     wait_time = now - run.created_at
     words = {"span": format_duration(wait_time), "title": run.title, "version": run.version}
     if wait_time < DUE_GRACE_PERIOD or run.workers is None:
@@ -281,6 +286,10 @@ def _failing_since(activity_view: ActivityView) -> datetime | None:
 
 
 def _wait_summary(wait: WaitView, now: datetime, *, may_decide: bool) -> Summary:
+    """Return the summary of a run that waits for one thing that is no activity.
+
+    ``may_decide`` is True if the reader may decide it.
+    """
     # The summary of the child is quoted as it is, with its own times.
     if wait.kind == "child":
         text = _child_sentence(wait)
@@ -295,6 +304,7 @@ def _wait_summary(wait: WaitView, now: datetime, *, may_decide: bool) -> Summary
 
 
 def _timer_sentence(wait: WaitView, now: datetime) -> str:
+    """Return the sentence about a run that sleeps."""
     until = "?"
     if wait.until is not None:
         until = format_time(wait.until, now)
@@ -311,6 +321,7 @@ def _child_sentence(wait: WaitView) -> str:
 
 
 def _decision_sentence(wait: WaitView, now: datetime) -> str:
+    """Return the sentences about a run that waits for a decision, or for an event of a step."""
     since = "?"
     if wait.since is not None:
         since = format_time(wait.since, now)
@@ -353,6 +364,10 @@ def _awaited_text(wait: WaitView) -> str:
 
 
 def _several_summary(run: RunView, waits: list[WaitView], count: int, now: datetime) -> Summary:
+    """Return the summary of a run that waits for ``count`` things, of which a few are named.
+
+    ``waits`` are those that are no activities.
+    """
     texts = [*_short_texts(run, waits, now)]
     # Troubled things come first, so the names that fit are the ones to look at.
     named_texts = [text for _trouble, text in texts[:_MAX_NAMES]]
@@ -379,6 +394,7 @@ def _short_texts(run: RunView, waits: list[WaitView], now: datetime) -> Iterator
 
 
 def _short_wait(wait: WaitView, now: datetime) -> str:
+    """Return a few words about a wait, for a list of the things that a run waits for."""
     words = {"title": wait.title, "events": join_with_or(wait.messages), "role": wait.role, "key": wait.key}
     if wait.kind == "timer":
         return _("a timer (%(until)s)") % {"until": "?" if wait.until is None else format_time(wait.until, now)}

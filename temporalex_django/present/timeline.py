@@ -34,7 +34,8 @@ _RUN_BOUND_KINDS = frozenset({"activity", "timer", "update"})
 class TimelineRow:
     """A row of the timeline: an activity, a message or another thing that happened in a run, or is happening.
 
-    - ``kind``: run, activity, timer, child, external, update, signal, decision, cancel, patch or end.
+    - ``kind``: run, activity, timer, child, external (a message to another run), update, signal, decision, cancel,
+      patch or end.
     - ``state``: open, sent (a message to another run), done, failed, timed_out, cancelled, dropped (the run ended
       before it), fired, taken, or unread (a signal that no code consumed before the run ended). For an end it is the
       status of the run.
@@ -93,7 +94,7 @@ class TimelineRow:
 
 
 def is_first_event(event: HistoryEvent) -> bool:
-    """Return True if the event is the first one of a row."""
+    """Return True if the event is the first one of a row of the timeline."""
     return not is_end_event(event) and event.kind != "ActivationStarted"
 
 
@@ -120,13 +121,13 @@ def row_key(event: HistoryEvent) -> tuple[str, Any]:
 
 
 def end_kinds(unfinished: Iterable[TimelineRow]) -> set[str]:
-    """Return the kinds of the events that can end such rows."""
+    """Return the kinds of the events that can end rows such as ``unfinished``."""
     things = {row.kind for row in unfinished}
     return {kind for kind in _ENDS | _UPDATE_ENDS if KINDS[kind].thing in things}
 
 
 def start_kinds(events: Iterable[HistoryEvent]) -> set[str]:
-    """Return the kinds of events that can begin the rows which these events end."""
+    """Return the kinds of events that can begin the rows of the timeline which ``events`` end."""
     things = {KINDS[event.kind].thing for event in events if is_end_event(event)}
     return {kind for kind in _STARTS | _UPDATE_STARTS if KINDS[kind].thing in things}
 
@@ -184,6 +185,10 @@ def _mark_unread(rows_by_key: dict[tuple[str, Any], TimelineRow], name: str) -> 
 
 
 def _new_row(event: HistoryEvent, kind: str, name: str, attributes: Mapping[str, Any], **fields: Any) -> TimelineRow:
+    """Return the row that begins with ``event``.
+
+    ``fields`` are further fields of the row; its state is "open" by default.
+    """
     row_fields: dict[str, Any] = {"state": "open", **fields}
     return TimelineRow(
         kind=kind, name=name, number=event.number, last=event.number, activation=event.activation, began=event.at,
@@ -192,6 +197,7 @@ def _new_row(event: HistoryEvent, kind: str, name: str, attributes: Mapping[str,
 
 
 def _opening_row(event: HistoryEvent, attributes: Mapping[str, Any]) -> TimelineRow:
+    """Return the row of an activity, timer, child or message to another run, from its first event."""
     kind = KINDS[event.kind].thing or ""
     name = attributes.get("activity") or attributes.get("workflow") or attributes.get("name") or ""
     if kind == "timer":
@@ -211,6 +217,7 @@ def _end_row(
     event: HistoryEvent,
     attributes: Mapping[str, Any],
 ) -> None:
+    """Give the row under ``key`` the end that ``event`` reports, or add a row if its first event is missing."""
     event_kind = KINDS[event.kind]
     state = event_kind.ends_as or ""
     earlier_row = rows_by_key.get(key)
@@ -273,6 +280,7 @@ def _person_name(person: object) -> str:
 
 
 def _error_text(attributes: Mapping[str, Any]) -> str:
+    """Return the text of the error or the reason in the attributes of an event; empty if there is none."""
     kind, message = attributes.get("type"), attributes.get("message")
     if message and kind:
         return f"{kind}: {message}"
@@ -284,6 +292,7 @@ def _error_text(attributes: Mapping[str, Any]) -> str:
 
 
 def _activity_text(row: TimelineRow, words: dict[str, Any]) -> str:
+    """Return the line about an activity. ``words`` fill the gaps in the text."""
     if row.state in ("open", "cancelled", "dropped"):
         texts = {
             "open": _("%(title)s: since %(began)s"),
@@ -310,6 +319,7 @@ def _activity_text(row: TimelineRow, words: dict[str, Any]) -> str:
 
 
 def _timer_text(row: TimelineRow, words: dict[str, Any]) -> str:
+    """Return the line about a timer. ``words`` fill the gaps in the text."""
     if row.state == "fired" and row.who:
         return _("Timer: due %(due)s, fired by %(who)s %(at)s") % words
     if row.state == "fired":
@@ -336,6 +346,7 @@ def _external_text(row: TimelineRow, words: dict[str, Any]) -> str:
 
 
 def _update_text(row: TimelineRow, words: dict[str, Any]) -> str:
+    """Return the line about an update. ``words`` fill the gaps in the text."""
     if row.state == "failed":
         if row.who:
             return _("Update %(name)s by %(who)s: failed: %(error)s") % words
@@ -352,6 +363,7 @@ def _update_text(row: TimelineRow, words: dict[str, Any]) -> str:
 
 
 def _signal_text(row: TimelineRow, words: dict[str, Any]) -> str:
+    """Return the line about a signal. ``words`` fill the gaps in the text."""
     if row.state == "failed":
         return _("Signal %(name)s: its handler failed, and the signal is kept: %(error)s") % words
     if row.state == "unread":

@@ -1,6 +1,7 @@
 """View models: the facts about a run from which the sentences about it are built.
 
-Titles are for people; see ``formatting.display_title``. ``operations/read/run_summary.py`` builds the view models.
+Titles are texts for people; see ``formatting.display_title``. ``operations/read/run_summary.py`` builds the view
+models.
 """
 
 from __future__ import annotations
@@ -47,7 +48,10 @@ class WaitView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SwitchView:
-    """A switch that is off, with the name of the queue, activity or workflow class: who turned it off, and why."""
+    """A switch that is off: who (``actor``) turned it off, when and why.
+
+    ``kind`` is "queue", "activity" or "workflow", and ``name`` the name of the queue, activity or workflow class.
+    """
 
     kind: str
     name: str
@@ -80,9 +84,11 @@ class ActivityView:
 class BlockedView:
     """The reason why a run is blocked.
 
-    ``code`` and ``error`` are the code and the text of the error. ``place`` is ``file:line`` of the code, and ``event``
-    the number of the history event. ``recorded`` and ``produced`` are the commands that differ. ``others`` is the
-    number of other runs that are blocked for the same reason, counted up to a limit.
+    ``code`` and ``error`` are the code and the text of the error. ``tries`` counts the failed attempts so far, and
+    ``next_try`` is the time of the next one. ``place`` is ``file:line`` of the code, and ``event`` the number of the
+    history event. ``recorded`` and ``produced`` are the commands that differ. ``waits_for`` names what the workers
+    lack, or is None. ``others`` is the number of other runs that are blocked for the same reason, counted up to a
+    limit.
     """
 
     code: str
@@ -100,7 +106,7 @@ class BlockedView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PausedView:
-    """The pause of a run: who paused it, when and why.
+    """The pause of a run: who paused it (``actor``), when and why.
 
     ``messages`` is the number of messages without an outcome, which wait until it is unpaused.
     """
@@ -117,7 +123,7 @@ class EndView:
 
     - ``actor`` and ``reason``: the person who cancelled or terminated it, and the reason.
     - ``error``: the text of the error with which it failed.
-    - ``failed_title`` and ``attempts``: the title of the activity or step that failed it, and the attempts of that.
+    - ``failed_title`` and ``attempts``: the title of the activity or step that failed it, and its number of attempts.
     - ``summary``: pairs of a title and a text for the fields of the result that the class declares.
     - ``limit``: the timeout that ended it, in seconds.
     - ``number``: the number, in the chain, of the run that continues it.
@@ -148,6 +154,8 @@ class WorkersView:
 class RunView:
     """The facts about a run at one moment from which its summary is built.
 
+    - ``title`` and ``workflow``: the title and the name of its class.
+    - ``is_started``: False until its first turn.
     - ``activities`` and ``more_activities``: the first open activities, and the number of the others.
     - ``workers``: set if the run waits for a worker, before its first turn or since ``due_since``.
     - ``switch``: the switch of its class or its queue that keeps it from continuing, or None.

@@ -1,4 +1,4 @@
-"""Activities of an environment: they or their stand-ins run at once, or are held until the test ends them."""
+"""The activities of an environment: a function or its stand-in runs at once, or the call is held for the test."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ OWNER = 1
 
 
 class EnvironmentActivities(EnvironmentBase):
-    """The activities of an environment: stand-ins, held calls, attempts and their timeouts."""
+    """The part of an environment that runs activities: stand-ins, held calls, attempts and their timeouts."""
 
     def mock(self, activity: Activity[Any, Any] | StepRef, stand_in: Callable[..., Any]) -> None:
         """Run ``stand_in`` instead of an activity, or instead of the steps of a class.
@@ -39,11 +39,11 @@ class EnvironmentActivities(EnvironmentBase):
         self._stand_ins[_activity_name(activity)] = stand_in
 
     def hold(self, activity: Activity[Any, Any] | StepRef) -> None:
-        """Leave every call of the activity open until ``complete`` or ``fail``."""
+        """Leave every call of the activity open until the test calls ``complete`` or ``fail``."""
         self._held_activities.add(_activity_name(activity))
 
     def complete(self, activity: Activity[Any, Any] | StepRef, value: Any = None) -> None:
-        """End the oldest held call with a value.
+        """End the oldest held call with ``value``, the return value of the function.
 
         The result is final: a step's ``Err`` is not tried again. Raises ``LookupError`` when no call is held.
         """
@@ -57,6 +57,7 @@ class EnvironmentActivities(EnvironmentBase):
         self._end_held_call(activity, lambda task: activity_policy.failed_result(task, error, self.clock, final=True))
 
     def _complete_task(self, task: TaskState, value: Any) -> TaskResult:
+        """Return the result of an activity that the test ends with ``value``."""
         act = activities_of.find(task.activity)
         try:
             outgoing = act.encode_result(value, task.args, EnvironmentSource(self, task))
@@ -67,6 +68,10 @@ class EnvironmentActivities(EnvironmentBase):
     def _end_held_call(
         self, activity: Activity[Any, Any] | StepRef, make_result: Callable[[TaskState], TaskResult]
     ) -> None:
+        """End the oldest held call of the activity that is still open, with ``make_result(task)``.
+
+        Raises ``LookupError``.
+        """
         name = _activity_name(activity)
         for task in [task for task in self._held_tasks if task.activity == name]:
             task_result = make_result(task)
@@ -98,6 +103,7 @@ class EnvironmentActivities(EnvironmentBase):
             self._run_attempt(task)
 
     def _run_attempt(self, task: TaskState) -> None:
+        """Run one attempt of an activity with the crash points around it, and record its result."""
         if self._maybe_crash("before_activity"):
             self.engine.tasks.finish_tasks([self._lost_result(task)])
             return
@@ -119,7 +125,7 @@ class EnvironmentActivities(EnvironmentBase):
         self._maybe_crash("after_result")
 
     def _perform_in_savepoint(self, task: TaskState) -> tuple[TaskResult | None, BaseException | None]:
-        """Run the activity in a savepoint and return its result, or the error that it failed with.
+        """Run the activity in a savepoint and return its result, or the error that it failed with. The other is None.
 
         The error is a ``Crash`` if the worker died before the savepoint ended.
         """
@@ -144,6 +150,7 @@ class EnvironmentActivities(EnvironmentBase):
         return result, failure
 
     def _failed_result(self, task: TaskState, failure: BaseException) -> TaskResult:
+        """Return the result of an attempt that raised ``failure``. The retry policy decides about another attempt."""
         final = activity_policy.is_permanent_error(failure)
         result = activity_policy.failed_result(task, failure, self.clock, final=final)
         if task.chain_id is None:
@@ -160,7 +167,10 @@ class EnvironmentActivities(EnvironmentBase):
         return activity_policy.lost_result(task, self.clock)
 
     def _run_next_activity(self) -> bool:
-        """Run the activity that is due first. Its result is an activation of its own. Return False if none is due."""
+        """Run the activity that is due first. Return False if none is due.
+
+        Its result is delivered in an activation of its own.
+        """
         claim = self.engine.tasks.claim_tasks
         # One at a time, so that the order of attempts is the same in every run of the test.
         while tasks := claim(capacity=Capacity(threads=1), queues=self._queues(), owner=OWNER, atomic=True):
@@ -175,10 +185,12 @@ class EnvironmentActivities(EnvironmentBase):
     # -- timeouts ------------------------------------------------------------------------------------------------------
 
     def _next_held_timeout(self) -> datetime | None:
+        """Return the time of the first timeout of a held call, or None."""
         passes = [passes[0] for task in self._held_tasks if (passes := _first_timeout(task)) is not None]
         return min(passes, default=None)
 
     def _expire(self) -> None:
+        """End the attempts whose timeout has passed by the virtual clock."""
         # The test decides when a held call has heartbeats or a result, so all four timeouts are checked here. The
         # database search covers the other tasks.
         for task in list(self._held_tasks):
@@ -194,7 +206,7 @@ class EnvironmentActivities(EnvironmentBase):
 
 
 def _first_timeout(task: TaskState) -> tuple[datetime, str] | None:
-    """Return the time and the name of the first timeout of a held call, which may not have started yet."""
+    """Return the time and the name of the first timeout of a held call, or None if it has no timeout."""
     return activity_policy.first_timeout(task, _ALL_TIMEOUTS, started_at=task.started_at, heartbeat_at=task.beat_at)
 
 

@@ -1,4 +1,4 @@
-"""Assertions about runs that report, when they fail, the actual state of the run. They take any handle."""
+"""Assertions about runs. When they fail, they report the actual state of the run. They take any handle."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ def assert_waiting_for(
     """Assert that the run is open and waits for everything that is named; it may wait for other things as well.
 
     - ``timer``: the ``then`` of ``api.sleep(…, then=…)``, the label of a phase, or the key of a step with a timeout.
-    - ``signal``, ``update``: a message that the run would take now.
-    - ``event``, ``step``: of a graph.
-    - ``activity``: an activity that has no result yet.
-    - ``child``: a class, or the id of a run.
+    - ``signal``, ``update``: the name of a message that the run would take now.
+    - ``event``, ``step``: the event that a step of a graph waits for; a step (or its key) that waits or runs.
+    - ``activity``: an activity, or its name, that has no result yet.
+    - ``child``: a class or its name, or the id of a run.
     - ``human_task``: the title or the key of a human task.
     - ``until``: the time at which one of these, or any wait, ends.
 
@@ -70,16 +70,17 @@ def assert_waiting_for(
 
 
 def assert_completed(handle: WorkflowHandle[Any], result: Any = _UNSET) -> None:
-    """Assert that the run completed, and with ``result`` if it is passed."""
+    """Assert that the run completed. If ``result`` is passed, assert that the run returned an equal value."""
     description = _require_status(handle, "completed")
     if result is not _UNSET and (actual_result := handle.result(timeout=0)) != result:
         raise AssertionError(f"{_run_name(description)} completed with {actual_result!r}, not with {result!r}")
 
 
 def assert_failed(handle: WorkflowHandle[Any], type: str | None = None, match: str | None = None) -> None:
-    """Assert that the run failed with an error of that type.
+    """Assert that the run failed.
 
-    ``match`` is a regular expression that is searched in the message of the error.
+    ``type`` is the class name of the error; None accepts any error. ``match`` is a regular expression that is searched
+    in the message of the error.
     """
     description = _require_status(handle, "failed")
     try:
@@ -100,7 +101,10 @@ def assert_cancelled(handle: WorkflowHandle[Any]) -> None:
 
 
 def assert_blocked(handle: WorkflowHandle[Any], code: str | None = None) -> None:
-    """Assert that the run is blocked, for the reason with that code (``nondeterminism``, ``unknown_workflow`` …)."""
+    """Assert that the run is blocked.
+
+    ``code`` is the code of the reason (``nondeterminism``, ``unknown_workflow`` …); None accepts any reason.
+    """
     description = handle.describe()
     if description.blocked is None:
         raise AssertionError(
@@ -175,6 +179,7 @@ _PREDICATES: Mapping[str, Callable[[Any, list[_Wait], Description], bool]] = {
 
 
 def _waits_of(handle: WorkflowHandle[Any]) -> list[_Wait]:
+    """Return the waits of a run as data (``core.typed_dicts.WaitInfo``)."""
     if isinstance(handle, EnvironmentHandle):
         return list(handle.selected_run.waits)
     from temporalex_django.models import Instance  # noqa: PLC0415 - only handles of the database get here
@@ -183,6 +188,7 @@ def _waits_of(handle: WorkflowHandle[Any]) -> list[_Wait]:
 
 
 def _require_status(handle: WorkflowHandle[Any], status: str) -> Description:
+    """Return the description of a run with this status. Raises ``AssertionError`` if it has another one."""
     description = handle.describe()
     if description.status != status:
         raise AssertionError(
@@ -192,6 +198,7 @@ def _require_status(handle: WorkflowHandle[Any], status: str) -> Description:
 
 
 def _actual_state(handle: WorkflowHandle[Any], description: Description, waits: list[_Wait]) -> str:
+    """Return the state of a run in words, for the message of an assertion that fails."""
     if description.status in CLOSED_STATUSES:
         return f"it is closed: {description.status}{_result_text(handle)}"
     if description.blocked is not None:

@@ -1,4 +1,4 @@
-"""Commit hooks inside a test's transaction, which never commits: they run where a worker would have committed."""
+"""``on_commit`` callbacks in a test, whose transaction never commits: they are called where a worker would commit."""
 
 from __future__ import annotations
 
@@ -18,12 +18,15 @@ _TEST_MARK = "_from_testcase"
 
 
 def has_open_transaction(alias: str) -> bool:
-    """Return True if a transaction is open besides those that a ``TestCase`` opens around a test and its class."""
+    """Return True if a transaction is open on the database ``alias``.
+
+    Those that a ``TestCase`` opens around a test and its class do not count.
+    """
     return any(not _is_test_block(block) for block in connections[alias].atomic_blocks)
 
 
 def hide_savepoint(alias: str) -> None:
-    """Hide the innermost savepoint, so that code inside it sees no open transaction."""
+    """Hide the innermost savepoint on the database ``alias``, so that code inside it sees no open transaction."""
     blocks = connections[alias].atomic_blocks
     if blocks:
         setattr(blocks[-1], _TEST_MARK, True)
@@ -31,10 +34,11 @@ def hide_savepoint(alias: str) -> None:
 
 @contextmanager
 def commit_point(alias: str) -> Iterator[None]:
-    """Call the ``on_commit`` callbacks that were registered inside the block, unless a transaction is open around it.
+    """Return a context manager that calls the ``on_commit`` callbacks of its block at the end of the block.
 
-    An error of a callback is raised, unless the callback was registered with ``robust=True``. Callbacks that were
-    registered before the block stay registered: ``captureOnCommitCallbacks`` finds them.
+    Does nothing while a transaction is open around the block. An error of a callback is raised, unless the callback was
+    registered with ``robust=True``. Callbacks that were registered before the block stay registered:
+    ``captureOnCommitCallbacks`` finds them.
     """
     connection = connections[alias]
     if has_open_transaction(alias):
@@ -52,7 +56,7 @@ def commit_point(alias: str) -> Iterator[None]:
 
 
 def call_robustly(callback: Callable[[], object]) -> None:
-    """Call the callback and log any error."""
+    """Call the callback, and log an error that it raises."""
     try:
         callback()
     except Exception as exc:  # noqa: BLE001 - the data is committed already

@@ -72,7 +72,7 @@ def _has_running_loop() -> bool:
 
 
 class StoredRun:
-    """The ``RunRow`` of the database: the row as it was read; the record and the events are read when asked for."""
+    """The ``RunRow`` of the database: a run as its row was read. The record and the events are read at first use."""
 
     def __init__(self, run: Instance, storage: DjangoStorage) -> None:
         self._run = run
@@ -111,9 +111,10 @@ class DjangoEnvironment(Environment):
     Everything else is as in ``WorkflowEnvironment``: activities run at once, each result in an activation of its own.
     After each commit of a worker, Django signals are sent and ``on_commit`` callbacks are called.
 
-    Enter the environment (``with``, or ``self.enterContext(DjangoEnvironment())`` in ``setUp``) to run the
-    application on it. Runs that views and signal receivers start and message then belong to the environment.
-    ``django.utils.timezone.now`` returns its clock, which starts at ``clock`` (aware; 2026-01-01T00:00Z).
+    Enter the environment (``with``, or ``self.enterContext(DjangoEnvironment())`` in ``setUp``) to run the application
+    on it. Runs that views and signal receivers start and message then belong to the environment.
+    ``django.utils.timezone.now`` returns its clock, which starts at ``clock`` (aware; by default 2026-01-01T00:00Z).
+    ``evict=True`` rebuilds each run from its history before every activation.
     """
 
     def __init__(self, *, evict: bool = False, clock: datetime | None = None) -> None:
@@ -151,9 +152,9 @@ class DjangoEnvironment(Environment):
 
     @contextmanager
     def worker(self) -> Iterator[None]:
-        """Run a worker in a thread inside the block, on committed data; for tests with a live server.
+        """Return a context manager that runs a worker in a thread, on committed data, for tests with a live server.
 
-        It does work as it becomes due. Time passes by ``advance`` alone. Raises ``TemporalexError`` inside a
+        The worker does work as it becomes due. Time passes by ``advance`` alone. Raises ``TemporalexError`` inside a
         transaction, and for an SQLite database in memory.
         """
         with live_worker(self):
@@ -171,6 +172,7 @@ class DjangoEnvironment(Environment):
             super()._skip(duration)
 
     def _read_switches(self) -> None:
+        """Read what is switched off (queues, activities, workflows), and wake runs that were switched on again."""
         old_switches, self._switches = self._switches, read_switches(self.storage.sql)
         # Runs that waited for a switch are woken once, when it changes, as recovery does in a worker.
         if self._switches != old_switches:
@@ -186,12 +188,13 @@ class DjangoEnvironment(Environment):
         )
 
     def _class_to_run(self, chain_id: UUID, name: str, version: int) -> type[Workflow]:
+        """Return the class of a run. Raises ``WorkflowSwitchedOff`` if its class is switched off."""
         if name in self._switches.workflows:
             raise WorkflowSwitchedOff(f"{name} is switched off")
         return self.class_of(chain_id, name, version)
 
     def _judges(self) -> Judge:
-        """Return the judge of permissions: the database for stored users; any other user object is asked directly."""
+        """Return a judge of permissions: it asks the database about stored users, and any other user itself."""
         database_judge = DatabaseJudge(self.storage.alias)
 
         def judge(key: str, permission: str, message: str) -> bool:
@@ -232,7 +235,10 @@ class DjangoEnvironment(Environment):
         return await sync_to_async(call)(*args, **options)
 
     def _run_async(self, coroutine: Any) -> Any:
-        """Run the coroutine so that its ORM calls use this thread, which has the test's own connection."""
+        """Run the coroutine of an async activity and return its value.
+
+        Its ORM calls use this thread, which has the test's own connection.
+        """
         return async_to_sync(_await)(coroutine) if not _has_running_loop() else super()._run_async(coroutine)
 
     def _commit_point(self) -> AbstractContextManager[None]:

@@ -1,4 +1,4 @@
-"""The backend of ``DjangoEnvironment``: production's operations, with the environment as the worker."""
+"""The backend of ``DjangoEnvironment``: it performs production's operations, with the environment as the worker."""
 
 from __future__ import annotations
 
@@ -27,7 +27,10 @@ T = TypeVar("T")
 
 
 class EnvironmentBackend(DatabaseBackend):
-    """The backend of the database, on the host of an environment. Each call works off what it leaves."""
+    """The backend of the database, with the host of an environment.
+
+    Before a call returns, the environment does the work that the call leaves.
+    """
 
     def __init__(self, env: DjangoEnvironment) -> None:
         self._env = env
@@ -57,6 +60,7 @@ class EnvironmentBackend(DatabaseBackend):
         return EnvironmentHandle(self._env, target.workflow_id, target.chain_id, pinned=target.pinned)
 
     def _find_started(self, id: str, workflow: type[Startable] | None) -> RunTarget:
+        """Return the run with that run id or business id. Raises ``WorkflowNotFound``."""
         try:
             return find_run(id, storage=self._env.storage, workflow=None if workflow is None else workflow.name)
         except WorkflowNotFound:
@@ -92,7 +96,7 @@ class EnvironmentBackend(DatabaseBackend):
     def send_update(
         self, address: RunAddress, name: str, args: Any, *, id: str | None, by: Person | None
     ) -> EnvironmentUpdate:
-        """Send an update and work off what it leaves; return it without asking for its response."""
+        """Send the update ``name`` and let the environment work; return the update without asking for its response."""
         env = self._env
         env.remember_person(by)
         request: RunRequest[Any] = RunRequest("update", by, inputs(update=name, args=args, id=id))
@@ -118,6 +122,7 @@ class EnvironmentBackend(DatabaseBackend):
         return EnvironmentHandle(self._env, target.workflow_id, target.chain_id)
 
     def _result(self, address: RunAddress, request: RunRequest[Any], result: Any) -> Any:
+        """Return the result of an operation. For a fork, remember the class of the new run first."""
         if request.operation == "fork":
             assert address.chain_id is not None
             code = self._env.class_of(address.chain_id, result.workflow, result.version)

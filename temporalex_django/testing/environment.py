@@ -1,4 +1,4 @@
-"""The common part of the two environments: starts, messages, a virtual clock and the driving of runs."""
+"""The part that both environments share: starts, messages, a virtual clock and the driving of runs."""
 
 from __future__ import annotations
 
@@ -80,11 +80,12 @@ class Environment(EnvironmentActivities):
         by: Person | None = None,
         **options: Any,
     ) -> EnvironmentHandle:
-        """Start a run and drive it until every unit is blocked.
+        """Start a run and let it work until every unit waits. Return its handle.
 
-        ``subject`` is the saved model instance that the run is about; runs in memory have none. Raises
-        ``AlreadyRunning``, ``InvalidId``, ``UnknownVersion``, ``PayloadError``, ``ActionNotPermitted``,
-        ``NotConfigured``.
+        The arguments are those of ``Workflow.start``. ``args`` is the input, ``id`` the business id, and ``value`` the
+        value from which ``unique`` makes the id. ``subject`` is the saved model instance that the run is about; runs in
+        memory have none. ``options`` are for ``version_for`` of a dispatcher. Raises ``AlreadyRunning``, ``InvalidId``,
+        ``UnknownVersion``, ``PayloadError``, ``ActionNotPermitted``, ``NotConfigured``.
         """
         request = StartRequest(
             workflow=cast("type[Startable]", workflow).choose(version, options),
@@ -111,11 +112,10 @@ class Environment(EnvironmentActivities):
         subject: Any = None,
         by: Person | None = None,
     ) -> EnvironmentHandle:
-        """Send a signal to the open run of that id and class, and start the run first when there is none.
+        """Send a signal to the open run with the business id ``id`` of that class, after a start if there is none.
 
-        A run that is started here sees its start and the signal in one activation.
-
-        Raises ``AlreadyRunning`` when a run of another class has the id, and the errors of ``start``.
+        ``args`` is the input of a run that is started. That run sees its start and the signal in one activation. Raises
+        ``AlreadyRunning`` when a run of another class has the id, and the errors of ``start``.
         """
         request = StartRequest(
             workflow=workflow,
@@ -129,11 +129,10 @@ class Environment(EnvironmentActivities):
         return self.backend.signal_with_start(request, signal, payload)
 
     def handle(self, id: str | UUID, *, workflow: type[Startable] | None = None) -> EnvironmentHandle:
-        """Return the handle of the run with that run id, else of the newest chain with that id.
+        """Return the handle of the run with the run id ``id``, else of the newest chain with that business id.
 
-        ``workflow`` restricts the search to one class.
-
-        Raises ``WorkflowNotFound``, and ``AmbiguousId`` for an id that several workflows used.
+        ``workflow`` restricts the search to one class. Raises ``WorkflowNotFound``, and ``AmbiguousId`` for an id that
+        several workflows used.
         """
         return self.backend.handle(str(id), workflow=workflow)
 
@@ -149,7 +148,7 @@ class Environment(EnvironmentActivities):
         return [*self.backend.list(workflow, run_filters.check_filters(workflow, filters), by=by)]
 
     def evict_run(self, run_id: UUID) -> None:
-        """Forget a run except for its history, and drive."""
+        """Drop the executor of a run, so that only its history is left, and do the work that is due."""
         entry = self.engine.cache.take(run_id)
         if entry is not None:
             # No code of the run is run for this, see decision 29.
@@ -179,10 +178,12 @@ class Environment(EnvironmentActivities):
         self._skip(timedelta(seconds=skipped_seconds))
 
     def _skip(self, duration: timedelta) -> None:
+        """Let time pass, for ``advance``."""
         with self._drive_lock:
             self._advance(self.clock + duration)
 
     def _advance(self, until: datetime) -> None:
+        """Do the work that is due at each time up to ``until``, and set the clock to ``until``."""
         if self._batch is not None:
             self._set_time(until)
             return
@@ -204,6 +205,7 @@ class Environment(EnvironmentActivities):
         self._drive()
 
     def _due_by(self, until: datetime) -> datetime | None:
+        """Return the next time, not after ``until``, at which something is due; None if there is none."""
         times = (self._next_due(), self._next_held_timeout())
         due = min((moment for moment in times if moment is not None), default=None)
         return due if due is not None and due <= until else None
@@ -216,7 +218,10 @@ class Environment(EnvironmentActivities):
 
     @contextmanager
     def batch(self) -> Iterator[None]:
-        """Deliver everything that is sent inside the block in one activation, in that order, when the block ends."""
+        """Return a context manager at whose end everything that was sent inside is delivered in one activation.
+
+        The messages keep the order in which they were sent.
+        """
         if self._batch is not None:
             raise TemporalexError("env.batch() cannot be nested")
         self._batch = []
@@ -234,6 +239,10 @@ class Environment(EnvironmentActivities):
             self._drive_all()
 
     def _drive_all(self) -> None:
+        """Run turns, activities and bulk jobs until nothing is due.
+
+        Raises the first unexpected error of a turn at the end.
+        """
         self._read_switches()
         unexpected: list[Exception] = []
         for _ in range(_MAX_TURNS):
@@ -256,7 +265,7 @@ class Environment(EnvironmentActivities):
         raise TemporalexError(f"still busy after {_MAX_TURNS:,} turns: is something starting itself over and over?")
 
     def _run_turn(self) -> TurnReport | None:
-        """Run one turn. Return None when a crash point rolled it back."""
+        """Run one turn and return its report. Return None when a crash point rolled it back."""
         storage = self.engine.storage
         try:
             with storage.transaction():
@@ -268,7 +277,7 @@ class Environment(EnvironmentActivities):
         return report
 
     def note(self, report: TurnReport) -> None:
-        """Record the commands, the refused messages and the blocked runs of a turn."""
+        """Record the commands, the refused messages and the blocked runs of a turn, for the test to look at."""
         for write in report.writes:
             self.refused += write.refused_signals
             self.not_taken += write.refused_redeliveries
@@ -298,10 +307,10 @@ class Environment(EnvironmentActivities):
     # -- replay -------------------------------------------------------------------------------------------------------
 
     def replay(self, handle: EnvironmentHandle) -> None:
-        """Rebuild every run of the handle from its history.
+        """Rebuild every run in the chain of the handle from its history.
 
-        Raises ``NondeterminismError``, also for an input of an activity or a child that differs from the recorded
-        one.
+        Raises ``NondeterminismError`` if the code does not match. An input of an activity or a child that differs from
+        the recorded one counts as well.
         """
         for run_id in self.run_ids(handle.chain_id):
             row = self.row(run_id)
@@ -309,7 +318,10 @@ class Environment(EnvironmentActivities):
             replay(self.class_of(handle.chain_id, record.workflow, record.version).definition, row.events, strict=True)
 
     def replay_all(self) -> None:
-        """Replay every run that lives here. Raises ``NondeterminismError`` for the first that does not match."""
+        """Replay every run in this environment.
+
+        Raises ``NondeterminismError`` for the first that does not match its code.
+        """
         for chain_id in self.chain_ids():
             self.replay(EnvironmentHandle(self, "", chain_id))
 

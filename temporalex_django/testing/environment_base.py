@@ -1,4 +1,4 @@
-"""The base of the environments: where runs live, which memory and the database implement, and the crash points."""
+"""The base of the environments: the state that they share, the methods that each implements, and the crash points."""
 
 from __future__ import annotations
 
@@ -57,11 +57,15 @@ class HandleBackend(Backend, Protocol):
     def send_update(
         self, address: RunAddress, name: str, args: Any, *, id: str | None, by: Person | None
     ) -> EnvironmentUpdate:
-        """Send an update and work off what it leaves; return it without asking for its response."""
+        """Send the update ``name`` and let the environment work; return the update without asking for its response."""
 
 
 class RunRow(Protocol):
-    """A run as it is stored, with its history."""
+    """A run as it is stored, with its history.
+
+    ``facts`` is its record in the engine. ``published`` is the published state, and ``closing`` has the attributes of
+    the closing event. The other attributes are columns of the run.
+    """
 
     status: str
     waiting_for: list[str]
@@ -74,7 +78,7 @@ class RunRow(Protocol):
     stored: dict[str, Any] | None
 
     def column(self, name: str) -> Any:
-        """Return the value of a column of runs. ``name`` is its name in the database."""
+        """Return the value of a column of the run. ``name`` is the name of the column in the database."""
         ...
 
     @property
@@ -88,7 +92,10 @@ class RunRow(Protocol):
 
 
 class EnvironmentBase(ABC):
-    """The state of an environment, and the methods that memory and the database implement differently."""
+    """The state of an environment, and the methods that memory and the database implement differently.
+
+    ``engine`` runs turns, ``backend`` performs the requests of handles, and ``clock`` is the present virtual time.
+    """
 
     engine: WorkflowEngine
     clock: datetime
@@ -129,33 +136,36 @@ class EnvironmentBase(ABC):
 
     @abstractmethod
     def outcome(self, message_id: int) -> Outcome | None:
-        """Return the outcome of a message; None while it has none."""
+        """Return the outcome of a message by the number of its row; None while it has none."""
 
     @abstractmethod
     def update_outcome(self, chain_id: UUID, update_id: str) -> Outcome | None:
-        """Return the outcome of an update by its id; None while it has none."""
+        """Return the outcome of an update by its message id; None while it has none."""
 
     @abstractmethod
     def human_tasks(self, run_id: UUID, *, by: Person | None = None) -> list[OpenHumanTask]:
         """Return the human tasks of a run, closed ones included, oldest first.
 
-        With ``by``, only the tasks that this person may see are returned.
+        With ``by``, only the tasks that this user may see are returned.
         """
 
     @abstractmethod
     def _failed_messages(self, chain_id: UUID) -> list[FailedMessage]:
-        """Return the signals of a chain whose handler failed, oldest first."""
+        """Return the failed messages of a chain (signals whose handler failed), oldest first."""
 
     @abstractmethod
     def inbox(self, user: Person) -> list[OpenHumanTask]:
-        """Return the human tasks of all runs that this person may decide now, the ones due first at the front."""
+        """Return the open human tasks of all runs that this user may decide now.
+
+        The task that is due first comes first.
+        """
 
     @abstractmethod
     def _set_clock(self, now: datetime) -> None: ...
 
     @abstractmethod
     def _next_due(self) -> datetime | None:
-        """Return the next time at which a run, a retry or a timeout is due."""
+        """Return the next time at which a run, a retry or a timeout is due; None if nothing is due."""
 
     @abstractmethod
     def _wake_blocked(self) -> None: ...
@@ -179,28 +189,31 @@ class EnvironmentBase(ABC):
 
     @abstractmethod
     def _announce(self, report: TurnReport) -> None:
-        """Notify listeners of a turn that is committed."""
+        """Notify listeners of a turn that is committed. ``report`` says what happened in it."""
 
     @abstractmethod
     def _announce_attempt(self, task: TaskState, result: TaskResult | None = None) -> None:
-        """Notify listeners of an attempt: of its start, or, with ``result``, of its end."""
+        """Notify listeners of an attempt of an activity: of its start, or, with ``result``, of its end."""
 
     def _commit_point(self) -> AbstractContextManager[None]:
-        """Return a block around what a worker would commit; after it, callbacks that wait for the commit are called."""
+        """Return a context manager for what a worker would commit.
+
+        Callbacks that wait for the commit are called at its end.
+        """
         return nullcontext()
 
     def _attempt_savepoint(self, task: TaskState) -> AbstractContextManager[None]:
         """Return a savepoint around an attempt, so that its writes can be undone.
 
-        An external activity must not see it: for its code, no transaction is open.
+        An external activity must not see the savepoint: for its code, no transaction is open.
         """
         del task
         return self.engine.storage.savepoint()
 
     def remember_person(self, by: Person | None) -> Sender | None:
-        """Return the sender that is stored with a message of that person.
+        """Return the sender that is stored with a message of the user ``by``; None for code.
 
-        The person is remembered, because permissions are checked when the message is dispatched (see decision 37).
+        The user is remembered, because permissions are checked when the message is dispatched (see decision 37).
         """
         message_sender = sender_of(by)
         if message_sender is not None and by is not None:
@@ -236,7 +249,8 @@ class EnvironmentBase(ABC):
     def class_of(self, chain_id: UUID, name: str, version: int) -> type[Workflow]:
         """Return the class of a run: the class it was started with, or a later class of the same name and version.
 
-        Tests define many classes of one name, so the registry alone does not answer this.
+        ``name`` is the name of its workflow. Tests define many classes of one name, so the registry alone does not
+        answer this.
         """
         workflow_class, at = self._classes.get(chain_id, (None, 0))
         if (
@@ -248,7 +262,7 @@ class EnvironmentBase(ABC):
         return newest_class(workflow_class, at)
 
     def remember_class(self, chain_id: UUID, workflow: type[Workflow]) -> None:
-        """Run the chain with this class, or with one of its name that is defined later."""
+        """Run the chain from now on with this class, or with one of its name that is defined later."""
         self._classes[chain_id] = workflow, last_definition_number()
 
     def remember_new_class(self, chain_id: UUID, workflow: type[Workflow]) -> None:
@@ -257,10 +271,11 @@ class EnvironmentBase(ABC):
             self.remember_class(chain_id, workflow)
 
     def _run_async(self, coroutine: Any) -> Any:
+        """Run the coroutine of an async activity and return its value."""
         return _run_coroutine(coroutine)
 
     async def from_async(self, call: Callable[..., Any], *args: Any, **options: Any) -> Any:
-        """Call ``call(*args, **options)`` for async code."""
+        """Call ``call(*args, **options)`` from async code and return its result."""
         return call(*args, **options)
 
     def _breaks_transaction(self, error: BaseException) -> bool:

@@ -1,6 +1,7 @@
-"""The hosts of a ``DjangoEnvironment``: where its handles, and the application under test, perform operations.
+"""The hosts of a ``DjangoEnvironment``, which give operations their storage, engine, clock and ids.
 
-Both hosts use the virtual clock and the environment's engine, and the environment does the work that operations leave.
+One host is for the handles of the environment, and one for the application under test. Both use the virtual clock and
+the environment's engine, and the environment does the work that operations leave.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ _entered_environments: list[DjangoEnvironment] = []
 
 
 class EnvironmentStorage(DjangoStorage):
-    """The storage inside a test's transaction, which never commits: a block that ends counts as committed."""
+    """The storage inside a test's transaction, which never commits. The end of a block counts as a commit."""
 
     @contextmanager
     def transaction(self, site: str = "") -> Iterator[None]:
@@ -63,7 +64,10 @@ class ApplicationHost(OperationHost):
         return self._env.engine if alias == self._env.storage.alias else None
 
     def in_transaction(self, alias: str) -> bool:
-        """Return True if the application has a transaction open; the blocks of a ``TestCase`` do not count."""
+        """Return True if the application has a transaction open on the database ``alias``.
+
+        The blocks of a ``TestCase`` do not count.
+        """
         return has_open_transaction(alias)
 
     def run_pending(self) -> None:
@@ -106,7 +110,7 @@ class HandleHost(ApplicationHost):
 
 @contextmanager
 def run_application(env: DjangoEnvironment) -> Iterator[None]:
-    """Run the application on the environment inside the block: views, signal receivers and activities.
+    """Return a context manager in whose block the application runs on the environment: views, receivers and activities.
 
     Raises ``TemporalexError`` where another environment is entered.
     """
@@ -129,7 +133,7 @@ def is_entered(env: DjangoEnvironment) -> bool:
 
 
 def _id_clock(env: DjangoEnvironment) -> Callable[[], int]:
-    """Return a clock in nanoseconds for run ids, which begin with the time."""
+    """Return a clock in nanoseconds for run ids, which begin with the time. It follows the virtual clock."""
     id_counter = count(1)
 
     # In integers: a float of seconds has too few digits for nanoseconds.
@@ -143,7 +147,7 @@ def _id_clock(env: DjangoEnvironment) -> Callable[[], int]:
 
 @contextmanager
 def _virtual_now(env: DjangoEnvironment) -> Iterator[None]:
-    """Make ``django.utils.timezone.now`` return the virtual clock inside the block.
+    """Return a context manager in whose block ``django.utils.timezone.now`` returns the virtual clock.
 
     ``now`` calls ``datetime.now`` of its module. Replacing that name also works for code that imported ``now``.
     """

@@ -1,6 +1,7 @@
-"""Handles of the test environments: ``WorkflowHandle`` with the environment's view of the run.
+"""The handles of the test environments, and the updates that they send.
 
-A run works as far as it can before a method returns. So ``timeout`` and ``mode`` are checked and have no effect.
+A handle is a ``WorkflowHandle`` with more to look at. A run works as far as it can before a method returns. So
+``timeout`` and ``mode`` are checked and have no effect.
 """
 
 from __future__ import annotations
@@ -22,9 +23,10 @@ if TYPE_CHECKING:
 
 
 class EnvironmentUpdate:
-    """An update whose result is not awaited; ``result()`` raises ``UpdateTimeout`` while there is none.
+    """An update that was sent without waiting for its answer, as ``update_async`` returns it.
 
     ``message_id`` is the number of its message. If the update was refused instead of sent, ``refusal`` is the error.
+    ``label`` names the update in errors, and ``id`` is its message id.
     """
 
     def __init__(
@@ -46,21 +48,25 @@ class EnvironmentUpdate:
 
     @property
     def _outcome(self) -> Outcome | None:
+        """The outcome of the update so far; None while it has none."""
         outcome = None if self._message_id is None else self._env.outcome(self._message_id)
         # After a reset the update is delivered again, as a new message with the same message id (see decision 43).
         return self._env.update_outcome(self._chain_id, self.id) if outcome is None else outcome
 
     @property
     def accepted(self) -> bool:
+        """True if the update was accepted, whether or not it is answered yet."""
         outcome = self._outcome
         return outcome is not None and outcome.status != "rejected"
 
     @property
     def done(self) -> bool:
+        """True if the update has its final outcome: an answer, a failure or a rejection."""
         outcome = self._outcome
         return self._refusal is not None or (outcome is not None and outcome.status != "accepted")
 
     def result(self) -> Any:
+        """Return the answer. Raises the error of the update, and ``UpdateTimeout`` while it has no answer."""
         if self._refusal is not None:
             raise self._refusal
         return update_result(self._outcome, update_id=self.id, label=self._label)
@@ -69,7 +75,8 @@ class EnvironmentUpdate:
 class EnvironmentHandle(WorkflowHandle[Result_co]):
     """The handle of a chain of runs in an environment.
 
-    ``pinned`` is the run that was asked for by its run id; the handle then shows that run instead of the newest one.
+    ``workflow_id`` is the business id. ``pinned`` is the run that was asked for by its run id; the handle then shows
+    that run instead of the newest one.
     """
 
     def __init__(self, env: Environment, workflow_id: str, chain_id: UUID, *, pinned: UUID | None = None) -> None:
@@ -105,5 +112,8 @@ class EnvironmentHandle(WorkflowHandle[Result_co]):
     def update_async(
         self, name: str, args: Any = None, id: str | None = None, *, by: Person | None = None
     ) -> EnvironmentUpdate:
-        """Send an update without asking for its response. Raises ``PayloadError``, ``InvalidId``."""
+        """Send the update ``name`` without asking for its response. Raises ``PayloadError``, ``InvalidId``.
+
+        ``id`` is its message id; without one it is generated.
+        """
         return self.env.backend.send_update(self._address, name, args, id=id, by=by)

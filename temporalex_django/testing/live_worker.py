@@ -24,7 +24,10 @@ _POLL = 0.02
 
 @contextmanager
 def live_worker(env: DjangoEnvironment) -> Iterator[None]:
-    """Run a worker inside the block, on a connection of its own. Its error is raised at the end of the block."""
+    """Return a context manager that runs a worker while its block runs, on a database connection of its own.
+
+    An error of the worker is raised at the end of the block.
+    """
     _require_committed_data(env.storage.alias)
     worker = _LiveWorker(env)
     worker.start()
@@ -37,7 +40,7 @@ def live_worker(env: DjangoEnvironment) -> Iterator[None]:
 
 
 def call_in_thread(call: Callable[[], None]) -> None:
-    """Call the function in a thread with its own connection, and wait for it.
+    """Call the function in a thread with its own database connection, and wait for its end.
 
     Where an event loop runs, Django refuses the connection of the calling thread. An error of the call is raised.
     """
@@ -59,6 +62,8 @@ def call_in_thread(call: Callable[[], None]) -> None:
 
 
 class _LiveWorker(threading.Thread):
+    """The thread that lets the environment work, again and again. ``error`` is the error that ended it, or None."""
+
     def __init__(self, env: DjangoEnvironment) -> None:
         super().__init__(name="temporalex-environment", daemon=True)
         self.env = env
@@ -89,6 +94,7 @@ class _LiveWorker(threading.Thread):
 
 
 def _require_committed_data(alias: str) -> None:
+    """Raise ``TemporalexError`` if another connection could not see the data of the test on the database ``alias``."""
     connection = connections[alias]
     if connection.in_atomic_block:
         raise TemporalexError(

@@ -83,7 +83,7 @@ class MemoryListedRun(ListedRun):
 
 
 def list_runs(storage: MemoryRunStorage, filters: Mapping[str, Any]) -> Iterator[tuple[str, UUID]]:
-    """Return id and chain of the current runs that match ``filters``, in the order that these name.
+    """Return the business id and the chain id of the current runs that match, in the order that the filters name.
 
     The filters are those of ``authoring.run_filters``, checked already.
     """
@@ -103,11 +103,11 @@ class WorkflowEnvironment(Environment):
     """Workflows in memory with a virtual clock, which starts at 2026-01-01T00:00Z and moves by ``advance`` alone.
 
     ``evict=True`` rebuilds each run from its history before every activation. ``deadlock_timeout`` (real seconds)
-    blocks a run whose code does not reach a wait in time.
+    blocks a run whose code does not reach a wait in time; None means no limit.
 
-    ``admit_updates`` and ``max_pending`` drive runs as a Temporal cluster would. With ``admit_updates``, an update
-    that arrives while a handler is busy is accepted at once and queued. With ``max_pending``, calls beyond that
-    number of unresolved calls are held back.
+    ``admit_updates`` and ``max_pending`` drive runs as a Temporal cluster would. With ``admit_updates``, an update that
+    arrives while a handler is busy is accepted at once and queued. With ``max_pending``, calls beyond that number of
+    unresolved calls are held back.
     """
 
     def __init__(
@@ -137,7 +137,7 @@ class WorkflowEnvironment(Environment):
         )
 
     def _judge(self, key: str, permission: str, message: str) -> bool:
-        """Return the answer of the user who was passed as ``by``."""
+        """Return True if the user with this key, who was passed as ``by``, has the permission."""
         del message
         return is_authorized(self._people[key], permission, permits=has_permission)
 
@@ -163,7 +163,7 @@ class WorkflowEnvironment(Environment):
         return failed_messages
 
     def list_runs(self, filters: Mapping[str, Any]) -> Iterator[tuple[str, UUID]]:
-        """Return id and chain of the current runs that match; the filters are checked already."""
+        """Return the business id and the chain id of the current runs that match; the filters are checked already."""
         return list_runs(self.storage, filters)
 
     def run_ids(self, chain_id: UUID) -> list[UUID]:
@@ -193,9 +193,9 @@ class WorkflowEnvironment(Environment):
         return sorted(tasks, key=lambda task: (task.opened_at, task.key))
 
     def _redact_task(self, task_row: HumanTaskWrite, by: Person | None) -> OpenHumanTask:
-        """Return the human task as a person may see it.
+        """Return a human task as the user ``by`` may see it; None stands for code.
 
-        Its title and what it shows are for the people it asks, and for those who may see payloads.
+        The title and what the task shows are for the people whom it asks, and for those who may see payloads.
         """
         task = OpenHumanTask.from_state(task_row.task, str(task_row.id))
         if by is None or any(matches_candidate(by, word) for word in task_row.task.candidates):
@@ -228,7 +228,10 @@ class WorkflowEnvironment(Environment):
         return [OpenHumanTask.from_state(task_row.task, str(task_row.id)) for task_row in inbox_rows]
 
     def close(self, chain_id: UUID, status: str, reason: str) -> None:
-        """Close a run at once as ``terminated``, or, for a graph, as ``cancelled``, and drive."""
+        """Close the open run of a chain at once with ``status``, and do the work that is due.
+
+        ``status`` is "terminated", or "cancelled" for a graph.
+        """
         with self.storage.transaction():
             run = self.storage.claim(limit=1, queues=(), chains=[chain_id])[0]
             # The run is closed without running any of its code, so its executor must not be activated again.

@@ -1,4 +1,4 @@
-"""Operations on runs in memory: the ``operations`` without Django."""
+"""Operations on runs in memory, such as pause and retry: the package ``operations`` without Django."""
 
 from __future__ import annotations
 
@@ -31,7 +31,10 @@ _CLOSED_RUN_ACTIONS = ("delete", "discard")
 
 
 class MemoryOperator:
-    """A chain and the person who operates it; ``execute`` raises the errors of the action of that name."""
+    """The operations on the runs of one chain, in the name of one user (or of code, if ``by`` is None).
+
+    Each method is the operation of that name, and raises its errors. Call them by ``execute``.
+    """
 
     def __init__(self, env: WorkflowEnvironment, chain_id: UUID, by: Person | None) -> None:
         self.env, self.storage = env, env.storage
@@ -40,7 +43,10 @@ class MemoryOperator:
         self.sender = sender_of(by)
 
     def execute(self, name: str, *, reason: str = "", **options: Any) -> None:
-        """Check the permissions and call the method of that name, which is the name of the action."""
+        """Check the permissions of the user for the operation ``name``, and perform it.
+
+        ``options`` are the further inputs of the operation.
+        """
         # These are the permissions that the actions of the database check, so a test finds one that is missing.
         permissions = [_PERMISSIONS.get(name, "retry_activity")]
         permissions += ["edit_activity_input"] if "input" in options else []
@@ -126,7 +132,7 @@ class MemoryOperator:
             self.storage.discard(run.chain_id, failed)
 
     def _failed_message_ids(self, message: str | None) -> list[str]:
-        """Return the ids of the failed messages: the one that is named, or all."""
+        """Return the ids of the failed messages: only ``message``, or all if it is None."""
         ids = [str(stored_message.message.message_id) for stored_message in self.storage.failed_messages(self.chain_id)]
         if not ids:
             self._refuse("the run has no failed message")
@@ -140,6 +146,10 @@ class MemoryOperator:
         self.storage.delete_chain(self.chain_id)
 
     def _find_task(self, run: RunState, seq: int, *, manual_only: bool = True) -> TaskState:
+        """Return the open activity with the command number ``seq``. Raises ``ActionNotPossible``.
+
+        With ``manual_only``, its code must allow that people complete or change it by hand.
+        """
         task = self.storage.find_task(run.run_id, seq)
         if task is None:
             self._refuse("no activity with that number is open: it has ended, or was cancelled")
@@ -151,6 +161,7 @@ class MemoryOperator:
         self.storage.finish_tasks([result])
 
     def _refuse(self, reason: str) -> NoReturn:
+        """Raise ``ActionNotPossible`` with the reason."""
         raise ActionNotPossible(self._refusal_text(reason))
 
     def _refusal_text(self, reason: str) -> str:

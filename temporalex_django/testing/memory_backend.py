@@ -1,4 +1,4 @@
-"""The backend of ``WorkflowEnvironment``: starts, and the requests of handles, on runs in memory."""
+"""The backend of ``WorkflowEnvironment``: it starts runs in memory, and performs the requests of their handles."""
 
 from __future__ import annotations
 
@@ -81,7 +81,10 @@ _PERMISSIONS = {"fork": "reset_instance", "edit_activity_input": "edit_activity_
 
 
 class MemoryBackend:
-    """Starts, finds and operates the runs of an environment in memory. Each call works off what it leaves."""
+    """The backend that starts, finds and operates the runs of an environment in memory.
+
+    Before a call returns, the environment does the work that the call leaves.
+    """
 
     def __init__(self, env: WorkflowEnvironment) -> None:
         self._env = env
@@ -186,7 +189,7 @@ class MemoryBackend:
     def send_update(
         self, address: RunAddress, name: str, args: Any, *, id: str | None, by: Person | None
     ) -> EnvironmentUpdate:
-        """Send an update and work off what it leaves; return it without asking for its response."""
+        """Send the update ``name`` and let the environment work; return the update without asking for its response."""
         return self._run(address).send_update(name, args, id=id, by=by)
 
     def _run(self, address: RunAddress) -> MemoryRunOperations:
@@ -197,7 +200,7 @@ class MemoryBackend:
 
 
 class MemoryRunOperations:
-    """The operations on one run. Each method has the name of its request, and takes its inputs."""
+    """The operations on one run. Each method has the name of its request, and takes the inputs of that request."""
 
     def __init__(self, env: WorkflowEnvironment, address: RunAddress) -> None:
         assert address.chain_id is not None
@@ -243,7 +246,10 @@ class MemoryRunOperations:
         return instance if redactor is UNREDACTED else snapshot.redact_instance(instance, redactor)
 
     def query(self, *, query: str, args: Any, fresh: bool, by: Person | None) -> Any:
-        """Answer a query from the published state; ``fresh`` has no effect, because no message is ever unread."""
+        """Return the answer to a query, computed from the published state.
+
+        ``fresh`` has no effect, because no message is ever unread here.
+        """
         del fresh
         user = self._require_permitted(by, "query")
         row = self._selected_run
@@ -259,6 +265,10 @@ class MemoryRunOperations:
         return answer if user is None else Redactor(redacted_paths=code.redacted).redact_answer(answer)
 
     def result(self, *, timeout: float | None, by: Person | None) -> Any:
+        """Return the result of the run, as the user ``by`` may see it.
+
+        There is no wait: the run has worked as far as it can.
+        """
         redactor = self._redactor(by).require_payloads(by)
         check_wait(timeout)
         row = self._newest_run
@@ -305,7 +315,11 @@ class MemoryRunOperations:
     # -- messages ------------------------------------------------------------------------------------------------------
 
     def send(self, kind: str, name: str, body: Any, request_id: str | None = None, *, by: Person | None = None) -> int:
-        """Put a message into the inbox and work off what it leaves. Return the number of the message."""
+        """Put a message into the inbox and let the environment work. Return the number of the message.
+
+        ``kind`` is the kind of message: signal, update, resume or cancel. ``body`` is its payload, and ``request_id``
+        its message id.
+        """
         env = self._env
         plain = codec.to_plain(body, label=f"the payload of {kind} {name!r}")
         if kind in ("signal", "update"):
@@ -320,6 +334,7 @@ class MemoryRunOperations:
         return number
 
     def signal(self, *, signal: str, payload: Any, id: str | None, by: Person | None) -> None:
+        """Send the signal named ``signal``. It is not refused if its message id was sent before."""
         by = check_person(by)
         label = f"signal {check_name(signal, label='signal')!r}"
         # A signal that was sent with this id before counts as sent, even if the run has closed since. So only a signal
@@ -339,6 +354,10 @@ class MemoryRunOperations:
         return self.send_update(update, args, id=id, by=by).result()
 
     def send_update(self, name: str, args: Any, *, id: str | None, by: Person | None) -> EnvironmentUpdate:
+        """Send the update ``name``, and return it without asking for its response.
+
+        ``id`` is its message id, or None.
+        """
         by = check_person(by)
         check_name(name, label="update")
         update_id = str(uuid4()) if id is None else check_message_id(id, label="update")
@@ -359,6 +378,7 @@ class MemoryRunOperations:
     def decide(
         self, *, outcome: str, task: str | None, data: Any, comment: str, timeout: float | None, by: Person | None
     ) -> None:
+        """Decide a human task; the arguments and errors are those of ``WorkflowHandle.decide``."""
         check_wait(timeout)
         user = check_person(by)
         human_task = select_task(self._human_tasks(None), task, run=f"{self._newest_run.facts.workflow} {self._id}")
@@ -384,6 +404,10 @@ class MemoryRunOperations:
         self._send_decision(outcome, request, label=f"the decision {outcome!r} of {self._id}", by=user)
 
     def _send_decision(self, event: str, request: dict[str, Any], *, label: str, by: Person | None) -> None:
+        """Send the request of a resume or a decision.
+
+        Raises the error with which the run refuses it; ``label`` names it there.
+        """
         if (refusal := self._refusal("resume", event)) is not None:
             raise refusal
         update_id = str(uuid4())
@@ -412,6 +436,7 @@ class MemoryRunOperations:
     # -- reset and fork ------------------------------------------------------------------------------------------------
 
     def reset(self, *, messages: str, reason: str, by: Person | None, to: int | None = None, edited: Any = None) -> str:
+        """Reset the run and return the id of the new run; the arguments are those of ``WorkflowHandle.reset``."""
         self._require_reset_permitted(by, "reset", edited)
         check_text(reason, label="the reason")
         env, storage = self._env, self._env.storage
@@ -439,6 +464,7 @@ class MemoryRunOperations:
         edited: Any = None,
         id: str | None = None,
     ) -> EnvironmentHandle[Any]:
+        """Fork the run and return the handle of the fork; the arguments are those of ``WorkflowHandle.fork``."""
         self._require_reset_permitted(by, "fork", edited)
         require_start(by, self._code(self._newest_run.facts))
         check_text(reason, label="the reason")
@@ -468,7 +494,11 @@ class MemoryRunOperations:
     def _plan(
         self, *, to: int | None, messages: str, edited: Any, in_trouble: bool
     ) -> tuple[RunState, ResetPlan, type[Workflow]]:
-        """Return the locked chain of a run, the plan of a reset or fork, and the class of the new run."""
+        """Return the locked chain of a run, the plan of a reset or fork, and the class of the new run.
+
+        For ``to``, ``messages`` and ``edited`` see ``WorkflowHandle.reset``. ``in_trouble`` is True for a fork, which
+        needs no ``to`` even if the run is neither blocked nor closed.
+        """
         env, storage = self._env, self._env.storage
         run = storage.claim(limit=1, queues=(), chains=[self._chain_id])[0]
         record = self._selected_run.facts
@@ -498,14 +528,17 @@ class MemoryRunOperations:
     # -- checks --------------------------------------------------------------------------------------------------------
 
     def _require_permitted(self, by: Person | None, operation: str) -> Person | None:
-        """Return the person if they may do that with runs. Raises ``ActionNotPermitted``."""
+        """Return the user ``by`` if they may perform the operation on runs; None for code.
+
+        Raises ``ActionNotPermitted``.
+        """
         user = check_person(by)
         if user is not None:
             require_operation_permitted(user, operation)
         return user
 
     def _require_reset_permitted(self, by: Person | None, operation: str, edited: Any) -> None:
-        """Check the permission for a reset or a fork, and two more permissions where inputs are edited."""
+        """Check the permission for a reset or a fork (``operation``), and two more permissions if inputs are edited."""
         for name in (operation, *(("edit_activity_input", "view_payload") if edited is not None else ())):
             self._require_permitted(by, name)
 
@@ -520,6 +553,10 @@ class MemoryRunOperations:
         return None
 
     def _require_open(self, label: str) -> None:
+        """Raise ``WorkflowClosed`` if the newest run of the chain is closed.
+
+        ``label`` says in the error what was refused.
+        """
         row = self._newest_run
         if row.status in CLOSED_STATUSES:
             raise WorkflowClosed(f"{row.facts.workflow} {self._id} is closed ({row.status}): {label} refused")

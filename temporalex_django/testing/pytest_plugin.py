@@ -1,4 +1,4 @@
-"""A pytest plugin that replays every run of every test environment after its test, and a fixture for each environment.
+"""A pytest plugin with a fixture for each environment. It replays every run of every test environment after its test.
 
 So code that is not deterministic fails the test that ran it. The plugin is active when the package is installed.
 ``temporalex_replay = false`` in the ini file turns replays off. The marker ``temporalex_no_replay`` does so for one
@@ -30,8 +30,8 @@ def workflow_environment() -> Any:
 def django_environment(request: pytest.FixtureRequest) -> Iterator[Any]:
     """A ``DjangoEnvironment`` that is entered, so that the application runs on it.
 
-    It works in the transaction of ``db``. It works on the committed data of ``transactional_db`` where the test, its
-    marker or its ``live_server`` asks for that.
+    It works in the transaction of ``db``. If the test, its marker or its ``live_server`` asks for ``transactional_db``,
+    it works on committed data.
     """
     if not request.config.pluginmanager.hasplugin("django"):
         pytest.fail("the fixture django_environment needs the database of pytest-django: install pytest-django")
@@ -90,7 +90,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[Any]) -> 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, Any, Any]:
-    """Replay before fixtures are torn down, while the data of the test is not rolled back yet.
+    """Replay the runs of the test before its fixtures are torn down, while its data is not rolled back yet.
 
     The fixtures are torn down in any case.
     """

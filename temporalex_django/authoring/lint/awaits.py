@@ -14,9 +14,10 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 def unawaited_calls(
     body: ast.AST, functions: Mapping[str, Function], methods: Mapping[str, Function]
 ) -> Iterator[tuple[int, str]]:
-    """Yield the line and name of each call in ``body`` of a coroutine function that is used without ``await``.
+    """Yield the line and name of each call of a coroutine function in ``body`` that is used without ``await``.
 
-    ``functions`` are the functions of the module, and ``methods`` are those of the class that ``body`` belongs to.
+    ``functions`` are the functions of the module, and ``methods`` are those of the class that ``body`` belongs to, by
+    name.
     """
     coroutine_functions = {name for name, node in functions.items() if _returns_coroutine(node)}
     yield from _UnawaitedCalls(
@@ -25,6 +26,11 @@ def unawaited_calls(
 
 
 class _UnawaitedCalls:
+    """A search for calls without ``await``.
+
+    ``functions`` and ``methods`` are the names whose calls make a coroutine.
+    """
+
     def __init__(self, functions: set[str], methods: set[str]) -> None:
         self._functions = functions
         self._methods = methods
@@ -67,7 +73,7 @@ class _UnawaitedCalls:
         return _UnawaitedCalls((self._functions - local_names) | coroutine_names, self._methods)
 
     def coroutine_name(self, node: ast.expr) -> str | None:
-        """Return the name of the function that ``node`` calls if the call makes a coroutine."""
+        """Return the name of the function that ``node`` calls if the call makes a coroutine, else None."""
         match node:
             case ast.Call(func=ast.Name(id=name)) if name in self._functions:
                 return name

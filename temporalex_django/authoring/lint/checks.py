@@ -1,4 +1,4 @@
-"""Static check of workflow modules for calls that the determinism guard would refuse.
+"""The static check of workflow modules for calls that the determinism guard would refuse.
 
 It also finds coroutines that nobody awaits, which nothing can see at run time, and uses whose order or number differs
 between processes. The source is read and not run (see decision 18).
@@ -60,6 +60,11 @@ def lint(source: str, *, workflows: Iterable[str] = ()) -> list[Finding]:
 
 
 class _Module:
+    """The functions, classes, values and imports of a module, read from its syntax tree.
+
+    ``workflows`` names classes that are workflows although their bases do not show it.
+    """
+
     def __init__(self, tree: ast.Module, workflows: frozenset[str]) -> None:
         self._tree = tree
         self._imports = dict(_imports_of(tree.body))
@@ -80,6 +85,7 @@ class _Module:
 
     @property
     def has_workflows(self) -> bool:
+        """True if the module has workflow code."""
         return next(self.workflow_code(), None) is not None
 
     def workflow_code(self) -> Iterator[tuple[ast.AST, str]]:
@@ -101,6 +107,10 @@ class _Module:
                 pending.extend(sorted(self._names_in(body)))
 
     def _bodies(self, name: str) -> Iterator[tuple[ast.AST, str]]:
+        """Yield the workflow code under a module-level ``name``, as pairs of a node and the name for findings.
+
+        It is a function, the methods of a class, or the lambdas of a value.
+        """
         if (function := self._functions.get(name)) is not None:
             if not self._is_activity(function):
                 yield function, name
@@ -117,6 +127,7 @@ class _Module:
             yield _DeferredLambdas(value), name
 
     def _names_in(self, body: ast.AST) -> set[str]:
+        """Return the names that ``body`` reads and does not bind itself."""
         local_names = _local_names(body)
         return {
             node.id
@@ -125,6 +136,11 @@ class _Module:
         }
 
     def _is_kind(self, name: str, kinds: frozenset[str], depth: int = 20) -> bool:
+        """Return True if the class ``name`` of this module has one of ``kinds`` as a base, directly or not.
+
+        ``kinds`` are dotted names. ``depth`` is the number of bases to follow at most: in wrong source, bases form a
+        cycle.
+        """
         cls = self._classes.get(name)
         if cls is None or depth == 0:
             return False
@@ -135,11 +151,15 @@ class _Module:
         )
 
     def _is_activity(self, function: Function) -> bool:
+        """Return True if ``@activity`` decorates the function."""
         decorators = [node.func if isinstance(node, ast.Call) else node for node in function.decorator_list]
         return any(_dotted_name(node, self._imports) == _ACTIVITY for node in decorators)
 
     def findings(self, body: ast.AST, function_name: str) -> Iterator[Finding]:
-        """Yield the findings in one function and everything inside it."""
+        """Yield the findings in ``body``, a function or value, and everything inside it.
+
+        ``function_name`` names it in them.
+        """
         yield from _CallReader(function_name).read(body, self._imports, outermost=True)
         for line, call in unawaited_calls(body, self._functions, self._methods(function_name)):
             yield Finding(
@@ -188,6 +208,8 @@ class _DeferredLambdas(ast.AST):
 
 
 class _CallReader:
+    """A reader of the forbidden calls in one function, which findings name as ``function_name``."""
+
     def __init__(self, function_name: str) -> None:
         self._function_name = function_name
 
@@ -218,6 +240,10 @@ class _CallReader:
 
 
 def _forbidden_use(node: ast.AST, names: Mapping[str, str]) -> tuple[str, str] | None:
+    """Return the call or use in ``node`` that is forbidden, and what to write instead; or None.
+
+    ``names`` maps local names to the dotted names that they stand for.
+    """
     match node:
         case ast.Call(func=func, args=args, keywords=keywords):
             arguments = [arg for arg in args if not (isinstance(arg, ast.Constant) and arg.value is None)]
@@ -230,6 +256,10 @@ def _forbidden_use(node: ast.AST, names: Mapping[str, str]) -> tuple[str, str] |
 
 
 def _forbidden_call(func: ast.expr, names: Mapping[str, str], *, argument: bool) -> tuple[str, str] | None:
+    """Return the dotted name of a forbidden call of ``func``, and what to write instead; or None.
+
+    ``argument`` is True if the call has an argument.
+    """
     if isinstance(func, ast.Attribute) and isinstance(func.value, ast.Call):
         constructor = _dotted_name(func.value.func, names)
         # Making a path is harmless; only methods that touch the file system count.
@@ -250,7 +280,10 @@ def _forbidden_call(func: ast.expr, names: Mapping[str, str], *, argument: bool)
 
 
 def _dotted_name(node: ast.expr, names: Mapping[str, str]) -> str | None:
-    """Return the public dotted name that an expression stands for, or None if it is not known."""
+    """Return the public dotted name that an expression stands for, or None if it is not known.
+
+    ``names`` maps local names to dotted names.
+    """
     match node:
         case ast.Name(id=name):
             if name in names:

@@ -26,7 +26,9 @@ SEED: Final = "sort it, or give all processes the same hash seed"
 class UnorderedUse:
     """One use whose result differs between processes.
 
-    ``seeded`` is True if a common hash seed makes it equal in all of them.
+    ``call`` names the use, and ``advice`` says what to write instead.
+
+    ``seeded`` is True if a common hash seed makes the result equal in all processes.
     """
 
     line: int
@@ -36,7 +38,7 @@ class UnorderedUse:
 
 
 def unordered_uses(body: ast.AST, local_names: frozenset[str], definitions: frozenset[str]) -> Iterator[UnorderedUse]:
-    """Yield the uses in one function.
+    """Yield the uses in one function, ``body``, whose result differs between processes.
 
     ``local_names`` are names that are no builtins there, and ``definitions`` are the classes and functions of the
     module.
@@ -62,6 +64,7 @@ def unordered_uses(body: ast.AST, local_names: frozenset[str], definitions: froz
 def _iteration_uses(
     node: ast.expr, sets: frozenset[str], local_names: frozenset[str], definitions: frozenset[str]
 ) -> Iterator[UnorderedUse]:
+    """Yield the use if ``node``, which code iterates over, is a set. ``sets`` are local names that hold only sets."""
     if not (_is_set(node, local_names) or (isinstance(node, ast.Name) and node.id in sets)):
         return
     elements = node.elts if isinstance(node, ast.Set) else ()
@@ -78,6 +81,10 @@ def _iteration_uses(
 
 
 def _is_set(node: ast.expr, local_names: frozenset[str]) -> bool:
+    """Return True if the source shows that the value of ``node`` is a set.
+
+    ``local_names`` are names that are no builtins there.
+    """
     match node:
         case ast.Set() | ast.SetComp():
             return True

@@ -1,8 +1,9 @@
-"""The guard for effects below a step: new connections, name look-ups, processes, files opened for writing.
+"""The guard for effects at any depth below a step of workflow code.
 
-The interpreter reports these events to an audit hook before they happen, whether workflow code or a library causes
-them. The hook is called for every audit event of the process, so it tests the name of the event first. It sees neither
-data on an open socket nor what C code does by itself (libpq, gRPC). See decision 18.
+Such effects are new connections, name look-ups, new processes and files opened for writing. The interpreter reports
+these events to an audit hook before they happen, whether workflow code or a library causes them. The hook is called for
+every audit event of the process, so it tests the name of the event first. It sees neither data on an open socket nor
+what C code does by itself (libpq, gRPC). See decision 18.
 """
 
 from __future__ import annotations
@@ -70,9 +71,9 @@ def install(refuse: Refuse) -> None:
 
 
 def _is_for_writing(arguments: tuple[Any, ...]) -> bool:
-    """Return True if ``open`` is called for writing.
+    """Return True if the audit event ``open`` reports that a file is opened for writing.
 
-    The arguments are the path, the mode or None, and the flags of the operating system.
+    ``arguments`` are the path, the mode or None, and the flags of the operating system.
     """
     # By the flags and not by the mode: ``os.open`` reports no mode.
     return isinstance(arguments[2], int) and bool(arguments[2] & _WRITES)

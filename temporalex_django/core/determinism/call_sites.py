@@ -29,10 +29,10 @@ MISSING: Final = object()
 
 @dataclass(slots=True)
 class CallSite:
-    """A callee, as far as it is known.
+    """The callee of one call, as far as the code object tells it.
 
-    ``chain`` is a dotted global name. ``method`` is an attribute of some object. ``is_inline_function`` is True for a
-    function that is defined in place.
+    ``chain`` is a dotted global name, split at the dots. ``method`` is the name of an attribute of some object. Both
+    are None for a value that could be anything. ``is_inline_function`` is True for a function that is defined in place.
     """
 
     chain: tuple[str, ...] | None = None
@@ -42,7 +42,7 @@ class CallSite:
 
 @dataclass(slots=True)
 class CallSites:
-    """The calls by their offset, and every dotted global name that is read, whether it is called or not."""
+    """The calls of a code object, by the offset of the instruction, and all dotted global names that it reads."""
 
     calls: dict[int, CallSite] = field(default_factory=dict)
     names: set[tuple[str, ...]] = field(default_factory=set)
@@ -79,7 +79,10 @@ def find_call_sites(code: CodeType) -> CallSites:
 
 
 def _start_of(instruction: dis.Instruction) -> tuple[int, int]:
-    """Return the line and column of the expression, or a position of its own for an instruction without them."""
+    """Return the line and column where the expression of ``instruction`` begins.
+
+    An instruction without a position gets a pair that no other instruction has.
+    """
     position = instruction.positions
     if position is None or position.lineno is None or position.col_offset is None:
         return (-1, instruction.offset)
@@ -87,7 +90,7 @@ def _start_of(instruction: dis.Instruction) -> tuple[int, int]:
 
 
 def resolve(chain: tuple[str, ...], names: dict[str, Any]) -> Any:
-    """Return the object that a dotted global name refers to, or ``MISSING``.
+    """Return the object that a dotted global name (``chain``, split at the dots) refers to, or ``MISSING``.
 
     ``names`` are the globals of the code. Only attributes of modules and classes are followed.
     """

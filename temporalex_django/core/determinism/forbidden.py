@@ -171,7 +171,7 @@ _ERRORS = ("Error", "Exception", "Expired", "Warning")
 
 
 def advice(name: str, *, argument: bool = True) -> str | None:
-    """Return the replacement for a call of ``name``, or None if the call is harmless.
+    """Return what to use instead of a call of ``name``, a public dotted name, or None if the call is harmless.
 
     ``argument`` is True if the call has an argument.
     """

@@ -54,12 +54,15 @@ def configure(mode: Mode) -> None:
 
 
 def mode() -> Mode:
-    """Return the mode of the guard."""
+    """Return the mode of the guard: "error", "warn" or "off", as in ``configure``."""
     return _mode
 
 
 def watch(target: Any) -> None:
-    """Watch ``target`` (a function or class), which may run as workflow code. Cheap if it is watched already."""
+    """Watch the calls of ``target`` (a function or class), which may run as workflow code.
+
+    Call this as often as you like: for a target that is watched already it costs little.
+    """
     if _mode != "off":
         (_guard or _install()).watch(target)
 
@@ -86,16 +89,17 @@ def refuse(rule: Rule, frame: FrameType) -> None:
 
 
 def refuse_in_step(rule: Rule) -> None:
-    """Refuse an action of the calling function if workflow code called it, directly or not.
+    """Refuse what the calling function is about to do, if workflow code called that function, directly or not.
 
-    The error names the innermost frame of the project. Does nothing outside workflow code.
+    ``rule`` names the action for the error, which also names the innermost frame of the project. Does nothing outside
+    workflow code.
     """
     if current.is_guarded() and _mode != "off":
         _refuse_below(rule, sys._getframe(1))  # noqa: SLF001 - the one way to the caller
 
 
 def _refuse_below(rule: Rule, caller: FrameType) -> None:
-    """Refuse an action of ``caller``, in the name of the innermost frame of the project."""
+    """Refuse what the code of the frame ``caller`` does now. The error names the innermost frame of the project."""
     if is_excused(caller):
         return
     frame: FrameType | None = caller
@@ -105,10 +109,11 @@ def _refuse_below(rule: Rule, caller: FrameType) -> None:
 
 
 def explain(error: BaseException) -> BaseException:
-    """Return the error that ended a unit, or a ``DeterminismViolation`` if the unit awaited code of asyncio.
+    """Return the error to report for ``error``, which ended a unit.
 
-    Workflow code has no event loop, so such code fails. The ``a`` methods of the ORM fail too, because Django runs them
-    in a thread by means of the loop. Other errors are returned unchanged.
+    That is a ``DeterminismViolation`` if the unit awaited code of asyncio, because workflow code has no event loop. The
+    ``a`` methods of the ORM fail for the same reason: Django runs them in a thread by means of the loop. Any other
+    error is returned unchanged.
     """
     if type(error) is not RuntimeError or str(error) != "no running event loop" or _mode == "off":
         return error
@@ -128,7 +133,7 @@ def explain(error: BaseException) -> BaseException:
 
 
 def _install() -> Monitor | Profile:
-    """Install the hooks that this interpreter offers, once per process."""
+    """Install the hooks of the determinism guard that this interpreter offers, and return the part that sees calls."""
     global _guard  # noqa: PLW0603 - see configure
     _guard_environment()
     auditing.install(_refuse_below)
@@ -164,6 +169,7 @@ def _guard_environment() -> None:
 
 
 def _guard_method(cls: Any, name: str, rule: Rule) -> None:
+    """Replace the method ``name`` of ``cls`` by one that refuses calls from workflow code, with ``rule``."""
     original = getattr(cls, name)
 
     @functools.wraps(original)

@@ -34,9 +34,10 @@ _UNSEEN: Final = Rule("", "")
 
 
 class _InstrumentedCode:
-    """A code object that is instrumented.
+    """A code object whose calls ``sys.monitoring`` reports, with its globals.
 
-    ``chains`` has the dotted names of callees that cannot change, by the offset of the call.
+    ``chains`` has the dotted names of callees that cannot change, by the offset of the call. It is None until the first
+    call is judged.
     """
 
     __slots__ = ("chains", "code", "globals")
@@ -50,7 +51,7 @@ class _InstrumentedCode:
 class Monitor:
     """The guard as a tool of ``sys.monitoring``.
 
-    ``refuse(rule)`` is called in the frame that is about to make a forbidden call.
+    It calls ``refuse(rule)`` in the frame that is about to make a forbidden call.
     """
 
     def __init__(self, refuse: Any) -> None:
@@ -66,11 +67,14 @@ class Monitor:
 
     @property
     def is_available(self) -> bool:
-        """True if a tool id was free."""
+        """True if ``sys.monitoring`` had a tool id that no other tool uses. Without one, the guard sees no calls."""
         return self._tool is not None
 
     def watch(self, target: Any) -> None:
-        """Instrument ``target`` and everything that it reaches. Does nothing if that was done before."""
+        """Report the calls of ``target`` and of all project code that it reaches. A second call does nothing.
+
+        ``target`` is a function, a class or a callable object.
+        """
         kind = type(target)
         while kind is functools.partial or kind is MethodType:
             target = target.func if kind is functools.partial else target.__func__
@@ -104,6 +108,10 @@ class Monitor:
         return rule
 
     def _make_callback(self) -> Any:
+        """Return the callback for ``sys.monitoring``.
+
+        It refuses a forbidden call, and switches a call site off if it may.
+        """
         rules, c_rules, instrumented = self._rules, self._builtins, self._instrumented
         judge, is_constant_site, refuse = self._judge, self._is_constant_site, self._refuse
         # Local names: this callback runs for every reported call.
@@ -136,8 +144,8 @@ class Monitor:
     def _judge(self, callee: Any) -> Rule | None:
         """Return the rule that forbids a call of ``callee``, or None if the call is allowed.
 
-        Called for a callee that is called for the first time, or whose kind is not cached. Code of the project that the
-        callee leads to is instrumented.
+        The result is cached for most kinds of callees, so this runs only for the first call of each. Code of the
+        project that ``callee`` leads to is watched from now on.
         """
         kind = type(callee)
         if kind is MethodType:
@@ -175,7 +183,7 @@ class Monitor:
         return self._store_rule(code, rule)
 
     def _is_constant_site(self, code: CodeType, offset: int, callee: Any) -> bool:
-        """Return True if the call at ``offset``, which has just called ``callee``, can call nothing else."""
+        """Return True if the call at ``offset``, which has just called ``callee``, can call no other object."""
         instrumented = self._instrumented[id(code)]
         if instrumented.chains is None:
             calls = find_call_sites(code).calls

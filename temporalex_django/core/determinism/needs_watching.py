@@ -1,8 +1,9 @@
-"""The test whether code needs watching at all, for Python 3.11, where watching is expensive.
+"""The test whether code of the project needs the determinism guard at all.
 
-Code that calls nothing but known harmless functions does not need it. Code is suspect in these cases:
+It exists for Python 3.11, where the guard is slow. Code that calls only functions that are known to be harmless does
+not need the guard. Code is suspect in these cases:
 
-- it names something that is refused;
+- it names something that the guard refuses;
 - it calls a value that could be anything (``fn()``);
 - it calls a method whose name belongs neither to a built-in type nor to a function that is tested with it.
 """
@@ -33,9 +34,10 @@ _PLAIN_METHODS: Final = (
 
 
 def needs_watching(codes: Iterable[tuple[CodeType, dict[str, Any]]]) -> bool:
-    """Return True if one of these code objects, each with its globals, is suspect.
+    """Return True if one of the code objects is suspect, so that the guard must watch them.
 
-    Pass all code objects that one function or class reaches. A method of them is then known to be harmless by its name.
+    ``codes`` are pairs of a code object and its globals. Pass all code that one function or class reaches. A call of a
+    method that is defined in this code is then known to be harmless by its name.
     """
     codes = list(codes)
     # A method of the project's own classes is safe by its name, because its code is tested in the same call.
@@ -44,6 +46,10 @@ def needs_watching(codes: Iterable[tuple[CodeType, dict[str, Any]]]) -> bool:
 
 
 def _is_suspect(code: CodeType, names: dict[str, Any], methods: frozenset[str]) -> bool:
+    """Return True if ``code`` names something refused, or calls something that is not known to be harmless.
+
+    ``names`` are its globals, and ``methods`` the names of methods that are harmless.
+    """
     call_sites = find_call_sites(code)
     if any(_is_refused(resolve(chain, names)) for chain in call_sites.names):
         return True

@@ -26,9 +26,9 @@ _C: Final = frozenset({ModuleType, type})
 
 
 class Profile:
-    """The profile function of the guard, with its state.
+    """The profile function (``sys.setprofile``) of the guard, with its state.
 
-    ``refuse(rule, frame)`` is called when the code of ``frame`` is about to make a forbidden call. It may raise.
+    It calls ``refuse(rule, frame)``, which may raise, when the code of ``frame`` is about to make a forbidden call.
     """
 
     def __init__(self, refuse: Callable[[Rule, FrameType], None]) -> None:
@@ -118,6 +118,7 @@ class Profile:
         return profile
 
     def _judge(self, code: CodeType, frame: FrameType) -> Rule | None:
+        """Return the rule for calls of ``code``, or None, and remember it. ``frame`` is a frame that runs the code."""
         rule = None
         if not is_project_file(code.co_filename):
             rule = rule_of_code(code, str(frame.f_globals.get("__name__", "")))
@@ -126,6 +127,7 @@ class Profile:
         return rule
 
     def _refuse_call(self, rule: Rule, frame: FrameType) -> None:
+        """Refuse a call that the code of ``frame`` makes, if that is code of the project."""
         caller: FrameType | None = frame
         while caller is not None and caller.f_code.co_filename == GENERATED:
             caller = caller.f_back
@@ -140,8 +142,8 @@ class Profile:
     def _restore_profile(self, frame: FrameType) -> None:
         """Set the profile function again after it has raised, because the interpreter removes it then.
 
-        ``frame`` is the frame that gets the exception. A trace function sets the profile function there, and removes
-        itself after one event.
+        ``frame`` is the frame that gets the exception. If the profile function were set here, the interpreter would
+        remove it. So a trace function in that frame sets it at the next event, and then removes itself.
         """
         tracer, local = sys.gettrace(), frame.f_trace
 

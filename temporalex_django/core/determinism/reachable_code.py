@@ -22,7 +22,7 @@ _CACHED: Final = type(functools.cache(len))
 def reachable_code(root: Any, excluded_ids: Any) -> Iterator[tuple[CodeType, dict[str, Any]]]:
     """Yield the code objects of the project that a function or class ``root`` reaches, each with its globals.
 
-    Code objects whose ``id`` is in ``excluded_ids`` are not included, and neither is the code that only they lead to.
+    ``excluded_ids`` has the ``id`` of code objects to leave out, together with the code that only they lead to.
     """
     waiting: list[Any] = [root]
     # The values keep the objects alive, so that no id is reused during the search.
@@ -80,7 +80,7 @@ def _members(cls: type) -> Iterator[Any]:
 
 
 def _is_project_class(cls: type) -> bool:
-    """Return True if one of its functions is code of the project.
+    """Return True if one of the functions of ``cls`` is code of the project.
 
     A class of a module that is not imported (``exec``) has no file, so its functions decide.
     """
@@ -103,7 +103,10 @@ def _captured_objects(function: FunctionType) -> Iterator[Any]:
 
 
 def _named_objects(function: FunctionType, codes: Iterable[CodeType]) -> Iterator[Any]:
-    """Yield the objects that its names refer to: globals, and attributes of project modules."""
+    """Yield the objects that the names in ``codes`` refer to: globals, and attributes of project modules.
+
+    ``codes`` are the code objects of ``function`` and of the functions inside it.
+    """
     # Sorted below, so that the order of the search does not depend on the hash seed.
     names = {name for code in codes for name in code.co_names}
     for name in sorted(names):

@@ -1,4 +1,4 @@
-"""Rules: the public name of a called function, class or C function, and whether the guard refuses it."""
+"""The rules of the determinism guard: the calls that it refuses, by the public name of what is called."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _environ: Final = vars(sys.modules["os"])["environ"]
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A refused name, with the advice for the message.
+    """A refused call: the ``name`` of what is called, and the ``advice`` that the error message gives.
 
     ``when`` tests the first argument of the call (for a method, its object). None means that every call is refused.
     """
@@ -55,7 +55,10 @@ class Rule:
 
 @cache
 def is_project_file(filename: str) -> bool:
-    """Return True for a file of the project, and not of the standard library, an installed package or this package."""
+    """Return True for a file of the user's project.
+
+    Files of the standard library, of installed packages and of this package do not belong to it.
+    """
     if filename.startswith("<"):
         return filename.startswith(_INTERACTIVE)
     path = filename.replace("\\", "/")
@@ -63,7 +66,7 @@ def is_project_file(filename: str) -> bool:
 
 
 def is_project(function: types.FunctionType) -> bool:
-    """Return True for a function of the project.
+    """Return True for a function of the user's project.
 
     A function that a library generated (``__init__`` of a dataclass) belongs to the module for which it was generated.
     """
@@ -77,7 +80,8 @@ def is_project(function: types.FunctionType) -> bool:
 def rule_of_code(code: types.CodeType, module: str) -> Rule | None:
     """Return the rule for a function that is written in Python, in a module outside the project.
 
-    Returns None if calls of the function are allowed.
+    ``code`` is the code of the function, and ``module`` the ``__name__`` in its globals. Returns None if calls of the
+    function are allowed.
     """
     qualname = code.co_qualname
     if "<locals>" in qualname:  # no public name: a callback, such as one that the collector runs
@@ -119,7 +123,10 @@ def rule_of_class(cls: type) -> Rule | None:
 
 
 def is_excused(frame: types.FrameType | None) -> bool:
-    """Return True if a log handler or an import makes the call of ``frame``, and not the workflow itself."""
+    """Return True if a log handler or an import makes the call of ``frame``.
+
+    Workflow code is not to blame for those.
+    """
     while frame is not None:
         module = str(frame.f_globals.get("__name__", ""))
         if module in _EXCUSED_MODULES:
@@ -132,6 +139,7 @@ def is_excused(frame: types.FrameType | None) -> bool:
 
 
 def _rule(name: str) -> Rule | None:
+    """Return the rule for the public dotted ``name``, or None. A rule may refuse only calls without an argument."""
     if (advice := forbidden.advice(name)) is not None:
         return Rule(name, advice)
     if (advice := forbidden.advice(name, argument=False)) is not None:
@@ -148,6 +156,7 @@ def _rule_of_init(name: str) -> Rule | None:
 
 
 def _is_missing(argument: object) -> bool:
+    """Return True if the call has no first argument, or None in its place."""
     monitoring = vars(sys).get("monitoring")
     return argument is None or (monitoring is not None and argument is monitoring.MISSING)
 

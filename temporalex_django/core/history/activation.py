@@ -1,4 +1,4 @@
-"""The border of the core: it takes activations and returns completions."""
+"""The border of the core: hosts give it activations, and it returns completions."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ class Definition:
     """The parts of a workflow class that the executor needs.
 
     ``entry(args)`` returns the coroutine of a new run. ``args_type`` is the annotation to which ``args`` is decoded.
+    ``version`` is the version of the class that a new run gets.
     """
 
     name: str
@@ -36,7 +37,11 @@ class Definition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunInfo:
-    """Facts of a run that never change while it is open."""
+    """Facts of a run that never change while it is open.
+
+    ``workflow`` is the name of its class, ``id`` its business id, and ``run_id`` its UUID as text. ``attempt`` is its
+    number in its chain, from 1. ``parent`` is the id of the run that started it as a child, or None.
+    """
 
     workflow: str
     id: str
@@ -55,16 +60,18 @@ class Activation:
     - ``start`` (first activation only): ``{"args", "seed"}``, with ``snapshot`` for a process that was moved. A run
       that continues another one has ``carried``, the number of its first signals that are in its mailbox when it
       begins. ``search_attributes`` is there if the run has any.
-    - ``seed``: replaces the random generator after a reset.
+    - ``history_length``: the number of events before this activation.
+    - ``seed``: the new seed of the random generator after a reset; else None.
     - ``copied`` (replay only): the mark behind a part that was copied from another run, see ``prefix.build_copy_mark``.
       Nothing is delivered then.
     - ``refused`` (replay only): the numbers of buffered signals that a phase refused in this activation.
-    - ``failed`` (replay only): the numbers of signals whose handler failed in it; True if it left nothing behind.
+    - ``failed`` (replay only): for each signal whose handler failed in this activation, by its number, True if the
+      handler left nothing behind.
     - ``dispatched`` (replay only): the number of messages taken from the mailbox before the host had enough.
 
     Two limits exist for hosts of other packages, and are recorded with the activation. ``admit_updates`` accepts an
-    update behind a busy handler at once and queues it. ``max_pending`` defers calls (activities, children, external
-    messages) beyond that number of unresolved ones, in the order of the calls.
+    update behind a busy handler at once and queues it. ``max_pending`` is the largest number of unresolved calls
+    (activities, children, external messages). Further calls are deferred, in their order.
     """
 
     now: datetime
@@ -84,7 +91,7 @@ class Activation:
 class FailedSignal:
     """A signal whose handler failed, or whose payload does not fit the annotation of the handler.
 
-    - ``number`` counts the signals of the run.
+    - ``number`` is its position among the signals of the run, from 1.
     - ``id`` is the id from its sender, or ``<run id>:<number>``.
     - ``failure`` is ``{"type", "message"}``.
     - ``untouched`` is True if the handler had left nothing behind when it failed.
@@ -99,13 +106,19 @@ class FailedSignal:
     untouched: bool
 
     def event_attributes(self) -> dict[str, Any]:
-        """Return the attributes of ``SignalFailed``. The payload is in ``SignalReceived``."""
+        """Return the attributes of the event ``SignalFailed``.
+
+        They leave out the payload, which ``SignalReceived`` has.
+        """
         return {"number": self.number, "id": self.id, "name": self.name, "untouched": self.untouched, **self.failure}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """A validator failed by a fault of its code and did not judge. The update stays unanswered."""
+    """An update whose validator failed by a fault of its code, so that it is neither accepted nor rejected.
+
+    ``error`` is the exception. The update stays unanswered.
+    """
 
     update_id: str
     name: str

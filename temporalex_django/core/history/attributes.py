@@ -1,7 +1,7 @@
 """The attributes of each kind of event. They are JSON data.
 
-``seq`` is the number of the command that an event belongs to. ``sender`` is absent if code sent a message. Those of a
-command are the attributes of its event without ``seq``.
+``seq`` is the number of the command that an event belongs to. ``sender`` is absent if code sent a message. A command
+has the attributes of the event that it becomes, without ``seq``.
 """
 
 from __future__ import annotations
@@ -10,14 +10,18 @@ from typing import Any, NotRequired, TypedDict
 
 
 class SenderAttributes(TypedDict):
-    """A person: see ``core.messages.sender``."""
+    """The person who sent a message: the ``key`` and ``name`` of ``core.messages.sender.Sender``."""
 
     key: str
     name: str
 
 
 class EditedInput(TypedDict):
-    """The input that a person gave to an activity. ``by`` is there if the activity itself was edited."""
+    """The input that a person gave to an activity in place of the input from the code.
+
+    ``key`` is the idempotency key that goes with it. ``by`` says who edited the activity itself. It is absent if a
+    reset gave the input.
+    """
 
     args: list[Any]
     kwargs: dict[str, Any]
@@ -42,13 +46,17 @@ CopyMark.__doc__ = "The mark behind copied events: see ``prefix.build_copy_mark`
 
 
 class SequenceAttributes(TypedDict):
-    """Attributes of an event that says nothing but the number of its command."""
+    """Attributes of an event that has nothing but ``seq``, the number of its command."""
 
     seq: int
 
 
 class WorkflowStartedAttributes(TypedDict):
-    """``carried`` counts the signals that came from the previous run, and ``failed`` has its failed messages."""
+    """The input of a run and the facts with which it starts.
+
+    ``engine`` is the engine number, and ``format`` that of the stored events. ``attempt`` is the number of the run in
+    its chain. ``carried`` counts the signals that came from the previous run, and ``failed`` has its failed messages.
+    """
 
     workflow: str
     id: str
@@ -67,7 +75,11 @@ class WorkflowStartedAttributes(TypedDict):
 
 
 class ActivationStartedAttributes(TypedDict):
-    """Facts of an activation: see ``activation.Activation``. ``head`` is its token."""
+    """Facts of an activation; see ``activation.Activation``.
+
+    ``head`` is the random value that an executor in memory must know to be current. ``delivered`` has the command
+    numbers of messages to other runs that have reached an inbox.
+    """
 
     head: int
     admit_updates: NotRequired[bool]
@@ -80,7 +92,10 @@ class ActivationStartedAttributes(TypedDict):
 
 
 class ActivityScheduledAttributes(TypedDict):
-    """``args`` and ``kwargs`` are the input as the code gave it, before an edit."""
+    """The call of an activity. ``args`` and ``kwargs`` are the input from the code, before a person edited it.
+
+    ``options`` are the ``ActivityOptions`` that are set, as plain data.
+    """
 
     seq: int
     activity: str
@@ -90,7 +105,11 @@ class ActivityScheduledAttributes(TypedDict):
 
 
 class ActivityEnd(TypedDict):
-    """The part that all ends of an activity share. ``by`` is who ended it by hand: a person, or None for code."""
+    """Attributes that all events share with which an activity ends.
+
+    ``by`` is there if the activity was ended by hand: the person, or None for code. ``edited`` is the input that a
+    person gave to the activity.
+    """
 
     seq: int
     by: NotRequired[SenderAttributes | None]
@@ -98,14 +117,17 @@ class ActivityEnd(TypedDict):
 
 
 class ActivityCompletedAttributes(ActivityEnd):
-    """``attempts`` is absent for one attempt."""
+    """The result of an activity. ``attempts`` is absent if there was one attempt."""
 
     result: Any
     attempts: NotRequired[int]
 
 
 class ActivityFailedAttributes(ActivityEnd):
-    """``timeout`` is the name of the timeout that passed. ``reason`` is that of an ``Err`` of a step."""
+    """The failure of an activity. ``timeout`` is the name of the timeout that passed, or None.
+
+    ``reason`` is there for a step of a graph that returned ``Err(reason)``.
+    """
 
     type: str | None
     message: str | None
@@ -117,7 +139,11 @@ class ActivityFailedAttributes(ActivityEnd):
 
 
 class TimerStartedAttributes(TypedDict):
-    """``then``, ``step`` and ``task`` say what the timer is for. ``duration`` is in seconds."""
+    """A timer: its ``duration`` in seconds, and ``due`` as an ISO text.
+
+    ``then`` says what follows when it fires. ``step`` or ``task`` is the key of the step or human task that it belongs
+    to.
+    """
 
     seq: int
     duration: float
@@ -128,14 +154,17 @@ class TimerStartedAttributes(TypedDict):
 
 
 class TimerFiredAttributes(TypedDict):
-    """``by`` is who skipped it: a person, or None for code."""
+    """A timer that fired. ``by`` is there if somebody skipped it: the person, or None for code."""
 
     seq: int
     by: NotRequired[SenderAttributes | None]
 
 
 class ChildStartedAttributes(TypedDict):
-    """``workflow`` is the class. The options are those of a start."""
+    """A child: ``workflow`` is the name of its class. The other attributes are the options of its start.
+
+    Timeouts are in seconds. ``parent_close`` says what happens to the child when its parent closes.
+    """
 
     seq: int
     workflow: str
@@ -160,7 +189,7 @@ class ChildCompletedAttributes(TypedDict):
 
 
 class ChildFailedAttributes(TypedDict):
-    """``status`` is absent if the child could not be started."""
+    """The failure of a child. ``status`` is its final status, and is absent if the child could not be started."""
 
     seq: int
     type: str
@@ -169,7 +198,7 @@ class ChildFailedAttributes(TypedDict):
 
 
 class ExternalSignalSentAttributes(TypedDict):
-    """A signal to the run of the id."""
+    """A signal ``name`` to the run with the business id ``id``."""
 
     seq: int
     id: str
@@ -178,7 +207,11 @@ class ExternalSignalSentAttributes(TypedDict):
 
 
 class ExternalCancelSentAttributes(TypedDict):
-    """``child`` is the number of the child that the run stopped waiting for."""
+    """A cancel request to the run with the business id ``id``.
+
+    ``child`` is there if that run is a child for which this run stopped waiting: the number of the command that started
+    it.
+    """
 
     seq: int
     id: str
@@ -186,7 +219,10 @@ class ExternalCancelSentAttributes(TypedDict):
 
 
 class ExternalFailedAttributes(TypedDict):
-    """``candidates`` and ``known`` are facts of the errors that have them."""
+    """The error of a message that reached no other run.
+
+    ``candidates`` are the runs that an ambiguous id may mean, and ``known`` the signals that the other run declares.
+    """
 
     seq: int
     type: str
@@ -196,14 +232,18 @@ class ExternalFailedAttributes(TypedDict):
 
 
 class CancelRequestedAttributes(TypedDict):
-    """A cancel request."""
+    """A cancel request, with its reason. ``sender`` is there if a person sent it."""
 
     reason: str
     sender: NotRequired[SenderAttributes]
 
 
 class SignalReceivedAttributes(TypedDict):
-    """``id`` is there if the sender gave one. ``question`` and ``shown`` belong to decisions: see ``core.process``."""
+    """A signal. ``id`` is there if the sender gave one.
+
+    A decision of a human task is recorded as a signal, too. ``question`` and ``shown`` belong to it; see
+    ``core.process``.
+    """
 
     name: str
     payload: Any
@@ -214,7 +254,7 @@ class SignalReceivedAttributes(TypedDict):
 
 
 class SignalFailedAttributes(TypedDict):
-    """``number`` counts the signals of the run: see ``activation.FailedSignal``."""
+    """A signal whose handler failed. For ``number`` and ``untouched`` see ``activation.FailedSignal``."""
 
     number: int
     id: str
@@ -225,14 +265,14 @@ class SignalFailedAttributes(TypedDict):
 
 
 class PatchMarkedAttributes(TypedDict):
-    """A patch, and True if the code deprecates it."""
+    """The marker of a patch: its id, and whether the code has deprecated the patch."""
 
     id: str
     deprecated: bool
 
 
 class UpdateAcceptedAttributes(TypedDict):
-    """``after`` is the number of signals before the update."""
+    """An accepted update. ``after`` is the number of signals that the run had received before the update."""
 
     id: str
     name: str
@@ -242,7 +282,7 @@ class UpdateAcceptedAttributes(TypedDict):
 
 
 class UpdateCompletedAttributes(TypedDict):
-    """The answer to an update."""
+    """The answer to an update (``result``). ``id`` is the message id of the update, and ``name`` its name."""
 
     id: str
     name: str
@@ -250,7 +290,7 @@ class UpdateCompletedAttributes(TypedDict):
 
 
 class UpdateFailedAttributes(TypedDict):
-    """The exception of the handler of an update."""
+    """The exception of the handler of an update. ``id`` is the message id of the update, and ``name`` its name."""
 
     id: str
     name: str
@@ -260,12 +300,13 @@ class UpdateFailedAttributes(TypedDict):
 
 
 class ClosingAttributes(TypedDict):
-    """The part that all closing events share.
+    """Attributes that all events share with which a run closes.
 
     - ``outside`` is True if the run was closed from outside by an event that code may write, too.
-    - ``never_consumed`` has the names of signals that no code took. ``failed_signals`` has failed ones.
-    - ``edited`` has the inputs that people gave to dropped activities, by number. ``unread`` has results that came and
-      were never read.
+    - ``never_consumed`` has the names of signals that no code took, and ``failed_signals`` the names of failed
+      messages.
+    - ``edited`` has the inputs that people gave to dropped activities, by number of the command.
+    - ``unread`` has results that came and were never read.
     """
 
     outside: NotRequired[bool]
@@ -282,7 +323,11 @@ class WorkflowCompletedAttributes(ClosingAttributes):
 
 
 class WorkflowFailedAttributes(ClosingAttributes):
-    """``reason`` is that of ``Err``. ``activity``, ``attempts`` and ``cause`` belong to a failed activity."""
+    """The failure of a run. ``reason`` is that of ``Err(reason)``.
+
+    ``activity``, ``attempts``, ``cause`` and ``cause_type`` are there if the run failed with an activity. ``step`` and
+    ``step_name`` name the step of a graph that failed.
+    """
 
     type: str | None
     message: str | None
@@ -298,25 +343,25 @@ class WorkflowFailedAttributes(ClosingAttributes):
 
 
 class WorkflowCancelledAttributes(ClosingAttributes):
-    """``reason`` is there if the run was closed from outside."""
+    """The end of a cancelled run. ``reason`` is there if the run was closed from outside."""
 
     reason: NotRequired[str]
 
 
 class WorkflowContinuedAsNewAttributes(ClosingAttributes):
-    """The input of the next run."""
+    """The end of a run that continues as new. ``args`` is the input of the next run."""
 
     args: Any
 
 
 class WorkflowTerminatedAttributes(ClosingAttributes):
-    """``run_id`` is the run that continues after a reset."""
+    """The reason for which a run was terminated. ``run_id`` is the run that continues after a reset."""
 
     reason: str
     run_id: NotRequired[str]
 
 
 class WorkflowTimedOutAttributes(ClosingAttributes):
-    """The name of the timeout that passed."""
+    """The end of a run whose timeout passed. ``timeout`` is its name: ``execution_timeout`` or ``run_timeout``."""
 
     timeout: str

@@ -40,17 +40,20 @@ CLOSED_STATUSES: Final = frozenset(CLOSING.values())
 
 
 def kinds_of(*things: Thing) -> frozenset[str]:
-    """Return the kinds of the events about such things."""
+    """Return the kinds of the events that are about one of these things, such as "activity" or "timer"."""
     return frozenset(name for name, kind in KINDS.items() if kind.thing in things)
 
 
 def end_kinds_of(*things: Thing) -> frozenset[str]:
-    """Return the kinds of the events that end such things."""
+    """Return the kinds of the events with which one of these things, such as "activity" or "timer", ends."""
     return frozenset(name for name in kinds_of(*things) if KINDS[name].ends_as is not None)
 
 
 def is_external_close(kind: str, attributes: Mapping[str, Any]) -> bool:
-    """Return True for an event that closed its run from outside, whatever the code was doing."""
+    """Return True for an event with which somebody outside the code, or a timeout, closed the run.
+
+    ``kind`` and ``attributes`` are those of the event.
+    """
     return kind in CLOSED_FROM_OUTSIDE or (kind in CLOSING and bool(attributes.get("outside")))
 
 
@@ -74,7 +77,7 @@ class Job(NamedTuple):
     - ``TimerFired``: seq;
     - ``CancelRequested``: reason.
 
-    The first three also have sender (``senders.sender_attributes``) if a person sent the message. The second and third
+    The first three also have sender (``sender.sender_attributes``) if a person sent the message. The second and third
     also have redelivered if a reset or fork delivers them again.
     """
 
@@ -84,10 +87,11 @@ class Job(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class HistoryEvent:
-    """One event of a history. ``attributes`` is plain JSON data; ``at`` is the aware time of its activation.
+    """One event of a history.
 
-    ``number`` counts from 1 without gaps. ``attributes["seq"]`` is the number of the command to which the event
-    belongs.
+    ``number`` counts the events from 1 without gaps, and ``activation`` is the number of the activation that wrote it.
+    ``at`` is the aware time of that activation. ``attributes`` is plain JSON data; its ``seq`` is the number of the
+    command to which the event belongs.
     """
 
     number: int
@@ -111,7 +115,9 @@ class Command(NamedTuple):
 
     @property
     def event_kind(self) -> str:
+        """The kind of the event that this command becomes."""
         return OUTPUT_OF[self.kind]
 
     def event_attributes(self) -> dict[str, Any]:
+        """Return the attributes of the event that this command becomes, with its number as ``seq``."""
         return self.attributes if self.seq is None else {"seq": self.seq, **self.attributes}

@@ -25,7 +25,7 @@ _MISSING: Final = object()
 
 @dataclass(frozen=True, slots=True)
 class InputReading:
-    """An input as its receiver reads it.
+    """An input of an activity or a child as its receiver reads it.
 
     ``data`` is plain data by the name of the parameter. ``hints`` has the types of the parameters.
     """
@@ -87,7 +87,11 @@ class ReplayDifference:
 def input_difference(
     event: HistoryEvent, command: Command, *, command_text: str, reader: Reader | None, place: Callable[[], str | None]
 ) -> ReplayDifference | None:
-    """Return the first difference between an event and the present command of the same kind and name, or None."""
+    """Return the first difference between an event and the present command of the same kind and name, or None.
+
+    ``command_text`` describes the command in the result. ``reader`` decodes both inputs as their receiver does; None
+    compares plain data. ``place()`` returns the file and line of the code, if they are known.
+    """
     recorded, produced = event.attributes, command.attributes
     event_kind = KINDS[event.kind]
     name = event_kind.duration
@@ -117,7 +121,11 @@ def input_difference(
 def _find_difference(
     recorded: Mapping[str, Any], produced: Mapping[str, Any], names: Sequence[str], reader: Reader | None
 ) -> tuple[str, Sequence[str | int], tuple[Any, Any]] | None:
-    """Return the path of the first difference in words, its steps, and both values."""
+    """Return the first difference of the inputs: its path in words, the steps of the path, and both values.
+
+    ``recorded`` and ``produced`` are attributes of the event and of the command, and ``names`` are those that are
+    inputs. Returns None if the inputs are the same to ``reader``.
+    """
     hints: Mapping[str, Any] = {}
     before: Any = {name: recorded[name] for name in names if recorded.get(name)}
     after: Any = {name: produced[name] for name in names if produced.get(name)}
@@ -140,7 +148,10 @@ def _find_difference(
 
 
 def first_difference(before: Any, after: Any) -> tuple[tuple[str | int, ...], tuple[Any, Any]] | None:
-    """Return the first difference between two plain values: its path and both values there."""
+    """Return the first difference between two plain values, or None if they are equal.
+
+    The result has the path, as a tuple of keys and indexes, and the pair of both values there.
+    """
     if type(before) is type(after) is dict:
         for key in (*before, *(key for key in after if key not in before)):
             if (location := _prefix_step(key, before.get(key, _MISSING), after.get(key, _MISSING))) is not None:
@@ -158,6 +169,7 @@ def first_difference(before: Any, after: Any) -> tuple[tuple[str | int, ...], tu
 
 
 def _prefix_step(step: str | int, before: Any, after: Any) -> tuple[tuple[str | int, ...], tuple[Any, Any]] | None:
+    """Return the first difference below the key or index ``step``, with that step at the start of its path, or None."""
     location = first_difference(before, after)
     return None if location is None else ((step, *location[0]), location[1])
 
@@ -167,9 +179,10 @@ def _value_or_none(value: Any) -> Any:
 
 
 def _describe_path(path: Sequence[str | int], hints: Mapping[str, Any]) -> str:
-    """Return the path in names that the code declares.
+    """Return a path in names that the code declares, with ``…`` for any other key.
 
-    A key that it does not declare may be data, which must not go into a log.
+    ``hints`` are the types of the parameters, by name. A key that no type declares may be data, which must not go into
+    a log.
     """
     text, annotation = "", typing.cast("Any", None)
     for step in path:
@@ -200,6 +213,6 @@ def _field_types(annotation: Any) -> Mapping[str, Any]:
 
 
 def _element_type(annotation: Any) -> Any:
-    """Return the type of the elements of a collection."""
+    """Return the type of the elements of a collection, from its annotation such as ``list[int]``."""
     arguments = [argument for argument in typing.get_args(annotation) if argument is not Ellipsis]
     return arguments[-1] if arguments else Any

@@ -25,7 +25,7 @@ _EVENT = {"seq": int, "activation": int, "kind": str, "at": str, "attributes": d
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredHistory:
-    """The history of one run, read from text."""
+    """The history of one run, read from text. ``workflow`` is the name of its class, and ``id`` its business id."""
 
     workflow: str
     id: str
@@ -61,8 +61,8 @@ def dump(events: Sequence[HistoryEvent]) -> str:
 def load(text: str | bytes, *, source: str = "the history") -> StoredHistory:
     """Read a text that ``dump`` wrote. ``source`` (a file name) begins every error message.
 
-    Raises ``PayloadError`` with the number of the event. The text may not be JSON, be cut off, be no history, have a
-    newer format or another engine, or have been changed.
+    Raises ``PayloadError``, with the number of the event, for a text that is not JSON, was cut off or changed, or is no
+    history. The same goes for a newer format and for another engine number.
     """
     try:
         data = json.loads(text)
@@ -97,6 +97,7 @@ def load(text: str | bytes, *, source: str = "the history") -> StoredHistory:
 
 
 def _parse_event(row: Any, number: int, source: str) -> HistoryEvent:
+    """Return the event in ``row``, the object for event ``number`` in the text. Raises ``PayloadError``."""
     if not isinstance(row, dict):
         raise PayloadError(f"{source}: event {number} is {row!r}, not an object")
     for name, kind in _EVENT.items():
@@ -116,6 +117,10 @@ def _parse_event(row: Any, number: int, source: str) -> HistoryEvent:
 
 
 def _build_history(data: dict[str, Any], events: list[HistoryEvent], source: str) -> StoredHistory:
+    """Return the history of the events, after a check that the text in ``data`` begins as a history does.
+
+    Raises ``PayloadError``, with ``source`` at the start of its message.
+    """
     first = events[0]
     if first.kind != "WorkflowStarted":
         raise PayloadError(f"{source}: event 1 is {first.kind}, but a history begins with WorkflowStarted")
@@ -135,6 +140,10 @@ def _build_history(data: dict[str, Any], events: list[HistoryEvent], source: str
 
 
 def _next_checksum(before: str, row: dict[str, Any]) -> str:
+    """Return the check of an event.
+
+    ``before`` is that of the previous event, and ``row`` is the event without its check.
+    """
     # Sorted and without spaces, so that a reformatted file has the same checksums.
     text = json.dumps(row, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
     return hashlib.sha256(f"{before}{text}".encode()).hexdigest()[:8]

@@ -18,7 +18,7 @@ Thing = Literal["activity", "timer", "child", "external", "update"]
 
 
 class _Entry(Protocol):
-    """A job, command or event."""
+    """A job, command or event, as far as its attributes are read."""
 
     @property
     def attributes(self) -> Mapping[str, Any]: ...
@@ -33,8 +33,8 @@ class EventKind(Generic[A_co]):
       recorded before the code ran, or is ``from_outside``: a person or a timeout closed the run.
     - ``resolves`` is True if it answers a command, whose number it has.
     - ``thing`` is what it is about. ``ends_as`` is the state of that thing after it; None if the thing begins with it.
-    - ``closes_as`` is the status of the run after it.
-    - ``name_attribute`` has the name of the activity, message or run. A replay compares it.
+    - ``closes_as`` is the status of the run after it; None if it leaves the run open.
+    - ``name_attribute`` is the attribute that names the activity, message or run. A replay compares its value.
     - ``inputs`` are the attributes that are inputs, and ``duration`` one that is a time. A replay reports differences.
     """
 
@@ -53,11 +53,14 @@ class EventKind(Generic[A_co]):
 
     @property
     def has_input(self) -> bool:
-        """True if it has an input or a duration, whose differences a replay reports."""
+        """True if events of this kind have an input or a duration, whose differences a replay reports."""
         return bool(self.inputs) or self.duration is not None
 
     def read(self, entry: _Entry) -> A_co:
-        """Return the attributes of an event of this kind, or of its job or command, with their type."""
+        """Return the attributes of ``entry`` with their type.
+
+        ``entry`` is an event of this kind, or its job or command.
+        """
         return cast("A_co", entry.attributes)
 
 

@@ -30,9 +30,12 @@ def check_commands(
     """Compare recorded events with produced commands, and return the inputs and durations that differ.
 
     Raises ``NondeterminismError`` if kind, number or name differ. A deprecated marker that the code does not produce
-    any more is no difference. ``place_of(index)`` returns the place where the code issued that command, or None. For
-    the index None it returns the place where the code is suspended. ``readers`` read inputs as the present code does,
-    by the number of the command; used ones are removed.
+    any more is no difference.
+
+    - ``run`` names the run in errors.
+    - ``place_of(index)`` returns the place where the code issued that command, or None. For the index None it returns
+      the place where the code is suspended.
+    - ``readers`` read inputs as the present code does, by the number of the command; used ones are removed.
     """
     index = 0
     differences: list[ReplayDifference] = []
@@ -58,7 +61,10 @@ def check_commands(
 
 
 def input_error(run: str, change: ReplayDifference) -> NondeterminismError:
-    """Return the error for an input that differs, for callers that treat a difference as an error."""
+    """Return the error for an input that differs, for callers that treat a difference as an error.
+
+    ``run`` names the run in the message.
+    """
     at = f" ({change.place})" if change.place is not None else ""
     return NondeterminismError(
         f"{run}: the input of the code differs from the history at history event {change.event}{at}: "
@@ -73,6 +79,7 @@ def input_error(run: str, change: ReplayDifference) -> NondeterminismError:
 
 
 def _matches(event: HistoryEvent, command: Command) -> bool:
+    """Return True if event and command have the same kind, number and name."""
     if event.kind != command.event_kind or event.attributes.get("seq") != command.seq:
         return False
     name = KINDS[event.kind].name_attribute
@@ -82,6 +89,10 @@ def _matches(event: HistoryEvent, command: Command) -> bool:
 def _mismatch_error(
     run: str, event: HistoryEvent | None, command: Command | None, place: str | None
 ) -> NondeterminismError:
+    """Return the error for an event and a command that do not match. One of them is None if it is missing.
+
+    ``run`` names the run in the message, and ``place`` is the file and line of the code, if it is known.
+    """
     recorded = None if event is None else _describe(event.kind, event.attributes)
     produced = None if command is None else _describe(command.event_kind, command.event_attributes())
     seq = command.seq if command is not None else None
@@ -102,9 +113,9 @@ def _mismatch_error(
 
 
 def _payload_error_text(command: Command | None) -> str:
-    """Return the message of a refused payload, if the code now fails with it: older code passed that payload.
+    """Return the message of a refused payload in brackets, if ``command`` fails the run with it; else an empty text.
 
-    The messages of other exceptions may contain data, which must not go into logs.
+    Older code passed that payload. The messages of other exceptions may contain data, which must not go into logs.
     """
     attributes = {} if command is None else command.event_attributes()
     refused = command is not None and command.event_kind == "WorkflowFailed"
@@ -112,7 +123,10 @@ def _payload_error_text(command: Command | None) -> str:
 
 
 def _alias_advice(event: HistoryEvent | None, command: Command | None) -> str:
-    """Return advice if one activity or class is in the place of another: it may have been renamed."""
+    """Return advice for an error if one activity or class is in the place of another; else an empty text.
+
+    The activity or class may have been renamed.
+    """
     if event is None or command is None or event.kind != command.event_kind:
         return ""
     if event.kind == "ActivityScheduled":
@@ -125,6 +139,7 @@ def _alias_advice(event: HistoryEvent | None, command: Command | None) -> str:
 
 
 def _describe(kind: str, attributes: dict[str, Any]) -> str:
+    """Return an event or a command in words, by its kind, number and name, for errors."""
     parts = [kind]
     if attributes.get("seq") is not None:
         parts.append(f"seq {attributes['seq']}")

@@ -1,4 +1,7 @@
-"""The people of a history, as far as four eyes need them. Pure; for hosts without an executor of the run."""
+"""The people in a history who matter for four eyes (a different person must decide).
+
+The function is pure, for hosts without an executor of the run.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,10 @@ from temporalex_django.core.process import RECORDED_AS
 
 
 def next_run_snapshot(events: Iterable[HistoryEvent]) -> dict[str, Any]:
-    """Return the part of a snapshot that is about people, for a run that continues after these events."""
+    """Return the part of a snapshot that is about people, for a run that continues after these events.
+
+    It names who started the chain and the users who may not decide; see ``core.people.four_eyes``.
+    """
     snapshot: dict[str, Any] | None = None
     deciders: dict[str, None] = {}
     for event in events:

@@ -34,7 +34,7 @@ _ENDS: Final = end_kinds_of("activity", "child", "external")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingMessage:
-    """A message in the history, most often behind the point of the prefix.
+    """A message of a history that a new run may have to get again. Most often it came after the end of the prefix.
 
     ``kind`` is one of ``EXTERNAL_KINDS``, and ``payload`` is what was sent. ``message_id`` is set for an update, for a
     signal whose sender gave an id, and for a failed message.
@@ -87,12 +87,15 @@ class ScheduledActivity:
 
 @dataclass(slots=True, kw_only=True)
 class HistoryPrefix:
-    """The ``events`` of the first ``activation`` activations, and what is open there by the number of the command.
+    """The ``events`` of the first ``activation`` activations, and everything that is open at their end (the point).
 
-    - ``children``: ids of children that a unit waits for.
-    - ``unconfirmed``: messages to other runs that are not confirmed.
-    - ``later_results``: results of these messages and of the children behind the point, as kind and attributes.
-    - ``signal_count``: the number of signals.
+    Mappings by number have the number of the command as key.
+
+    - ``activities``: activities that had not ended, by number.
+    - ``children``: ids of children that a unit waits for, by number.
+    - ``unconfirmed``: the numbers of messages to other runs that are not confirmed.
+    - ``later_results``: results of these messages and children that came after the point, as kind and attributes.
+    - ``signal_count``: the number of signals up to the point.
     - ``updates``: accepted updates by id. ``signals``: signals with an id that the run has taken.
     - ``failed``: signals that are failed messages at the point, by id.
     - ``carried``: ids of failed messages that the run has from the previous one.
@@ -123,12 +126,14 @@ def build_copy_mark(
     parent: str | None,
     snapshot: Mapping[str, Any] | None,
 ) -> dict[str, Any]:
-    """Return the value of ``COPIED``, the mark behind copied events.
+    """Return the mark behind copied events: the value of the attribute ``COPIED``.
 
     ``mode`` is "reset" or "fork". The run ``run_id`` continues the run ``source_run_id`` after that ``activation``;
-    ``id`` and ``parent`` are its own. ``excluded`` has the users whom its ``snapshot`` excludes
-    (``core.people.four_eyes``). ``edited`` is added if somebody edited inputs: args and kwargs by the number of the
-    command. It includes key and ``by`` if the activity itself was edited.
+    ``id`` and ``parent`` are its own. The mark has the users whom its ``snapshot`` excludes (``core.people.four_eyes``)
+    under "excluded".
+
+    If somebody edited inputs, the caller adds them under "edited", by the number of the command. They are args and
+    kwargs, with key and ``by`` if the activity itself was edited.
     """
     named = {"how": mode, "from": source_run_id, "activation": activation, "run_id": run_id, "id": id, "parent": parent}
     return {**named, **four_eyes.mark_attributes(snapshot)}
@@ -140,7 +145,7 @@ def count_activations(events: Sequence[HistoryEvent]) -> int:
 
 
 def is_closed_by_code(events: Sequence[HistoryEvent]) -> bool:
-    """Return True if the last activation closed the run, so that no run can continue after it."""
+    """Return True if workflow code closed the run in the last activation, so that no run can continue after it."""
     if not events:
         return False
     last = events[-1]
@@ -148,7 +153,7 @@ def is_closed_by_code(events: Sequence[HistoryEvent]) -> bool:
 
 
 def read_prefix(events: Sequence[HistoryEvent], activation: int) -> HistoryPrefix:
-    """Read the first ``activation`` activations, none of which closed the run. With 0, the run begins anew."""
+    """Read the first ``activation`` activations, none of which may have closed the run. With 0, the run begins anew."""
     prefix = HistoryPrefix(activation=activation)
     later_events: list[HistoryEvent] = []
     external_closes: list[HistoryEvent] = []
@@ -167,7 +172,7 @@ def read_prefix(events: Sequence[HistoryEvent], activation: int) -> HistoryPrefi
 
 
 def _apply_events(prefix: HistoryPrefix) -> None:
-    """Collect what is open at the point."""
+    """Collect in ``prefix`` what is open after its events."""
     origin = ""
     signals: dict[int, SignalReceivedAttributes] = {}
     for event in prefix.events:
@@ -212,7 +217,7 @@ def _apply_events(prefix: HistoryPrefix) -> None:
 
 
 def _apply_signal(prefix: HistoryPrefix, signal: SignalReceivedAttributes) -> None:
-    """Note a signal with an id: it counts once, and is no failed message any more."""
+    """Note in ``prefix`` a signal that has an id: it counts once, and is no failed message any more."""
     message_id = signal.get("id")
     if message_id is None:
         return
@@ -223,14 +228,17 @@ def _apply_signal(prefix: HistoryPrefix, signal: SignalReceivedAttributes) -> No
 
 
 def _apply_edits(prefix: HistoryPrefix, edited: Mapping[str, EditedInput], origin: str) -> None:
-    """Apply the inputs that an earlier reset gave to activities, with the idempotency keys that go with them."""
+    """Apply the inputs that an earlier reset gave to activities, by command number.
+
+    ``origin`` is the run id with which their idempotency keys begin.
+    """
     for number, call in edited.items():
         if (activity := prefix.activities.get(int(number))) is not None:
             prefix.activities[int(number)] = activity.with_input(call, key=f"{origin}:{number}")
 
 
 def _apply_later_edits(prefix: HistoryPrefix, later_events: Iterable[HistoryEvent]) -> None:
-    """Apply edits of activities themselves from after the point.
+    """Apply edits of activities themselves that were made after the end of the prefix.
 
     No reset undoes such an edit, because the activity may have taken effect with that input.
     """
@@ -249,7 +257,7 @@ def _apply_later_edits(prefix: HistoryPrefix, later_events: Iterable[HistoryEven
 
 
 def _read_later_events(prefix: HistoryPrefix, later_events: Sequence[HistoryEvent]) -> None:
-    """Collect what came after the point: the messages, and the results of what is open."""
+    """Collect from the events after the prefix: the messages, and the results of what is open at its end."""
     signal_count = prefix.signal_count
     carried = 0
     signals: list[tuple[int, PendingMessage]] = []
@@ -281,7 +289,10 @@ def _read_later_events(prefix: HistoryPrefix, later_events: Sequence[HistoryEven
 
 
 def deduplicate(messages: Sequence[PendingMessage]) -> list[PendingMessage]:
-    """Keep the last message of each id: a signal that failed and was redelivered came more than once."""
+    """Return the messages with only the last one of each id.
+
+    A signal that failed and was redelivered came more than once.
+    """
     last = {message.message_id: number for number, message in enumerate(messages)}
     return [
         message
@@ -293,7 +304,10 @@ def deduplicate(messages: Sequence[PendingMessage]) -> list[PendingMessage]:
 def _in_arrival_order(
     signals: Sequence[tuple[int, PendingMessage]], updates: Sequence[tuple[int, PendingMessage]]
 ) -> Iterator[PendingMessage]:
-    """Yield the messages in order of arrival; the position of an update is the number of signals before it."""
+    """Yield the messages in order of arrival.
+
+    A signal comes with its number, and an update with the number of signals before it.
+    """
     waiting = sorted(updates, key=lambda update: update[0])
     for number, signal in signals:
         while waiting and waiting[0][0] < number:
@@ -314,7 +328,7 @@ def _update_message(attributes: UpdateAcceptedAttributes) -> PendingMessage:
 
 
 def _failed_signal(failure: SignalFailedAttributes, signal: SignalReceivedAttributes) -> FailedSignal:
-    """Return a failed message from its event and the event of the signal."""
+    """Return a failed message from the attributes of its event and of the event of the signal."""
     return FailedSignal(
         number=failure["number"],
         id=failure["id"],
@@ -327,7 +341,10 @@ def _failed_signal(failure: SignalFailedAttributes, signal: SignalReceivedAttrib
 
 
 def _signal_message(attributes: SignalReceivedAttributes, failed_as: str | None) -> PendingMessage:
-    """Return a signal from after the point. ``failed_as`` is its id as a failed message, which it replaces."""
+    """Return the message for a signal that came after the prefix. A recorded request becomes a request again.
+
+    ``failed_as`` is the id under which the signal is a failed message, or None. It is used if the sender gave no id.
+    """
     name: str = attributes["name"]
     payload: Any = attributes.get("payload")
     sender = senders.sender_from(attributes)

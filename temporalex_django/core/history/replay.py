@@ -1,4 +1,4 @@
-"""Replays of a history against code: does the code still do what the run did?"""
+"""Replays of a history against code, to see whether the code still issues the commands that the run issued."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ def replay(
     """Run ``definition`` through ``history``, and return the inputs and durations that differ.
 
     An empty history fits any code. Each difference has the file and line of the code. With ``strict``, an input that
-    differs raises an error. ``run`` calls the function that it gets, for example within a time limit.
+    differs raises an error. ``run(function)`` calls the function, for example within a time limit; None calls it
+    directly.
 
     Raises ``NondeterminismError`` if code and history differ, with the file and line of the code in ``place``. Also
     raises any error of ``run``.
@@ -56,7 +57,8 @@ def try_replay(
 ) -> tuple[int, BaseException | None]:
     """Return the number of activations that ``definition`` replays, and the error in the next one or None.
 
-    ``run`` is as in ``replay``. ``on_activation`` is called after each activation.
+    ``run(function)`` calls the function, for example within a time limit. ``on_activation`` is called after each
+    activation.
     """
     activation_count = 0
 
@@ -89,6 +91,7 @@ def _replay_history(
     strict: bool,  # noqa: FBT001 - called by `partial` alone
     differences: list[ReplayDifference],
 ) -> None:
+    """Replay ``history`` with an executor of the class ``kind``, and put what differs into ``differences``."""
     for skip_failed in (False, True):
         executor = _new_executor(kind, definition, history, strict=strict, skip_failed=skip_failed)
         try:
@@ -109,6 +112,7 @@ def _new_executor(
     strict: bool = False,
     skip_failed: bool = False,
 ) -> Executor:
+    """Return an executor of the class ``kind`` for the run that ``history`` begins."""
     facts = history[0].attributes if history else {}
     info = RunInfo(
         workflow=facts.get("workflow", definition.name),

@@ -13,7 +13,7 @@ from temporalex_django.core.history.events import DELIVERED, INPUTS, HistoryEven
 
 @dataclass(slots=True)
 class RecordedActivation:
-    """One past activation: its input, and all its outputs in order, with the updates that it accepted."""
+    """One past activation: its input, and its ``outputs``, the events of its commands in order."""
 
     activation: Activation
     outputs: list[HistoryEvent] = field(default_factory=list)

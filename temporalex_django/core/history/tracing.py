@@ -21,7 +21,7 @@ _LIBRARY = sysconfig.get_paths()["stdlib"]
 
 
 class _TracingJournal(Journal):
-    """A journal that records a place with each command."""
+    """A journal that records the place (``path:line``) of each command. ``current_place()`` returns it, or None."""
 
     __slots__ = ("_current_place", "places")
 
@@ -57,11 +57,11 @@ class TracingExecutor(Executor):
         return coroutine
 
     def place_of(self, index: int | None) -> str | None:
-        """Return the place where command ``index`` was issued; for None, the place where the run is suspended."""
+        """Return the place (``path:line``) where command ``index`` was issued; for None, where the run is suspended."""
         return self._tracing_journal.places[index] if index is not None else self._suspended_place()
 
     def _current_place(self) -> str | None:
-        """Return the nearest line of user code that is running.
+        """Return the place (``path:line``) of the innermost user code that is running.
 
         If there is none, return the line where the unit, or one of its ancestors, is suspended.
         """
@@ -78,6 +78,10 @@ class TracingExecutor(Executor):
         return self._suspended_place()
 
     def _suspended_place(self) -> str | None:
+        """Return the place where the first suspended unit waits, or else the first line of ``run``.
+
+        None before the start.
+        """
         for unit in self.scheduler.units.values():
             if place := _place_of_unit(unit):
                 return place

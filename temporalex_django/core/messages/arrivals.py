@@ -22,8 +22,8 @@ def order_deliveries(
 
     Both lists are in order of arrival. ``recorded`` is the activation that is replayed, or None at first execution.
     ``received`` is the number of signals before this activation. The first ``carried`` signals are in the mailbox
-    before everything else, so they are not among the messages that arrive. Raises ``TemporalexError`` for a job that
-    cannot be delivered.
+    before everything else, so they are not among the messages that arrive. ``run`` names the run in errors. Raises
+    ``TemporalexError`` for a job that cannot be delivered.
     """
     if recorded is not None:
         return _order_recorded(jobs, recorded, received=received, carried=carried)
@@ -63,6 +63,7 @@ def order_deliveries(
 def _order_recorded(
     jobs: Sequence[Job], recorded: RecordedActivation, *, received: int, carried: int
 ) -> tuple[list[Update], list[Job | Update]]:
+    """Do what ``order_deliveries`` does, for an activation that is replayed."""
     # The history has only the accepted updates, each with the number of signals before it. Updates with a number below
     # the offset waited since an earlier activation; the others go back between the signals of this activation.
     signal_offset = received + carried

@@ -26,8 +26,8 @@ class Budget:
     def begin(self, *, is_budget_spent: Callable[[], bool] | None, dispatch_limit: int | None) -> None:
         """Begin a new activation.
 
-        ``is_budget_spent`` is that of ``Executor.activate``. ``dispatch_limit`` is ``Activation.dispatched``, for a
-        replay.
+        ``is_budget_spent()`` returns True once the host has had enough; see ``Executor.activate``. ``dispatch_limit``
+        is the number of messages after which a replay stops (``Activation.dispatched``).
         """
         self._is_budget_spent, self._dispatch_limit, self.dispatch_count = is_budget_spent, dispatch_limit, 0
 
@@ -36,7 +36,7 @@ class Budget:
         self.dispatch_count += 1
 
     def is_spent_before(self, index: int) -> bool:
-        """Return True if the activation must end before it takes the message ``index`` of those that arrive.
+        """Return True if the activation must end before it takes the arriving message with this ``index``, from 0.
 
         That message and the later ones then wait for the next activation. The first message is always taken, unless the
         activation has already had another effect. So each activation makes progress.
@@ -48,9 +48,9 @@ class Budget:
     def is_spent(self, *, since: int) -> bool:
         """Return True if the messages that are still in the mailbox must wait for the next activation.
 
-        Once it is True, it stays True until the activation ends. It is False until more than ``since`` messages were
-        taken. Call it only where a message would be taken next, because a replay decides by the number of messages
-        taken.
+        ``since`` is a value of ``dispatch_count``: the budget is not spent before a further message was taken. Once it
+        is spent, it stays so until the activation ends. Call this only where a message would be taken next, because a
+        replay decides by the number of messages taken.
         """
         # The clock of the host differs between executions, so the count at which it stopped is part of the history.
         completion = self._journal.completion

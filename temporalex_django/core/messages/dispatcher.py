@@ -33,10 +33,10 @@ from temporalex_django.errors import (
 
 
 class Dispatcher:
-    """The owner of the mailbox and the open phase of a run.
+    """The part that owns the mailbox and the open phase of a run, and gives messages to code.
 
-    ``unfinished`` is True if the budget of the last activation was spent while code could take more signals that are in
-    the mailbox.
+    ``unfinished`` is True if the last activation spent its budget while code could take more signals from the mailbox.
+    ``cancel_timer(number)`` cancels the timer of that command number.
     """
 
     __slots__ = (
@@ -73,7 +73,7 @@ class Dispatcher:
         self.unfinished = False
 
     def attach(self, request_judge: RequestJudge) -> None:
-        """Send requests to ``request_judge`` from now on."""
+        """Let ``request_judge`` judge the requests (a resume or a decision) from now on."""
         self._request_judge = request_judge
 
     @property
@@ -101,9 +101,10 @@ class Dispatcher:
         refused: tuple[int, ...],
         failed: Mapping[int, bool],
     ) -> None:
-        """Begin a new activation; see ``Executor.activate``, and ``Activation`` for the facts of a replay.
+        """Begin a new activation.
 
-        ``dispatch_limit`` is ``Activation.dispatched``.
+        For ``is_budget_spent`` and ``judge`` see ``Executor.activate``. The others are the facts of a replay in
+        ``Activation``; ``dispatch_limit`` is its ``dispatched``.
         """
         self.unfinished = False
         self._budget.begin(is_budget_spent=is_budget_spent, dispatch_limit=dispatch_limit)
@@ -132,8 +133,8 @@ class Dispatcher:
         """End the activation.
 
         Returns the updates that were not judged, and the ids of the redelivered requests that nothing has taken. The
-        host delivers both again, so that cached and rebuilt executors agree. There are no such requests once the run is
-        closed: they are rejected.
+        host delivers both again, so that cached and rebuilt executors agree. Once the run is closed, there are no such
+        requests, because they are rejected.
         """
         unjudged = self.mailbox.remove_unjudged()
         requests, self._requests = self._requests, {}
@@ -155,7 +156,10 @@ class Dispatcher:
     # -- messages arrive ----------------------------------------------------------------------------------------------
 
     def buffer_signal(self, signal: Job, *, permission: str | None = None) -> None:
-        """Put a signal into the mailbox. ``permission`` is the permission by which its sender was judged."""
+        """Put a signal into the mailbox.
+
+        ``permission`` is the permission that its sender was found to have. None means that none was required so far.
+        """
         self._journal.record(signal)
         attributes = signal.attributes
         name, payload, message_id = attributes["name"], attributes.get("payload"), attributes.get("id")
@@ -206,8 +210,8 @@ class Dispatcher:
     def _judge_request(self, job: Job) -> Job | None:
         """Judge a request and return the signal that it becomes in the history, or None.
 
-        A refused request leaves no trace in the history. A redelivered one waits for a step or task that takes it
-        instead.
+        A refused request leaves no trace in the history. A redelivered request is not refused: it waits for a step or
+        task that takes it.
         """
         update_id, request = job.attributes["id"], job.attributes["request"]
         sender = senders.sender_from(job.attributes)
@@ -283,11 +287,11 @@ class Dispatcher:
                 self.handler_runner.run_signal(phase, message)
 
     def _serve_parked(self, initial_count: int) -> bool:
-        """Give the unit that was parked first its signal.
+        """Give the unit that was parked first the signal that it waits for.
 
-        If the unit cannot have the signal any more, it waits for the next signal of that name. Returns False if the
-        budget of the activation is spent; the unit then stays parked. ``initial_count`` is the ``since`` of
-        ``Budget.is_spent``.
+        A unit is parked while the budget, or another unit, keeps it from a buffered signal. If the unit cannot have the
+        signal any more, it waits for the next signal of that name. Returns False if the budget of the activation is
+        spent; the unit then stays parked. ``initial_count`` is the ``since`` of ``Budget.is_spent``.
         """
         scheduler, mailbox = self._scheduler, self.mailbox
         name, unit, ivar = scheduler.parked[0]
@@ -305,7 +309,8 @@ class Dispatcher:
     def _is_eligible(self, name: str, unit: Unit) -> bool:
         """Return True if ``unit`` may take a buffered signal with that name.
 
-        If the open phase has a handler for it, only the handler takes it, except for units inside a busy handler.
+        If the open phase has a handler for the signal, only the handler takes it, except for units inside a busy
+        handler.
         """
         phase = self.open_phase
         if phase is None or name not in phase.signals:
@@ -331,6 +336,7 @@ class Dispatcher:
         self._resolve_wait(unit, ivar, signal)
 
     def _resolve_wait(self, unit: Unit, ivar: IVar, signal: Signal) -> None:
+        """Fill ``ivar``, for which ``unit`` waits, with the payload of ``signal``, and note the sender in the unit."""
         self._run_context.record_effect()
         unit.sender = signal.sender
         ivar.taken_signals = (*ivar.taken_signals, signal)
@@ -341,8 +347,9 @@ class Dispatcher:
     def wait_for_signal(self, name: str) -> IVar:
         """Return an IVar that gets the next signal with that name for the active unit.
 
-        The IVar is set already if a signal is buffered and the unit may take it now. If the budget of the activation is
-        spent, or other units are parked, this unit is parked behind them. Otherwise it waits for a signal to arrive.
+        The IVar is set already if a signal is buffered and the unit may take it now. If the unit must first let the
+        host or other units go on, it is parked: its signal is there, and it gets the signal later. Otherwise it waits
+        for a signal to arrive.
         """
         scheduler, mailbox = self._scheduler, self.mailbox
         unit = scheduler.current
@@ -364,7 +371,7 @@ class Dispatcher:
         return ivar
 
     def return_signals(self, signals: tuple[Signal, ...]) -> None:
-        """Return signals to the mailbox when nothing will use the result of the unit that took them.
+        """Return signals to the mailbox, because nothing will use the result of the unit that took them.
 
         They keep their order, for other units and handlers that want them.
         """
@@ -384,7 +391,7 @@ class Dispatcher:
     def leave_phase(self, phase: Phase, reason: Literal["stop", "timeout", "cancel"]) -> None:
         """Begin to leave ``phase``: stop dispatching, cancel its timer and refuse the waiting updates.
 
-        Does nothing if the phase is leaving already.
+        ``reason`` says what ends it. Does nothing if the phase is leaving already.
         """
         if phase.leave_reason is not None:
             return
@@ -401,6 +408,7 @@ class Dispatcher:
         self.phase = None
 
     def _admit(self, phase: Phase, update: Update) -> bool:
+        """Return True if ``update`` is accepted, else reject it; see ``HandlerRunner.admit``."""
         handler = phase.updates.get(update.name)
         if handler is not None:
             return self.handler_runner.admit(phase, handler, update)
@@ -446,12 +454,16 @@ class Dispatcher:
         updates.extend(remaining)
 
     def _closed_error(self, message: str) -> WorkflowClosed:
-        """Return the error for a redelivered message that nothing took before the run closed."""
+        """Return the error for a redelivered message that nothing took before the run closed. ``message`` names it."""
         return WorkflowClosed(
             f"{self._run_context.run_label} is closed: nothing accepted {message}, which was delivered again"
         )
 
     def _not_accepting_error(self, name: str) -> UpdateRejected:
+        """Return the error for the update ``name``, which the run does not accept now.
+
+        It lists the names that it does accept.
+        """
         run = self._run_context.run_label
         if self._run_context.closed is not None:
             return WorkflowClosed(f"{run} is closed")

@@ -45,7 +45,7 @@ async def invoke(fn: Callable[[], Any] | Awaitable[Any]) -> Any:
 class HandlerRunner:
     """The part that judges updates and runs handlers. It keeps the accepted updates that have no answer yet.
 
-    ``leave_phase(phase)`` is called when a handler stops its phase.
+    It calls ``leave_phase(phase)`` when a handler stops its phase.
     """
 
     __slots__ = ("_journal", "_leave_phase", "_open_updates", "_permissions", "_run_context", "_scheduler", "failures")
@@ -115,6 +115,10 @@ class HandlerRunner:
         )
 
     def _validate(self, handler: Handler, update: Update, args: Any, phase: Phase) -> None:
+        """Run the validator of an update, if it has one, with copies of ``args`` and of the phase state.
+
+        Raises ``UpdateRejected`` if the validator refuses the update, and ``_ValidatorFault`` if it fails by a fault.
+        """
         if handler.validator is None:
             return
         try:
@@ -152,7 +156,7 @@ class HandlerRunner:
     # -- calling handlers ---------------------------------------------------------------------------------------------
 
     def run_update(self, phase: Phase, update: Update) -> None:
-        """Run the handler of an update that was admitted."""
+        """Run the handler of an update that ``admit`` has accepted."""
         self._call_handler(phase, "update", update, phase.updates[update.name], update.args)
 
     def run_signal(self, phase: Phase, signal: Signal) -> None:
@@ -189,6 +193,10 @@ class HandlerRunner:
         return True
 
     def _call_handler(self, phase: Phase, kind: str, message: Signal | Update, handler: Handler, args: Any) -> None:
+        """Call the handler of a message with the decoded ``args``. The phase is busy until the handler ends.
+
+        ``kind`` is "signal" or "update".
+        """
         name = message.name
         effects_before = self.failures.snapshot(phase)
 
@@ -224,6 +232,11 @@ class HandlerRunner:
         error: BaseException | None,
         effects_before: EffectSnapshot,
     ) -> None:
+        """Apply the end of a handler: set the state, answer the update, settle the phase.
+
+        The handler returned ``value`` or raised ``error``. ``unit`` is the unit in which it ran, and ``effects_before``
+        the snapshot from before the call.
+        """
         response, name, update = None, message.name, message.message_id if isinstance(message, Update) else None
         if error is None:
             try:
@@ -259,6 +272,10 @@ class HandlerRunner:
         caller: Unit,
         fn: Callable[[], Any],
     ) -> None:
+        """Run ``fn`` of the ``Async`` that a handler returned, as a unit of its own. Its value answers an update.
+
+        ``caller`` is the unit of the handler, whose sender the new unit keeps.
+        """
         name, update = message.name, message.message_id if isinstance(message, Update) else None
 
         def on_finish(value: Any, error: BaseException | None) -> None:
@@ -309,7 +326,10 @@ class HandlerRunner:
             self._fail_signal(message, handler, error, untouched=untouched)
 
     def _fail_signal(self, signal: Signal, handler: Handler, error: BaseException, *, untouched: bool) -> None:
-        """Record a signal as a failed message, or block the run if its handler asks for that. See decision 46."""
+        """Record a signal as a failed message, or block the run if its handler asks for that. See decision 46.
+
+        ``untouched`` is True if the handler left nothing behind.
+        """
         label, recorded = f"the handler of signal {signal.name}", self.failures.is_recorded(signal)
         # The history has no failure of this signal, so a replay must not add one. The error is only logged.
         if self._run_context.replaying and not recorded:

@@ -22,8 +22,8 @@ from temporalex_django.core.units.scheduler import Unit
 class Signal:
     """A buffered signal.
 
-    ``permission`` is the permission by which its sender was judged when it came. ``message_id`` is the id from its
-    sender.
+    ``number`` is its position among the signals of the run, from 1. ``permission`` is the permission that its sender
+    was found to have when it came, or None. ``message_id`` is the id from its sender, or None.
     """
 
     __slots__ = ("message_id", "name", "number", "payload", "permission", "sender")
@@ -48,6 +48,7 @@ class Signal:
 class Update:
     """An update in the mailbox.
 
+    - ``after`` is the number of signals that came before it.
     - ``accepted`` is True on replay: the history has judged it, and no validator runs again.
     - ``admitted`` is True if it was answered when it came (``Activation.admit_updates``) and waits for a busy handler.
       Its ``args`` are then decoded.
@@ -103,13 +104,14 @@ class Mailbox:
         permission: str | None = None,
         message_id: str | None = None,
     ) -> Signal:
+        """Buffer a signal as the last one, and return it. For the arguments see ``Signal``."""
         self.received += 1
         signal = Signal(self.received, name, payload, sender, permission, message_id)
         self._signals.setdefault(name, deque()).append(signal)
         return signal
 
     def take_signal(self, name: str) -> Signal | None:
-        """Remove and return the oldest buffered signal with this name."""
+        """Remove and return the oldest buffered signal with this name; None if there is none."""
         queue = self._signals.get(name)
         if not queue:
             return None
@@ -126,7 +128,7 @@ class Mailbox:
         return any(name in self._signals for name in names)
 
     def next_message(self, signals: Collection[str], updates: Collection[str]) -> Signal | Update | None:
-        """Return the next message for a phase that handles these signals and updates. It is not removed.
+        """Return the next message for a phase that handles these signals and updates, or None. It is not removed.
 
         An update without a handler is returned as well, so that it is refused, unless it may wait for another phase.
         """
@@ -161,12 +163,14 @@ class Mailbox:
         return unjudged
 
     def add_waiter(self, name: str, unit: Unit, ivar: IVar) -> None:
+        """Let ``unit`` wait with ``ivar`` for the next signal with this name, after the units that wait already."""
         queue = self._waiters.setdefault(name, deque())
         entry = (unit, ivar)
         queue.append(entry)
         ivar.abandon = lambda: queue.remove(entry)
 
     def waiters(self, name: str) -> deque[tuple[Unit, IVar]]:
+        """Return the waits for a signal with this name, oldest first, as pairs of unit and IVar."""
         return self._waiters.get(name, _NO_WAITERS)
 
     def awaited_names(self) -> list[str]:

@@ -29,10 +29,11 @@ RETURN_TYPES = {
 
 @dataclass(frozen=True, slots=True)
 class Handler:
-    """A handler with its options.
+    """A handler of a phase with its options.
 
-    ``args_type`` is the annotation of its first parameter. ``on_error`` applies to signals: "keep" makes a failed
-    message of a signal whose handler fails, "block" blocks the run.
+    ``args_type`` is the annotation of its first parameter. ``permission`` is the permission that senders need, or None.
+    ``on_error`` applies to signals whose handler fails: "keep" makes a failed message of the signal, "block" blocks the
+    run.
     """
 
     fn: Callable[[Any, Any], Any]
@@ -44,7 +45,10 @@ class Handler:
 
 
 def build_handler(name: str, kind: str, value: Any) -> Handler:
-    """Return the handler for a callable, or for the value of ``signal(...)`` or ``update(...)``."""
+    """Return the handler for ``value``: a callable, or the result of ``signal(...)`` or ``update(...)``.
+
+    ``name`` is that of the message, and ``kind`` is "signal" or "update". Raises ``WorkflowDefinitionError``.
+    """
     names.check_code_name(name, label=f"phase: {kind}")
     handler = value if isinstance(value, Handler) else None
     if handler is None:
@@ -86,7 +90,9 @@ def first_annotation(fn: Any) -> Any:
 class Phase:
     """An open phase, with its state and its handlers.
 
-    ``done`` is an IVar. It is set when the last unit of the phase has ended, to the value that ``api.phase`` returns.
+    ``signals`` and ``updates`` map names to handlers. ``timed`` is True if it has a timeout, and ``host`` is the unit
+    that opens it. ``done`` is an IVar. It is set when the last unit of the phase has ended, to the value that
+    ``api.phase`` returns.
     """
 
     def __init__(
@@ -129,7 +135,7 @@ class Phase:
 
     @property
     def labels(self) -> dict[str, str]:
-        """The labels of its messages for people, by name of the message, as far as they are declared."""
+        """The labels for people that its handlers declare, by name of the message."""
         handlers = (*self.signals.items(), *self.updates.items())
         return {name: handler.label for name, handler in handlers if handler.label is not None}
 
@@ -141,7 +147,7 @@ class Phase:
     def change_state(self, fn: Callable[[Any], Any]) -> Any:
         """Apply ``fn(state) -> (result, new state)`` to a copy of the state, and return the result.
 
-        Nothing changes if it raises or returns another shape.
+        Nothing changes if ``fn`` raises or returns another shape.
         """
         if inspect.iscoroutinefunction(fn):
             raise NestingError("update_state needs a plain function: an async one could be interleaved with others")
@@ -158,7 +164,7 @@ class Phase:
 
 
 def check_return_value(kind: str, name: str, value: Any) -> None:
-    """Raise ``TypeError`` if a handler returned a value that its kind may not return."""
+    """Raise ``TypeError`` if a handler returned a value that its kind, "signal" or "update", does not allow."""
     allowed, words = RETURN_TYPES[kind]
     if not isinstance(value, allowed):
         raise TypeError(f"the {kind} handler {name!r} returned {value!r}; it must return {words}")

@@ -57,20 +57,25 @@ class Permissions:
         self.refused: tuple[int, ...] = ()  # numbers of signals that were refused in the replayed activation
 
     def begin(self, judge: Judge | None, refused: tuple[int, ...]) -> None:
-        """Begin a new activation with its judge. ``refused`` are the numbers of signals that a replay refuses."""
+        """Begin a new activation with its judge, or None without one.
+
+        ``refused`` are the numbers of the buffered signals that a replay refuses again.
+        """
         self._judge, self.refused = judge, refused
 
     def is_permitted(self, permission: str, sender: Sender | None, message: str) -> bool:
         """Return True if the sender may send the message. Code (no sender) may send everything.
 
-        The judge may use the database. Raises ``JudgingFailed`` with the error of the judge as its cause.
+        ``message`` names the message in errors. The judge may use the database. Raises ``JudgingFailed`` with the error
+        of the judge as its cause.
         """
         return sender is None or self.has_permission(permission, sender, message=message)
 
     def has_permission(self, permission: str, sender: Sender, *, message: str) -> bool:
-        """Return True if a person has a permission or is a candidate (a word of ``HumanTaskSpec.candidates``).
+        """Return True if a person has ``permission``, or is one of the candidates whom that word names.
 
-        ``message`` names the message in the error. Raises ``JudgingFailed`` as ``is_permitted`` does.
+        Words for candidates are those of ``HumanTaskSpec.candidates``. ``message`` names the message in errors. Raises
+        ``JudgingFailed`` as ``is_permitted`` does.
         """
         if self._judge is None:
             return False

@@ -35,9 +35,10 @@ class HandlerFixed(Exception):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EffectSnapshot:
-    """Everything that workflow code can leave behind within an activation, at one moment.
+    """A record of everything that workflow code has left behind in an activation, up to one moment.
 
-    It refers to the objects themselves, because the id of an object may be reused by a later one.
+    ``commands`` and ``effects`` are counts; ``state`` is the phase state. The record refers to the objects themselves,
+    because the id of an object may be reused by a later one.
     """
 
     completion: Completion
@@ -104,7 +105,7 @@ class SignalFailures:
         )
 
     def add(self, signal: Signal, error: BaseException, *, untouched: bool) -> None:
-        """Record that the handler of a signal failed. ``untouched`` is True if it left nothing behind.
+        """Record that the handler of a signal failed with ``error``. ``untouched`` is True if it left nothing behind.
 
         Raises ``HandlerFixed`` if it left nothing behind when the history was made, and now does.
         """
@@ -151,7 +152,7 @@ class SignalFailures:
         self.open_failures.pop(message_id, None)
 
     def carried_failures(self) -> list[dict[str, Any]]:
-        """Return the failed signals that this run passes to the next run of its chain."""
+        """Return ``{"id", "name"}`` of the failed signals that this run passes to the next run of its chain."""
         return [{"id": message_id, "name": name} for message_id, name in self.open_failures.items()]
 
     def load_carried(self, carried: list[dict[str, Any]]) -> None:
@@ -159,6 +160,7 @@ class SignalFailures:
         self.open_failures = {failed["id"]: failed["name"] for failed in carried}
 
     def _mark_failed(self, signal: Signal) -> str:
+        """Note that the signal is a failed message now, and return its message id."""
         self._recorded.pop(signal.number, None)
         # The id of a failed message must be the same in each rebuild, so it comes from the run id and the number.
         message_id = signal.message_id or f"{self._run_context.info.run_id}:{signal.number}"

@@ -69,7 +69,10 @@ class JsonCodec:
 
 
 def encode(value: Any, *, label: str = "payload") -> bytes:
-    """Return the JSON bytes of ``value``. Raises ``PayloadError`` with the path of any part that cannot be encoded."""
+    """Return the JSON bytes of ``value``. Raises ``PayloadError`` with the path of any part that cannot be encoded.
+
+    ``label`` names the value in errors.
+    """
     try:
         data = _encode_json(value)
         # The encoder writes NaN as null, which would change the value silently. Only then is the value searched.
@@ -112,7 +115,10 @@ def error_reason(exc: BaseException) -> str:
 
 
 def check_text(value: Any, *, label: str) -> str:
-    """Return the value if it is a text that every column of every database can store. Raises ``PayloadError``."""
+    """Return the value if it is a text that every column of every database can store. Raises ``PayloadError``.
+
+    ``label`` names the value in errors.
+    """
     if not issubclass(type(value), str):  # ``isinstance`` would call its ``__class__``, which may raise
         raise PayloadError(f"{label} must be a string, not {type(value).__name__}")
     if len(value) > MAX_BYTES:
@@ -184,7 +190,10 @@ _PATH = re.compile(r" - at `([^`]*)`$")
 
 
 def convert(value: Any, annotation: Any, *, label: str = "payload") -> Any:
-    """Decode plain data to ``annotation``. Raises ``PayloadError`` with the path of the field that does not fit."""
+    """Decode plain data to ``annotation``. Raises ``PayloadError`` with the path of the field that does not fit.
+
+    ``label`` names the value in errors.
+    """
     if (
         annotation is Any
         or annotation is None
@@ -203,7 +212,7 @@ def convert(value: Any, annotation: Any, *, label: str = "payload") -> Any:
 
 
 def resolve_hints(fn: Any) -> dict[str, Any]:
-    """Return the annotations of ``fn``, each resolved by itself.
+    """Return the annotations of ``fn`` as types, by the name of the parameter.
 
     An annotation that cannot be resolved is left out, so its value stays plain JSON.
     """
@@ -240,6 +249,7 @@ def _annotation_name(annotation: Any) -> str:
 
 
 def _location_text(value: Any) -> str:
+    """Return " at" and the path of the first part of ``value`` that cannot be encoded; empty if it is not found."""
     try:
         return _find_location(value)
     except Exception:  # noqa: BLE001 - any operation on a value may raise

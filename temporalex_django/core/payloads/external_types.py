@@ -58,7 +58,10 @@ def encode_external(value: Any) -> Any:
 
 
 def decode_external(kind: Any, value: Any) -> Any:
-    """Return JSON data as ``kind``, a type that the decoder does not know. Raises ``TypeError`` and ``ValueError``."""
+    """Return JSON data as ``kind``, a type that the decoder does not know.
+
+    Raises ``TypeError`` for an unsupported type, and ``ValueError`` for data that do not fit it.
+    """
     if isinstance(kind, type) and is_pydantic(kind):
         return kind.model_validate(value)  # type: ignore[attr-defined] # that is what makes it one
     if isinstance(kind, type) and issubclass(kind, _CONSTRUCTIBLE) and _matches_type(kind, value):

@@ -1,6 +1,6 @@
-"""Values for a reader who must get what was passed, and not what JSON makes of it.
+"""The check that a value comes back from JSON as it was passed.
 
-This concerns results, arguments of activities, replies and published state. A value that would come back as something
+It concerns results, arguments of activities, replies and published state. A value that would come back as something
 else (a Decimal as a text, a set as a list) is refused where it is passed, unless an annotation restores it. Messages
 and arguments of starts are encoded as they are, because their senders cannot see who reads them. They cause one warning
 for each reader instead.
@@ -42,9 +42,10 @@ _SEQUENCE_TYPES = (list, tuple)
 
 
 class LossyValue(NamedTuple):
-    """A value that comes back as something else.
+    """A part of a value that comes back from JSON as something else.
 
-    ``path`` is its place. ``was`` and ``becomes`` describe it before and after. ``convert`` is an expression for users.
+    ``path`` is its place. ``was`` and ``becomes`` describe it before and after. ``convert`` is an expression that users
+    may write to convert it first.
     """
 
     path: str
@@ -64,8 +65,8 @@ def encode_lossless(
     """Return ``value`` as plain data, and refuse a value that its reader would not get back unchanged.
 
     ``read`` decodes plain data as the reader does; without it the reader gets the plain data. ``annotate`` is advice
-    where to annotate, ``label`` names the value in errors, and ``limit`` is in bytes. Raises ``PayloadError`` with the
-    path of a value that would come back as something else.
+    for the error message where to add an annotation. ``label`` names the value in errors, and ``limit`` is in bytes.
+    Raises ``PayloadError`` with the path of a value that would come back as something else.
     """
     encoded = codec.to_plain(value, label=label, limit=limit)
     if not is_unchanged(encoded, value):
@@ -106,9 +107,9 @@ def warn_lossy_value(
 ) -> None:
     """Warn, once for each reader, that it gets other values than were sent because its code lacks an annotation.
 
-    The warning goes to the log. With ``emit_warning``, and outside workflow code, it is also a ``PayloadWarning``.
-    ``encoded`` is ``value`` as plain data. ``annotation()`` returns the type to which the reader decodes it, or Any if
-    there is no annotation.
+    ``reader`` names the code that reads the value. ``encoded`` is ``value`` as plain data. ``annotation()`` returns the
+    type to which the reader decodes it, or Any if there is no annotation. The warning goes to the log. With
+    ``emit_warning``, and outside workflow code, it is also a ``PayloadWarning``.
     """
     if reader in _warned or is_unchanged(encoded, value):
         return
@@ -141,9 +142,10 @@ def is_unchanged(encoded: Any, value: Any) -> bool:
 def find_lossy_value(
     value: Any, decoded: Any, *, is_expected: Callable[[tuple[Any, ...]], bool] | None = None
 ) -> LossyValue | None:
-    """Return the first part of ``value`` that has a type which JSON lacks, and another type in ``decoded``.
+    """Return the first part of ``value`` that has a type which JSON lacks, and another type in ``decoded``; or None.
 
-    Parts for which ``is_expected(keys)`` returns True are skipped, because their reader declares that type.
+    Parts for which ``is_expected(keys)`` returns True are skipped, because their reader declares that type. ``keys``
+    lead to the part.
     """
     # A stack instead of recursion; parts are pushed in reverse order, so that the first one is found first.
     pending: list[tuple[str, tuple[Any, ...], Any, Any]] = [("$", (), value, decoded)]
@@ -176,7 +178,10 @@ def find_lossy_value(
 
 
 def _find_lossy_key(path: str, part: Mapping[Any, Any], decoded_part: Any) -> LossyValue | None:
-    """Return the first key of a mapping that is no string and that the reader does not get back, or None."""
+    """Return the first key of a mapping that is no string and that the reader does not get back, or None.
+
+    ``path`` is the place of the mapping, and ``decoded_part`` is what the reader gets for it.
+    """
     for key in part:
         if not issubclass(type(key), str) and not (isinstance(decoded_part, Mapping) and key in decoded_part):
             kind = type(key).__name__
@@ -199,6 +204,7 @@ def _reader_expects(encoded: Any, read: Callable[[Any], Any], keys: tuple[Any, .
 
 
 def _replace_part(encoded: Any, keys: tuple[Any, ...], part: Any) -> Any:
+    """Return a copy of plain data in which the part at ``keys`` is replaced by ``part``."""
     if not keys:
         return part
     key, *rest = keys
@@ -208,6 +214,10 @@ def _replace_part(encoded: Any, keys: tuple[Any, ...], part: Any) -> Any:
 
 
 def _describe_change(part: Any, kind: type) -> tuple[str, str, str] | None:
+    """Return three texts about a value of a type that JSON lacks, or None for a type that it has.
+
+    They are: what the value is, what it becomes, and an expression that converts it.
+    """
     for kinds, *words in _LOSSY_TYPES:
         if issubclass(kind, kinds):
             return words[0], words[1], words[2]
@@ -226,7 +236,7 @@ def _is_preserved(part: Any, kind: type, decoded_part: Any) -> bool:
 
 
 def _part_of(container: Any, key: Any) -> Any:
-    """Return the part under the same key in the decoded data; for an object, its attribute."""
+    """Return the part of a decoded mapping under ``key``, or the attribute of that name of a decoded object."""
     if isinstance(container, Mapping):
         # A key of a subclass of ``str`` may hash otherwise than the plain text that came back.
         part = container.get(key, _MISSING)

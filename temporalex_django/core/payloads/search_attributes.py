@@ -121,7 +121,11 @@ def encode_all(attributes: Any, declared: Mapping[str, Any], *, label: str) -> d
 
 
 def encode(name: Any, value: Any, declared: Mapping[str, Any], *, label: str) -> Any:
-    """Return the stored form of one value. Raises ``PayloadError``."""
+    """Return the stored form of the search attribute ``name``. ``declared`` maps names to types.
+
+    Raises ``PayloadError``, with ``label`` at the start of its message, for an undeclared name or a value of another
+    type.
+    """
     if name not in declared:
         raise PayloadError(f"{label}: {undeclared_text(name, declared)}")
     if value is None:
@@ -135,7 +139,10 @@ def encode(name: Any, value: Any, declared: Mapping[str, Any], *, label: str) ->
 
 
 def undeclared_text(name: Any, declared: Mapping[str, Any]) -> str:
-    """Return the text of the error for a search attribute that is not declared. It lists the declared ones."""
+    """Return the text of the error for a search attribute that is not declared.
+
+    It lists the names in ``declared``, and suggests one that is spelt alike.
+    """
     near = difflib.get_close_matches(name, declared, n=1) if isinstance(name, str) else []
     suggestion = f"; did you mean {near[0]}?" if near else ""
     names = ", ".join(sorted(declared)) or "none"
@@ -155,7 +162,7 @@ _DECODERS: Final[Mapping[str, Callable[[str], Any]]] = {
 
 
 def decode(value: Any) -> Any:
-    """Return the Python value of a stored value."""
+    """Return the Python value for the stored form of a search attribute."""
     if not isinstance(value, Mapping):
         return value
     ((kind, text),) = value.items()
@@ -163,17 +170,24 @@ def decode(value: Any) -> Any:
 
 
 def decode_all(attributes: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return the Python values of all search attributes of a run."""
+    """Return the Python values of the search attributes of a run, by name, from their stored forms."""
     return {name: decode(value) for name, value in (attributes or {}).items()}
 
 
 def to_readable(attributes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return all search attributes of a run for people: numbers with a fraction and times as texts."""
+    """Return the search attributes of a run for people. Decimals, dates and times become texts.
+
+    ``attributes`` has the stored forms, by name.
+    """
     return {n: next(iter(v.values())) if isinstance(v, Mapping) else v for n, v in attributes.items()}
 
 
 def parse(value: Any, kind: Any) -> Any:
-    """Parse a value that comes from an interface: a text, or a part of JSON. Raises ``ValueError``."""
+    """Return the value of a search attribute of type ``kind`` from an interface (REST, a command, the admin).
+
+    ``value`` is a text, or a part of JSON. Only its form is checked here; ``encode`` checks the type. Raises
+    ``ValueError``.
+    """
     # JSON has no decimals. The shortest text of the float is what the sender wrote; its binary value is not.
     if isinstance(value, float) and kind is Decimal:
         return Decimal(str(value))
@@ -193,9 +207,10 @@ def parse(value: Any, kind: Any) -> Any:
 
 
 def parse_all(attributes: Any, declared: Mapping[str, Any], *, label: str) -> Any:
-    """Parse a mapping of names to values that comes from an interface.
+    """Parse a mapping of names to values that comes from an interface, as ``parse`` does for one value.
 
-    Returns anything else than a mapping unchanged. Raises ``PayloadError`` with the name of the attribute.
+    ``declared`` maps names to types. Returns anything else than a mapping unchanged. Raises ``PayloadError`` with
+    ``label`` and the name of the attribute.
     """
     if not isinstance(attributes, Mapping):
         return attributes
@@ -209,6 +224,7 @@ def parse_all(attributes: Any, declared: Mapping[str, Any], *, label: str) -> An
 
 
 def _parse_datetime(text: str) -> datetime:
+    """Return an ISO text as a datetime. A text without a time zone is in UTC."""
     moment = datetime.fromisoformat(text)
     return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
 
@@ -234,7 +250,7 @@ def search_rows(attributes: Mapping[str, Any]) -> Iterator[SearchRow]:
 
 
 def search_column(value: Any) -> str:
-    """Return the name of the column in which a stored value is searched."""
+    """Return the name of the column of ``SearchRow`` in which a stored value is searched."""
     if isinstance(value, str):
         return "text"
     return "moment" if isinstance(value, Mapping) and "decimal" not in value else "number"

@@ -12,9 +12,10 @@ _LARGEST = 2**63
 
 
 def stored_fields(published: Any, declared: Mapping[str, type]) -> dict[str, Any]:
-    """Return the declared fields of the state that have their declared type, by name.
+    """Return the declared fields of a published state that have their declared type, by name.
 
-    Any other value would make every query over the field fail. It is left out, as if the state had no such field.
+    Decimals are returned as texts. A value of another type would make every query over the field fail. It is left out,
+    as if the state had no such field.
     """
     state = published if isinstance(published, Mapping) else {}
     fields = {name: _to_stored(state[name], kind) for name, kind in declared.items() if name in state}
@@ -22,6 +23,7 @@ def stored_fields(published: Any, declared: Mapping[str, type]) -> dict[str, Any
 
 
 def _to_stored(value: Any, kind: type) -> str | int | None:
+    """Return the stored form of a value of the type ``kind``, or None if the value is of another type or too large."""
     if kind is str:
         return value if isinstance(value, str) else None
     # ``bool`` is a subclass of ``int``, but True is no number in the columns of SQL.

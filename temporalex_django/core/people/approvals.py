@@ -25,7 +25,8 @@ class Decision:
 
     - ``outcome`` is one of the outcomes of the approval, or ``overdue`` if nobody decided in time. ``by`` is then None.
     - ``data`` is the data of the form.
-    - ``stood_in_for`` is the name of the person in whose place somebody decided.
+    - ``at`` is the time of the decision, or the time at which it became overdue.
+    - ``stood_in_for`` is the name of the person in whose place somebody decided, or empty.
     - ``shown`` is the digest of the data that people saw (``shows`` of ``api.approval``). It is empty if they saw the
       title alone.
     """
@@ -41,14 +42,17 @@ class Decision:
     def covers(self, value: Any) -> bool:
         """Return True if a person decided about this value: the data shown to them equals it as plain data.
 
-        False if nobody decided in time, and if no data was shown. Raises ``PayloadError`` for a value that is no
-        payload.
+        Returns False if nobody decided in time, and if no data was shown. Raises ``PayloadError`` for a value that is
+        no payload.
         """
         return bool(self.shown) and self.shown == codec.digest(codec.to_plain(value, label="the value of covers()"))
 
 
 class Approvals:
-    """The request judge of workflow code without a process. It is attached when the run asks for its first approval."""
+    """The part that judges decisions for the approvals of workflow code (not of a graph).
+
+    It is attached to the run when the run asks for its first approval.
+    """
 
     def __init__(self, runtime: WorkflowRuntime) -> None:
         self._runtime = runtime
@@ -90,6 +94,10 @@ class Approvals:
         ivar.put(Decision(outcome=OVERDUE, at=self._runtime.run_context.now))
 
     def _close(self, key: str, ending: str, **decision_fields: Any) -> None:
+        """Close the human task, if its approval is still open, and cancel its timer.
+
+        ``ending`` and ``decision_fields`` are those of ``HumanTasks.close``.
+        """
         if self._decision_ivars.pop(key, None) is None:
             return
         if (timer := self._due_timers.pop(key, None)) is not None:
@@ -119,7 +127,8 @@ class Approvals:
     def _resolve_key(self, request: dict[str, Any]) -> str:
         """Return the key of the human task that a decision is for.
 
-        A redelivered decision is for the task with the question that it answers, whatever key that task has now.
+        The key of a redelivered decision may mean another task now. So the task is found by the question that was
+        answered.
         """
         # New code may number its tasks otherwise, but the question identifies the task. See decision 47.
         key: str = request.get("step") or ""
@@ -161,6 +170,7 @@ class Approvals:
 
 
 def _build_wait_info(key: str, spec: HumanTaskSpec, now: datetime, due: datetime | None) -> WaitInfo:
+    """Return the data for programs about the wait for a decision. ``due`` is the time at which it ends, or None."""
     wait_info: WaitInfo = {"kind": "human_task", "name": key, "label": spec.title, "since": now.isoformat()}
     wait_info["events"] = [*spec.outcomes]
     wait_info["role"] = ", ".join(word.partition(":")[2] for word in spec.candidates)

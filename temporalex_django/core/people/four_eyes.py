@@ -32,7 +32,10 @@ Snapshot = Mapping[str, Any] | None
 
 
 def parse_scope(option: object) -> str | None:
-    """Return the scope that the option ``four_eyes=`` names; None for an invalid value."""
+    """Return the scope that the option ``four_eyes=`` names: ``CHAIN``, ``RUN``, or an empty text for no four eyes.
+
+    True means ``CHAIN``, and False no four eyes. Returns None for an invalid value.
+    """
     if isinstance(option, bool):
         return CHAIN if option else ""
     return option if isinstance(option, str) and option in (CHAIN, RUN) else None

@@ -46,8 +46,8 @@ _ADVICE: Final = "Restore the old code, or keep the old path for old runs with a
 class FormSpec:
     """The form for the data of a decision.
 
-    - ``kind`` "type": a dataclass, a TypedDict or the like. The data is checked where the decision is judged.
-      ``schema`` is the JSON schema.
+    - ``kind`` "type": a dataclass, a TypedDict or the like, in ``type``. The data is checked where the decision is
+      judged. ``schema`` is the JSON schema.
     - ``kind`` "form": a form class of Django with the dotted path ``name``. The data is checked before.
 
     ``digest`` changes with the form.
@@ -65,7 +65,10 @@ class FormSpec:
 
 @lru_cache(maxsize=1_000)
 def build_form_spec(form: Any, label: str) -> FormSpec:
-    """Return the form that workflow code names. Raises ``WorkflowDefinitionError`` for a value that is no form."""
+    """Return the form that workflow code names: a type, or the dotted path of a Django form class.
+
+    ``label`` begins the message of the ``WorkflowDefinitionError`` for a value that is no form.
+    """
     if isinstance(form, str):
         if not all(part.isidentifier() for part in form.split(".")) or "." not in form:
             raise WorkflowDefinitionError(f"{label}: form {form!r} is not the dotted path of a form class")
@@ -123,7 +126,10 @@ class HumanTaskSpec:
 def question(
     title: str, *, candidates: Iterable[str], outcomes: Iterable[str], form: Mapping[str, str] | None, shows: Any
 ) -> dict[str, Any]:
-    """Return a question as plain data, with a digest of the data shown. ``form`` has the form's name and digest."""
+    """Return the question of a human task as plain data: all arguments, with a digest of the data shown.
+
+    ``form`` has the name and digest of the form, or is None. ``shows`` is the plain data that people see, or None.
+    """
     question_fields = {"title": title, "asked": [*candidates], "outcomes": [*outcomes], "form": form}
     return question_fields if shows is None else {**question_fields, "shows": codec.digest(shows)}
 
@@ -133,9 +139,13 @@ class HumanTaskState:
     """The present state of a human task of a run.
 
     - ``key`` identifies the task within its run.
+    - ``candidates`` are words for the people who may decide now, including those after an escalation.
     - ``barred`` has the reasons why excluded users may not decide it, by the key of the user.
+    - ``requested_by`` is the person who started the run, if they are known.
+    - ``reminders`` counts the reminders sent so far.
     - ``ending`` is "decided", "overdue", "cancelled" (the run does not wait for it any more) or "run_closed". It is
       empty while the task is open.
+    - ``decided_for`` is the name of the person in whose place ``decided_by`` decided, or empty.
     """
 
     key: str
@@ -156,7 +166,10 @@ class HumanTaskState:
     comment: str = ""
 
     def as_closed(self, ending: str, at: datetime, **decision_fields: Any) -> HumanTaskState:
-        """Return a closed copy with its ending."""
+        """Return a copy that was closed at the time ``at``.
+
+        ``decision_fields`` are fields to set: who decided, and how.
+        """
         return replace(self, ending=ending, closed_at=at, **decision_fields)
 
     @property
@@ -172,7 +185,7 @@ class HumanTaskState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HumanTaskChange:
-    """A human task that a turn has changed, with the names of its ``changes``.
+    """A human task that a turn has changed, in its new state, with the names of its ``changes``.
 
     The names are opened, reminded, escalated, barred (a user became excluded) and closed. The tuple is empty if the
     changes are not known.
@@ -199,8 +212,8 @@ def _require_data_fits(task: HumanTaskState, request: Mapping[str, Any]) -> None
 class HumanTasks:
     """The human tasks of one executor.
 
-    ``changes`` has the changes of the current activation, by key. ``deciders`` has the keys of people who decided a
-    task.
+    ``changes`` has the changes of the current activation, by key of the task. ``deciders`` has the keys of people who
+    have decided a task, as an ordered set.
     """
 
     __slots__ = (
@@ -240,9 +253,10 @@ class HumanTasks:
         requested_by: Sender | None = None,
         deciders: Iterable[str] = (),
     ) -> None:
-        """Open a task. Its reminders and its escalation are timers; the caller handles the due date.
+        """Open the task ``key`` with the question ``spec``, which is due at ``due_at`` or has no due date (None).
 
-        ``deciders`` are the keys of people whose decisions only the caller knows.
+        The reminders and the escalation are timers; the caller handles the due date. ``requested_by`` is the person who
+        started the run, or None. ``deciders`` are the keys of people whose decisions only the caller knows.
         """
         now, run_context = self._run_context.now, self._run_context
         self._record_change(
@@ -264,10 +278,9 @@ class HumanTasks:
             self._start_timer(key, "escalate", spec.escalate_after, self._escalate)
 
     def close(self, key: str, ending: str, **decision_fields: Any) -> None:
-        """Close a task with an ending (see ``HumanTaskState``), and cancel its timers.
+        """Close a task with an ending (see ``HumanTaskState``), and cancel its timers. Does nothing if it is not open.
 
-        ``decision_fields`` are fields of ``HumanTaskState`` that say who decided and how. Does nothing if it is not
-        open.
+        ``decision_fields`` are fields of ``HumanTaskState`` that say who decided and how.
         """
         task = self.open_tasks.pop(key, None)
         if task is None:
@@ -281,7 +294,7 @@ class HumanTasks:
             self.update_barred()
 
     def update_barred(self) -> None:
-        """Exclude people from open tasks who became excluded after these tasks were opened."""
+        """Exclude people from open tasks if they became excluded after these tasks were opened."""
         for task in [*self.open_tasks.values()]:
             barred = four_eyes.barred_people(task.spec.four_eyes, self._run_context.snapshot, self.deciders)
             if not barred.keys() <= task.barred.keys():
@@ -391,6 +404,7 @@ class HumanTasks:
     def _require_candidate(
         self, task: HumanTaskState, request: Mapping[str, Any], permits: Permits, label: str
     ) -> None:
+        """Raise ``ActionNotPermitted`` unless the sender of a decision is a candidate. ``label`` begins the message."""
         # A substitute is judged as the person for whom they stand in, once the host has confirmed the relation.
         principal, extra_candidate = request.get("for"), request.get("word")
         sender = Sender(request.get("by_key") or "", request.get("by") or "")
@@ -427,10 +441,11 @@ class HumanTasks:
     # -- called by the executor, and by hosts -------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """Begin a new activation."""
+        """Begin a new activation: forget the changes of the last one."""
         self.changes = {}
 
     def _record_change(self, change: str, task: HumanTaskState) -> None:
+        """Store the new state of an open task, and note ``change`` (such as "reminded") among its changes."""
         self.open_tasks[task.key] = task
         before = self.changes.get(task.key)
         changes = (change,) if before is None else (*before.changes, change)
@@ -470,5 +485,5 @@ def roles_text(candidates: Iterable[str]) -> str:
 
 
 def due_time(now: datetime, seconds: float | None) -> datetime | None:
-    """Return the time that is ``seconds`` after ``now``; None without a duration."""
+    """Return the time that is ``seconds`` after ``now``; None if ``seconds`` is None."""
     return None if seconds is None else now + timedelta(seconds=seconds)

@@ -1,4 +1,7 @@
-"""Units side by side: ``parallel`` waits for all of them, ``race`` for the first and cancels the others."""
+"""The primitives ``parallel`` and ``race``, which run units (branches) side by side.
+
+``parallel`` waits for all of them. ``race`` waits for the first and cancels the others.
+"""
 
 from __future__ import annotations
 
@@ -19,10 +22,10 @@ BranchCallback = Callable[[int, Any, BaseException | None, TakenSignals], None]
 
 
 class _BranchGroup:
-    """Branches of one call: adopted when the primitive is called, started when it is awaited.
+    """The branches of one call of ``parallel`` or ``race``.
 
-    A signal that a branch took and returned counts as taken when the caller continues with that value. Otherwise it
-    stays in the mailbox.
+    The run knows of them from the call on, and they start when the call is awaited. A signal that a branch took counts
+    as taken when the caller continues with the value of that branch. Otherwise the signal goes back to the mailbox.
     """
 
     def __init__(self, runtime: WorkflowRuntime, name: str, branches: Sequence[Any]) -> None:
@@ -44,7 +47,8 @@ class _BranchGroup:
     def start_branch(self, index: int, host: Unit | None, on_end: BranchCallback) -> Unit:
         """Start branch ``index`` as a unit and return the unit. ``host`` is its parent.
 
-        ``on_end(index, value, error, taken_signals)`` is called when the branch has ended.
+        ``on_end(index, value, error, taken_signals)`` is called when the branch has ended. ``error`` is None if it
+        returned.
         """
 
         def on_finish(value: Any, error: BaseException | None) -> None:
@@ -64,7 +68,7 @@ class _BranchGroup:
         return unit
 
     def return_signals(self, taken_signals: TakenSignals) -> None:
-        """Return signals that a branch took to the mailbox, because the caller continues without the branch's value."""
+        """Return signals that a branch took to the mailbox, because the caller continues without its value."""
         unit = self.runtime.scheduler.current
         assert unit is not None
         unit.taken_signals = ()
@@ -82,7 +86,10 @@ class _BranchGroup:
 
 
 class Parallel(_BranchGroup):
-    """Branches of one ``parallel`` call. All of them end before the caller continues, even if one fails."""
+    """The branches of one ``parallel`` call. All of them end before the caller continues, even if one fails.
+
+    At most ``limit`` of them run at a time; None means all.
+    """
 
     def __init__(self, runtime: WorkflowRuntime, branches: Sequence[Any], limit: int | None) -> None:
         super().__init__(runtime, "parallel", branches)
@@ -94,6 +101,7 @@ class Parallel(_BranchGroup):
         self._done = IVar(f"parallel of {len(branches)}")
 
     async def run(self) -> list[Any]:
+        """Run the branches and return their values in order, with ``Err`` for a branch that raised."""
         self._host = self.runtime.scheduler.current
         self._start_branches()
         try:
@@ -118,6 +126,7 @@ class Parallel(_BranchGroup):
             self.start_branch(self._next_index - 1, self._host, self._on_branch_end)
 
     def _on_branch_end(self, index: int, value: Any, error: BaseException | None, taken_signals: TakenSignals) -> None:
+        """Note the result of a branch, start the next one, and set the IVar of the call after the last one."""
         if isinstance(error, Cancelled):
             self._cancel_error = self._cancel_error or error
         self._taken_signals += taken_signals
@@ -129,7 +138,7 @@ class Parallel(_BranchGroup):
 
 
 class Race(_BranchGroup):
-    """Branches of one ``race`` call.
+    """The branches of one ``race`` call.
 
     The winner is chosen when every unit is blocked. Among branches that end in the same activation the lowest index
     wins, whatever the order in which they were stepped. The others are cancelled. All have ended before the caller
@@ -144,6 +153,10 @@ class Race(_BranchGroup):
         self._done = IVar(f"race of {len(branches)}")
 
     async def run(self) -> tuple[int, Any]:
+        """Run the branches, and return the index and the value of the winner.
+
+        Raises the error of a winner that raised.
+        """
         host = self.runtime.scheduler.current
         self._units = [self.start_branch(index, host, self._on_branch_end) for index in range(len(self.branches))]
         try:
@@ -160,6 +173,7 @@ class Race(_BranchGroup):
         return self._winner, value
 
     def _on_branch_end(self, index: int, value: Any, error: BaseException | None, taken_signals: TakenSignals) -> None:
+        """Note the result of a branch. The first one to end lets the winner be chosen when every unit is blocked."""
         self._outcomes[index] = value, error, taken_signals
         if self._winner is None:
             # Do not choose yet: a branch with a lower index may still end in this round. See decision 10.
@@ -183,7 +197,7 @@ class Race(_BranchGroup):
             self._done.put()
 
     def _discard_loser(self, index: int, error: BaseException | None, taken_signals: TakenSignals) -> None:
-        """Drop the result of a loser: return its signals to the mailbox and log its error."""
+        """Drop the result of the branch ``index``, which lost: return its signals to the mailbox and log its error."""
         self.runtime.dispatcher.return_signals(taken_signals)
         if error is not None and not isinstance(error, Cancelled):
             self.runtime.run_context.log_failure(f"branch {index} lost its race and", error)

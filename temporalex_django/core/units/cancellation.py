@@ -9,7 +9,7 @@ from temporalex_django.core.units.scheduler import Scheduler
 
 
 class Cancellation:
-    """The state of the cancel request of a run.
+    """The cancel request of a run, as far as there is one.
 
     ``requested`` becomes True, and the IVar ``notice`` is set, when the request arrives.
     """

@@ -19,7 +19,7 @@ from temporalex_django.errors import NestingError
 
 
 class Condition:
-    """One call of ``wait_condition`` that waits."""
+    """A unit that waits in ``wait_condition``, with its predicate and the IVar that it waits for."""
 
     __slots__ = ("ivar", "predicate", "unit")
 
@@ -29,7 +29,7 @@ class Condition:
         self.ivar = ivar
 
     def is_true(self) -> bool:
-        """Evaluate the predicate.
+        """Evaluate the predicate and return its truth.
 
         The awaitable of an async predicate would always be true, so such a predicate raises ``NestingError``.
         """
@@ -41,7 +41,10 @@ class Condition:
         return bool(verdict)
 
     def resolve(self, error: BaseException | None) -> None:
-        """Fill the IVar without waking its unit, because the caller steps that unit itself."""
+        """Fill the IVar with True, or with ``error``.
+
+        It does not wake the unit, because the caller steps that unit itself.
+        """
         self.ivar.waiters.clear()
         if error is None:
             self.ivar.put(True)
@@ -90,7 +93,7 @@ class Conditions:
             return self._resolve_first()
 
     def _resolve_first(self) -> Unit | None:
-        """Resolve the first condition that holds, or whose predicate raises, and return its unit; None without one.
+        """Fill the IVar of the first condition that holds, or whose predicate raises, and return its unit or None.
 
         Units that continue anyway, because of a timer or a cancel, are skipped.
         """

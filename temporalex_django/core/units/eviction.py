@@ -27,7 +27,7 @@ def _mark_finalized(target: object) -> None:
 
 
 def suspended_parts(coroutine: Any) -> Iterable[Any]:
-    """Yield the coroutine and everything that it is suspended in.
+    """Yield the coroutine and all coroutines and generators that it is suspended in, from the outermost inwards.
 
     A wrapper (``coroutine.__await__()``) has no attribute for its content; only ``gc`` finds it.
     """
@@ -77,7 +77,7 @@ SAFE = _can_mark_finalized()
 
 
 def discard(coroutines: Iterable[Any]) -> None:
-    """Drop suspended coroutines and async generators.
+    """Drop suspended coroutines and async generators, without running their code if ``SAFE`` is True.
 
     If ``SAFE`` is False, the coroutines are closed while every primitive refuses to act.
 

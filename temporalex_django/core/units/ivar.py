@@ -1,7 +1,8 @@
-"""The only place where workflow code gives up control. See decision 10.
+"""The IVar: the only thing that a unit of workflow code can wait for. See decision 10.
 
 An ``IVar`` is written once and read any number of times. A unit blocks only by awaiting an empty one. Activities,
 timers, signals, phases and branches are all built on it. So the scheduler knows for certain when every unit is blocked.
+
 The idea comes from the IVar and ``waitIVar`` of the STM runtime. Keeping it to one module follows ``_traps.py`` of
 trio.
 """
@@ -23,10 +24,10 @@ if TYPE_CHECKING:
 
 
 class IVar:
-    """A variable that is set once.
+    """A variable that is set once, to a value or to an error.
 
-    - ``label`` names what is waited for (``waiting_for``).
-    - ``abandon`` is called when its waiter is cancelled.
+    - ``label`` names for people what is waited for (``waiting_for``).
+    - ``abandon()`` is called when the unit that waits for it is cancelled.
     - ``taken_signals`` are the signals that went into its value. They count as taken when a unit continues with the
       value.
     - ``wait_info`` describes the wait for programs; see ``core.typed_dicts.WaitInfo``.
@@ -46,7 +47,7 @@ class IVar:
 
     @property
     def labels(self) -> Sequence[str]:
-        """The labels to display. An IVar that stands for several things has one for each."""
+        """The labels for people. An IVar that stands for several waits has one for each."""
         return (self.label,)
 
     @property
@@ -55,14 +56,14 @@ class IVar:
         return () if self.wait_info is None else (self.wait_info,)
 
     def put(self, value: Any = None) -> None:
-        """Set the value and wake every waiter. Does nothing if it is set already."""
+        """Set the value and wake every unit that waits. Does nothing if the IVar is set already."""
         if not self.is_full:
             self.is_full = True
             self.value = value
             self._wake()
 
     def fail(self, error: BaseException) -> None:
-        """Set an error, which every waiter raises. Does nothing if it is set already."""
+        """Set an error, which is raised in every unit that waits. Does nothing if the IVar is set already."""
         if not self.is_full:
             self.is_full = True
             self.error = error
@@ -84,8 +85,8 @@ class IVar:
 class Call(PendingCall):
     """A primitive that was called and waits to be awaited. You can keep it, display it and compare it by identity.
 
-    Its context is checked at the call, where the mistake is. It is checked again at the await, because a call may be
-    passed to another unit (``parallel([charge(1), charge(2)])``). ``begin`` starts the action and returns the
+    The place of the call is checked at once, where the mistake is. It is checked again at the await, because a call may
+    be passed to another unit (``parallel([charge(1), charge(2)])``). ``begin()`` starts the action and returns the
     awaitable. Code that uses the call as its result gets ``NotAwaited``.
     """
 

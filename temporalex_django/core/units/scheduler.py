@@ -31,9 +31,13 @@ _GENERATORS = 32
 
 
 class Unit:
-    """One tracked coroutine. ``on_finish(value, error)`` is called once, by the scheduler, when it ends.
+    """One coroutine of workflow code that the scheduler steps.
 
-    - ``context`` is entered for each step.
+    ``on_finish(value, error)`` is called once, when it ends.
+
+    - ``number`` orders the units of a run by their creation.
+    - ``kind`` is one of ``primitive_table.UNIT_KINDS``, and ``name`` is for messages.
+    - ``context`` holds the context variables, and is entered for each step.
     - ``generators`` are the async generators that it started, in order. They are closed before it ends.
     - ``taken_signals`` are the signals that it took since its last wait. They count as taken by the value that it
       returns.
@@ -87,12 +91,13 @@ class Unit:
         self.unawaited = Unawaited()
 
     def wake(self) -> None:
+        """Put the unit into the next round of the scheduler, unless it is there already."""
         if not self.queued:
             self.queued = True
             self._scheduler.ready.append(self)
 
     def release(self) -> list[Any]:
-        """Return the objects in which the unit is suspended, and drop every reference to them and to its callback."""
+        """Return the objects in which the unit is suspended, and drop its references to them and its callback."""
         suspended = [*([] if self.coroutine is None else [self.coroutine]), *self.generators]
         self.coroutine, self.generators, self.on_finish = None, [], ignore_failure
         self.children.clear()
@@ -113,7 +118,11 @@ class Unit:
 
 
 class Scheduler:
-    """The owner of the units of one run."""
+    """The part that owns the units of one run and steps them.
+
+    ``log_failure(label, error)`` logs errors that no code receives. ``on_wait()`` is called when a unit has come to a
+    wait, or has ended.
+    """
 
     def __init__(
         self,
@@ -136,6 +145,7 @@ class Scheduler:
         self._last_number = 0
 
     def next_number(self) -> int:
+        """Take and return the next number for a unit, from 1."""
         self._last_number += 1
         return self._last_number
 
@@ -173,14 +183,14 @@ class Scheduler:
                 call()
 
     def step_waiters(self) -> None:
-        """Step the units whose condition holds, one by one: each may make the condition of the next one false."""
+        """Step the units whose ``wait_condition`` holds, one by one: each may make the next condition false."""
         while self.next_waiter is not None and (unit := self.next_waiter()) is not None:
             self._step(unit)
             if self.on_wait is not None:
                 self.on_wait()
 
     def set_next_waiter(self, next_waiter: Callable[[], Unit | None]) -> None:
-        """Call ``next_waiter`` after each step. It returns the next unit whose condition holds, or None."""
+        """Call ``next_waiter`` after each step. It returns the next unit whose ``wait_condition`` holds, or None."""
         self.next_waiter = next_waiter
 
     def acknowledge_request(self) -> None:
@@ -188,7 +198,7 @@ class Scheduler:
         self.request_seen = True
 
     def park(self, name: str, unit: Unit, ivar: IVar) -> None:
-        """Park ``unit``, whose wait for the signal ``name`` cannot have the buffered signal yet.
+        """Park ``unit``, which waits with ``ivar`` for the buffered signal ``name`` and cannot have it yet.
 
         A parked unit is not blocked: it continues when it is its turn and the budget allows it. It keeps the signals
         that it took before, because it has not waited.
@@ -224,7 +234,7 @@ class Scheduler:
         generators.append(cast("AsyncGeneratorType[Any, Any]", generator))
 
     def cancel(self, root: Unit, *, requested: bool = False, notice: IVar | None = None) -> None:
-        """Raise ``Cancelled`` in the unit and its descendants, once in each: at the present wait or else the next.
+        """Raise ``Cancelled`` in ``root`` and its descendants, once in each: at the present wait or else the next.
 
         A unit in a shield gets it after the shield; the units that it started inside do not get it. A unit that waits
         for ``notice`` learns of the cancel from that wait, which returns. ``requested`` is True for the cancel request
@@ -246,7 +256,10 @@ class Scheduler:
                 unit.wake()
 
     def call(self, unit: Unit, fn: Callable[[], Any]) -> Any:
-        """Run plain code as ``unit``, without a coroutine. Raises what ``fn`` raises."""
+        """Run the plain function ``fn`` as ``unit``, without a coroutine, and return its value.
+
+        Raises what ``fn`` raises.
+        """
         outer, self.current = self.current, unit
         try:
             value = unit.context.run(fn)
@@ -269,6 +282,7 @@ class Scheduler:
         return suspended
 
     def _step(self, unit: Unit) -> None:
+        """Resume the coroutine of ``unit``, or raise its error in it, until it waits or ends."""
         coroutine = unit.coroutine
         assert coroutine is not None
         waited, unit.waiting = unit.waiting, None
@@ -298,6 +312,7 @@ class Scheduler:
             self.current = None
 
     def _block(self, unit: Unit, trap: object) -> None:
+        """Let ``unit`` wait for ``trap``, the object that it awaits. Anything but an IVar is an error in the unit."""
         if not isinstance(trap, IVar):
             # The error is thrown into the coroutine at its next step, so that the traceback shows the await.
             unit.error = DeterminismViolation(
@@ -314,6 +329,7 @@ class Scheduler:
             unit.wake()
 
     def _finish(self, unit: Unit, value: Any, error: BaseException | None) -> None:
+        """End ``unit``, which returned ``value`` or raised ``error``, once its async generators are closed."""
         # Before the unit counts as ended: its generators run code, and the same code must run in every rebuild.
         if unit.generators and not _is_fatal(error):
             self._close_generators_first(unit, value, error)

@@ -16,7 +16,7 @@ from temporalex_django.errors import Cancelled, NestingError, WorkflowDefinition
 
 
 class _Scope(PendingCall):
-    """A block whose context is checked at the call and again at the ``async with``.
+    """A block (``async with``) of a primitive, whose place is checked at the call and again when the block is entered.
 
     A call without ``async with`` is reported like a forgotten await.
     """
@@ -27,6 +27,7 @@ class _Scope(PendingCall):
         self._entered = False
 
     def enter(self) -> Unit:
+        """Check the place, note that the block is entered, and return the active unit."""
         unit = current.unit_for(self.primitive)
         if self._entered:
             raise NestingError(f"{self.name} was entered twice: call it again for a second block")
@@ -94,6 +95,7 @@ class Saga(_Scope):
             self._unit.shields -= 1
 
     async def _compensate(self, undo: Callable[..., Any], args: tuple[Any, ...]) -> None:
+        """Run one compensation, and log the error that it raises."""
         try:
             value = undo(*args)
             if inspect.isawaitable(value):

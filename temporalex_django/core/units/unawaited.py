@@ -36,12 +36,13 @@ gc.callbacks.append(_track_collector)
 
 
 class Unawaited:
-    """The calls of one unit.
+    """The calls of primitives by one unit that it has not used yet.
 
-    - ``call_count`` counts all of them.
-    - ``unused_calls`` may still be used, by number.
-    - ``dropped`` cannot be used any more, and the unit has not got an error for them yet.
-    - ``lost`` cannot be used any more either. The unit has got an error, or gets one when it ends.
+    - ``call_count`` counts all of its calls.
+    - ``unused_calls`` has the calls that may still be used, by number.
+    - ``dropped`` has calls that cannot be used any more, for which the unit has not got an error yet.
+    - ``lost`` has calls that cannot be used any more either. The unit has got an error for them, or gets one at its
+      end.
     """
 
     __slots__ = ("call_count", "dropped", "lost", "unused_calls")
@@ -74,7 +75,7 @@ class PendingCall:
     def __init__(self, primitive: Primitive, name: str | None = None) -> None:
         """Register the call with the active unit. Raises ``OutsideWorkflow`` or ``NestingError``.
 
-        ``name`` is the name of an activity.
+        ``name`` stands for the primitive in messages. Pass it for the call of an activity.
         """
         owner = current.unit_for(primitive, name).unawaited
         self.primitive = primitive
@@ -109,6 +110,7 @@ class PendingCall:
 
 
 def _not_awaited_error(unit: Unit, entries: Sequence[Entry]) -> NotAwaited:
+    """Return the error for calls that ``unit`` never awaited. ``entries`` has at least one call."""
     names = ", ".join(name for name, _ in entries)
     name, form = entries[0]
     return NotAwaited(f"{unit.name} called {names} and never awaited it: write `{form.format(name)}`")

@@ -1,7 +1,7 @@
-"""The graph of a workflow class: the facts about it that are computed before anything runs.
+"""The graph of a workflow class: the facts about its steps and transitions that are computed before anything runs.
 
-Steps are numbered in topological order, and sets of steps are bit masks. So a join is one ``and``, however large the
-graph.
+Steps are numbered in topological order, and a set of steps is a bit mask: bit ``i`` stands for step number ``i``. So
+the test of a join, whether everything before a step has ended, is one ``and``, however large the graph.
 """
 
 from __future__ import annotations
@@ -27,10 +27,12 @@ class Edge(NamedTuple):
 
 
 class Graph:
-    """The graph of a class, built once and never changed.
+    """The steps and transitions of a class, built once and never changed.
 
-    ``before[i]`` is the mask of all steps from which ``i`` can be reached. ``after[i]`` is the mask of all steps that
-    can be reached from ``i``. Raises ``CycleError`` (of ``graphlib``) for a graph with a cycle.
+    ``initial`` is the first step with its config, and ``clauses`` are the transitions. ``direct[i]`` is the mask of the
+    direct predecessors of step number ``i``, and ``next[i]`` that of its direct successors. ``before[i]`` is the mask
+    of all steps from which ``i`` can be reached. ``after[i]`` is the mask of all steps that can be reached from ``i``.
+    Raises ``CycleError`` (of ``graphlib``) for a graph with a cycle.
     """
 
     def __init__(self, initial: Target, clauses: Iterable[Clause]) -> None:
@@ -55,6 +57,7 @@ class Graph:
                 self.after[i] |= self.after[n] | 1 << n
 
     def mask(self, steps: Iterable[StepRef]) -> int:
+        """Return the bit mask of these steps."""
         mask = 0
         for step in steps:
             mask |= 1 << self.number[step]
@@ -65,18 +68,20 @@ class Graph:
         return (self.steps[i] for i in bits(mask))
 
     def predecessors(self, step: StepRef) -> frozenset[StepRef]:
+        """Return the direct predecessors of a step; an empty set for a step that the graph does not have."""
         number = self.number.get(step)
         if number is None:
             return frozenset()
         return frozenset(self.refs(self.direct[number]))
 
     def edges(self) -> tuple[Edge, ...]:
+        """Return all transitions of the graph."""
         return tuple(
             Edge(c.step, c.event, tuple(t.step for t in c.targets), c.route is not None) for c in self.clauses.values()
         )
 
     def can_miss_join(self, branches: Sequence[StepRef]) -> bool:
-        """Return True if the paths from ``branches`` share no step before ``Done``.
+        """Return True if the paths from ``branches`` do not all meet in a step before ``Done``.
 
         A step that all the paths pass is a common post-dominator of the branches.
         """

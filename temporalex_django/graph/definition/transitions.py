@@ -1,4 +1,4 @@
-"""Transitions from an ended step to the next ones, in the forms in which a workflow class writes them."""
+"""Transitions: the steps that follow an event of a step, in the forms in which a workflow class writes them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Clause:
-    """The targets that follow on ``event`` of ``step``.
+    """A transition: the targets that follow on ``event`` of ``step``.
 
     A dynamic clause has a function ``route(context)``, which chooses among the targets when the event comes.
     """
@@ -35,7 +35,10 @@ class Clause:
 
 
 class Transit:
-    """A dynamic clause as ``@transit`` declares it in the body of a workflow class."""
+    """A dynamic clause as ``@transit`` declares it in the body of a workflow class.
+
+    ``fn`` is the decorated function.
+    """
 
     def __init__(self, step: StepRef, event: str, targets: tuple[StepRef, ...], fn: Callable[[Any], Any]) -> None:
         self.step = step
@@ -50,13 +53,12 @@ class Transit:
 def transit(
     step: StepRef, event: str, *, targets: Sequence[StepRef]
 ) -> Callable[[Callable[[Any], Any]], Callable[[Any], Any]]:
-    """Declare a transition whose targets code chooses, as a decorator.
+    """Return a decorator for a function that chooses the steps which follow on ``event`` of ``step``.
 
     It decorates a function ``(context)`` in the body of the class, above ``@staticmethod``.
 
-    The function returns one of ``targets``, ``(target, config)``, or a list of these; an empty list activates
-    nothing. It must be deterministic, like all workflow code. Raises ``WorkflowDefinitionError`` for arguments that
-    cannot work.
+    The function returns one of ``targets``, ``(target, config)``, or a list of these; an empty list activates nothing.
+    It must be deterministic, like all workflow code. Raises ``WorkflowDefinitionError`` for arguments that cannot work.
     """
     problems = []
     if not is_step(step):
@@ -99,7 +101,7 @@ def _accepts_context(fn: Callable[..., Any]) -> bool:
 
 
 def targets_of(value: Any) -> tuple[Target, ...]:
-    """Return the targets of a step, of ``(step, config)``, or of a list of these.
+    """Return the targets for ``value``: a step, ``(step, config)``, or a list of these.
 
     Raises ``ValueError`` that names the part that is none of these.
     """
@@ -113,6 +115,7 @@ def targets_of(value: Any) -> tuple[Target, ...]:
 
 
 def _as_target(value: Any) -> Target:
+    """Return the target for a step or ``(step, config)``. Raises ``ValueError``, with advice, for anything else."""
     if is_step(value):
         return Target(require_hashable(value))
     if isinstance(value, tuple) and len(value) == 2 and is_step(value[0]):
@@ -126,7 +129,7 @@ def _as_target(value: Any) -> Target:
 
 
 def require_hashable(step: StepRef) -> StepRef:
-    """Return the step. Raises ``ValueError`` if it is not hashable, because it then cannot be looked up."""
+    """Return the step. Raises ``ValueError`` if the step is not hashable, because it then cannot be looked up."""
     try:
         hash(step)
     except TypeError:
@@ -137,7 +140,7 @@ def require_hashable(step: StepRef) -> StepRef:
 
 
 def dynamic_transits(cls: type) -> Iterator[Transit]:
-    """Yield the clauses that ``@transit`` declares in a class and its bases, in order of definition.
+    """Yield the dynamic clauses that ``@transit`` declares in a class and its bases, in order of definition.
 
     A function replaces an earlier one of the same name.
     """

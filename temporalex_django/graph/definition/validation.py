@@ -98,9 +98,9 @@ def _class_definitions(source: str) -> tuple[ast.ClassDef, ...]:
 
 
 def build(cls: type) -> tuple[Graph | None, list[str]]:
-    """Return the graph of a class, and a sentence for each violation that names the rule and the step.
+    """Return the graph of a class, and one sentence for each violation of a rule.
 
-    The graph is None if there is a violation.
+    A sentence names the rule and the step. The graph is None if there is a violation.
     """
     problems: list[str] = []
     initial = _initial_target(cls, problems)
@@ -130,6 +130,7 @@ def build(cls: type) -> tuple[Graph | None, list[str]]:
 
 
 def _initial_target(cls: type, problems: list[str]) -> Target | None:
+    """Return the first step of a class with its config, or None after a sentence was added to ``problems``."""
     value = getattr(cls, "initial", None)
     if value is None:
         problems.append("initial: the start is missing: write initial = FirstStep, or (FirstStep, config)")
@@ -146,6 +147,10 @@ def _initial_target(cls: type, problems: list[str]) -> Target | None:
 
 
 def _static_clauses(cls: type, problems: list[str]) -> Iterator[Clause]:
+    """Yield the clauses in the mapping ``transitions`` of a class.
+
+    Add a sentence to ``problems`` for each invalid entry.
+    """
     transitions = getattr(cls, "transitions", {})
     if not isinstance(transitions, Mapping):
         problems.append(f"transitions: it must be a mapping of (step, event) to targets, not {transitions!r}")
@@ -181,7 +186,7 @@ def _static_clauses(cls: type, problems: list[str]) -> Iterator[Clause]:
 def _plain_target(location: str, target: Target, problems: list[str]) -> Target:
     """Return the target with its config as plain data, which is the form that the step gets from the history.
 
-    A config that is no payload adds a sentence to ``problems``, and is dropped.
+    A config that is no payload adds a sentence, which ``location`` begins, to ``problems``. The config is then dropped.
     """
     try:
         return Target(target.step, codec.to_plain(target.config, label=f"the config of {name_of(target.step)}"))
@@ -196,6 +201,7 @@ def _dynamic_clauses(cls: type) -> Iterator[Clause]:
 
 
 def _ambiguity_problems(clauses: Sequence[Clause]) -> Iterator[str]:
+    """Yield a sentence for each pair of step and event that has more than one clause."""
     seen: dict[tuple[StepRef, str], int] = {}
     for clause in clauses:
         pair = (clause.step, clause.event)
@@ -208,6 +214,7 @@ def _ambiguity_problems(clauses: Sequence[Clause]) -> Iterator[str]:
 
 
 def _step_problems(step: StepRef) -> Iterator[str]:
+    """Yield a sentence for each problem of a step itself: its ``execute``, its key and its events."""
     cls, name = class_of(step), name_of(step)
     if step is not Done and isinstance(step, type) and getattr(step, "waits", False):
         yield f"step {name}: it has parameters: use an instance of it"
@@ -260,6 +267,7 @@ def _key_problems(steps: Iterable[StepRef]) -> Iterator[str]:
 
 
 def _event_problems(steps: Iterable[StepRef], clauses: Iterable[Clause]) -> Iterator[str]:
+    """Yield a sentence for each event without a transition, and for each transition for an undeclared event."""
     followed_events: dict[StepRef, dict[str, None]] = {}
     for clause in clauses:
         followed_events.setdefault(clause.step, {})[clause.event] = None
@@ -304,7 +312,10 @@ def _cycle_problems(successors: Mapping[StepRef, Sequence[StepRef]]) -> Iterator
 
 
 def reachable_steps(start: StepRef, successors: Mapping[StepRef, Sequence[StepRef]]) -> set[StepRef]:
-    """Return the steps that can follow ``start``, directly or not. It is among them only in a cycle."""
+    """Return the steps that can follow ``start``, directly or not. ``start`` itself is among them only in a cycle.
+
+    ``successors`` has the direct successors of each step.
+    """
     steps: set[StepRef] = set()
     pending = [start]
     while pending:
@@ -316,6 +327,7 @@ def reachable_steps(start: StepRef, successors: Mapping[StepRef, Sequence[StepRe
 
 
 def _reachability_problems(start: StepRef, successors: Mapping[StepRef, Sequence[StepRef]]) -> Iterator[str]:
+    """Yield a sentence for each step that no path from ``start`` reaches."""
     reachable = reachable_steps(start, successors) | {start}
     for step in successors:
         if step not in reachable:
@@ -329,6 +341,7 @@ def _leaf_problems(successors: Mapping[StepRef, Sequence[StepRef]]) -> Iterator[
 
 
 def _convergence_problems(graph: Graph) -> Iterator[str]:
+    """Yield a sentence for each transition to several steps whose paths do not all meet before ``Done``."""
     for clause in graph.clauses.values():
         if clause.route is None and len(clause.targets) > 1:
             branches = [target.step for target in clause.targets]

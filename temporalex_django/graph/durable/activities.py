@@ -28,7 +28,7 @@ DEFAULT_RETRY = RetryPolicy(max_attempts=5, max_interval=60.0)
 
 
 class StepActivity(Activity[Any, Any]):
-    """The activity of one class of steps, in all workflows that use the class."""
+    """The activity that runs the steps of one class, in all workflows that use the class."""
 
     def __init__(self, cls: type[Step]) -> None:
         super().__init__(cls.execute, ActivityOptions(atomic=cls.atomic))
@@ -40,10 +40,11 @@ class StepActivity(Activity[Any, Any]):
     def decode_call(
         self, args: Sequence[Any], kwargs: Any, source: RunSource
     ) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:
-        """Return ``execute`` of the step with its arguments ``(instance, config, context)``, from a recorded call.
+        """Return ``execute`` of the step, its arguments ``(instance, config, context)`` and no keyword arguments.
 
-        ``args`` are the step key, the config and the version. The instance is read from ``source`` when ``execute``
-        reads it. Raises ``PayloadError``, ``UnknownWorkflow``, ``ActivityNotFound``.
+        ``args`` are the step key, the config and the version from the recorded call. The instance is loaded from
+        ``source`` when ``execute`` reads one of its fields. Raises ``PayloadError``, ``UnknownWorkflow``,
+        ``ActivityNotFound``.
         """
         key, config, version = args
         step = self._find_step(key, source.workflow(version))
@@ -60,7 +61,8 @@ class StepActivity(Activity[Any, Any]):
     def encode_result(self, value: Any, args: Sequence[Any], source: RunSource) -> Any:
         """Return the form in which the history records ``value``, which ``execute`` has returned.
 
-        A value that the step may not return is encoded as the reason why it may not.
+        ``args`` are the recorded step key, config and version, and ``source`` has the class of the run. A value that
+        the step may not return is encoded as the reason why it may not.
         """
         step = self._find_step(args[0], source.workflow(args[2]))
         encoded_result = encode_step_result(name_of(step), events_of(step), value)
@@ -96,7 +98,10 @@ class StepActivity(Activity[Any, Any]):
         return encoded_result
 
     def parse_edited_input(self, edited_input: Any, args: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
-        """Return the arguments of the step with the config that a person entered. Raises ``PayloadError``."""
+        """Return the arguments of the step with the config that a person entered, and no keyword arguments.
+
+        ``edited_input`` is that config, and ``args`` are the recorded arguments. Raises ``PayloadError``.
+        """
         key, _, version = args
         codec.convert(deep_copy(edited_input), _config_type(self.step_class), label=f"the config of step {key}")
         return [key, edited_input, version], {}
@@ -112,6 +117,7 @@ class StepActivity(Activity[Any, Any]):
         return to_reading({"step": key, "config": typed_config}, {"step": str, "config": config_type})
 
     def _find_step(self, key: str, workflow: Any) -> StepRef:
+        """Return the step of the workflow class with this key. Raises ``ActivityNotFound``."""
         graph = getattr(workflow, "_graph", None)
         step: StepRef | None = None
         if graph is not None:
@@ -122,9 +128,9 @@ class StepActivity(Activity[Any, Any]):
 
 
 def _config_type(cls: type[Step]) -> Any:
-    """Return the annotation of the parameter ``config`` of ``execute``, or Any.
+    """Return the annotation of the parameter ``config`` of ``execute`` of a step class, or Any.
 
-    It is cached, because reading a signature takes longer than most steps.
+    The answer is cached, because reading a signature takes longer than most steps.
     """
     # Threads may compute the same entry twice, which does no harm.
     if cls not in _config_types:
@@ -138,7 +144,7 @@ _step_activities: WeakKeyDictionary[type[Step], StepActivity] = WeakKeyDictionar
 
 
 def activity_of(step: StepRef) -> StepActivity:
-    """Return the activity that runs steps of that class, and register it so that workers find it."""
+    """Return the activity that runs steps of the class of ``step``, and register it so that workers find it."""
     cls = class_of(step)
     step_activity = _step_activities.get(cls)
     if step_activity is None:
@@ -148,9 +154,10 @@ def activity_of(step: StepRef) -> StepActivity:
 
 
 def options_of(step: StepRef, workflow: Any) -> dict[str, Any]:
-    """Return the options of a step's activity.
+    """Return the options of a step's activity, as plain data.
 
-    They come from the step, else from its workflow, else from the library. Raises ``WorkflowDefinitionError``.
+    They come from the step, else from its workflow class, else from the defaults here. Raises
+    ``WorkflowDefinitionError``.
     """
     retry = step.retry or getattr(workflow, "retry", None) or DEFAULT_RETRY
     return ActivityOptions(
@@ -197,6 +204,7 @@ class LazyInstance(Instance):
 
 
 def _forward_property(name: str) -> property:
+    """Return a property that reads the field ``name`` of the real instance."""
     return property(lambda lazy_instance: getattr(lazy_instance.real, name))
 
 

@@ -1,4 +1,7 @@
-"""Projections: the context and execution history of a graph, computed from the events of a run when they are read."""
+"""Projections: instances of graphs, computed from the events of their runs.
+
+An instance has the context and the execution history, which are stored nowhere else.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,9 @@ _MAX_BYTES = 8_000_000
 class Projection:
     """The instance of one run of a graph, computed from the events that ``feed`` gets.
 
-    ``activity_instances[number]`` is the instance at the time when that activity, which is still open, was scheduled.
+    ``activity_instances[number]`` is the instance at the time when the activity with that command number, which is
+    still open, was scheduled. ``head`` is the token of the last activation, ``head_at`` the number of its first event,
+    and ``length`` the number of events so far.
     """
 
     def __init__(self, workflow: Any) -> None:
@@ -49,7 +54,7 @@ class Projection:
     def due_times(self, new_keys: Mapping[str, str]) -> dict[str, str]:
         """Return the due times (ISO texts) of the timers of waiting steps, by step key.
 
-        ``new_keys`` maps keys to the ones that take their place in the result.
+        A key in ``new_keys`` is replaced by its value, for a step that has another key in the next version.
         """
         instance = self.instance
         keys = instance.graph.keys
@@ -66,6 +71,7 @@ class Projection:
                 start = index
 
     def _apply_activation(self, events: Sequence[HistoryEvent]) -> None:
+        """Apply the events of one activation to the instance, in the order in which the live run applied them."""
         now = events[0].at
         results: list[tuple[int, Result]] = []
         resumes: list[dict[str, Any]] = []
@@ -118,6 +124,7 @@ class Projection:
         self.head, self.head_at = stamp.get("head"), event.number
 
     def _pop_result(self, job: Job) -> tuple[int, Result]:
+        """Return the number of the step that a job ends, and its result. The command is no longer open then."""
         command = job.attributes["seq"]
         number = self._step_of.pop(command)
         self.activity_instances.pop(command, None)
@@ -130,6 +137,11 @@ class Projection:
         return number, step_result(job)
 
     def _apply_command(self, event: HistoryEvent, progress: Progress, waiting_mask: int) -> None:
+        """Apply the event of a command: a started step, a timer, or the end of the run.
+
+        ``waiting_mask`` has the steps that waited at some time of the activation. Raises ``TemporalexError`` if the
+        event does not fit the graph.
+        """
         match event.kind:
             case "ActivityScheduled":
                 activity = kinds.ACTIVITY_SCHEDULED.read(event)
@@ -189,10 +201,10 @@ def project(workflow: Any, history: Sequence[HistoryEvent]) -> Instance:
 
 
 class Projections:
-    """A cache of projections of the runs that were read last. It brings them up to date when they are read.
+    """A thread-safe cache of projections of the runs that were read last. ``get`` brings a projection up to date.
 
-    It is thread-safe. ``events(run, after)`` reads the events of a history after a ``seq``. A projection may have
-    followed events that were rolled back since; its ``head`` shows that.
+    ``events(run_id, after)`` reads the events of a run whose number is higher than ``after``. ``limit`` is the number
+    of runs in the cache. A projection may have followed events that were rolled back since; its ``head`` shows that.
     """
 
     def __init__(self, events: Callable[[UUID, int], Sequence[HistoryEvent]], *, limit: int = 500) -> None:
@@ -204,7 +216,10 @@ class Projections:
         self._lock = threading.Lock()
 
     def get(self, run_id: UUID, workflow: Any) -> Projection:
-        """Return the projection of a run. Raises ``TemporalexError`` when the history does not fit the class."""
+        """Return the projection of a run of the class ``workflow``.
+
+        Raises ``TemporalexError`` if the history does not fit the class.
+        """
         with self._lock:
             # Take it out while it is fed: no other thread may read it halfway, and an error leaves no broken one
             # behind.
@@ -220,6 +235,7 @@ class Projections:
         return self._store(run_id, projection)
 
     def _store(self, run_id: UUID, projection: Projection) -> Projection:
+        """Keep a projection in the cache, unless its run is closed, and return the projection."""
         # A closed run gets no more events, so keeping its projection would save nothing but this one read.
         if projection.instance.closed:
             return projection
@@ -233,5 +249,6 @@ class Projections:
         return projection
 
     def _remove(self, run_id: UUID) -> Projection | None:
+        """Remove the projection of a run from the cache and return it, or None. The caller holds the lock."""
         self._size -= self._sizes.pop(run_id, 0)
         return self._cached.pop(run_id, None)

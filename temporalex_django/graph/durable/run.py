@@ -1,4 +1,4 @@
-"""The run of a graph on the durable runtime.
+"""The run of a graph inside an executor, with its steps as activities and its waits as requests.
 
 The steps that start become commands. The results of the steps, and the resumes, go into its ``Progress``.
 """
@@ -70,7 +70,11 @@ class _WaitingSteps(IVar):
 
 
 class GraphRun:
-    """One run of a ``GraphWorkflow``, inside its executor."""
+    """One run of a ``GraphWorkflow``, inside its executor (``runtime``).
+
+    ``instance`` is the state that it starts with. ``step_calls`` has the names and options of the activities of its
+    steps.
+    """
 
     def __init__(self, runtime: WorkflowRuntime, instance: Instance, step_calls: StepCalls) -> None:
         self.runtime = runtime
@@ -130,9 +134,11 @@ class GraphRun:
             self._note("runner_initialized", {"recovered": run_context.history_length > 0})
 
     def _note(self, name: str, facts: dict[str, Any]) -> None:
+        """Add a notice about the graph for the listeners of the run, with the metadata of its start."""
         self.runtime.journal.add_note(name, {**self._metadata, **facts})
 
     def _start_step(self, number: int) -> None:
+        """Start the step with this number: schedule its activity, or begin its wait with timer and human task."""
         calls, instance = self.runtime.pending_commands, self.progress.instance
         step = instance.graph.steps[number]
         if step.waits:
@@ -160,9 +166,9 @@ class GraphRun:
         calls.submit_activity(attributes, lambda job: self._add_result(number, step_result(job)), reader)
 
     def _open_human_task(self, number: int, step: StepRef, spec: HumanTaskSpec) -> None:
-        """Open the human task of a step. A step that had one before gets another task with a key of its own.
+        """Open the human task of a step that waits, with the question ``spec``. ``number`` is the number of the step.
 
-        ``number`` is the number of the step.
+        If a version before a move had such a task, the new task gets a key of its own.
         """
         instance, key = self.progress.instance, key_of(step)
         earlier_count = sum(key_of(entry.step) == key for entry in instance.execution_history)
@@ -179,7 +185,7 @@ class GraphRun:
         )
 
     def _fire_timer(self, number: int, result: TimerEvent) -> None:
-        """End the wait of a step by its timer: nobody has decided in time."""
+        """End the wait of the step ``number`` by its timer, with ``result``: nobody has decided in time."""
         if (key := self._human_task_keys.pop(number, None)) is not None:
             self.runtime.human_tasks.close(key, OVERDUE)
         self._add_result(number, result)
@@ -206,7 +212,7 @@ class GraphRun:
         return [self._waits[i] for i in islice(bits(waiting), _MAX_LISTED) if i in self._waits]
 
     def _remaining_seconds(self, key: str, seconds: float) -> float:
-        """Return the seconds that the timer ``key`` has to wait.
+        """Return the seconds that the timer of the step ``key`` has to wait.
 
         These are ``seconds``, unless the timer already ran when the run was moved to this version. Then they are the
         seconds that are left of it.
@@ -217,11 +223,12 @@ class GraphRun:
         return max((datetime.fromisoformat(due) - self.runtime.run_context.now).total_seconds(), 0.0)
 
     def _add_result(self, number: int, result: Result) -> None:
+        """Note that the step ``number`` has ended with ``result``, and wake the run."""
         self._results.append((number, result))
         self._wake.put()
 
     def _publish(self, instance: Instance) -> None:
-        """Publish the state of the instance.
+        """Publish the status of the instance and the keys of its active, waiting and completed steps.
 
         Only the changed bits are read, so the cost of a step does not grow with the number of active steps beside it.
         """
@@ -261,7 +268,7 @@ class GraphRun:
         - ``permitted``: False if this person may not resume steps that ask nobody in particular
 
         The decision of a human task also has ``task`` (its key), and the keys that ``HumanTasks.judge`` reads.
-        ``permits`` is asked for the permissions of the sender.
+        ``permits(word, sender)`` says whether a word for candidates includes the sender.
 
         Raises ``ResumeRefused``, ``ActionNotPermitted``, the errors of an event's validator, and those of
         ``HumanTasks.judge``.
@@ -316,6 +323,10 @@ class GraphRun:
             )
 
     def _run_validator(self, declared: DeclaredEvent, request: dict[str, Any]) -> None:
+        """Run the validator of the event, in which ``api.sender()`` is the person who sent the request.
+
+        Raises its errors.
+        """
         sender = None
         if request.get("person"):
             sender = Sender(request.get("by_key") or "", request.get("by") or "")
@@ -341,14 +352,17 @@ class GraphRun:
 
 
 def describe_waits(instance: Instance, *, limit: int | None = None) -> list[str]:
-    """Return what an instance waits for: a running step with its key, a waiting step with its events as well."""
+    """Return texts about the steps in progress: a running step with its key, a waiting step with its events as well.
+
+    ``limit`` is the largest number of texts; None means no limit.
+    """
     texts = [f"step {key_of(step)}" for step in islice(instance.graph.refs(instance.active), limit)]
     waiting = islice(instance.graph.refs(instance.waiting), None if limit is None else limit - len(texts))
     return texts + [f"step {key_of(step)}: {' or '.join(events_of(step))}" for step in waiting]
 
 
 def decidable_steps(code: Any, event: str, user: Person | None) -> list[str]:
-    """Return the keys of the steps that a user may decide with that event.
+    """Return the keys of the steps that a user may decide by sending ``event``.
 
     ``code`` is the class of the run; one that is not a graph has no such steps. Raises ``ActionNotPermitted`` if the
     groups of the user cannot be known.
@@ -374,7 +388,7 @@ def _decider_words_for(step: StepRef, event: str) -> tuple[str, ...]:
 
 
 def deciders(instance: Instance) -> list[str]:
-    """Return the keys of the users who decided steps of an instance, those before a move included."""
+    """Return the keys of the users who decided steps of an instance, including decisions before a move."""
     return [
         str(updates["by_key"])
         for entry in instance.execution_history
@@ -393,9 +407,10 @@ def resume_request(
     key: str = "",
     permitted: bool = True,
 ) -> dict[str, Any]:
-    """Return the payload of a resume message: the ``request`` of ``GraphRun.judge``, with ``key`` as ``by_key``.
+    """Return the payload of a resume message: the ``request`` of ``GraphRun.judge``.
 
-    Raises ``ResumeRefused`` for values that can be no event or no step.
+    ``by`` is the name of the sender, and ``key`` the key of the user. For ``permitted`` see ``GraphRun.judge``. Raises
+    ``ResumeRefused`` for values that can be no event or no step.
     """
     if not is_event(event):
         raise ResumeRefused(f"{event!r} is not a valid event name")
@@ -408,7 +423,8 @@ def resume_request(
 def parse_resume(instance: Instance, payload: dict[str, Any]) -> tuple[int, Event]:
     """Return the step number and the event of a resume, from the payload that the history records.
 
-    The data of the event names the sender (``by``). Raises ``ResumeRefused`` if the class no longer has the step.
+    ``instance`` is the graph before the resume. The data of the event names the sender (``by``). Raises
+    ``ResumeRefused`` if the class no longer has the step.
     """
     step = instance.graph.by_key.get(payload["step"])
     if step is None:

@@ -34,11 +34,11 @@ class _InstanceSource:
 
 
 def run_attempt(instance: Instance, number: int, attempt: int) -> Result | float:
-    """Run the step with that number and return its result, or the seconds until the next attempt.
+    """Run the step with that number and return its result, or the seconds until the next attempt (a float).
 
     ``attempt`` is the number of this attempt, from 1. An undeclared event, a value that is no result, and data that
-    cannot be encoded fail the step at once. An exception and an ``Err`` fail it after the last attempt that its policy
-    allows.
+    cannot be encoded fail the step at once. An exception and an ``Err`` fail it after the last attempt that its retry
+    policy allows.
     """
     graph = instance.graph
     step, activity, source = graph.steps[number], activity_of(graph.steps[number]), _InstanceSource(instance)

@@ -59,8 +59,8 @@ def lookup(name: str | None = None) -> Engine:
 class Engine:
     """A storage and a runner under one name.
 
-    ``storage`` and ``runner`` are each an object, a class, or ``(class, options)``. The class of a runner gets the
-    storage as its first argument.
+    ``storage`` and ``runner`` are each an object, a class, or ``(class, options)``; None means ``MemoryStorage`` and
+    ``LocalRunner``. The class of a runner gets the storage as its first argument.
 
     The engine runs from ``start`` to ``stop``, or inside ``with``. While it runs, ``lookup`` and the classes of graphs
     find it.
@@ -138,10 +138,11 @@ class Engine:
         version: int | None = None,
         telemetry: Mapping[str, Any] | None = None,
     ) -> str:
-        """Store and start an instance with that id. Return the id.
+        """Store and start an instance of the class ``workflow`` with that id. Return the id.
 
-        Raises ``AlreadyRunning``, ``InvalidId``, ``UnknownWorkflow`` for a function workflow, ``UnknownVersion``,
-        ``PayloadError``.
+        ``context`` is the data that it starts with. ``version`` selects a version of a dispatcher. ``telemetry`` is
+        merged into the reports about its steps. Raises ``AlreadyRunning``, ``InvalidId``, ``UnknownWorkflow`` for a
+        function workflow, ``UnknownVersion``, ``PayloadError``.
         """
         number, cls = workflow.resolve_version(version)
         if not isinstance(getattr(cls, "_graph", None), Graph):
@@ -179,16 +180,17 @@ class Engine:
         return self.storage.query(**filters)
 
     def delete(self, id: str) -> None:
-        """Delete all instances of an id, open ones included; see ``contracts.Storage.delete``."""
+        """Delete all instances with that id, open ones included; see ``contracts.Storage.delete``."""
         # First, so that no step stores the instance again after it was deleted.
         self.runner.forget(id)
         self.storage.delete(id)
 
 
 def _make_adapter(role: str, adapter: Any, default: type, *args: Any) -> Any:
-    """Return the storage or the runner (``role``) that ``adapter`` gives: an object, a class or ``(class, options)``.
+    """Return the storage or the runner that ``adapter`` describes: an object, a class or ``(class, options)``.
 
-    If it is None, ``default`` is the class. A class is called with ``args``. Raises ``NotConfigured``.
+    ``role`` names it in errors. If ``adapter`` is None, ``default`` is the class. A class is called with ``args``.
+    Raises ``NotConfigured``.
     """
     if adapter is None:
         adapter = default
@@ -202,7 +204,10 @@ def _make_adapter(role: str, adapter: Any, default: type, *args: Any) -> Any:
 
 
 def _refuse_durable_options(operation: str, **options: Any) -> None:
-    """Raise ``NotConfigured`` for options that only Django's tables can store."""
+    """Raise ``NotConfigured`` if one of ``options``, which only Django's tables can store, is not None.
+
+    ``operation`` begins the message.
+    """
     for name, value in options.items():
         if value is not None:
             raise NotConfigured(f"{operation}: {name}= requires the durable runtime: an engine cannot store it")
@@ -260,7 +265,7 @@ class EngineBackend:
         return self._handle(self.engine.storage.get(id, workflow=None if workflow is None else workflow.name))
 
     def _handle(self, instance: Instance) -> WorkflowHandle[Any]:
-        """Return the handle of the newest instance with the id, the workflow and the version of this one."""
+        """Return the handle of the newest instance with the id, the workflow and the version of ``instance``."""
         address = RunAddress(id=instance.id, workflow=instance.workflow, version=instance.version)
         return make_handle(address, self)
 
@@ -308,7 +313,10 @@ class EngineBackend:
         return await asyncio.to_thread(lambda: [*self.list(workflow, filters, by=by)])
 
     def perform(self, address: RunAddress, request: RunRequest[T]) -> T:
-        """Perform one of the operations that an engine has. Raises ``NotConfigured`` for any other."""
+        """Perform the request on the instance at ``address`` and return its result.
+
+        Raises ``NotConfigured`` for an operation that an engine does not have.
+        """
         instance = _EngineInstance(self.engine, address, by=request.by)
         if request.operation not in _OPERATIONS:
             raise NotConfigured(
@@ -318,7 +326,7 @@ class EngineBackend:
         return cast("T", getattr(instance, request.operation)(**request.inputs))
 
     async def aperform(self, address: RunAddress, request: RunRequest[T]) -> T:
-        """Perform the operation in a thread, for async code; see ``perform``."""
+        """Perform the request in a thread, for async code; see ``perform``."""
         return await asyncio.to_thread(self.perform, address, request)
 
 
@@ -326,7 +334,7 @@ _OPERATIONS = ("instance", "describe", "resume", "cancel", "result", "run_id", "
 
 
 class _EngineInstance:
-    """The operations on one instance. Each method has the name of its request, and takes its inputs."""
+    """The operations on one instance. Each method has the name of its request, and takes the inputs of that request."""
 
     def __init__(self, engine: Engine, address: RunAddress, *, by: Any) -> None:
         assert address.workflow is not None
@@ -336,6 +344,7 @@ class _EngineInstance:
         self._identity: dict[str, Any] = {"workflow": address.workflow.name, "version": address.version}
 
     def instance(self) -> Instance:
+        """Return the stored instance."""
         self._refuse_user("instance")
         return self._stored_instance()
 
@@ -358,7 +367,10 @@ class _EngineInstance:
         )
 
     def resume(self, *, event: str, step: Any, data: Any, timeout: float | None) -> None:
-        """Resume a waiting step; ``by`` is recorded with the data, and a step may require a role."""
+        """Resume a waiting step. The user is recorded with the data, and a step may require a role of them.
+
+        A resume takes effect at once, so ``timeout`` is only checked.
+        """
         check_wait(timeout)
         self._engine.runner.resume(self._id, event, step=step, data=data, by=self._by, **self._identity)
 
@@ -371,7 +383,11 @@ class _EngineInstance:
         self._engine.runner.cancel(self._id, **self._identity)
 
     def result(self, *, timeout: float | None) -> dict[str, Any]:
-        """Return the data of the steps by their keys."""
+        """Wait until the instance is closed, and return the data of its steps by their keys.
+
+        ``timeout`` is in seconds; None waits for ever. Raises ``WorkflowFailed``, ``WorkflowCancelled`` and
+        ``ResultTimeout``.
+        """
         self._refuse_user("result")
         instance = self._engine.runner.wait(self._id, timeout=timeout, **self._identity)
         label = f"{self._identity['workflow']} {self._id}"

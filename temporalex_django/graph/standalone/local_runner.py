@@ -1,7 +1,7 @@
-"""A runner that executes graphs with threads of this process, on any ``Storage``; it is as durable as the storage.
+"""A runner that executes graphs with threads of this process, on any ``Storage``. It is as durable as the storage.
 
-A waiting instance holds no thread. The lock of an instance is held while results are folded and stored, never while a
-step runs.
+A waiting instance holds no thread. The lock of an instance is held while results are folded (recorded in the instance,
+with the steps that follow) and stored, never while a step runs.
 
 An instance that was started elsewhere, or before a crash, continues from its stored state. Steps that had started are
 executed again. Timers start again, since they are in memory only. Two processes must not run the same instances.
@@ -61,7 +61,11 @@ RunListener = Callable[[Instance, str, dict[str, Any]], None]
 
 
 class _LocalRun:
-    """The state of one open instance in a runner. Its attributes are read and written under ``lock``."""
+    """The state of one open instance in a runner. Its attributes are read and written under ``lock``.
+
+    ``executing`` has the numbers of the steps that run, and ``timers`` the timers by step number. ``crashes`` counts
+    the turns in a row that crashed, and ``crash`` is the error with which the runner gave up.
+    """
 
     def __init__(self, instance: Instance) -> None:
         self.key = identity(instance)
@@ -77,6 +81,7 @@ class _LocalRun:
         self.finished_event = threading.Event()
 
     def finish(self) -> None:
+        """Cancel the timers, ignore further changes, and wake everybody who waits for the end of the instance."""
         with self.lock:
             self.is_finished = True
             for timer in self.timers.values():
@@ -86,9 +91,9 @@ class _LocalRun:
 
 
 class _StepCycle:
-    """Steps that became active together.
+    """A group of steps that became active together.
 
-    They run concurrently. Their results are folded together, in the order of the step numbers.
+    They run concurrently. Their results are recorded together, in the order of the step numbers.
     """
 
     def __init__(self, run: _LocalRun, instance: Instance, numbers: Iterable[int]) -> None:
@@ -114,9 +119,9 @@ class _StepCycle:
 class LocalRunner:
     """The implementation of ``contracts.Runner`` over a thread pool.
 
-    ``threads`` is the number of steps that run at a time. ``clock`` returns aware datetimes. ``timers`` times waiting
-    steps, retries and restarts. ``tell(instance, name, facts)`` is called, after the instance is stored, for everything
-    that a durable run reports by a Django signal.
+    ``threads`` is the number of steps that run at a time. ``clock()`` returns the present time as an aware datetime.
+    ``timers`` times waiting steps, retries and restarts. ``tell(instance, name, facts)`` is called, after the instance
+    is stored, for everything that a durable run reports by a Django signal.
     """
 
     def __init__(
@@ -148,9 +153,9 @@ class LocalRunner:
         version: int | None = None,
         telemetry: Mapping[str, Any] | None = None,
     ) -> str:
-        """Store the instance and return; a thread of the pool starts it.
+        """Store an instance and return its id; a thread of the pool starts the instance.
 
-        ``Engine`` ensures that one id starts once.
+        The arguments are those of ``contracts.Runner.start_instance``. ``Engine`` ensures that one id starts once.
         """
         self._require_running()
         number, cls = workflow.resolve_version(version)
@@ -184,8 +189,9 @@ class LocalRunner:
     ) -> None:
         """Judge and store a resume, then return; the pool executes the steps that follow.
 
-        ``by`` is recorded with the data. Raises ``ActionNotPermitted`` when ``by`` is not a user with the role of the
-        step, or when the groups of the user cannot be known.
+        The arguments are those of ``contracts.Runner.resume``. ``by`` is a user or a name, and is recorded with the
+        data. Raises ``ActionNotPermitted`` when ``by`` is not a user with the role of the step, or when the groups of
+        the user cannot be known.
         """
         user, name = split_decider(by)
         sender_name = str(user) if user is not None else name
@@ -218,7 +224,7 @@ class LocalRunner:
     def schedule_resume(
         self, id: str, step: StepRef | str, delay: float, *, workflow: str | None = None, version: int | None = None
     ) -> Timer:
-        """Deliver the event of the step's timer later, or ``timeout`` for a step without a timer.
+        """Deliver the event of the step's timer after ``delay`` seconds, or ``timeout`` for a step without a timer.
 
         This timer is in memory only.
         """
@@ -235,7 +241,7 @@ class LocalRunner:
         return self._fire_after(seconds, self._get_run(instance), instance.graph.number[ref], event)
 
     def cancel(self, id: str, *, workflow: str | None = None, version: int | None = None) -> None:
-        """Cancel at once. A step that is running ends in its own time, and its result is ignored."""
+        """Cancel the instance at once. A step that is running ends in its own time, and its result is ignored."""
 
         def change(progress: Progress, now: datetime) -> None:
             progress.instance = engine.cancel(progress.instance)
@@ -245,7 +251,7 @@ class LocalRunner:
     def wait(
         self, id: str, *, timeout: float | None, workflow: str | None = None, version: int | None = None
     ) -> Instance:
-        """Wait until the instance is closed and return it.
+        """Wait until the instance is closed and return it. ``timeout`` is in seconds; None waits for ever.
 
         Raises ``ResultTimeout`` if it is not closed in time, or if this runner has stopped or does not run it.
         """
@@ -266,7 +272,7 @@ class LocalRunner:
         return instance
 
     def recover(self) -> int:
-        """Continue the open instances of the storage; closed ones stay as they are. Return their number."""
+        """Continue the open instances of the storage; closed ones stay as they are. Return the number of open ones."""
         self._require_running()
         instances = self.storage.query(status=OPEN)
         # The query returns the newest first; continue the oldest first.
@@ -284,7 +290,8 @@ class LocalRunner:
     def stop(self) -> None:
         """Let the running steps end, then stop the threads and timers.
 
-        Results are stored if no other step of their cycle is missing. All other work waits for ``recover``.
+        A result is stored if no other step of its cycle (the steps that became active together) is missing. All other
+        work waits for ``recover``.
         """
         with self._lock:
             self._stopped = True
@@ -314,6 +321,10 @@ class LocalRunner:
         return run
 
     def _require_open(self, operation: str, id: str, workflow: str | None, version: int | None) -> Instance:
+        """Return the stored instance, if it is open.
+
+        ``operation`` names the caller in the ``WorkflowClosed`` for a closed one.
+        """
         self._require_running()
         instance = self.storage.get(id, workflow=workflow, version=version)
         if instance.closed:
@@ -321,13 +332,14 @@ class LocalRunner:
         return instance
 
     def _recover(self, instance: Instance) -> None:
+        """Continue one stored instance in the pool."""
         run = self._get_run(instance)
         self._submit(lambda: self._drive(run))
 
     def _apply_change(self, operation: str, id: str, workflow: str | None, version: int | None, change: Change) -> None:
-        """Apply a change that a caller asks for, in the thread of the caller. If it raises, nothing has changed.
+        """Apply ``change(progress, now)``, for which a caller asks, in the thread of the caller.
 
-        ``operation`` names the change in the error for a closed instance.
+        If ``change`` raises, nothing has changed. ``operation`` names the change in the error for a closed instance.
         """
         while True:
             run = self._get_run(self._require_open(operation, id, workflow, version))
@@ -337,7 +349,7 @@ class LocalRunner:
                     return
 
     def _drive(self, run: _LocalRun, change: Change | None = None) -> None:
-        """Apply a change that comes from a step or a timer, or start the instance if ``change`` is None.
+        """Apply ``change(progress, now)``, which comes from a step or a timer. If it is None, start the instance.
 
         A turn that crashes, mostly in the storage, is repeated a few times from stored data.
         """
@@ -365,7 +377,8 @@ class LocalRunner:
     def _run_turn(self, run: _LocalRun, change: Change | None) -> bool:
         """Load the instance, change it and store it, then start its steps and timers.
 
-        Return False if the instance was closed before, so that nothing has changed.
+        ``change`` is None if the instance only has to start. Return False if the instance was closed before, so that
+        nothing has changed.
         """
         name, workflow, version = run.key
         # The lock is reentrant, so a transition that calls the engine would get here in the middle of its own turn.
@@ -412,6 +425,7 @@ class LocalRunner:
         run.finish()
 
     def _announce(self, instance: Instance, notes: list[tuple[str, dict[str, Any]]]) -> None:
+        """Call the listener for each note of a turn, which is a pair of a name and facts. Its errors are logged."""
         for name, facts in notes if self._listener is not None else ():
             try:
                 self._listener(instance, name, {**instance.telemetry_metadata, **facts})  # type: ignore[misc] # not None
@@ -421,6 +435,7 @@ class LocalRunner:
     # -- timers and steps ----------------------------------------------------------------------------------------------
 
     def _update_timers(self, run: _LocalRun, instance: Instance) -> None:
+        """Cancel the timers of steps that wait no more, and start those of steps that wait now."""
         # Timers follow the stored instance: cancel those of steps that wait no more, and start the missing ones.
         for number in [n for n in run.timers if not instance.waiting >> n & 1]:
             run.timers.pop(number).cancel()
@@ -430,6 +445,8 @@ class LocalRunner:
                 run.timers[number] = self._fire_after(timer[0], run, number, timer[1])
 
     def _fire_after(self, seconds: float, run: _LocalRun, number: int, event: str) -> Timer:
+        """Give the waiting step ``number`` its timer's event after ``seconds``, and return the timer."""
+
         def change(progress: Progress, now: datetime) -> None:
             # A resume may have ended the step after the timer fired and before this turn.
             if progress.instance.waiting >> number & 1:
@@ -438,6 +455,7 @@ class LocalRunner:
         return self._timers.start(seconds, lambda: self._submit(lambda: self._drive(run, change)))
 
     def _start_steps(self, run: _LocalRun, instance: Instance) -> None:
+        """Run the active steps of ``instance`` that do not run yet."""
         active = {*bits(instance.active)}
         new_numbers = sorted(active - run.executing)
         # Steps of this turn run as one cycle: their results are folded together, in a fixed order.
@@ -450,6 +468,7 @@ class LocalRunner:
         self._submit(lambda: self._run_attempt(cycle, number, attempt))
 
     def _run_attempt(self, cycle: _StepCycle, number: int, attempt: int) -> None:
+        """Run one attempt of a step. Then schedule the next attempt, or apply the results if the cycle is complete."""
         run = cycle.run
         if run.is_finished:
             return
@@ -484,7 +503,7 @@ _STEP_OPTIONS = ("atomic", "timeout", "heartbeat", "queue")
 
 
 def _refuse_options(cls: Any) -> None:
-    """Raise ``NotConfigured`` for declared options that would have no effect here."""
+    """Raise ``NotConfigured`` for options that a graph class declares and that would have no effect here."""
     option_names = [
         f"{name} of step {name_of(ref)}" for ref in cls.graph() for name in _STEP_OPTIONS if _has_option(ref, name)
     ]
@@ -515,6 +534,7 @@ def _has_option(ref: StepRef, name: str) -> bool:
 
 
 def _run_logged(fn: Callable[[], None]) -> None:
+    """Call ``fn``, and log an error that it raises."""
     try:
         fn()
     except Exception as exc:  # noqa: BLE001 - the thread also serves other instances

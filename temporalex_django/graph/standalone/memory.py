@@ -23,7 +23,7 @@ class MemoryStorage:
         self._count = 0
 
     def get(self, id: str, *, workflow: str | None = None, version: int | None = None) -> Instance:
-        """Return the newest instance that matches. Raises ``WorkflowNotFound``."""
+        """Return the newest instance with that id, workflow (a name) and version. Raises ``WorkflowNotFound``."""
         with self._lock:
             for instance in reversed(self._instances.get(id, {}).values()):
                 if workflow in (None, instance.workflow.name) and version in (None, instance.version):
@@ -34,7 +34,7 @@ class MemoryStorage:
         raise WorkflowNotFound(f"no instance{workflow_text} has the id {id!r}")
 
     def put(self, instance: Instance) -> None:
-        """Insert the instance, or overwrite the one with its identity."""
+        """Insert the instance, or overwrite the one with the same ``contracts.identity``."""
         key = identity(instance)
         with self._lock:
             instances = self._instances.setdefault(instance.id, {})
@@ -63,6 +63,7 @@ class MemoryStorage:
 
 
 def _matches(instance: Instance, criteria: dict[str, Any]) -> bool:
+    """Return True if the instance has the workflow, the version and one of the statuses in ``criteria``."""
     return (
         criteria.get("workflow", instance.workflow.name) == instance.workflow.name
         and criteria.get("version", instance.version) == instance.version

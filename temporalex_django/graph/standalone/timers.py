@@ -1,4 +1,4 @@
-"""Timers of this process: one thread for all of them, however many there are, and no thread while there is no timer."""
+"""The timers of a process: one thread for all of them, and no thread while there is no timer."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ logger = logging.getLogger("temporalex_django.graph")
 
 
 class _ScheduledCall:
+    """A call that is scheduled, as ``contracts.Timer`` describes it. ``fn`` is None once it was cancelled."""
+
     __slots__ = ("fn",)
 
     def __init__(self, fn: Callable[[], None]) -> None:
@@ -34,6 +36,7 @@ class ThreadTimers:
         self._thread: threading.Thread | None = None
 
     def start(self, seconds: float, fn: Callable[[], None]) -> _ScheduledCall:
+        """Call ``fn`` after ``seconds`` in the thread of the timers, and return the scheduled call."""
         entry = _ScheduledCall(fn)
         with self._condition:
             # The number decides between equal times: calls cannot be compared.
@@ -45,6 +48,7 @@ class ThreadTimers:
         return entry
 
     def stop(self) -> None:
+        """Cancel all calls that were not made yet."""
         with self._condition:
             self._heap.clear()
             self._condition.notify()

@@ -319,7 +319,7 @@ def child_result(status: str, closing: dict[str, Any]) -> tuple[str, dict[str, A
 
 
 def step_prefix(closing: dict[str, Any]) -> str:
-    """Return the start of an error message that names the failed step of a graph: ``step pay (Pay the order): ``.
+    """Return the start of an error message that names the failed step: ``step pay (Pay the order): ``.
 
     ``closing`` has the attributes of ``WorkflowFailed``. The result is empty if they name no step.
     """

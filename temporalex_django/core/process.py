@@ -1,4 +1,4 @@
-"""Processes: the drivers of a run beside plain code, such as graphs.
+"""Processes: the drivers of a run beside plain code, whose steps are declared.
 
 A process runs inside ``run`` and uses the same ``WorkflowRuntime`` as primitives do. People reach it by requests. The
 core asks its request judge about a request and records the accepted request as the signal ``RECORDED_AS``. Then it

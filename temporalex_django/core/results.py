@@ -80,14 +80,14 @@ class Async:
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """The value of a step of a graph that waits for an event from outside."""
+    """The value of a step that waits for an event from outside."""
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """The value of a step of a graph that emits the event ``name``, which selects the next transition.
+    """The value of a step that emits the event ``name``, which selects the next transition.
 
-    ``data`` is the result of the step in the context of the graph. ``metadata`` is added to that of the instance.
+    ``data`` is the result of the step in the context. ``metadata`` is added to that of the instance.
     """
 
     name: str

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class WorkflowRuntime(Protocol):
-    """The interface of the executor for the primitives of workflow code and for processes such as graphs."""
+    """The interface of the executor for the primitives of workflow code and for processes."""
 
     @property
     def run_context(self) -> RunContext: ...
@@ -64,7 +64,7 @@ class WorkflowRuntime(Protocol):
         """True if the determinism guard watches this run closely (Python 3.11)."""
 
     def attach(self, request_judge: RequestJudge) -> None:
-        """Let ``request_judge`` decide from now on whether a request (a resume or a decision) is possible."""
+        """Let ``request_judge`` decide from now on whether a request (of a process, or a decision) is possible."""
 
     def publish(self, value: Any) -> None:
         """Publish ``value`` (JSON data) for queries."""

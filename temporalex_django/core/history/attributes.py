@@ -126,7 +126,7 @@ class ActivityCompletedAttributes(ActivityEnd):
 class ActivityFailedAttributes(ActivityEnd):
     """The failure of an activity. ``timeout`` is the name of the timeout that passed, or None.
 
-    ``reason`` is there for a step of a graph that returned ``Err(reason)``.
+    ``reason`` is there for a step that returned ``Err(reason)``.
     """
 
     type: str | None
@@ -326,7 +326,7 @@ class WorkflowFailedAttributes(ClosingAttributes):
     """The failure of a run. ``reason`` is that of ``Err(reason)``.
 
     ``activity``, ``attempts``, ``cause`` and ``cause_type`` are there if the run failed with an activity. ``step`` and
-    ``step_name`` name the step of a graph that failed.
+    ``step_name`` name the step that failed.
     """
 
     type: str | None

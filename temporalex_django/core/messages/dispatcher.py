@@ -73,7 +73,7 @@ class Dispatcher:
         self.unfinished = False
 
     def attach(self, request_judge: RequestJudge) -> None:
-        """Let ``request_judge`` judge the requests (a resume or a decision) from now on."""
+        """Let ``request_judge`` judge the requests (of a process, or decisions) from now on."""
         self._request_judge = request_judge
 
     @property

@@ -282,7 +282,7 @@ class Scheduler:
         return suspended
 
     def _step(self, unit: Unit) -> None:
-        """Resume the coroutine of ``unit``, or raise its error in it, until it waits or ends."""
+        """Continue the coroutine of ``unit``, or raise its error in it, until it waits or ends."""
         coroutine = unit.coroutine
         assert coroutine is not None
         waited, unit.waiting = unit.waiting, None

@@ -253,6 +253,10 @@ def _convert_rows(rows: Sequence[Sequence[Any]], types: Types) -> list[tuple[Any
 
 @lru_cache(maxsize=512)
 def _executemany_statement(columns: Columns, body: str, key: str | None) -> str:
+    """Return ``body`` behind a common table expression ``v`` of one row of parameters.
+
+    ``{key}`` in the body becomes a test that a value equals the column ``key`` of that row.
+    """
     names = ", ".join(name for name, _ in columns)
     marks = ", ".join("%s" for _ in columns)
     if key is not None:
@@ -262,6 +266,10 @@ def _executemany_statement(columns: Columns, body: str, key: str | None) -> str:
 
 @lru_cache(maxsize=512)
 def _json_statement(columns: Columns, body: str, key: str | None) -> str:
+    """Return ``body`` behind a common table expression ``v``, whose rows come from one parameter: a JSON list of lists.
+
+    ``{key}`` in the body becomes a test that a value is among those of the column ``key``.
+    """
     names = ", ".join(name for name, _ in columns)
     parts = ", ".join(f"json_extract(value, '$[{i}]')" for i in range(len(columns)))
     if key is not None:

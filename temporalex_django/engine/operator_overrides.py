@@ -43,7 +43,7 @@ def immediate_retry(task: TaskState, *, now: datetime) -> TaskResult:
 def with_edited_input(
     task: TaskState, args: Sequence[Any], kwargs: Mapping[str, Any], *, sender: Sender | None
 ) -> TaskState:
-    """Return the activity with another input, and with another idempotency key.
+    """Return the activity with another input, and with another idempotency key; ``sender`` is who edited it.
 
     With the old key, an effect of the old input would count as one of the new input.
     """
@@ -68,15 +68,15 @@ def retry_atomic(run: RunState, *, now: datetime) -> RunWrite:
 def operator_completion(
     task: TaskState, value: Any, *, sender: Sender | None, limit: int = codec.MAX_BYTES
 ) -> TaskResult:
-    """Return the final result of an activity with the value that a person gave for it.
+    """Return the final result of an activity with the value that a person (``sender``) gave for it.
 
-    Raises ``PayloadError`` if the value is too large.
+    ``limit`` is the largest size of the value in bytes; ``PayloadError`` is raised for a larger one.
     """
     return _with_sender(activity_policy.completed_result(task, value, limit=limit, attempts=task.fence[1]), sender)
 
 
 def operator_failure(task: TaskState, *, type: str, message: str, sender: Sender | None) -> TaskResult:
-    """Return the final failure of an activity that a person declared, with its type and message."""
+    """Return the final failure of an activity that a person (``sender``) declared, with its type and message."""
     attributes = {"seq": task.seq, "type": type, "message": message, "attempts": task.fence[1], "timeout": None}
     return _with_sender(activity_policy.final_result(task, "ActivityFailed", attributes), sender)
 

@@ -1,4 +1,4 @@
-"""The events that start and close a run, and the message that tells its parent the end. No I/O."""
+"""The events that start and close a run, and the message by which its parent learns of its end. No I/O."""
 
 from __future__ import annotations
 
@@ -40,7 +40,10 @@ def started_attributes(record: RunRecord) -> dict[str, Any]:
 
 
 def parent_messages(record: RunRecord, status: str, closing: dict[str, Any]) -> list[NewMessage]:
-    """Return the message that tells the parent of a chain its end, or an empty list if the chain has no parent."""
+    """Return the message by which the parent of a chain learns of its end, or an empty list without a parent.
+
+    ``status`` is that of the closed run, and ``closing`` has the attributes of its closing event.
+    """
     if record.parent_chain is None or record.parent_seq is None:
         return []
     kind, attributes = child_result(status, closing)
@@ -158,6 +161,11 @@ def _closing_events(
 def _close_externally(
     run: RunState, kind: str, attributes: dict[str, Any], message: str, *, now: datetime, record: RunRecord
 ) -> RunWrite:
+    """Return the write that closes a locked run without running any of its code.
+
+    ``kind`` and ``attributes`` are those of the closing event. ``message`` is the error for senders of unfinished
+    updates.
+    """
     stamp = run.next_moment(now)
     run.activated_at = stamp
     run.closed = True

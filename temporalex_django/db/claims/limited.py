@@ -190,7 +190,7 @@ class LimitedClaims:
     # -- choosing -----------------------------------------------------------------------------------------------------
 
     def _common_candidates(self, queue: str, off: Collection[str], limit: int, claim: LimitedClaim) -> list[_Candidate]:
-        """Return at least ``limit`` due activities outside of partitions, if there are so many.
+        """Return due activities outside of partitions, as many as the worker can use (``limit``) and often more.
 
         Those of limited or switched-off names (``off``) are moved to partitions instead, and ``claim`` counts them.
         """

@@ -33,7 +33,7 @@ class RunStorage(Protocol):
     def transaction(self, site: str = "") -> AbstractContextManager[None]:
         """Open a transaction, or a savepoint if one is open; an error rolls it back.
 
-        ``site`` is its name in ``core.crash_points``.
+        ``site`` is a name for tests that end the process there: see ``core.crash_points``.
         """
 
     def savepoint(self) -> AbstractContextManager[None]:
@@ -161,4 +161,4 @@ class RunStorage(Protocol):
         """Wait for a locked chain, then for rows that its atomic activities lock, up to ``timeout`` seconds each."""
 
     def has_live_worker(self, workflow: str, version: int) -> bool:
-        """Return True if a live worker has registered that version of the workflow class."""
+        """Return True if a worker whose lease is valid has registered that version of the workflow class."""

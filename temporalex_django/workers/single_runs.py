@@ -1,4 +1,7 @@
-"""Runs that a worker advances in transactions of their own: with atomic activities, after a failure, or as suspects."""
+"""Runs that a worker advances in transactions of their own: with atomic activities, after a failure, or as suspects.
+
+A suspect is a run whose code may have ended a process.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,11 @@ from temporalex_django.workers.turn_handover import TurnHandover
 
 
 class SingleRuns:
-    """The single runs of one worker. ``publish`` is called with the report of each transaction that advanced one."""
+    """The single runs of one worker; ``queues`` and ``row`` are its queues and its row.
+
+    ``handover`` says which atomic activities are running. ``publish`` is called with the report of each transaction
+    that advanced a run.
+    """
 
     def __init__(
         self,
@@ -118,7 +125,8 @@ class SingleRuns:
         """Run a turn of each chain alone, announced on the row of this worker: its code may be what ended a process.
 
         A run that another worker has announced is left alone for a while, because that worker runs it or the run has
-        ended that worker. Returns the number of runs that were advanced.
+        ended that worker. After ``deadline`` (``time.monotonic``) no further turn starts. Returns the number of runs
+        that were advanced.
         """
         advanced = 0
         self.is_trying_suspects = True

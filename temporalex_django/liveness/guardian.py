@@ -35,7 +35,10 @@ _STOPPED = "T"
 
 
 class WatchState:
-    """The number of seconds in which one process could have sent a heartbeat and did not. No I/O."""
+    """The watch over one process, which has to be ended after ``limit`` seconds of silence. No I/O.
+
+    ``silent`` is the number of seconds in which the process could have sent a heartbeat and did not.
+    """
 
     def __init__(self, limit: float) -> None:
         self.limit = limit
@@ -44,7 +47,7 @@ class WatchState:
         self._observed_at: float | None = None
 
     def observe(self, *, heartbeats: int, stopped: bool, now: float) -> bool:
-        """Record one check of the process at ``now``, and return True if it has to be ended.
+        """Record one check of the process at ``now`` (``time.monotonic``); return True if it has to be ended.
 
         ``heartbeats`` is the count in its marker; 0 means that it is not watched. ``stopped`` is True while the process
         is stopped (SIGSTOP). Such time does not count, nor does time in which this guardian did not check.
@@ -58,7 +61,10 @@ class WatchState:
 
 
 class WorkerGuardian:
-    """The guardian of worker processes on this machine that use one database (``DjangoStorage.domain``)."""
+    """The guardian of worker processes on this machine that use one database (``DjangoStorage.domain``).
+
+    ``limit`` is the number of seconds after which it ends a silent process.
+    """
 
     def __init__(self, domain: str, limit: float) -> None:
         self.domain = domain
@@ -168,9 +174,9 @@ def _send_signal(child: int, number: int) -> None:
 
 
 def _stop_with_parent(parent: int, pipe: int) -> None:
-    """Stop this process if its parent is stopped.
+    """Stop this process (SIGSTOP) if its parent, the process ``parent``, is stopped.
 
-    It writes to the pipe first, so that the parent knows that it has to continue this process (SIGCONT).
+    It writes to ``pipe`` first, so that the parent knows that it has to continue this process (SIGCONT).
     """
     if process_state(parent) == _STOPPED:
         os.write(pipe, b".")
@@ -192,6 +198,7 @@ def die_with_parent(parent: int) -> None:
 
 
 def _watch_parent(parent: int) -> None:
+    """Wait until the process ``parent`` is gone, then end this process; the function of a thread."""
     while os.getppid() == parent:
         time.sleep(policy.GUARDIAN_SECONDS)
     os.kill(os.getpid(), signal.SIGKILL)

@@ -13,8 +13,8 @@ from datetime import datetime
 class Heartbeats:
     """The observations of one judge: a process that finds out which workers are dead.
 
-    Workers are identified by their epoch. Silence begins when the judge first sees a heartbeat, so a judge that has
-    just started finds no worker late.
+    Workers are identified by their epoch. The silence of a worker begins when the judge sees a new heartbeat of it, or
+    the first one. So a judge that has just started finds no worker late.
     """
 
     def __init__(self) -> None:
@@ -36,11 +36,11 @@ class Heartbeats:
         self._confirmed &= self._seen.keys()
 
     def silence(self, epoch: int) -> float:
-        """Return the seconds since the judge saw a new heartbeat of this worker."""
+        """Return the seconds since the judge saw a new heartbeat of the worker with this epoch."""
         return time.monotonic() - self._seen[epoch][1]
 
     def is_confirmed(self, epoch: int) -> bool:
-        """Return True if this worker has sent a heartbeat since the judge first saw it."""
+        """Return True if the worker with this epoch has sent a heartbeat since the judge first saw it."""
         return epoch in self._confirmed
 
     def clear(self) -> None:

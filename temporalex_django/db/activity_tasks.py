@@ -104,9 +104,9 @@ class ActivityTasks:
         self._sql = session.sql
 
     def _release_keyless(self, tasks: Sequence[tuple[TaskState, KeyMissing]]) -> None:
-        """Release activities whose payloads only another worker can read: uncounted, and due again soon.
+        """Release activities whose payloads only another worker can read. They are due again soon.
 
-        ``tasks`` are pairs of an activity and the error that names the missing key.
+        The attempt does not count. ``tasks`` are pairs of an activity and the error that names the missing key.
         """
         if not tasks:
             return
@@ -119,7 +119,11 @@ class ActivityTasks:
         )
 
     def decode_tasks(self, tasks: Sequence[TaskState]) -> list[TaskState]:
-        """Decode the payloads of tasks. A task that cannot be read fails at once; the others continue."""
+        """Decode the payloads of activities and return those that could be read.
+
+        An activity that cannot be read fails at once. One for which this process lacks a key is released to another
+        worker.
+        """
         decoded_tasks, broken, keyless = [], [], []
         for task in tasks:
             try:
@@ -282,7 +286,10 @@ class ActivityTasks:
         return self.decode_tasks([task_state(row) for row in rows])
 
     def atomic_tasks(self, chain_id: UUID) -> list[TaskState]:
-        """Return the atomic activities of a locked chain by ``seq``; ``attempt`` includes the one to come."""
+        """Return the atomic activities of a locked chain, in order of ``seq`` (the number of their command).
+
+        ``attempt`` is the number of the next attempt.
+        """
         rows = self._sql.select(
             f"select {TASK.names} from temporalex_activity_task t where t.atomic"
             " and t.run_id = (select c.run_id from temporalex_chain c where c.id = %s) order by seq",
@@ -334,7 +341,7 @@ class ActivityTasks:
         return tasks
 
     def edit_task(self, task: TaskState) -> None:
-        """Store arguments and options of an activity that no worker has and that is still at this attempt."""
+        """Store the arguments and options of ``task``, if no worker has it and its attempt is still the present one."""
         row = (task.id, task.fence[1], [list(task.args), dict(task.kwargs)], dict(task.options))
         self._sql.write(_EDITED.columns, _EDITED_UPDATE, _EDITED.encode_rows([row]), key="id")
 
@@ -373,7 +380,7 @@ def _results_of_runs(results: Sequence[TaskResult]) -> dict[tuple[int, int, int 
 
 
 def _retry_row(result: TaskResult) -> tuple[Any, ...]:
-    """Return the values of ``_RETRY_COLUMNS`` that make an activity due again."""
+    """Return the values of ``_RETRY_COLUMNS`` that make the activity of a failed attempt due again."""
     task, retry_at = result.task, result.retry_at
     assert retry_at is not None
     if result.count:

@@ -1,6 +1,6 @@
-"""Hooks between workers and modules that they do not import: background work, and processing of due work here.
+"""Hooks by which workers call modules that they do not import; the app config registers them when Django is ready.
 
-The app config registers them when Django is ready.
+``BACKGROUND_HOOKS`` are work that a worker does beside turns. ``run_due`` processes due work in the calling thread.
 """
 
 from __future__ import annotations

@@ -77,7 +77,7 @@ def set_transaction_limits(alias: str) -> None:
 
 
 def worker_statement_timeout(alias: str) -> str | None:
-    """Return the statement timeout of this worker's transactions, without a statement.
+    """Return the statement timeout of this worker's transactions, in PostgreSQL's notation. No statement is sent.
 
     Returns None if this thread is not a worker's, or not for that alias.
     """

@@ -90,7 +90,10 @@ class InsertedMessage(NamedTuple):
 
 
 def copy_forked_columns(run_id: UUID, source_run_id: UUID, *, alias: str) -> None:
-    """Give a fork the columns that it takes from its source, such as the key of the subject, which may be gone."""
+    """Give the fork ``run_id`` the columns that it takes from the run ``source_run_id``, of which it is a fork.
+
+    The key of the subject is one of them; the subject itself may be gone.
+    """
     runs = Instance.objects.using(alias)
     names = [column.name for column in RUN_COLUMNS if column.forked]
     runs.filter(pk=run_id).update(**runs.values(*names).get(pk=source_run_id))
@@ -139,7 +142,7 @@ def insert_start(start: NewStart, *, storage: DjangoStorage) -> StartedRun:
 
 @contextmanager
 def _notification_with_next(queue: str, storage: DjangoStorage) -> Iterator[None]:
-    """Notify the workers of a queue with the next statement, which the block sends."""
+    """Send a notification to the workers of a queue, together with the next statement that the block sends."""
     take_back = storage.sql.send_with_next(NOTIFY, [CHANNEL, queue])
     try:
         yield
@@ -447,7 +450,7 @@ def message_outcome(message: int, *, storage: DjangoStorage) -> Outcome | None:
 
 
 def update_outcome(chain: UUID, request_id: str, *, storage: DjangoStorage) -> Outcome | None:
-    """Return the outcome of the update with this message id, as ``message_outcome`` does."""
+    """Return the outcome of the update with the message id ``request_id``, as ``message_outcome`` does."""
     rows = storage.sql.select(
         "select outcome_status, outcome from temporalex_message where chain_id = %s and request_id = %s",
         [chain, request_id],

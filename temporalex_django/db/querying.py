@@ -34,10 +34,14 @@ M = TypeVar("M", bound=Model)
 
 
 class _ArraySubquery(Subquery):
+    """A subquery whose rows become one array."""
+
     template = "array(%(subquery)s)"
 
 
 class _EqualsAny(Func):
+    """A test that a value is among the elements of an array."""
+
     template = "%(expressions)s)"
     arg_joiner = " = any("
     output_field = BooleanField()

@@ -55,6 +55,7 @@ class RunReader:
         return self._submit_run_records(runs)()
 
     def _submit_run_records(self, runs: Collection[UUID]) -> Callable[[], dict[UUID, RunRecord]]:
+        """Send the query of ``run_records``, and return a function for the records by run id."""
         if not runs:
             return dict
         test, parameter = self._sql.in_array(runs, "uuid")

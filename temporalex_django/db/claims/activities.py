@@ -178,7 +178,11 @@ class TaskClaims:
                 add_array(limit - newest, self._due_order, names, test)
 
         def add_array(limit: int, order: str, names: Collection[str], test: str) -> None:
-            """Add a query for the first ``limit`` ids; with ``names``, of activities whose name passes ``test``."""
+            """Add a query for the first ``limit`` ids in the SQL order ``order``.
+
+            With ``test``, SQL in which ``{}`` stands for "the name is among ``names``", it finds only activities that
+            pass it.
+            """
             if not test:
                 id_arrays.append(f"array(select id{free} order by {order} limit {self._sql.hidden_limit}{skip})")
                 parameters.extend([queue, *excluded, *moment, limit])
@@ -253,6 +257,7 @@ class TaskClaims:
         parameters = [queue, *excluded, *moment, limit]
 
         def first_query(rank: str, order: str) -> str:
+            """Return the query for the first rows in the SQL order ``order``; ``rank`` is one more SQL condition."""
             return (
                 f"select id, activity from temporalex_activity_task where queue = %s and owner is null{condition}"
                 f" and due_at <= {now}{rank} order by {order} limit {self._sql.hidden_limit}{self._sql.skip_locked()}"

@@ -131,9 +131,9 @@ class RunClaims:
     ) -> ClaimedRuns:
         """Claim due runs and runs with unread messages, lock them, and return them.
 
-        The runs of ``first`` (chains) come first, if no other process has them locked. With ``chains`` exactly these
-        are claimed, under the same condition. A run whose code ended a process is returned for ``chains`` only in
-        workers.
+        The runs of ``first`` (chains) come first, due or not. With ``chains`` only these are claimed. A chain that
+        another process has locked is left out in either case. A run whose code ended a process is returned for
+        ``chains`` only in workers.
         """
         if chains:
             return ClaimedRuns(

@@ -239,6 +239,7 @@ _CONVERTERS: dict[str, Callable[[Any], Any]] = {"uuid": UUID, "timestamptz": _pa
 
 
 def _convert_rows(rows: Sequence[Sequence[Any]], types: Types) -> list[tuple[Any, ...]]:
+    """Convert values as SQLite returns them to Python; ``types`` are the PostgreSQL types of the columns."""
     converters = [_CONVERTERS.get(kind) for kind in types]
     if not any(converters):
         return [tuple(row) for row in rows]

@@ -196,7 +196,7 @@ class Inboxes:
         return {str(message): status or "" if settled else "unread" for message, settled, status in statuses}
 
     def copy_failed_messages(self, source_chain: UUID, target_chain: UUID, ids: Collection[str]) -> None:
-        """Copy the failed messages with these message ids from one chain to another."""
+        """Copy the failed messages with these message ids: see ``RunStorage.copy_failed_messages``."""
         if not ids:
             return
         rows = [

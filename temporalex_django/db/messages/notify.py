@@ -109,7 +109,10 @@ def _send_event_signals(write: RunWrite, record: RunRecord, sender: Any, run_fie
 
 
 def _send_task_signals(task_write: HumanTaskWrite, sender: Any, run_fields: dict[str, str]) -> None:
-    """Send the Django signals about the changes of a human task; the other arguments are as for event signals."""
+    """Send the Django signals about the changes of a human task.
+
+    ``sender`` and ``run_fields`` are those of ``_send_event_signals``.
+    """
     task = task_write.task
     task_fields = {**run_fields, "task": str(task_write.id), "title": task.spec.title, "key": task.key}
     for change in task_write.changes:
@@ -130,7 +133,10 @@ def _send_task_signals(task_write: HumanTaskWrite, sender: Any, run_fields: dict
 
 
 def _send_nobody_left(tasks: Iterable[HumanTaskWrite], sender: Any, run_fields: dict[str, str]) -> None:
-    """Send a Django signal for each task under the four-eyes rule that nobody may decide any more since this turn."""
+    """Send a Django signal for each task under the four-eyes rule that nobody may decide any more since this turn.
+
+    ``sender`` and ``run_fields`` are those of ``_send_event_signals``.
+    """
     changed = {
         task_write.id: task_write.task
         for task_write in tasks
@@ -149,7 +155,7 @@ def notify_payloads(report: TurnReport, *, own_queues: Iterable[str] = ()) -> li
     """Return the notifications of a committed turn, as pairs of channel and payload.
 
     They name the queues with new activities or runs, so that their workers look, and the chains for which a caller may
-    wait. ``own_queues`` are left out: the worker that made the turn looks there by itself.
+    wait. ``own_queues`` are left out, because the worker that made the turn looks there by itself.
     """
     queues = {task.queue for write in report.writes for task in write.tasks}
     queues |= {child.queue for write in report.writes for child in write.children}

@@ -156,10 +156,11 @@ class DatabaseJudge:
         self._verdicts: dict[tuple[str, str], bool] = {}
 
     def __call__(self, key: str, permission: str, message: str) -> bool:
-        """Return True if the user with this key has the permission, or stands in for the user whom it names.
+        """Return True if the user with this key has the permission; ``key`` is that of ``Sender``.
 
-        ``key`` is that of ``Sender``. False for users who are deleted, inactive or were never stored. Raises the errors
-        of the authentication backends.
+        The permission ``stands_in_for:KEY`` asks if the user stands in for the user with the key ``KEY``. The result is
+        False for users who are deleted, inactive or were never stored. Raises the errors of the authentication
+        backends.
         """
         del message
         if (key, permission) not in self._verdicts:

@@ -70,7 +70,7 @@ def _insert_candidates(task_writes: Sequence[HumanTaskWrite], *, alias: str) -> 
 def _expire_claims(task_writes: Sequence[HumanTaskWrite], *, alias: str) -> None:
     """End claims and delegations of open tasks whose question has changed: they were made for the old question.
 
-    See decision 47.
+    A claim reserves a task for one person. See decision 47.
     """
     questions = {task_write.id: task_write.task.spec.question for task_write in task_writes}
     if not questions:

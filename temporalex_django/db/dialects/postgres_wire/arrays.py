@@ -110,6 +110,8 @@ def register(connection: Connection[Any]) -> None:
 
 
 class _ArrayDumper(Dumper):
+    """The dumper of arrays that are encoded already."""
+
     format = Format.BINARY
 
     def dump(self, obj: Any) -> Buffer | None:

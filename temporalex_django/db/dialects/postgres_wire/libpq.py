@@ -245,7 +245,7 @@ class LibpqWire:
         return error
 
     def _discard_prepared(self, error: psycopg.Error | None) -> None:
-        """Forget the prepared statements if they caused the error."""
+        """Forget the prepared statements if they caused ``error``, which is None if there was none."""
         if error is not None and error.sqlstate in (_OUTDATED, _UNKNOWN_STATEMENT):
             self._stale = [*self._stale, *self._names.values()] if error.sqlstate == _OUTDATED else []
             self._names = {}
@@ -380,6 +380,7 @@ def _receive_results(
 
 
 def _first_error(results: list[Any], connection: psycopg.Connection[Any]) -> psycopg.Error | None:
+    """Return the error of the first statement that failed, or None; ``connection`` has the encoding of its text."""
     failed = next((result for result in results if result.status == ExecStatus.FATAL_ERROR), None)
     if failed is None:
         return None

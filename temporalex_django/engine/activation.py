@@ -296,6 +296,7 @@ class ActivationStep:
         entry.length = run.length
 
     def _append_event(self, kind: str, attributes: dict[str, Any], encoded: bytes | None = None) -> None:
+        """Append an event to the history; ``encoded`` has its attributes as they are stored, if they are known."""
         run = self.run
         run.length += 1
         self.write.events.append(
@@ -371,7 +372,10 @@ class ActivationStep:
             self.write.settled[message.id] = Outcome(status="completed")
 
     def _fault_outcomes(self, completion: Completion, token: int) -> dict[str, Outcome]:
-        """Return the answers to updates whose validator failed by a fault in the code; ``token`` is the head token."""
+        """Return the answers to updates whose validator failed by a fault in the code, by update id.
+
+        ``token`` is the head token; the reference under which the fault is logged contains it.
+        """
         outcomes: dict[str, Outcome] = {}
         for number, fault in enumerate(completion.faults):
             if number:
@@ -478,6 +482,7 @@ class ActivationStep:
         ]
 
     def _new_child(self, command: Command, entry: CachedRun) -> NewChild:
+        """Return the child that a command of the run starts."""
         attributes, record = command.attributes, entry.record
         assert command.seq is not None
         options = {name: value for name, value in attributes.items() if name != "id"}
@@ -494,6 +499,7 @@ class ActivationStep:
         )
 
     def _new_message(self, command: Command, record: RunRecord) -> NewMessage:
+        """Return the message to another run that a command sends, a signal or a cancel request."""
         run = self.run
         assert command.seq is not None
         ask = (run.chain_id, run.run_id, command.seq)

@@ -55,7 +55,10 @@ def derive_key(run_id: object, seq: int, options: Mapping[str, Any]) -> str:
 
 
 def final_result(task: TaskState, kind: str, attributes: dict[str, Any]) -> TaskResult:
-    """Return the final result of an activity. It includes the last input of the activity if a person edited it."""
+    """Return the final result of an activity. It includes the last input of the activity if a person edited it.
+
+    ``kind`` and ``attributes`` are those of the event that records the result.
+    """
     if task.options.get("edited"):
         attributes["edited"] = edited_input(task.args, task.kwargs, task.options, key=idempotency_key(task))
     return TaskResult(task=task, outcome=(kind, attributes))
@@ -116,7 +119,7 @@ def completed_result(
 def failed_result(task: TaskState, error: BaseException, now: datetime, *, final: bool = False) -> TaskResult:
     """Return the result of an attempt that raised ``error``: due again by the retry policy, or failed for good.
 
-    A step that returns ``Err`` counts as one that raised. ``final`` excludes another attempt.
+    A step of a graph that returns ``Err`` counts as one that raised. ``final`` excludes another attempt.
     """
     final = final or (isinstance(error, ApplicationError) and error.non_retryable)
     retry_at = None

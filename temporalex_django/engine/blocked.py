@@ -64,7 +64,7 @@ def block_cause(mark: BlockMark) -> str:
 
 
 def _code_location(error: BaseException) -> str | None:
-    """Return the last line of user code that the error passed through, with the folder of the file."""
+    """Return the last place in user code that the error passed through, as ``folder/file:line``, or None."""
     place = None
     if isinstance(error, NondeterminismError):
         place = error.place

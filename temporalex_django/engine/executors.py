@@ -324,9 +324,10 @@ class Executors:
         work.page, work.steps = events, work.entry.executor.replay_in_steps(events)
 
     def _replay_steps(self, work: _Rebuild, until: float | None) -> bool:
-        """Replay the events that the executor was given; return False if ``until`` came first.
+        """Replay the events that the executor of ``work`` was given; return False if ``until`` came first.
 
-        Another call then continues. Raises the errors of the replay.
+        ``until`` is a time of ``time.monotonic``, or None for no limit. Another call then continues. Raises the errors
+        of the replay.
         """
         entry, steps = work.entry, work.steps
         assert entry is not None
@@ -415,7 +416,7 @@ class Executors:
 
 
 def _run_steps(steps: Iterator[None], until: float | None) -> bool:
-    """Run ``steps``, and return True if they came to an end before ``until`` (``time.monotonic``)."""
+    """Run ``steps``, and return True if they came to an end before ``until`` (``time.monotonic``; None: no limit)."""
     for _ in steps:
         watchdog.note_all_blocked()
         if until is not None and time.monotonic() > until:

@@ -29,7 +29,10 @@ def allows_overrides(options: Mapping[str, Any]) -> bool:
 
 
 def input_digests(old_args: Sequence[Any], old_kwargs: Mapping[str, Any], call: Mapping[str, Any]) -> dict[str, str]:
-    """Return the digests of an activity's old input (``old_args``, ``old_kwargs``) and of its new one (``call``)."""
+    """Return the digests of an activity's old input and of its new one, by ``old`` and ``new``.
+
+    ``old_args`` and ``old_kwargs`` are the old input. ``call`` has the new one, by ``args`` and ``kwargs``.
+    """
     old_digest = codec.digest({"args": [*old_args], "kwargs": {**old_kwargs}})
     return {"old": old_digest, "new": codec.digest({"args": [*call["args"]], "kwargs": {**call["kwargs"]}})}
 
@@ -101,7 +104,10 @@ def skip_message_id(run_id: UUID, seq: int) -> str:
 
 
 def skip_timer(run: RunState, seq: int, *, sender: Sender | None) -> RunWrite:
-    """Make a locked run due with a message that lets the timer of command ``seq`` fire, and return the write."""
+    """Make a locked run due with a message that lets the timer of command ``seq`` fire, and return the write.
+
+    ``sender`` is the person who skips the timer, or None for code.
+    """
     message = NewMessage(
         kind="timer",
         name="TimerFired",
@@ -134,8 +140,8 @@ def pause_run(run: RunState, *, reason: str, sender: Sender | None, now: datetim
 def unpause_run(run: RunState, *, blocked: BlockMark | None, now: datetime) -> RunWrite:
     """End the pause of a locked run and return the write: the run is due and reads all messages that came meanwhile.
 
-    A run that is ``blocked`` because it ended processes is not made due. That would be a try that nobody asked for (see
-    decision 22).
+    ``blocked`` is its mark if it is also blocked, else None. A run that is blocked because it ended processes is not
+    made due. That would be a try that nobody asked for (see decision 22).
     """
     run.paused = False
     if blocked is not None and blocked["code"] == CRASH:

@@ -127,7 +127,7 @@ def time_out(run: RunState, *, now: datetime, record: RunRecord) -> RunWrite:
 
 
 def _closed_row(kind: str, attributes: dict[str, Any], at: datetime) -> RowChanges:
-    """Return the changes to the row of a run that was closed from outside."""
+    """Return the changes to the row of a run that was closed from outside, by the closing event and its time."""
     return {
         "status": CLOSING[kind],
         "waiting_for": [],
@@ -143,7 +143,10 @@ def _closed_row(kind: str, attributes: dict[str, Any], at: datetime) -> RowChang
 def _closing_events(
     run: RunState, kind: str, attributes: dict[str, Any], at: datetime, record: RunRecord
 ) -> list[NewEvent]:
-    """Return the closing event of a run, preceded by ``WorkflowStarted`` if the run never had a turn."""
+    """Return the closing event of a run, preceded by ``WorkflowStarted`` if the run never had a turn.
+
+    ``kind``, ``attributes`` and ``at`` are those of the closing event.
+    """
     if run.length:
         entries = [(kind, attributes)]
     else:

@@ -98,7 +98,7 @@ class RunRecord:
         return cls(run_id=run_id, expires_at=start.expires_at(started_at), **shared)
 
     def deadline(self, started_at: datetime) -> datetime | None:
-        """Return when a run that starts at ``started_at`` times out."""
+        """Return when a run that starts at ``started_at`` times out, or None if it has no timeout."""
         run_deadline = None
         if self.run_timeout is not None:
             run_deadline = started_at + timedelta(seconds=self.run_timeout)
@@ -206,7 +206,10 @@ class NewTask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retry:
-    """An atomic activity that failed and is tried again; ``attempt`` is the number of the attempt that failed."""
+    """An atomic activity that failed and is tried again at ``due_at``.
+
+    ``attempt`` is the number of the attempt that failed, and ``failure`` its error; None keeps the stored one.
+    """
 
     attempt: int
     due_at: datetime

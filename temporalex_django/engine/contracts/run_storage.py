@@ -61,8 +61,8 @@ class RunStorage(Protocol):
         """Return the unsettled messages of locked chains, oldest first, by chain.
 
         Of chains in ``waiting`` only unread messages are needed, because a turn does nothing but let them wait. Of a
-        long inbox it returns as much as a turn should read: about ``page`` of the oldest signals and updates, and all
-        other messages.
+        long inbox it returns as much as a turn should read: about ``page`` of the oldest signals and updates (None: as
+        many as the policy allows), and all other messages.
         """
 
     def run_records(self, runs: Collection[UUID]) -> dict[UUID, RunRecord]: ...

@@ -54,7 +54,7 @@ class MemoryTasks(MemoryTables):
         )
 
     def _retry(self, run_id: UUID, seq: int, retry: Retry) -> None:
-        """Schedule another try of an atomic activity that failed in a turn of its run."""
+        """Schedule another try of the atomic activity of command ``seq``, which failed in a turn of its run."""
         if (number := self._task_ids_by_run[run_id].get(seq)) is not None:
             self._record_failure(number, retry.failure)
             self._make_available(replace(self.open_tasks[number], attempt=retry.attempt, due_at=retry.due_at))

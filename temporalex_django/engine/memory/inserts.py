@@ -100,7 +100,10 @@ class MemoryInserts(MemoryTables):
         return True
 
     def message_number(self, chain_id: UUID, message_id: str) -> int | None:
-        """Return the number of the message of a chain that has this id, or None."""
+        """Return the number of the message that has this message id in a chain, or None.
+
+        The number is the key of its row.
+        """
         return self._message_numbers[chain_id].get(message_id)
 
     def prepend_messages(self, chain: UUID, messages: Sequence[PendingMessage], *, received: int) -> None:

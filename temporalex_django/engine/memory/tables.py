@@ -171,9 +171,10 @@ class MemoryTables:
     # -- which run an id means ----------------------------------------------------------------------------------------
 
     def find_chain(self, ref: str, *, workflow: str | None = None) -> UUID | None:
-        """Return the chain that a run id or a business id means, or None; of one workflow if it is named.
+        """Return the chain that a run id or a business id (``ref``) means, or None.
 
-        Raises ``AmbiguousId`` if several chains could be meant.
+        ``workflow`` restricts the search to the runs of one class. Raises ``AmbiguousId`` if several chains could be
+        meant.
         """
         chain_id = self._chain_by_run_id(ref)
         names = None
@@ -219,7 +220,10 @@ class MemoryTables:
         sender: Sender | None = None,
         redelivered: bool = False,
     ) -> int:
-        """Add a message to the inbox of a chain; return its number, or that of the message that has its id already."""
+        """Add a message to the inbox of a chain; return its number, or that of the message that has its id already.
+
+        ``run_id`` is the run that waits for a result. The other arguments are those of ``InboxMessage``.
+        """
         if message_id is not None and (existing_number := self._message_numbers[chain_id].get(message_id)) is not None:
             return existing_number
         number, payload = next(self._ids), deep_copy(payload)

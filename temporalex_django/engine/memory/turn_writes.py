@@ -151,7 +151,7 @@ class MemoryWrites(MemoryInserts, MemoryTasks):
         self.chains[state.chain_id] = _state_after(write)
 
     def _change_run(self, run: MemoryRun, write: RunWrite) -> None:
-        """Change the columns of a run, and the fields of its record that they are."""
+        """Store the columns of a run that the write changes; some of them are fields of its record, too."""
         if changes := deep_copy(write.instance):
             record_changes = {name: changes[name] for name in ("started_at", "search_attributes") if name in changes}
             if record_changes:

@@ -54,11 +54,12 @@ def should_redeliver(messages: object) -> bool:
 
 
 def successors(runs: Sequence[tuple[UUID, str]], *, forked: bool) -> list[UUID]:
-    """Return the runs by which a run was continued as new; messages behind the point are in their histories, too.
+    """Return the ids of the runs that followed a run by continue-as-new.
 
-    ``runs`` are the run and those after it in its chain, with their statuses. Raises ``ActionNotPossible`` where one of
-    them was reset, because its messages cannot be told from those that were delivered again. For a fork (``forked``)
-    the runs end there instead. Raises it for too many runs, too. See decision 43.
+    Messages that came after the point of a reset are in their histories, too. ``runs`` are the run and those after it
+    in its chain, with their statuses. Raises ``ActionNotPossible`` where one of them was reset, because its messages
+    cannot be told from those that were delivered again. For a fork (``forked``) the runs end there instead. Raises it
+    for too many runs, too. See decision 43.
     """
     last = next((n for n, (_, status) in enumerate(runs) if status != "continued_as_new"), len(runs) - 1)
     if not forked and last < len(runs) - 1:

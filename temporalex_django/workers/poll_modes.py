@@ -106,7 +106,7 @@ class PlainRead:
 class TogetherTurn:
     """A turn of many runs: one transaction with results, due runs and due activities; then atomic activities.
 
-    A turn that fails is taken apart (``SeparateTurns``).
+    If the turn fails, each result and each run is tried alone (``SeparateTurns``).
     """
 
     def __init__(self, parts: PollParts) -> None:

@@ -2,7 +2,7 @@
 
 Such an activity is a suspect. It is on *trial* for a moment after it has started. Its worker starts nothing else then,
 and runs no turn, and the marker and the row of the worker name the suspect. It starts in an empty pool or, after a
-while, beside activities that have outlived their own start. See decision 22.
+while, beside activities that have been running since before that. See decision 22.
 """
 
 from __future__ import annotations

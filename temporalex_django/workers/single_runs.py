@@ -49,7 +49,7 @@ class SingleRuns:
 
     @property
     def has_waiting(self) -> bool:
-        """True if some runs wait for business rows that others have locked."""
+        """True if some runs wait for rows of the project's own tables that others have locked."""
         return bool(self._pauses)
 
     def run_atomic_phase(self, chains: Sequence[UUID]) -> int:
@@ -95,8 +95,8 @@ class SingleRuns:
     def _pause_locked(self, chain: UUID, *, is_due: bool) -> None:
         """Leave a run alone whose rows are locked: other runs come first, and this one a little later each time.
 
-        ``is_due`` False means that no claim found it. After the longest pause another worker has done it, or a claim
-        finds it again.
+        ``is_due`` False means that the claim of this poll did not find the run. After the longest pause another worker
+        has done it, or a claim finds it again.
         """
         longest = policy.LONGEST_LOCK_PAUSE
         if not is_due and self._pauses.get(chain, longest) >= longest:
@@ -144,5 +144,5 @@ class SingleRuns:
         return advanced
 
     def _defer_for_key(self, chain: UUID, error: BaseException) -> bool:
-        """Return True if the run was deferred because this process lacks a key that another worker may have."""
+        """Return True if ``error`` says that a key is missing and the run was deferred to a worker that may have it."""
         return isinstance(error, KeyMissing) and self._engine.defer_for_key(chain)

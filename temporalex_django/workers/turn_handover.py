@@ -82,9 +82,10 @@ class TurnHandover:
 
     @contextmanager
     def running_activity(self, task: TaskState, *, releases_lock: bool) -> Iterator[None]:
-        """Register an atomic activity as running in the calling thread, which holds ``turn_lock``, for a block.
+        """Register an atomic activity as running in the calling thread while the block runs.
 
-        With ``releases_lock`` the thread gives up the lock, and the storage, until the activity has ended.
+        The thread holds ``turn_lock``. With ``releases_lock`` it gives up the lock, and the storage, until the activity
+        has ended.
         """
         thread = threading.get_ident()
         self._running[thread] = _RunningActivity(task, thread)

@@ -1,4 +1,4 @@
-"""The health of a worker as its supervisor sees it: a small file, written twice a second, and one of its guardian.
+"""The health of a worker as its supervisor sees it: a small file, written every second, and one of its guardian.
 
 No server, port or database is needed. ``manage.py temporalex health`` reads the files of this machine or container. It
 judges them by the system's monotonic clock, which all processes share.

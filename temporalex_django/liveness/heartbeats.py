@@ -1,6 +1,7 @@
 """Observations of heartbeats: when a judge saw the last new one of each worker, by the judge's own monotonic clock.
 
-A lease that has ended by the database's clock proves nothing: that clock may have been set forward. See decision 23.
+A judge is a process that finds out which workers are dead. A lease that has ended by the database's clock proves
+nothing: that clock may have been set forward. See decision 23.
 """
 
 from __future__ import annotations

@@ -417,7 +417,8 @@ def _deliver_lost(
 ) -> None:
     """Send the chains of lost activities the failure that says that their worker died.
 
-    ``lost`` has rows of the columns ``_LOST``. ``reason`` may say more about the death.
+    ``lost`` has the chain, the run, its queue, the command number, the attempt, the call and the options of each.
+    ``reason`` may say more about the death.
     """
     rows = []
     for chain, run, queue, seq, attempt, call, options in lost:

@@ -31,14 +31,14 @@ _run_due: Callable[[float], int] | None = None
 def bind_run_due(run: Callable[[float], int]) -> None:
     """Set the function that ``run_due`` calls to process due work in the calling thread.
 
-    The function takes the seconds that it may use and returns the number of its turns.
+    The function takes the seconds that it may use and returns the number of runs that it advanced.
     """
     global _run_due  # noqa: PLW0603 - bound once, when Django is ready
     _run_due = run
 
 
 def run_due(seconds: float) -> int:
-    """Process due work in this thread for at most ``seconds``, and return the number of turns of runs.
+    """Process due work in this thread for at most ``seconds``, and return the number of runs that were advanced.
 
     Raises ``NotConfigured`` before Django is ready, and ``TimeoutError`` if more work is due after that time.
     """

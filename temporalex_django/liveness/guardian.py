@@ -108,10 +108,9 @@ def supervise(
 
     In the parent it returns when the child has ended, with the exit status for the parent. A child that a signal ended
     gives 128 plus the number of the signal. SIGTERM and SIGINT are forwarded. A child that is still there
-    ``leaves_within`` seconds after the first signal is killed. If the parent is killed, so is the child.
-    ``report_deaths`` is called in the parent if the child did not end well. It may take
-    ``policy.GUARDIAN_REPORT_TIMEOUT`` seconds.
-    ``limit`` is the number of seconds after which a silent child is killed.
+    ``leaves_within`` seconds after the first signal is killed, and so is one that has been silent for ``limit``
+    seconds. If the parent is killed, the child is killed, too. ``report_deaths`` is called in the parent if the child
+    did not end well. It may take ``policy.GUARDIAN_REPORT_TIMEOUT`` seconds.
 
     In the child it returns a function to call at every heartbeat. That function stops the child (SIGSTOP) while the
     parent is stopped, because supervisors know only the pid of the parent.

@@ -292,7 +292,7 @@ class TaskClaims:
 
 
 class DueTimes:
-    """The reader of the time when runs and activities are due, by one statement. Locks nothing."""
+    """The reader that finds out when runs and activities are due, with one statement. Locks nothing."""
 
     def __init__(self, session: StorageSession, *, deferrals: Deferrals, task_claims: TaskClaims) -> None:
         self._session = session

@@ -273,7 +273,10 @@ class MemoryWrites(MemoryInserts, MemoryTasks):
         return None
 
     def _answer_updates(self, write: RunWrite, answer: Outcome) -> None:
-        """Give ``answer`` to the accepted updates of a chain that closed; the next turn answers its inbox."""
+        """Give ``answer`` to the accepted updates of a chain that closed, and mark its unsettled messages as unread.
+
+        The next turn answers these, since it finds the run closed.
+        """
         chain_id, update_names = write.run.chain_id, []
         for number in self._message_numbers[chain_id].values():
             row = self.messages[number]

@@ -121,8 +121,8 @@ class ActivityTasks:
     def decode_tasks(self, tasks: Sequence[TaskState]) -> list[TaskState]:
         """Decode the payloads of activities and return those that could be read.
 
-        An activity that cannot be read fails at once. One for which this process lacks a key is released to another
-        worker.
+        An activity that cannot be read fails at once. In a worker that lacks a key, a claimed activity is released to
+        another worker; elsewhere ``KeyMissing`` is raised.
         """
         decoded_tasks, broken, keyless = [], [], []
         for task in tasks:

@@ -82,7 +82,7 @@ def _resolve_principals(principals: Collection[str], *, limit: int, alias: str) 
 
 
 def _group_members(users: Any, name: str, *, limit: int) -> Collection[str] | None:
-    """Return the keys of ``limit`` + 1 of the users in the group ``name``, superusers included.
+    """Return the keys of the users in the group ``name``, superusers included, but at most ``limit`` + 1.
 
     None means that they cannot be known, because the user model has no groups.
     """

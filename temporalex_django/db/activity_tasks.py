@@ -1,8 +1,8 @@
 """Scheduled activities in SQL: ``TaskStorage``.
 
-Fencing: ``(id, attempt, owner)`` identifies one attempt of one worker. A report about an attempt that no longer matches
-changes nothing. Locks: the rows of the activities themselves; rows that are locked elsewhere are skipped. Each method
-is one transaction of its own unless it is called inside one.
+Fencing: ``(id, attempt, owner)`` identifies one attempt of one worker, whose epoch is ``owner``. A report about an
+attempt that no longer matches changes nothing. Locks: the rows of the activities themselves; rows that are locked
+elsewhere are skipped. Each method is one transaction of its own unless it is called inside one.
 """
 
 from __future__ import annotations
@@ -104,7 +104,10 @@ class ActivityTasks:
         self._sql = session.sql
 
     def _release_keyless(self, tasks: Sequence[tuple[TaskState, KeyMissing]]) -> None:
-        """Release activities whose payloads only another worker can read: uncounted, and due again soon."""
+        """Release activities whose payloads only another worker can read. They are due again soon.
+
+        The attempt does not count. ``tasks`` are pairs of an activity and the error that names the missing key.
+        """
         if not tasks:
             return
         due = self._session.now() + policy.REOFFER_DELAY
@@ -116,7 +119,11 @@ class ActivityTasks:
         )
 
     def decode_tasks(self, tasks: Sequence[TaskState]) -> list[TaskState]:
-        """Decode the payloads of tasks. A task that cannot be read fails at once; the others continue."""
+        """Decode the payloads of activities and return those that could be read.
+
+        An activity that cannot be read fails at once. In a worker that lacks a key, a claimed activity is released to
+        another worker; elsewhere ``KeyMissing`` is raised.
+        """
         decoded_tasks, broken, keyless = [], [], []
         for task in tasks:
             try:
@@ -156,12 +163,15 @@ class ActivityTasks:
         return [(queue, name) for queue, name in rows]
 
     def owned_tasks(self, owner: int) -> set[tuple[int, int, int]]:
-        """Return ``(id, attempt, owner)`` of each activity that this owner has claimed. Locks nothing."""
+        """Return ``(id, attempt, owner)`` of each activity that the epoch ``owner`` has claimed. Locks nothing."""
         rows = self._sql.select(_ATTEMPT.select("where owner = %s"), [owner], _ATTEMPT.types)
         return {(task, attempt, own) for task, attempt, own in rows}
 
     def finish_tasks(self, results: Sequence[TaskResult]) -> list[int]:
-        """Store the results of attempts, and send the final ones to their chains; return the ids that were valid."""
+        """Store the results of attempts, and send the final ones to their chains.
+
+        Returns the ids of the activities whose attempt was still valid.
+        """
         if not results:
             return []
         with self._session.join_transaction():
@@ -172,7 +182,10 @@ class ActivityTasks:
         return self.submit_finish(results)()
 
     def submit_finish(self, results: Sequence[TaskResult]) -> Callable[[], tuple[list[int], list[FinishedActivity]]]:
-        """Send the statements of ``finish_undelivered``; return a function that waits for its result."""
+        """Send the statements of ``finish_undelivered``; return a function that waits for its result.
+
+        The function returns the ids of the activities whose attempt was still valid, and their final results.
+        """
         if not results:
             return lambda: ([], [])
         fetch_deleted = self._submit_delete(_results_of_runs(results))
@@ -184,7 +197,10 @@ class ActivityTasks:
         return fetch_finished
 
     def _finish_others(self, results: Sequence[TaskResult]) -> list[int]:
-        """Store the results of background tasks and of attempts to retry: none of them goes to a chain."""
+        """Store the results of background tasks and of attempts to retry: none of them goes to a chain.
+
+        Returns the ids of the activities whose attempt was still valid.
+        """
         background_results = {r.task.fence: r for r in results if r.outcome is not None and r.task.chain_id is None}
         finished: list[int] = []
         if background_results:
@@ -194,7 +210,11 @@ class ActivityTasks:
     def _submit_delete(
         self, final: Mapping[tuple[int, int, int | None], TaskResult]
     ) -> Callable[[], tuple[list[int], list[FinishedActivity]]]:
-        """Send the deletion of the activities that the attempts still own; return a function for ids and messages."""
+        """Send the deletion of the activities that the attempts still own, and return a function that completes it.
+
+        ``final`` has the results by (id, attempt, owner). The function returns the ids of the deleted activities, and
+        their results to deliver.
+        """
         types = (*_ATTEMPT.types, *_RECIPIENT.types)
         rows = self._sql.submit_write(_ATTEMPT.columns, _DELETED, list(final), types, key="id")
 
@@ -225,7 +245,10 @@ class ActivityTasks:
         self._sql.write(RESULT.columns, RESULT_INSERT, messages)
 
     def _finish_and_deliver(self, final: Mapping[tuple[int, int, int | None], TaskResult]) -> list[int]:
-        """Delete the activities that the attempts still own, and send the results to their chains."""
+        """Delete the activities that the attempts still own, send the results to their chains, and return the ids.
+
+        ``final`` has the results by (id, attempt, owner).
+        """
         if not self._sql.chained_writes:
             valid, activities = self._submit_delete(final)()
             self.deliver(activities)
@@ -239,7 +262,7 @@ class ActivityTasks:
         return [row[0] for row in deleted_rows]
 
     def _schedule_retries(self, results: Sequence[TaskResult]) -> list[int]:
-        """Make activities whose attempt failed due again, and return the ids that were still valid."""
+        """Make activities whose attempt failed due again; return the ids of those whose attempt was still valid."""
         if not results:
             return []
         rows = [_retry_row(result) for result in results]
@@ -263,7 +286,10 @@ class ActivityTasks:
         return self.decode_tasks([task_state(row) for row in rows])
 
     def atomic_tasks(self, chain_id: UUID) -> list[TaskState]:
-        """Return the atomic activities of a locked chain by ``seq``; ``attempt`` includes the one to come."""
+        """Return the atomic activities of a locked chain, in order of ``seq`` (the number of their command).
+
+        ``attempt`` is the number of the next attempt.
+        """
         rows = self._sql.select(
             f"select {TASK.names} from temporalex_activity_task t where t.atomic"
             " and t.run_id = (select c.run_id from temporalex_chain c where c.id = %s) order by seq",
@@ -291,7 +317,7 @@ class ActivityTasks:
         return None
 
     def owned_background_tasks(self, *, owner: int) -> list[TaskState]:
-        """Return the background tasks of an owner, except those that this process cannot read."""
+        """Return the background tasks of the epoch ``owner``, except those that this process cannot read."""
         return self._select_background_tasks("owner = %s", owner)
 
     def free_background_task(self, task_id: int) -> TaskState | None:
@@ -299,6 +325,7 @@ class ActivityTasks:
         return next(iter(self._select_background_tasks("owner is null and id = %s", task_id)), None)
 
     def _select_background_tasks(self, condition: str, parameter: int) -> list[TaskState]:
+        """Return the readable background tasks that meet an SQL condition with one parameter."""
         rows = self._sql.select(TASK.select(f"where chain_id is null and {condition}"), [parameter], TASK.types)
         return [task for task in map(task_state, rows) if is_readable(task)]
 
@@ -306,6 +333,7 @@ class ActivityTasks:
         return self._read_tasks("where run_id = %s order by seq", [run_id])
 
     def _read_tasks(self, condition: str, parameters: list[Any]) -> list[TaskState]:
+        """Return the activities that an SQL condition selects, decoded and as ``find_task`` returns them."""
         tasks = [task_state(row) for row in self._sql.select(TASK.select(condition), parameters, TASK.types)]
         for task in tasks:
             decode_task(task)
@@ -313,12 +341,15 @@ class ActivityTasks:
         return tasks
 
     def edit_task(self, task: TaskState) -> None:
-        """Store arguments and options of an activity that no worker has and that is still at this attempt."""
+        """Store the arguments and options of ``task``, if no worker has it and its attempt is still the present one."""
         row = (task.id, task.fence[1], [list(task.args), dict(task.kwargs)], dict(task.options))
         self._sql.write(_EDITED.columns, _EDITED_UPDATE, _EDITED.encode_rows([row]), key="id")
 
     def record_heartbeats(self, heartbeats: Mapping[tuple[int, int, int], Any]) -> set[tuple[int, int, int]]:
-        """Store the details of all heartbeats, and return the attempts that the worker still owns."""
+        """Store heartbeats, and return the keys of the attempts that the worker still owns.
+
+        The keys are (id, attempt, owner), and the values the details of each heartbeat.
+        """
         if not heartbeats:
             return set()
         now = self._session.now()
@@ -349,7 +380,7 @@ def _results_of_runs(results: Sequence[TaskResult]) -> dict[tuple[int, int, int 
 
 
 def _retry_row(result: TaskResult) -> tuple[Any, ...]:
-    """Return the values of ``_RETRY_COLUMNS`` that make an activity due again."""
+    """Return the values of ``_RETRY_COLUMNS`` that make the activity of a failed attempt due again."""
     task, retry_at = result.task, result.retry_at
     assert retry_at is not None
     if result.count:
@@ -371,7 +402,7 @@ def _add_seconds(moment: datetime | None, seconds: float | None) -> datetime | N
 
 
 def task_state(row: tuple[Any, ...]) -> TaskState:
-    """Return the activity of a row. Its payloads are still encoded; see ``decode_task``."""
+    """Return the activity of a row of the columns ``TASK``. Its payloads are still encoded; see ``decode_task``."""
     return TaskState(**TASK.row_fields(row), kwargs={})
 
 

@@ -40,7 +40,10 @@ def run_atomic_activity(task: TaskState) -> TaskResult:
 
 
 def completed_result(task: TaskState, value: Any, act: Activity[Any, Any]) -> TaskResult:
-    """Return the result of an attempt that returned ``value``. Raises ``PayloadError`` if it cannot be stored."""
+    """Return the result of an attempt that returned ``value``, which is plain data.
+
+    Raises ``PayloadError`` if it cannot be stored.
+    """
     result = activity_policy.completed_result(task, value, limit=get_settings().MAX_PAYLOAD_BYTES, activity=act)
     assert result.outcome is not None
     result.encoded = encode_payload(result.outcome[1], description=f"the result of {task.activity}")
@@ -62,7 +65,10 @@ def encode_payload(value: Any, *, description: str) -> bytes:
 
 
 def send_activity_signal(name: str, task: TaskState, **facts: Any) -> None:
-    """Send a Django signal about an activity, if it has receivers. ``facts`` are further arguments of the signal."""
+    """Send the Django signal ``name`` (of ``signals.ALL``) about an activity, if it has receivers.
+
+    ``facts`` are further arguments of the signal.
+    """
     signal = signals.ALL[name]
     if not signal.receivers:
         return

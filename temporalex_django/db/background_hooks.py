@@ -1,6 +1,6 @@
-"""Hooks between workers and modules that they do not import: background work, and processing of due work here.
+"""Hooks by which workers call modules that they do not import; the app config registers them when Django is ready.
 
-The app config registers them when Django is ready.
+``BACKGROUND_HOOKS`` are work that a worker does beside turns. ``run_due`` processes due work in the calling thread.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ _run_due: Callable[[float], int] | None = None
 def bind_run_due(run: Callable[[float], int]) -> None:
     """Set the function that ``run_due`` calls to process due work in the calling thread.
 
-    The function takes the seconds that it may use and returns the number of its turns.
+    The function takes the seconds that it may use and returns the number of runs that it advanced.
     """
     global _run_due  # noqa: PLW0603 - bound once, when Django is ready
     _run_due = run
 
 
 def run_due(seconds: float) -> int:
-    """Process due work in this thread for at most ``seconds``, and return the number of turns of runs.
+    """Process due work in this thread for at most ``seconds``, and return the number of runs that were advanced.
 
     Raises ``NotConfigured`` before Django is ready, and ``TimeoutError`` if more work is due after that time.
     """

@@ -49,9 +49,10 @@ _FINISH = f", gone as ({_DELETED}), kept as ({_FINISHED_INSERT}) select id from 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewBackgroundTask:
-    """A Django task to enqueue.
+    """A Django task to enqueue; ``activity`` is the name under which its function is registered.
 
-    ``options`` are those of ``engine.background_task``; durations are in seconds.
+    ``options`` are those of ``engine.background_task``; durations are in seconds. Tasks with a higher ``priority`` come
+    first. ``run_after`` is the earliest time for its start, or None for now.
     """
 
     activity: str
@@ -64,7 +65,7 @@ class NewBackgroundTask:
 
 
 def insert_task(new: NewBackgroundTask, *, storage: StorageSession) -> tuple[UUID, datetime]:
-    """Enqueue a background task with one INSERT on the caller's connection; return its id and the time.
+    """Enqueue a background task with one INSERT on the caller's connection; return its id and the database's time.
 
     If a transaction is open, the task commits or rolls back with it.
     """
@@ -89,6 +90,10 @@ def insert_task(new: NewBackgroundTask, *, storage: StorageSession) -> tuple[UUI
 
 @lru_cache(maxsize=8)
 def _insert_statement(mark: Placeholder, now: str, *, deferred: bool) -> str:
+    """Return the SQL that enqueues a task. ``now`` is an SQL expression for the present time.
+
+    With ``deferred`` the due time is a parameter of its own.
+    """
     due = {}
     if not deferred:
         due = {"due_at": now}
@@ -96,9 +101,10 @@ def _insert_statement(mark: Placeholder, now: str, *, deferred: bool) -> str:
 
 
 def finish_tasks(final: Mapping[tuple[int, int, int | None], TaskResult], *, sql: Dialect, now: datetime) -> list[int]:
-    """Store as ended tasks the background tasks that these attempts still own, delete their rows, and return their ids.
+    """Move background tasks to the ended tasks, with their results; return the ids of their rows.
 
-    Call it inside a transaction.
+    ``final`` maps an attempt, as (id, attempt, owner), to its result. An attempt whose owner has lost the task changes
+    nothing. Call it inside a transaction.
     """
     result_rows = _RESULT.encode_rows([*background_task.task_end(result, now)] for result in final.values())
     rows = [(*fence, *result_values) for fence, result_values in zip(final, result_rows, strict=True)]
@@ -112,7 +118,7 @@ def finish_tasks(final: Mapping[tuple[int, int, int | None], TaskResult], *, sql
 
 
 def submit_priority_check(queue: str, *, sql: Dialect) -> Callable[[], bool]:
-    """Ask whether activities that wait in the queue have a priority, and return a function for the answer.
+    """Ask whether background tasks that wait in the queue have a priority; return a function for the answer.
 
     The function waits for the answer, as with ``Dialect.submit``.
     """
@@ -121,9 +127,9 @@ def submit_priority_check(queue: str, *, sql: Dialect) -> Callable[[], bool]:
 
 
 def log_attempts(results: Sequence[TaskResult], *, sql: Dialect) -> None:
-    """Add the attempts that failed to the options of background tasks that are due again.
+    """Add failed attempts to the log that each background task keeps in its options.
 
-    Call it inside the transaction that made them due, in which the attempts still own them.
+    Call it inside the transaction that made the tasks due again, in which the attempts still own them.
     """
     sql.write(
         _OPTIONS.columns,

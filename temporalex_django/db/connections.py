@@ -77,7 +77,7 @@ def set_transaction_limits(alias: str) -> None:
 
 
 def worker_statement_timeout(alias: str) -> str | None:
-    """Return the statement timeout of this worker's transactions, without a statement.
+    """Return the statement timeout of this worker's transactions, in PostgreSQL's notation. No statement is sent.
 
     Returns None if this thread is not a worker's, or not for that alias.
     """
@@ -87,6 +87,7 @@ def worker_statement_timeout(alias: str) -> str | None:
 
 
 def _configure_session(alias: str) -> None:
+    """Set the limits of a worker for the session, unless sessions are shared behind a pooler."""
     if not _thread.pooled:
         get_dialect(alias).set_up_session(_session_limits())
 

@@ -60,7 +60,8 @@ class NewStart(RunStart):
     """A run that a caller starts.
 
     ``args``, ``tags``, ``metadata`` and ``snapshot`` are plain JSON data. ``generated`` is True if the id was drawn at
-    random for this start. No other run can have it, so nothing is checked.
+    random for this start. No other run can have it, so nothing is checked. ``subject`` is the model instance that the
+    run is about, if any.
     """
 
     generated: bool = False
@@ -75,10 +76,11 @@ class StartedRun(NamedTuple):
 
 
 class InsertedMessage(NamedTuple):
-    """The outcome of inserting a message.
+    """The outcome of inserting a message; ``id`` is the primary key of its row.
 
-    ``new`` is False if the chain had a message with this ``request_id`` already: it was sent twice. ``at`` is the
-    database's time, if it is new. ``replaced`` is the digest of the payload of the failed message that it replaces.
+    ``new`` is False if the chain had a message with this ``request_id`` already, because it was sent twice. ``at`` is
+    the database's time of the insert, or None if the message is not new. ``replaced`` is None unless the message
+    replaces a failed one; then it is the digest of the payload of that one.
     """
 
     id: int
@@ -88,7 +90,10 @@ class InsertedMessage(NamedTuple):
 
 
 def copy_forked_columns(run_id: UUID, source_run_id: UUID, *, alias: str) -> None:
-    """Give a fork the columns that it takes from its source, such as the key of the subject, which may be gone."""
+    """Give the fork ``run_id`` the columns that it takes from the run ``source_run_id``, of which it is a fork.
+
+    The key of the subject is one of them; the subject itself may be gone.
+    """
     runs = Instance.objects.using(alias)
     names = [column.name for column in RUN_COLUMNS if column.forked]
     runs.filter(pk=run_id).update(**runs.values(*names).get(pk=source_run_id))
@@ -98,12 +103,12 @@ def insert_start(start: NewStart, *, storage: DjangoStorage) -> StartedRun:
     """Insert a chain that is due now, and its first run; return their ids.
 
     If the caller has a transaction open, this is part of it, and the transaction stays usable after an error. Workers
-    are notified after the commit. Locks nothing that exists. Waits at most ``START_LOCK_WAIT`` for another open
+    are notified after the commit. It locks no row that exists. It waits at most ``START_LOCK_WAIT`` for another open
     transaction that starts the same id.
 
     Raises ``AlreadyRunning`` if an open run has the id, with ``pending=True`` if that other transaction is still open
     after the wait. On SQLite it raises Django's ``OperationalError`` then, since the writer lock says nothing about
-    ids. Raises ``InvalidId`` for the id of a run.
+    ids. Raises ``InvalidId`` if the id is the run id of another run.
     """
     started = StartedRun(uuid7(), uuid7())
     run_id = None
@@ -137,7 +142,7 @@ def insert_start(start: NewStart, *, storage: DjangoStorage) -> StartedRun:
 
 @contextmanager
 def _notification_with_next(queue: str, storage: DjangoStorage) -> Iterator[None]:
-    """Notify the workers of a queue with the next statement, which the block sends."""
+    """Send a notification to the workers of a queue, together with the next statement that the block sends."""
     take_back = storage.sql.send_with_next(NOTIFY, [CHANNEL, queue])
     try:
         yield
@@ -147,7 +152,10 @@ def _notification_with_next(queue: str, storage: DjangoStorage) -> Iterator[None
 
 
 def _insert_with_attributes(start: NewStart, started: StartedRun, storage: DjangoStorage) -> bool:
-    """Insert chain, run and search attributes; return False if an open run has the id."""
+    """Insert chain, run and search attributes; return False if an open run has the business id.
+
+    ``started`` has the ids for the new rows.
+    """
     if storage.sql.chained_writes:
         insert = _insert_chain_and_run
     else:
@@ -163,10 +171,11 @@ def _insert_with_attributes(start: NewStart, started: StartedRun, storage: Djang
 
 
 def _wider_scope_test(start: RunStart) -> tuple[str, list[Any]]:
-    """Return an SQL test, with its parameters, for open runs with the same id in a scope that this start includes.
+    """Return an SQL test that no open run has the same id in a scope that this start includes, and its parameters.
 
-    Such runs have another open key. For a class that was renamed it includes runs that were started under its former
-    names.
+    The open key of the chain does not cover such runs, because they were started with another scope. For a class that
+    was renamed it also covers runs that were started under its former names. The test is empty if there is nothing to
+    check.
     """
     own, parameters = "", list[Any]()
     if start.scope == "global":
@@ -189,7 +198,8 @@ def _wider_scope_test(start: RunStart) -> tuple[str, list[Any]]:
 def reopen_chain(chain_id: UUID, start: RunStart, *, storage: DjangoStorage) -> bool:
     """Give a closed chain, which the open transaction has locked, its open key again.
 
-    Returns False if another open run has the id. Waits for another transaction that starts the id.
+    ``start`` has the values of the chain's run, from which the key is made. Returns False if another open run has the
+    id. Waits for another transaction that starts the id.
     """
     test, parameters = _wider_scope_test(start)
     try:
@@ -206,7 +216,7 @@ def reopen_chain(chain_id: UUID, start: RunStart, *, storage: DjangoStorage) -> 
 def _run_row(start: NewStart, started: StartedRun, alias: str, **when: datetime | None) -> dict[str, Any]:
     """Return the values of the row of the first run, by column; columns without a value are left out.
 
-    ``when`` has times by column.
+    ``started`` has the ids of the chain and the run. ``when`` has times by column.
     """
     subject: dict[str, Any] = {}
     if start.subject is not None:
@@ -224,10 +234,10 @@ def _run_row(start: NewStart, started: StartedRun, alias: str, **when: datetime 
 def _insert_chain_and_run(
     start: NewStart, started: StartedRun, storage: DjangoStorage, wide: tuple[str, list[Any]]
 ) -> bool:
-    """Insert chain and run with one statement; return False if an open run has the key or passes the test ``wide``.
+    """Insert chain and run with one statement; return False if an open run has the business id.
 
-    The wait for another transaction with the key is limited. In an open transaction that takes a savepoint and a lock
-    timeout around the statement.
+    ``wide`` is the result of ``_wider_scope_test``. The wait for another transaction with the same open key is limited.
+    In an open transaction that takes a savepoint and a lock timeout around the statement.
     """
     test, test_parameters = wide
     sql, key = storage.sql, start.open_key
@@ -265,7 +275,14 @@ def _insert_chain_and_run(
 class _StartShape(NamedTuple):
     """The properties in which the SQL of starts differs.
 
-    ``columns`` are the columns of the run that have a value.
+    - ``columns``: the columns of the run that have a value.
+    - ``test``: the SQL of ``_wider_scope_test``, or an empty string.
+    - ``now``: an SQL expression for the present time.
+    - ``keyed``: the chain has an open key.
+    - ``shared``: another start could have the same key, so there is a conflict to check.
+    - ``bounded``: the statement itself limits its wait for locks.
+    - ``ends``: the first run has a timeout.
+    - ``expires``: the whole chain has a timeout.
     """
 
     columns: tuple[str, ...]
@@ -280,7 +297,10 @@ class _StartShape(NamedTuple):
 
 @lru_cache(maxsize=128)
 def _start_statement(placeholder: Placeholder, shape: _StartShape) -> str:
-    """Return the SQL that starts runs of this shape. The result is cached, since there are few shapes."""
+    """Return the SQL that starts runs of this shape. The result is cached, since there are few shapes.
+
+    ``placeholder`` is that of the dialect.
+    """
     now, later = shape.now, f"{shape.now} + %s * interval '1 second'"
     chain = CHAINS.pick_columns(
         *("id", "run_id", "queue", "due_at"), *(["deadline"] * shape.ends), *(["open_key"] * shape.keyed)
@@ -299,6 +319,7 @@ def _start_statement(placeholder: Placeholder, shape: _StartShape) -> str:
 def _insert_separately(
     start: NewStart, started: StartedRun, storage: DjangoStorage, wide: tuple[str, list[Any]]
 ) -> bool:
+    """Insert chain and run as ``_insert_chain_and_run`` does, for a database that needs a statement for each table."""
     test, test_parameters = wide
     with storage.transaction():
         now = storage.now()
@@ -331,12 +352,15 @@ def insert_message(
 ) -> InsertedMessage:
     """Insert a message into the inbox of a chain: one INSERT that locks nothing of the run.
 
-    With ``request_id``, its message id, a second message with the same id returns the row of the first one. A message
-    that was rejected or never delivered is sent again, since only an accepted one occupies its id. So is a signal that
-    has become a failed message, with its new payload; ``InsertedMessage.replaced`` is then the digest of the old one.
+    ``kind`` is that of ``InboxMessage``, ``name`` the name of the signal, update or event, and ``body`` its plain
+    payload. ``sender`` None means that code sent the message.
 
-    Raises ``WorkflowNotFound`` for an unknown chain. Raises ``MessageIdTaken`` for the id of a different message; with
-    ``exact`` one with another payload is different.
+    ``request_id`` is its message id. A second message with the same id returns the row of the first one. A message that
+    was rejected or never delivered is sent again, since only an accepted one occupies its id. So is a signal that has
+    become a failed message, with its new payload; ``InsertedMessage.replaced`` is then the digest of the old one.
+
+    Raises ``WorkflowNotFound`` for an unknown chain. Raises ``MessageIdTaken`` if a different message has the id; with
+    ``exact``, a message with another payload is different, too.
     """
     now, clock = storage.sql.now_expression(storage.clock, live=True)
     sql = _message_insert(storage.sql.placeholder, now)
@@ -404,7 +428,7 @@ def _message_insert(placeholder: Placeholder, now: str) -> str:
 
 
 def find_message(chain: UUID, request_id: str, *, storage: DjangoStorage) -> tuple[int, MessageFingerprint] | None:
-    """Return the number and the fingerprint of the message of a chain with this id, or None."""
+    """Return the message of a chain with this message id, as (primary key, fingerprint), or None."""
     rows = storage.sql.select(
         _FINGERPRINT.select("where chain_id = %s and request_id = %s"), [chain, request_id], _FINGERPRINT.types
     )
@@ -415,7 +439,7 @@ def find_message(chain: UUID, request_id: str, *, storage: DjangoStorage) -> tup
 
 
 def message_outcome(message: int, *, storage: DjangoStorage) -> Outcome | None:
-    """Return the outcome of a message, or None while it has none.
+    """Return the outcome of the message with the primary key ``message``, or None while it has none.
 
     The outcome of an update may be ``accepted``, which a later outcome replaces.
     """
@@ -426,7 +450,7 @@ def message_outcome(message: int, *, storage: DjangoStorage) -> Outcome | None:
 
 
 def update_outcome(chain: UUID, request_id: str, *, storage: DjangoStorage) -> Outcome | None:
-    """Return the outcome of the update with this message id, as ``message_outcome`` does."""
+    """Return the outcome of the update with the message id ``request_id``, as ``message_outcome`` does."""
     rows = storage.sql.select(
         "select outcome_status, outcome from temporalex_message where chain_id = %s and request_id = %s",
         [chain, request_id],
@@ -457,7 +481,7 @@ def notify(*, alias: str, queues: Iterable[str] = ()) -> None:
 
 
 def _can_notify(alias: str) -> bool:
-    """Return True if a notification that is sent now is a transaction of its own and reaches workers."""
+    """Return True if a notification that is sent now is a transaction of its own and can reach workers."""
     connection = connections[alias]
     if connection.in_atomic_block or not get_dialect(alias).listens or get_settings().POOLED:
         return False
@@ -484,6 +508,8 @@ def notify_on_commit(*, alias: str, queues: Iterable[str] = ()) -> None:
 
 
 class _Notification:
+    """A callback for after the commit, which notifies the workers of ``queues``; more queues can be added before."""
+
     def __init__(self, alias: str, queues: frozenset[str]) -> None:
         self.alias = alias
         self.queues = queues

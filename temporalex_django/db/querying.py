@@ -1,6 +1,6 @@
-"""Reading of many rows in pieces.
+"""Queries over many rows: reading in pages, and a semi-join that uses indexes.
 
-No statement returns all of them, and no cursor stays open on the server, where a pooler would lose it.
+No statement returns all rows, and no cursor stays open on the server, where a pooler would lose it.
 """
 
 from __future__ import annotations
@@ -34,10 +34,14 @@ M = TypeVar("M", bound=Model)
 
 
 class _ArraySubquery(Subquery):
+    """A subquery whose rows become one array."""
+
     template = "array(%(subquery)s)"
 
 
 class _EqualsAny(Func):
+    """A test that a value is among the elements of an array."""
+
     template = "%(expressions)s)"
     arg_joiner = " = any("
     output_field = BooleanField()
@@ -46,7 +50,7 @@ class _EqualsAny(Func):
 def semi_join(rows: QuerySet[M], ids: QuerySet[Any, Any], *, column: str = "pk") -> QuerySet[M]:
     """Return a queryset of the rows whose ``column`` is among ``ids``, a queryset of one column.
 
-    Nothing is read yet.
+    Nothing is read yet. On PostgreSQL the ids become an array, so that the database looks them up by an index.
     """
     dialect = find_dialect(rows.db)
     if dialect is None or not dialect.arrays:

@@ -103,6 +103,10 @@ class Retention:
         return any(unfinished)
 
     def _sweep_class(self, name: str, versions: dict[int | None, RetentionPolicy], now: datetime, until: float) -> bool:
+        """Delete old runs of the class ``name`` until ``until`` (``time.monotonic``); return True if there may be more.
+
+        ``versions`` has its policies by version, and ``now`` is the database's time.
+        """
         shortest = now - timedelta(seconds=min(rule.shortest for rule in versions.values()))
         while time.monotonic() < until:
             page = self._next_page(name)
@@ -210,6 +214,7 @@ def _run_ids(chain: UUID, *, storage: DjangoStorage) -> list[UUID]:
 
 
 def _delete_messages(chains: Sequence[UUID], *, storage: DjangoStorage) -> None:
+    """Delete all messages of these chains."""
     test, parameter = storage.sql.in_array(chains, "uuid")
     for part in _PARTS:
         storage.sql.execute(f"delete from temporalex_message where chain_id {test} and {part}", [parameter])

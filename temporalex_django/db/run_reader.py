@@ -24,7 +24,10 @@ _EVENT = EVENTS.pick_columns("seq", "activation", "kind", "at", "attributes")
 
 
 class RunReader:
-    """The reads of one storage. They lock nothing, since the caller has locked the chains where that matters."""
+    """The reads of one storage; ``RunStorage`` documents the methods.
+
+    They lock nothing, since the caller has locked the chains where that matters.
+    """
 
     def __init__(self, session: StorageSession, *, inboxes: Inboxes) -> None:
         self._session = session
@@ -52,6 +55,7 @@ class RunReader:
         return self._submit_run_records(runs)()
 
     def _submit_run_records(self, runs: Collection[UUID]) -> Callable[[], dict[UUID, RunRecord]]:
+        """Send the query of ``run_records``, and return a function for the records by run id."""
         if not runs:
             return dict
         test, parameter = self._sql.in_array(runs, "uuid")
@@ -138,13 +142,14 @@ class RunReader:
 
 
 def _run_record(row_values: dict[str, Any]) -> RunRecord:
-    """Return the record of a run from the values of its row, whose JSON is text."""
+    """Return the record of a run from its values by field, in which JSON is still text."""
     if (attributes := row_values["search_attributes"]) is not None:
         row_values["search_attributes"] = json.loads(attributes)
     return RunRecord(**row_values)
 
 
 def _history_event(run: UUID, row: Sequence[Any]) -> HistoryEvent:
+    """Return the event of a row of ``_EVENT``. Raises ``PayloadError`` if its attributes cannot be read."""
     seq, activation, kind, at, attributes = row
     try:
         return HistoryEvent(seq, activation, kind, at, codec().decode(attributes), len(attributes))

@@ -24,7 +24,10 @@ _INSERT = SEARCH_ATTRIBUTES.insert(
 
 
 def insert_search_attributes(sql: Dialect, runs: RunAttributes) -> None:
-    """Insert the search attributes of new runs, whose rows exist already."""
+    """Insert the search attributes of new runs, whose rows exist already.
+
+    ``runs`` are pairs of a run id and its attributes by name.
+    """
     rows = [
         (run, attribute.name, attribute.place, attribute.text, attribute.moment, attribute.number)
         for run, attributes in runs
@@ -34,7 +37,7 @@ def insert_search_attributes(sql: Dialect, runs: RunAttributes) -> None:
 
 
 def replace_search_attributes(sql: Dialect, runs: RunAttributes) -> None:
-    """Replace all search attributes of these runs."""
+    """Replace all search attributes of these runs; ``runs`` are pairs of a run id and its attributes by name."""
     delete_search_attributes(sql, [run for run, _ in runs])
     insert_search_attributes(sql, runs)
 

@@ -87,7 +87,8 @@ class StorageSession:
     def transaction(self, site: str = "") -> Iterator[None]:
         """Open a transaction of the alias, or a savepoint if one is open.
 
-        On SQLite the writer lock is taken at once. ``site`` is its name in ``core.crash_points``.
+        On SQLite the writer lock is taken at once. ``site`` names the place for tests that end the process there (see
+        ``core.crash_points``); "" has no such place.
         """
         connection, outer = connections[self.alias], (self._own_connection, self._exit_stack)
         outermost = not connection.in_atomic_block
@@ -123,6 +124,7 @@ class StorageSession:
         return nullcontext()
 
     def _send_commit(self, failed: type[BaseException] | None, *_: object) -> None:
+        """Send the commit inside the pipeline, unless the block raised an error of the type ``failed``."""
         if failed is None:
             self.sql.execute("commit")  # Django's own commit finds no open transaction afterwards
 

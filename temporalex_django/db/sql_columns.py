@@ -86,9 +86,9 @@ class SqlTable:
         return ColumnSet(self, columns, columns, extra)
 
     def pick_fields(self, cls: type[Any], **differing: str | None) -> ColumnSet:
-        """Return a set of the columns with the names of the fields of a dataclass.
+        """Return a set of the columns with the names of the fields of the dataclass ``cls``.
 
-        ``differing`` gives the column of a field that has another name; None: the field has no column.
+        ``differing`` gives the column of a field that has another name, or None for a field that has no column.
         """
         column_names = {field.name: differing.get(field.name, field.name) for field in fields(cls)}
         columns = {field: column for field, column in column_names.items() if column is not None}
@@ -112,8 +112,8 @@ class SqlTable:
 class ColumnSet:
     """Some columns of a table in a fixed order, with the statements and conversions for them.
 
-    ``fields`` are the names of the attributes in which an object has these values. ``extra`` has the types of columns
-    that are not those of the table.
+    ``columns`` are their names. ``fields`` are the names of the attributes in which an object has these values.
+    ``extra`` has the names and types of values that statements receive beside the columns of the table.
     """
 
     def __init__(
@@ -134,7 +134,7 @@ class ColumnSet:
         self._values = attrgetter(*self.fields)
 
     def with_alias(self, alias: str) -> str:
-        """Return the columns for a ``select`` from the table under this alias. JSON is cast to text."""
+        """Return the columns for a ``select`` from the table under this alias ("": none). JSON is cast to text."""
         before = ""
         if alias:
             before = f"{alias}."
@@ -142,6 +142,7 @@ class ColumnSet:
         return ", ".join(f"cast({name} as text)" if kind == "jsonb" else name for name, kind in listed)
 
     def select(self, rest: str) -> str:
+        """Return a ``select`` of the columns from the table; ``rest`` is the SQL that follows, such as a ``where``."""
         return f"select {self.names} from {self.table.name} {rest}"
 
     @property
@@ -150,9 +151,10 @@ class ColumnSet:
         return self.table.insert({name: name for name in self.column_names}, "from v")
 
     def insert_parameters(self, placeholder: Placeholder, source: str, **instead: str) -> str:
-        """Return a statement that inserts one row from parameters.
+        """Return a statement that inserts one row from parameters, in the order of the columns.
 
-        ``instead`` has SQL expressions for the columns that get no parameter; ``source`` is the SQL that follows.
+        ``placeholder`` is that of the dialect. ``instead`` has SQL expressions for the columns that get no parameter of
+        their own; ``source`` is the SQL at the end.
         """
         values = {name: instead.get(name) or placeholder(self.table.kinds[name]) for name in self.column_names}
         return self.table.insert(values, source)
@@ -202,7 +204,7 @@ class ColumnSet:
         return values
 
     def decode_row(self, row: Sequence[Any]) -> dict[str, Any]:
-        """Return the values of a row by field, with payloads decoded. Raises the errors of the codec."""
+        """Return the values of a row by name of the field, with payloads decoded. Raises the errors of the codec."""
         values, decode = list(row), codec().decode
         for i, _ in self._payloads:
             if values[i] is not None:
@@ -210,7 +212,7 @@ class ColumnSet:
         return dict(zip(self.fields, values, strict=True))
 
     def row_fields(self, row: Sequence[Any]) -> dict[str, Any]:
-        """Return the values of a row by field, with payloads still encoded."""
+        """Return the values of a row by name of the field, with payloads still encoded."""
         return dict(zip(self.fields, row, strict=True))
 
 
@@ -266,7 +268,8 @@ def failure_row(failure: AttemptFailure | None) -> tuple[Any, ...]:
 def result_row(chain: UUID, run: UUID, queue: str, kind: str, body: Any, now: datetime) -> Sequence[Any]:
     """Return the values of a message with the result of an activity, for the columns ``RESULT``.
 
-    ``body`` is plain, or bytes that are encoded already.
+    ``run`` is the run that waits for it, ``queue`` the queue of that run, and ``kind`` the kind of the event, such as
+    ``ActivityCompleted``. ``body`` holds the attributes of the event: plain, or bytes that are encoded already.
     """
     return RESULT.encode_row((chain, run, queue, "activity", kind, body, now))
 
@@ -274,7 +277,7 @@ def result_row(chain: UUID, run: UUID, queue: str, kind: str, body: Any, now: da
 def new_run_row(start: RunStart, chain: UUID, run: UUID, extra: Mapping[str, Any]) -> Sequence[Any]:
     """Return the values of the row of a new run, for the columns ``NEW_RUN``.
 
-    ``extra`` has the values that the start itself lacks.
+    ``chain`` and ``run`` are its ids. ``extra`` has values by column that the start itself lacks.
     """
     values = dict(zip(_START_COLUMNS, _start_values(start), strict=True))
     values.update(extra, id=run, chain_id=chain)

@@ -31,9 +31,10 @@ Part = TypeVar("Part")
 
 
 class _PartMethod:
-    """A method of a part of the storage.
+    """A descriptor by which a storage offers a method of one of its parts.
 
-    A storage binds it at the first use. After that a call costs no more than one of the part itself.
+    ``part`` and ``name`` are the names of the attribute that holds the part, and of the method. The bound method is
+    kept in the storage at the first use, so a later call costs no more than one of the part itself.
     """
 
     __slots__ = ("_name", "_part")
@@ -52,7 +53,10 @@ class _PartMethod:
 def _from(
     part: Callable[[DjangoStorage], Part], method: Callable[Concatenate[Part, P], R]
 ) -> Callable[Concatenate[DjangoStorage, P], R]:
-    """Make ``method``, of the part that the ``cached_property`` builds, a method of the storage. It keeps its name."""
+    """Offer ``method`` of a part as a method of the storage, under the same name.
+
+    ``part`` is the ``cached_property`` that builds the part.
+    """
     builder: Any = part
     declared: Any = _PartMethod(builder.func.__name__, method.__name__)
     checked: Callable[Concatenate[DjangoStorage, P], R] = declared
@@ -65,8 +69,8 @@ class DjangoStorage(StorageSession):
     Callers use the methods of the contract, each of which is a method of one part. A part is built when it is first
     used, and gets the other parts that it needs.
 
-    Only workers claim runs whose code ended a process. One thread at a time may use an object. Its connection is that
-    of the calling thread.
+    A run whose code has ended a process is claimed only by the storage of a worker (``worker=True``). One thread at a
+    time may use an object. Its connection is that of the calling thread.
     """
 
     @cached_property

@@ -28,7 +28,7 @@ _TAGS = "CREATE INDEX temporalex_instance_tags ON temporalex_instance USING gin 
 
 
 def tune_hot_tables(_apps: Any, schema_editor: Any) -> None:
-    """Set storage parameters, and create the indexes of closed runs and of tags.
+    """Set storage parameters, and create the indexes of closed runs and of tags; a function for ``RunPython``.
 
     Does nothing on other databases than PostgreSQL.
     """

@@ -182,8 +182,9 @@ class TurnWriter:
     ) -> Callable[[], list[TaskState]]:
         """Store what a turn produced: see ``RunStorage.write``.
 
-        Locks the messages and activities that it names, and no rows of other runs. ``is_last`` says that no statement
-        follows in the transaction.
+        It locks the messages and activities that it names, and no rows of other runs. ``eager_claim`` chooses new
+        activities to store as claimed by this worker. ``is_last`` says that no statement follows in the transaction.
+        The function that it returns gives the claimed activities; call it after the commit.
         """
         # Before the pipeline, because its statements read the answers of earlier ones.
         ExternalRunWriter(self._sql, self._session.clock).write(writes)
@@ -214,6 +215,7 @@ class TurnWriter:
         self._sql.write(_EVENT.columns, _EVENT_INSERT, _EVENT.encode_rows(events))
 
     def _write_orm_rows(self, writes: Sequence[RunWrite]) -> None:
+        """Store the rows of audit, failed messages and human tasks. Few turns have some, so the ORM is fast enough."""
         alias = self._session.alias
         audit_refused_signals([refused for w in writes for refused in w.refused_signals], alias=alias)
         audit_refused_redeliveries([message for w in writes for message in w.refused_redeliveries], alias=alias)
@@ -221,6 +223,7 @@ class TurnWriter:
         write_human_tasks(writes, alias=alias)
 
     def _warn_unfinished_updates(self, writes: Sequence[RunWrite]) -> None:
+        """Log the accepted updates without an answer of runs that these writes close from outside."""
         for write in writes:
             if write.next_run is not None or not write.is_closed_externally:
                 continue
@@ -261,6 +264,10 @@ class TurnWriter:
         self._sql.write((*_CHAIN.columns, _AWAITED), _CHAIN_UPDATE, rows, key="id")
 
     def _write_tasks(self, writes: Sequence[RunWrite], claimed_commands: Collection[tuple[UUID, int]]) -> None:
+        """Insert new activities, make those to retry due again, and delete the cancelled and the dropped ones.
+
+        ``claimed_commands`` are the (run id, command number) of new activities that are stored already.
+        """
         new = [
             task_row(t, w.run.queue, self._partition(t))
             for w in writes
@@ -296,7 +303,7 @@ class TurnWriter:
     ) -> Callable[[], list[TaskState]]:
         """Insert the activities ``new`` as claimed by this worker, in their first attempt.
 
-        Returns a function that returns them after the commit.
+        Returns a function that gives them as ``TaskState``; call it after the commit.
         """
         if not new or eager_claim is None:
             return list
@@ -316,6 +323,11 @@ class TurnWriter:
         return fetch_claimed
 
     def _write_inbox(self, writes: Sequence[RunWrite]) -> None:
+        """Store what became of the messages that a turn read.
+
+        Messages that are events of the history now are deleted. The others are marked as read, as waiting, or as
+        settled with their outcome.
+        """
         if consumed := [i for w in writes for i in w.consumed]:
             test, parameter = self._sql.in_array(consumed, "int8")
             self._sql.execute(f"delete from temporalex_message where id {test}", [parameter])
@@ -351,7 +363,10 @@ class TurnWriter:
             self._insert_next_runs(successors)
 
     def _change_runs(self, changes: Sequence[tuple[UUID, Mapping[str, Any]]]) -> None:
-        """Store the changed columns of runs, by run id, and the rows of their search attributes."""
+        """Store the changed columns of runs, and the rows of their search attributes.
+
+        ``changes`` are pairs of a run id and the new values by column.
+        """
         names = tuple(name for name in _CHANGEABLE if any(name in values for _, values in changes))
         columns, statement = _run_update(names)
         rows = columns.encode_rows(
@@ -365,6 +380,7 @@ class TurnWriter:
             )
 
     def _insert_next_runs(self, successors: Sequence[tuple[RunState, NewRun]]) -> None:
+        """Insert the next runs of chains; ``successors`` are pairs of the present state of a chain and its next run."""
         now = max(run.activated_at for run, _ in successors if run.activated_at is not None)
         new = (
             (
@@ -394,7 +410,7 @@ def _has_orm_rows(w: RunWrite) -> bool:
 
 
 def _chain_state(w: RunWrite) -> RunState:
-    """Return the values of the chain's row after the turn."""
+    """Return the state of the chain's row as it has to be after the turn."""
     run = w.run
     # The chain continues with a run that has no history yet. Its time does not go back.
     if w.next_run is not None:
@@ -419,7 +435,10 @@ def _chain_state(w: RunWrite) -> RunState:
 
 
 def _awaited_kinds(w: RunWrite) -> int | None:
-    """Return the kinds of waits of the chain's run after the turn as bits. None means that the turn changes none."""
+    """Return the kinds of waits of the chain's run after the turn, as bits in the order of ``AWAITED_KINDS``.
+
+    None means that the turn changes none.
+    """
     if w.run.closed or w.next_run is not None:
         return 0
     if "waiting_for" not in w.instance:
@@ -431,7 +450,8 @@ def _awaited_kinds(w: RunWrite) -> int | None:
 def task_row(task: NewTask, run_queue: str, partition: str | None) -> tuple[Any, ...]:
     """Return the values of the row of a new activity.
 
-    ``run_queue`` is the queue of its run, ``partition`` its partition of its own queue, or None.
+    ``run_queue`` is the queue of its run. ``partition`` is the name of the partition of the activity's own queue in
+    which it waits, or None for an activity outside of partitions.
     """
     options = task.options
     to_start = options.get("schedule_to_start")

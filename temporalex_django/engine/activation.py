@@ -41,7 +41,10 @@ _MESSAGE_KINDS = ("signal", "update", REQUEST)
 
 
 class ActivationStep:
-    """One activation of a run in a turn: it takes the inbox and collects in a ``RunWrite`` what the turn stores."""
+    """One activation of a run in a turn: it takes the inbox and collects in a ``RunWrite`` what the turn stores.
+
+    ``now`` is the time of the turn. ``inline_atomic`` is True if turns run atomic activities.
+    """
 
     def __init__(self, run: RunState, messages: Inbox, now: datetime, *, inline_atomic: bool = True) -> None:
         self.run = run
@@ -86,7 +89,10 @@ class ActivationStep:
         return any(message.kind in ("update", REQUEST) for message in self.messages)
 
     def close(self, record: RunRecord) -> RunWrite:
-        """Close the run without its code, as terminated or timed out, and reject its messages."""
+        """Close the run without its code, as terminated or timed out, and reject its messages.
+
+        ``record`` is that of the run.
+        """
         reasons = [message.payload.get("reason", "") for message in self.messages if message.kind == "terminate"]
         if reasons:
             self.write = terminate(self.run, reason=reasons[0], now=self.now, record=record)
@@ -122,7 +128,8 @@ class ActivationStep:
     ) -> RunWrite:
         """Block the run because its activation failed: only the block is written, not what the activation did.
 
-        ``waits_for`` names the code or key that no worker has. ``since`` is when the run was first blocked (None: now).
+        ``retry`` False sets no time for another try. ``waits_for`` names the code or key that no worker has. ``since``
+        is when the run was first blocked, in ISO format (None: now).
         """
         run = self.run
         run.failed_tries += 1
@@ -146,11 +153,12 @@ class ActivationStep:
         enough: Callable[[], bool] | None = None,
         judge: Judge | None = None,
     ) -> RunWrite:
-        """Deliver results, timers and messages to the executor ``entry`` and return what the activation writes.
+        """Deliver results, timers and messages to the executor of ``entry``, and return what the activation writes.
 
-        ``results`` are those of atomic activities of the same transaction. Messages are delivered until ``enough``
-        returns True; if some are left, the run is due again at once. ``limits`` are the arguments ``admit_updates`` and
-        ``max_pending`` of ``Executor.activate``, if any. ``judge`` decides who may send what.
+        ``token`` is the new head token, and ``new_run_id`` returns an id for the next run of the chain. ``results`` are
+        those of atomic activities of the same transaction. Messages are delivered until ``enough`` returns True; if
+        some are left, the run is due again at once. ``limits`` are the arguments ``admit_updates`` and ``max_pending``
+        of ``Activation``, if any. ``judge`` decides who may send what.
         """
         self._new_run_id = new_run_id
         self.write.executed = True
@@ -202,7 +210,10 @@ class ActivationStep:
     # -- in -----------------------------------------------------------------------------------------------------------
 
     def _build_jobs(self, entry: CachedRun, results: Sequence[Job]) -> tuple[dict[str, Any] | None, list[Job]]:
-        """Build the jobs in their fixed order: timers by time, results, a cancel request, messages (see decision 9)."""
+        """Build the jobs: timers by time, results, a cancel request, messages. This order is fixed (see decision 9).
+
+        Returns the attributes with which a new run starts (None for a run that has started), and the jobs.
+        """
         run = self.run
         start = None
         delivered_jobs: list[Job] = []
@@ -255,6 +266,11 @@ class ActivationStep:
     def _record_events(
         self, completion: Completion, entry: CachedRun, start: dict[str, Any] | None, stamp: dict[str, Any]
     ) -> None:
+        """Add the events of the activation to the history of the run.
+
+        ``start`` are the attributes with which a new run starts, or None. ``stamp`` has the attributes of
+        ``ActivationStarted``.
+        """
         run = self.run
         run.activations += 1
         run.activated_at = self.now
@@ -280,6 +296,7 @@ class ActivationStep:
         entry.length = run.length
 
     def _append_event(self, kind: str, attributes: dict[str, Any], encoded: bytes | None = None) -> None:
+        """Append an event to the history; ``encoded`` has its attributes as they are stored, if they are known."""
         run = self.run
         run.length += 1
         self.write.events.append(
@@ -355,7 +372,10 @@ class ActivationStep:
             self.write.settled[message.id] = Outcome(status="completed")
 
     def _fault_outcomes(self, completion: Completion, token: int) -> dict[str, Outcome]:
-        """Return the answers to updates whose validator failed by a fault in the code; ``token`` is the head token."""
+        """Return the answers to updates whose validator failed by a fault in the code, by update id.
+
+        ``token`` is the head token; the reference under which the fault is logged contains it.
+        """
         outcomes: dict[str, Outcome] = {}
         for number, fault in enumerate(completion.faults):
             if number:
@@ -382,6 +402,10 @@ class ActivationStep:
         self.write.refused_redeliveries.append(refused_message)
 
     def _reject_undelivered(self, message: InboxMessage, record: RunRecord | None) -> None:
+        """Settle a message that comes too late for a closed run, or delete it if it needs no answer.
+
+        ``record`` is that of the run; it is used only for a message that was delivered again.
+        """
         if message.kind in _MESSAGE_KINDS:
             error = WorkflowClosed(f"the run was closed before the {message.kind} {message.name!r} was delivered")
             if message.kind == "signal":
@@ -395,6 +419,7 @@ class ActivationStep:
             self.write.consumed.append(message.id)
 
     def _apply_commands(self, completion: Completion, entry: CachedRun) -> None:
+        """Turn the commands of the activation into activities, children and messages to write."""
         run, record, write = self.run, entry.record, self.write
         cancelled = {command.seq for command in completion.commands if command.kind == "CancelActivity"}
         definition = entry.executor.definition
@@ -431,7 +456,10 @@ class ActivationStep:
     def _write_human_tasks(
         self, tasks: HumanTasks, completion: Completion, entry: CachedRun, *, activated: bool
     ) -> None:
-        """Write the human tasks that changed, or all open ones where the content of their rows is not known."""
+        """Write the human tasks that changed, or all open ones where the content of their rows is not known.
+
+        ``activated`` is False if the executor had no activation in this turn.
+        """
         changes = {}
         if activated:
             changes = {key: (change.changes, change.task) for key, change in tasks.changes.items()}
@@ -454,6 +482,7 @@ class ActivationStep:
         ]
 
     def _new_child(self, command: Command, entry: CachedRun) -> NewChild:
+        """Return the child that a command of the run starts."""
         attributes, record = command.attributes, entry.record
         assert command.seq is not None
         options = {name: value for name, value in attributes.items() if name != "id"}
@@ -470,6 +499,7 @@ class ActivationStep:
         )
 
     def _new_message(self, command: Command, record: RunRecord) -> NewMessage:
+        """Return the message to another run that a command sends, a signal or a cancel request."""
         run = self.run
         assert command.seq is not None
         ask = (run.chain_id, run.run_id, command.seq)
@@ -487,6 +517,7 @@ class ActivationStep:
         return NewMessage(kind="cancel", name="", payload=payload, workflow_id=request["id"], child=target, ask=ask)
 
     def _write_closing(self, completion: Completion, entry: CachedRun) -> None:
+        """Write that the code of the run has closed it, and start the next run after a continue-as-new."""
         run, write = self.run, self.write
         event = write.events[-1]
         status = CLOSING[event.kind]
@@ -523,7 +554,7 @@ def _waiting_first_key(message: InboxMessage) -> bool:
 
 
 def _job_marks(message: InboxMessage) -> dict[str, Any]:
-    """Return the attributes that the job of an update or a request gets from its message: redelivered, and sender."""
+    """Return further attributes of the job of an update or a request: its sender, and that it was delivered again."""
     redelivered = {"redelivered": True} if message.redelivered else {}
     return {**redelivered, **sender_attributes(message.sender)}
 

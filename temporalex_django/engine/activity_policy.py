@@ -34,7 +34,8 @@ def activity_context(
 ) -> ActivityContext:
     """Return the context in which an attempt of the activity runs.
 
-    Without ``send_heartbeat`` the heartbeats of the attempt are dropped.
+    ``send_heartbeat`` takes the details of each heartbeat; without it heartbeats are dropped. ``is_cancelled`` returns
+    True once the result of the attempt would come too late.
     """
     return ActivityContext(
         attempt=task.attempt,
@@ -54,7 +55,10 @@ def derive_key(run_id: object, seq: int, options: Mapping[str, Any]) -> str:
 
 
 def final_result(task: TaskState, kind: str, attributes: dict[str, Any]) -> TaskResult:
-    """Return the final result of an activity. It includes the last input of the activity if a person edited it."""
+    """Return the final result of an activity. It includes the last input of the activity if a person edited it.
+
+    ``kind`` and ``attributes`` are those of the event that records the result.
+    """
     if task.options.get("edited"):
         attributes["edited"] = edited_input(task.args, task.kwargs, task.options, key=idempotency_key(task))
     return TaskResult(task=task, outcome=(kind, attributes))
@@ -63,7 +67,10 @@ def final_result(task: TaskState, kind: str, attributes: dict[str, Any]) -> Task
 def edited_input(
     args: Sequence[Any], kwargs: Mapping[str, Any], options: Mapping[str, Any], *, key: str
 ) -> dict[str, Any]:
-    """Return the last input of an activity that was edited; the option ``edited`` says ``by`` whom."""
+    """Return the last input of an activity that was edited, in the form of the event attribute ``edited``.
+
+    ``key`` is its idempotency key. The option ``edited`` says ``by`` whom.
+    """
     edit = options["edited"]
     return {"args": list(args), "kwargs": dict(kwargs), "key": key, **(edit if isinstance(edit, dict) else {})}
 
@@ -87,9 +94,10 @@ def completed_result(
 ) -> TaskResult:
     """Return the result of an attempt that returned ``value``.
 
-    ``activity`` is the one whose function returned it; None means that a person gave plain data. ``attempts`` is the
-    number of attempts, by default that of the task. Raises ``PayloadError`` when ``value`` cannot be encoded, or when
-    workflow code would read a different value from the one that ``activity`` returned.
+    ``activity`` is the one whose function returned it; None means that a person gave plain data. ``limit`` is the
+    largest size in bytes. ``attempts`` is the number of attempts, by default that of the task. Raises ``PayloadError``
+    when ``value`` cannot be encoded, or when workflow code would read a different value from the one that ``activity``
+    returned.
     """
     label = f"the result of {task.activity}"
     if activity is None:
@@ -111,7 +119,7 @@ def completed_result(
 def failed_result(task: TaskState, error: BaseException, now: datetime, *, final: bool = False) -> TaskResult:
     """Return the result of an attempt that raised ``error``: due again by the retry policy, or failed for good.
 
-    A step that returns ``Err`` counts as one that raised. ``final`` excludes another attempt.
+    A step of a graph that returns ``Err`` counts as one that raised. ``final`` excludes another attempt.
     """
     final = final or (isinstance(error, ApplicationError) and error.non_retryable)
     retry_at = None
@@ -185,9 +193,10 @@ def timeout_result(task: TaskState, timeout: str, now: datetime) -> TaskResult:
 
 
 def _retry_at(task: TaskState, now: datetime, error_types: Sequence[str]) -> datetime | None:
-    """Return when the retry policy makes the activity due again, or None if it allows no attempt.
+    """Return when the retry policy makes the activity due again, or None if it allows no other attempt.
 
-    A time behind ``schedule_to_close`` counts as none.
+    ``error_types`` are the names of the error's class and its bases. A time behind ``schedule_to_close`` counts as
+    none.
     """
     delay = next_delay(task.options.get("retry"), task.attempt, error_types)
     if delay is None:
@@ -253,7 +262,10 @@ def lost_result(task: TaskState, now: datetime) -> TaskResult:
 
 
 def worker_lost_attributes(seq: int, attempt: int, reason: str | None = None) -> dict[str, Any]:
-    """Return the attributes of ``ActivityFailed`` for an activity whose last attempt died with its worker."""
+    """Return the attributes of ``ActivityFailed`` for an activity whose last attempt died with its worker.
+
+    ``seq`` is the number of its command. ``reason`` says more about the death, if that is known.
+    """
     message = reason or "its worker was lost"
     message += "; it is not known whether it took effect"
     return {"seq": seq, "type": "WorkerLost", "message": message, "attempts": attempt, "timeout": None}

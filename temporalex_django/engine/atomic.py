@@ -42,10 +42,10 @@ class RunAdvancer(Protocol):
     def load_entries(
         self, runs: Sequence[RunState], records: dict[UUID, RunRecord]
     ) -> tuple[dict[UUID, CachedRun], dict[UUID, BaseException]]:
-        """Return the executor of each run, and the errors of those that cannot have one, by run id."""
+        """Return the executor of each run, and the errors of those that cannot have one, both by run id."""
 
     def defer_if_unavailable(self, run: RunState, error: BaseException | None, report: TurnReport) -> bool:
-        """Defer a run that another worker may be able to run; return True if it was deferred."""
+        """Defer a run if ``error`` says that this process lacks what another worker may have; return True if it did."""
 
     def activate(
         self,
@@ -57,7 +57,11 @@ class RunAdvancer(Protocol):
         *,
         until: float,
     ) -> RunWrite:
-        """Activate a run and return what to write. A run that cannot be activated is blocked."""
+        """Activate a run and return what to write. A run that cannot be activated is blocked, as the report says.
+
+        ``entry`` has its executor; without one (None), ``error`` is the reason. ``results`` are those of atomic
+        activities of the same transaction. After ``until`` (``time.monotonic``) the run takes no further message.
+        """
 
     def block_run(self, step: ActivationStep, error: BaseException, report: TurnReport) -> RunWrite:
         """Return the write that blocks a run because of ``error``."""
@@ -78,8 +82,9 @@ class AtomicPhase:
     def advance(self, chain_id: UUID, *, queues: Sequence[str], lock_timeout: float = 0.0) -> TurnReport:
         """Run the due atomic activities of one run and advance the run, in a transaction of its own.
 
-        If another transaction has locked rows that the activities need, nothing happens: the run stays due, and no
-        attempt is counted. ``lock_timeout`` is the number of seconds to wait for such locks (0.0: only a moment).
+        ``queues`` are those of the worker. If another transaction has locked rows that the activities need, nothing
+        happens: the run stays due, and no attempt is counted. ``lock_timeout`` is the number of seconds to wait for
+        such locks (0.0: only a moment).
         """
         report = TurnReport()
         try:
@@ -164,7 +169,10 @@ class AtomicPhase:
         return None
 
     def _load_tasks(self, chain_id: UUID) -> tuple[list[TaskState], dict[int, datetime]]:
-        """Return the due activities of a run, and when those that failed before are tried again, by command number."""
+        """Return the due atomic activities of a run, and the due times of the others.
+
+        The others failed before and are tried again; the times are by command number.
+        """
         now, rows = self._storage.now(), self._advancer.tasks.atomic_tasks(chain_id)
         due_tasks = [task for task in rows if task.due_at <= now]
         return due_tasks, {task.seq: task.due_at for task in rows if task.due_at > now}
@@ -184,7 +192,10 @@ class AtomicPhase:
     def _activate(
         self, step: ActivationStep, entry: CachedRun, results: Sequence[tuple[Job, TaskState]], report: TurnReport
     ) -> RunWrite:
-        """Activate the run with the results of its atomic activities. Raises ``_ActivationFailed``."""
+        """Activate the run with ``results``: the jobs of atomic activities that ended, each with its activity.
+
+        Raises ``_ActivationFailed``.
+        """
         jobs = [job for job, _ in results]
         write = self._advancer.activate(
             step, entry, None, report, results=jobs, until=time.monotonic() + policy.RUN_SECONDS
@@ -255,7 +266,7 @@ def _take_new_tasks(write: RunWrite) -> list[TaskState]:
 
 
 def _schedule_retries(write: RunWrite, results: Sequence[TaskResult]) -> None:
-    """Schedule another try of atomic activities that failed; one that never was a row becomes one now."""
+    """Add another try of atomic activities that failed to ``write``; one that never was a row becomes one now."""
     for result in results:
         task = result.task
         assert result.retry_at is not None

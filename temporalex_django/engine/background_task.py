@@ -24,7 +24,11 @@ _TIMEOUT_CLASS = "builtins.TimeoutError"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackgroundTask:
-    """A background task in its present state. ``log`` holds its attempts, each in the form of ``log_entry``."""
+    """A background task in its present state.
+
+    ``path`` is the import path of its function, and ``backend`` the alias of its task backend. ``log`` holds its
+    attempts, each in the form of ``log_entry``. ``value`` is the result of a successful task.
+    """
 
     id: UUID
     path: str
@@ -105,7 +109,11 @@ def _attempt_error(result: TaskResult) -> Mapping[str, str] | None:
 
 
 class TaskEnd(NamedTuple):
-    """The columns of an ended task that its activity row did not have."""
+    """The columns of an ended task that its activity row did not have.
+
+    ``task`` is the import path of the function, and ``outcome`` holds the attributes of the last event, with the value
+    or the failure. After ``keep_until`` the row is deleted; None keeps it.
+    """
 
     task: str
     backend: str
@@ -119,7 +127,7 @@ class TaskEnd(NamedTuple):
 
 
 def task_end(result: TaskResult, now: datetime) -> TaskEnd:
-    """Return the columns of the ended task for ``result``, which is that of its last attempt.
+    """Return the columns of the ended task for ``result``, which is that of its last attempt and ended it at ``now``.
 
     ``outcome`` is encoded if the result was encoded before.
     """

@@ -29,8 +29,8 @@ def next_retry_at(tries: int, now: datetime) -> datetime:
 def block_mark(code: str, error: str, *, tries: int, now: datetime, waits_for: str | None = None) -> BlockMark:
     """Return the mark of a blocked run, for the column ``blocked`` of its row.
 
-    ``code`` and ``error`` name the cause. ``tries`` counts failed activations in a row. ``waits_for`` names the code or
-    key that no live worker has.
+    ``code`` is a short name of the cause, and ``error`` says it in words. ``tries`` counts failed activations in a row.
+    ``waits_for`` names the code or key that no live worker has.
     """
     block: BlockMark = {"code": code, "error": error, "since": now.isoformat(), "attempt": tries}
     if waits_for is not None:
@@ -64,7 +64,7 @@ def block_cause(mark: BlockMark) -> str:
 
 
 def _code_location(error: BaseException) -> str | None:
-    """Return the last line of user code that the error passed through, with the folder of the file."""
+    """Return the last place in user code that the error passed through, as ``folder/file:line``, or None."""
     place = None
     if isinstance(error, NondeterminismError):
         place = error.place

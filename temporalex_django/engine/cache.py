@@ -61,10 +61,12 @@ class Cache:
         self._lock = threading.Lock()
 
     def take(self, run_id: UUID) -> CachedRun | None:
+        """Remove the entry of a run from the cache and return it, or None if there is none."""
         with self._lock:
             return self._pop(run_id)
 
     def put(self, run_id: UUID, entry: CachedRun) -> None:
+        """Add the entry of a run, and evict others if the cache is too large then."""
         if self._size <= 0:
             entry.executor.evict()
             return

@@ -1,8 +1,8 @@
 """Executors of claimed runs: from the cache, brought up to date, or rebuilt from their history.
 
-A turn rebuilds short histories. A long history, or one whose code is slow, is replayed in slices between turns, outside
-of transactions. Until that is done the worker leaves the run alone and holds no lock on it, and serves all others. See
-decision 20.
+An executor is a run in memory. A turn rebuilds short histories. A long history, or one whose code is slow, is replayed
+in slices between turns, outside of transactions. Until that is done the worker leaves the run alone and holds no lock
+on it, and serves all others. See decision 20.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ logger = logging.getLogger("temporalex_django.engine")
 class _Rebuild:
     """A run that is being rebuilt.
 
-    ``page`` holds the events behind those that ``entry`` has seen, and ``steps`` replays them bit by bit.
+    ``entry`` has its executor, or None before the first slice. ``page`` holds the events behind those that the executor
+    has seen, and ``steps`` replays them bit by bit.
     """
 
     run: RunState
@@ -53,7 +54,8 @@ class _Rebuild:
 class Executors:
     """The part of an engine that provides an executor for each run.
 
-    For the options ``budgeted`` and ``strict_replay`` see ``WorkflowEngine``.
+    ``payload_limit`` is in bytes. ``deadlock_timeout`` is the number of seconds between two waits of workflow code;
+    None sets no limit. For the other options see ``WorkflowEngine``.
     """
 
     def __init__(
@@ -209,6 +211,11 @@ class Executors:
         entries: dict[UUID, CachedRun],
         errors: dict[UUID, BaseException],
     ) -> None:
+        """Build executors from the histories of ``runs``, and add them to ``entries``, by run id.
+
+        Errors are added to ``errors``, and the records that had to be read to ``records``. A run for which the time of
+        the turn does not suffice is in neither dictionary.
+        """
         records.update(self.storage.run_records([run.run_id for run in runs if run.run_id not in records]))
         histories = self.storage.histories({run.run_id: 0 for run in runs if run.head_token is not None})
         until = None
@@ -243,8 +250,8 @@ class Executors:
     ) -> bool:
         """Replay the events that other processes have written since the executor was last used.
 
-        Returns False if its latest activation was rolled back, so that it does not match the history, and if the replay
-        fails. An error of the replay is added to ``errors``.
+        Returns False if the replay fails, and if the latest activation of the executor was rolled back, so that the
+        executor does not match the history. An error of the replay is added to ``errors``.
         """
         # The first event read is the one that opened the entry's latest activation. Another token there means that this
         # activation was rolled back (see decision 5).
@@ -283,6 +290,11 @@ class Executors:
             return self._replay_steps(work, until)
 
     def _new_entry(self, run: RunState, record: RunRecord, *, skip_failed: bool = False) -> CachedRun:
+        """Return a cache entry with a new executor, which has seen no event yet.
+
+        ``skip_failed`` tells the executor to skip failed deliveries of signals whose handler was corrected (decision
+        46).
+        """
         cls = self._resolve(run.chain_id, record.workflow, record.version)
         info = RunInfo(
             workflow=record.workflow,
@@ -307,13 +319,15 @@ class Executors:
         return CachedRun(executor, record, None, 0, 0, crashes=run.crashes)
 
     def _feed_events(self, work: _Rebuild, events: Sequence[HistoryEvent]) -> None:
+        """Give the executor of a rebuild the events that it is to replay next."""
         assert work.entry is not None
         work.page, work.steps = events, work.entry.executor.replay_in_steps(events)
 
     def _replay_steps(self, work: _Rebuild, until: float | None) -> bool:
-        """Replay the events that the executor was given; return False if ``until`` came first.
+        """Replay the events that the executor of ``work`` was given; return False if ``until`` came first.
 
-        Another call then continues. Raises the errors of the replay.
+        ``until`` is a time of ``time.monotonic``, or None for no limit. Another call then continues. Raises the errors
+        of the replay.
         """
         entry, steps = work.entry, work.steps
         assert entry is not None
@@ -402,7 +416,7 @@ class Executors:
 
 
 def _run_steps(steps: Iterator[None], until: float | None) -> bool:
-    """Run ``steps``, and return True if they came to an end before ``until`` (``time.monotonic``)."""
+    """Run ``steps``, and return True if they came to an end before ``until`` (``time.monotonic``; None: no limit)."""
     for _ in steps:
         watchdog.note_all_blocked()
         if until is not None and time.monotonic() > until:

@@ -17,7 +17,8 @@ from temporalex_django.errors import AlreadyRunning, AmbiguousId, TemporalexErro
 class NewMessage:
     """A message to another chain, to a child, or to the open run of a business id.
 
-    ``chain_id``, ``child`` (run, command number) or ``workflow_id`` names the receiver. ``ask`` is (chain, run, command
+    ``kind``, ``name`` and ``payload`` are those of ``InboxMessage``. ``chain_id``, ``child`` (run, command number) or
+    ``workflow_id`` names the receiver. ``run_id`` is the run that waits for a result. ``ask`` is (chain, run, command
     number) of a sender that waits to learn whether the message was stored. The answer is a message of kind
     ``external``.
     """
@@ -35,8 +36,7 @@ class NewMessage:
     def check_delivery(self, delivery: Delivery) -> Delivery:
         """Return ``delivery``, or a copy without a chain if the run there cannot take the message.
 
-        That is so for a signal that the class of the run does not declare. A class that this process lacks is not
-        asked.
+        A run cannot take a signal that its class does not declare. This is not checked if this process lacks the class.
         """
         checks_signal = self.kind == "signal" and self.ask is not None and delivery.chain_id is not None
         code = None
@@ -50,7 +50,10 @@ class NewMessage:
         return delivery
 
     def answer(self, delivery: Delivery) -> tuple[str, dict[str, Any]]:
-        """Return the name and the payload of the message that tells the sender the outcome ``delivery``."""
+        """Return the name and the payload of the message that tells the sender the outcome.
+
+        ``delivery`` says where the message went, or why it went nowhere.
+        """
         assert self.ask is not None
         payload: dict[str, Any] = {"seq": self.ask[2]}
         if delivery.chain_id is not None:
@@ -89,9 +92,10 @@ PARENT_CLOSED: Final = {"reason": "its parent closed"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewChild(RunStart):
-    """A run to start for another one.
+    """A run to start for another one, its parent; ``at`` is the time of the start.
 
-    If its id is taken, the parent gets ``ChildFailed`` with the type AlreadyRunning.
+    ``parent_seq`` is the number of the command that starts it, and ``parent_close`` says what happens to it when the
+    parent closes. If its id is taken, the parent gets ``ChildFailed`` with the type AlreadyRunning.
     """
 
     seed: int
@@ -118,9 +122,9 @@ class NewChild(RunStart):
 class FinishedActivity:
     """An activity that ended in the open transaction, and whose result its run has not received.
 
-    ``attributes`` is the result as it will be read back, and ``encoded`` as it is stored, if known. ``queue`` is that
-    of the run. The caller passes the result to a turn of the same transaction, or sends it to the chain as a message
-    (``TaskStorage.deliver``). See decision 45.
+    ``kind`` is the kind of the event with the result. ``attributes`` is the result as it will be read back, and
+    ``encoded`` as it is stored, if known. ``queue`` is that of the run. The caller passes the result to a turn of the
+    same transaction, or sends it to the chain as a message (``TaskStorage.deliver``). See decision 45.
     """
 
     id: int

@@ -19,7 +19,10 @@ _clock: Callable[[], int] = time.time_ns
 
 @contextmanager
 def use_clock(clock: Callable[[], int]) -> Iterator[None]:
-    """Draw ids by another clock inside the block, in all threads: a virtual one in tests."""
+    """Draw ids by another clock inside the block, in all threads: a virtual one in tests.
+
+    ``clock`` returns nanoseconds since 1970.
+    """
     global _clock  # noqa: PLW0603 - ids are drawn by one clock
     previous_clock, _clock = _clock, clock
     try:
@@ -84,10 +87,11 @@ def parse_run_id(text: str) -> UUID | None:
 
 
 def resolve_run(ref: str, candidates: Iterable[RunRef]) -> RunRef | None:
-    """Return the chain that the business id ``ref`` means, or None; ``candidates`` are all its chains, newest first.
+    """Return the run that the business id ``ref`` means, or None.
 
-    It is the newest chain. If several workflows used the id, it is the one that is open. A renamed class counts as one
-    workflow. Raises ``AmbiguousId`` when several workflows used the id and not exactly one of them has an open run.
+    ``candidates`` are the current runs of the chains with that id, newest first. The result is the newest one. If
+    several workflows used the id, it is the one that is open. A renamed class counts as one workflow. Raises
+    ``AmbiguousId`` when several workflows used the id and not exactly one of them has an open run.
     """
     newest: dict[str, RunRef] = {}
     open_runs: dict[str, RunRef] = {}

@@ -29,7 +29,10 @@ def allows_overrides(options: Mapping[str, Any]) -> bool:
 
 
 def input_digests(old_args: Sequence[Any], old_kwargs: Mapping[str, Any], call: Mapping[str, Any]) -> dict[str, str]:
-    """Return the digests of an activity's old input (``old_args``, ``old_kwargs``) and of its new one (``call``)."""
+    """Return the digests of an activity's old input and of its new one, by ``old`` and ``new``.
+
+    ``old_args`` and ``old_kwargs`` are the old input. ``call`` has the new one, by ``args`` and ``kwargs``.
+    """
     old_digest = codec.digest({"args": [*old_args], "kwargs": {**old_kwargs}})
     return {"old": old_digest, "new": codec.digest({"args": [*call["args"]], "kwargs": {**call["kwargs"]}})}
 
@@ -43,7 +46,7 @@ def immediate_retry(task: TaskState, *, now: datetime) -> TaskResult:
 def with_edited_input(
     task: TaskState, args: Sequence[Any], kwargs: Mapping[str, Any], *, sender: Sender | None
 ) -> TaskState:
-    """Return the activity with another input, and with another idempotency key.
+    """Return the activity with another input, and with another idempotency key; ``sender`` is who edited it.
 
     With the old key, an effect of the old input would count as one of the new input.
     """
@@ -68,15 +71,15 @@ def retry_atomic(run: RunState, *, now: datetime) -> RunWrite:
 def operator_completion(
     task: TaskState, value: Any, *, sender: Sender | None, limit: int = codec.MAX_BYTES
 ) -> TaskResult:
-    """Return the final result of an activity with the value that a person gave for it.
+    """Return the final result of an activity with the value that a person (``sender``) gave for it.
 
-    Raises ``PayloadError`` if the value is too large.
+    ``limit`` is the largest size of the value in bytes; ``PayloadError`` is raised for a larger one.
     """
     return _with_sender(activity_policy.completed_result(task, value, limit=limit, attempts=task.fence[1]), sender)
 
 
 def operator_failure(task: TaskState, *, type: str, message: str, sender: Sender | None) -> TaskResult:
-    """Return the final failure of an activity that a person declared, with its type and message."""
+    """Return the final failure of an activity that a person (``sender``) declared, with its type and message."""
     attributes = {"seq": task.seq, "type": type, "message": message, "attempts": task.fence[1], "timeout": None}
     return _with_sender(activity_policy.final_result(task, "ActivityFailed", attributes), sender)
 
@@ -101,7 +104,10 @@ def skip_message_id(run_id: UUID, seq: int) -> str:
 
 
 def skip_timer(run: RunState, seq: int, *, sender: Sender | None) -> RunWrite:
-    """Make a locked run due with a message that lets the timer of command ``seq`` fire, and return the write."""
+    """Make a locked run due with a message that lets the timer of command ``seq`` fire, and return the write.
+
+    ``sender`` is the person who skips the timer, or None for code.
+    """
     message = NewMessage(
         kind="timer",
         name="TimerFired",
@@ -134,8 +140,8 @@ def pause_run(run: RunState, *, reason: str, sender: Sender | None, now: datetim
 def unpause_run(run: RunState, *, blocked: BlockMark | None, now: datetime) -> RunWrite:
     """End the pause of a locked run and return the write: the run is due and reads all messages that came meanwhile.
 
-    A run that is ``blocked`` because it ended processes is not made due. That would be a try that nobody asked for (see
-    decision 22).
+    ``blocked`` is its mark if it is also blocked, else None. A run that is blocked because it ended processes is not
+    made due. That would be a try that nobody asked for (see decision 22).
     """
     run.paused = False
     if blocked is not None and blocked["code"] == CRASH:

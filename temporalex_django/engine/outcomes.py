@@ -58,8 +58,8 @@ def run_result(
 ) -> Any:
     """Return the result of a completed run, from its status and the attributes of its closing event.
 
-    Raises ``WorkflowFailed``, ``WorkflowTerminated``, ``WorkflowTimedOut`` or ``WorkflowCancelled`` if it closed
-    otherwise, and ``ResultTimeout`` while it is open.
+    ``blocked`` is the reason why an open run is blocked, if it is. Raises ``WorkflowFailed``, ``WorkflowTerminated``,
+    ``WorkflowTimedOut`` or ``WorkflowCancelled`` if the run closed otherwise, and ``ResultTimeout`` while it is open.
     """
     name, attributes = f"{workflow} {workflow_id}", closing or {}
     match status:
@@ -94,7 +94,7 @@ def run_result(
 
 
 def update_result(outcome: Outcome | None, *, update_id: str, label: str) -> Any:
-    """Return the response of a completed update.
+    """Return the response of a completed update; ``label`` names the update in errors.
 
     Raises ``UpdateFailed`` if its handler raised, and ``UpdateRejected`` or another refusal such as ``WorkflowClosed``
     if it was refused. Raises ``UpdateTimeout`` while there is no response.

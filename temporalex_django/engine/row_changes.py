@@ -18,7 +18,10 @@ _RowField = Literal["waiting_for", "waits", "accepts"]
 
 
 def write_open_row(write: RunWrite, entry: CachedRun, *, now: datetime) -> None:
-    """Add the columns of an open run that differ from its present ones to ``write.instance``."""
+    """Add the columns of an open run that differ from its present ones to ``write.instance``.
+
+    ``entry`` has the executor and the content of the row, as far as it is known; ``now`` is the time of the activation.
+    """
     executor = entry.executor
     current_row: CurrentRow = {
         "status": "running" if executor.is_busy else "waiting",
@@ -46,7 +49,10 @@ def write_open_row(write: RunWrite, entry: CachedRun, *, now: datetime) -> None:
 
 
 def write_closed_row(write: RunWrite, entry: CachedRun, *, status: str, closing: dict[str, Any], now: datetime) -> None:
-    """Add the columns of a run that its own code closed to ``write.instance``; ``closing``: what the event says."""
+    """Add the columns of a run that its own code closed to ``write.instance``.
+
+    ``status`` is the one that the run has then, and ``closing`` has the attributes of the closing event.
+    """
     changes, row, is_first = write.instance, entry.row, write.run.activations == 1
     changes.update({"status": status, "closed_at": now, "closing": closing})
     if status == "failed":
@@ -65,13 +71,20 @@ def write_closed_row(write: RunWrite, entry: CachedRun, *, status: str, closing:
 
 
 def _has_content(row: CurrentRow | None, name: _RowField, *, is_first: bool) -> bool:
-    """Return True if the column may hold a value. ``row`` None: the content of the row is not known."""
+    """Return True if the column may hold a value.
+
+    ``row`` is the known content of the row, or None. ``is_first`` is True in the first activation of the run.
+    """
     if row is None:
         return not is_first
     return _is_nonempty(row[name])
 
 
 def _has_changed(previous_row: CurrentRow | None, current_row: CurrentRow, name: _RowField, *, is_first: bool) -> bool:
+    """Return True if the column differs from what the row holds, or may differ if that is not known (None).
+
+    ``is_first`` is True in the first activation of the run, before which the column is empty.
+    """
     if previous_row is not None:
         return previous_row[name] != current_row[name]
     return not is_first or _is_nonempty(current_row[name])

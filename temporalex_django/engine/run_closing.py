@@ -1,4 +1,4 @@
-"""The events that start and close a run, and the message that tells its parent the end. No I/O."""
+"""The events that start and close a run, and the message by which its parent learns of its end. No I/O."""
 
 from __future__ import annotations
 
@@ -40,7 +40,10 @@ def started_attributes(record: RunRecord) -> dict[str, Any]:
 
 
 def parent_messages(record: RunRecord, status: str, closing: dict[str, Any]) -> list[NewMessage]:
-    """Return the message that tells the parent of a chain its end, or an empty list if the chain has no parent."""
+    """Return the message by which the parent of a chain learns of its end, or an empty list without a parent.
+
+    ``status`` is that of the closed run, and ``closing`` has the attributes of its closing event.
+    """
     if record.parent_chain is None or record.parent_seq is None:
         return []
     kind, attributes = child_result(status, closing)
@@ -124,7 +127,7 @@ def time_out(run: RunState, *, now: datetime, record: RunRecord) -> RunWrite:
 
 
 def _closed_row(kind: str, attributes: dict[str, Any], at: datetime) -> RowChanges:
-    """Return the changes to the row of a run that was closed from outside."""
+    """Return the changes to the row of a run that was closed from outside, by the closing event and its time."""
     return {
         "status": CLOSING[kind],
         "waiting_for": [],
@@ -140,7 +143,10 @@ def _closed_row(kind: str, attributes: dict[str, Any], at: datetime) -> RowChang
 def _closing_events(
     run: RunState, kind: str, attributes: dict[str, Any], at: datetime, record: RunRecord
 ) -> list[NewEvent]:
-    """Return the closing event of a run, preceded by ``WorkflowStarted`` if the run never had a turn."""
+    """Return the closing event of a run, preceded by ``WorkflowStarted`` if the run never had a turn.
+
+    ``kind``, ``attributes`` and ``at`` are those of the closing event.
+    """
     if run.length:
         entries = [(kind, attributes)]
     else:
@@ -158,6 +164,11 @@ def _closing_events(
 def _close_externally(
     run: RunState, kind: str, attributes: dict[str, Any], message: str, *, now: datetime, record: RunRecord
 ) -> RunWrite:
+    """Return the write that closes a locked run without running any of its code.
+
+    ``kind`` and ``attributes`` are those of the closing event. ``message`` is the error for senders of unfinished
+    updates.
+    """
     stamp = run.next_moment(now)
     run.activated_at = stamp
     run.closed = True

@@ -62,10 +62,10 @@ class _TurnClock:
         self._started_at = time.monotonic()
 
     def may_start(self, index: int, now: float, *, has_results: bool) -> bool:
-        """Return True if the run at ``index`` may start; the first one always may.
+        """Return True if the run at ``index`` may start at ``now`` (``time.monotonic``); the first one always may.
 
-        The first of the runs with long inboxes may start late, whatever the others took. It comes after them, so
-        otherwise it might never start.
+        A run with finished activities (``has_results``) may start later than others. So may the first one with a long
+        inbox, whatever the others took: it comes after them, so otherwise it might never start.
         """
         if has_results:
             budget = policy.TURN_SECONDS_WITH_RESULTS
@@ -150,7 +150,7 @@ class WorkflowEngine(Executors):
     ) -> TurnReport:
         """Advance due runs, then run their atomic activities, and commit each transaction.
 
-        Raises errors of the storage; the runs concerned are due again.
+        The arguments are those of ``advance``. Raises errors of the storage; the runs concerned are due again.
         """
         with self.storage.transaction("alone"):
             report = self.advance(limit=limit, queues=queues, chains=chains, force=force, is_last=True)
@@ -185,12 +185,12 @@ class WorkflowEngine(Executors):
     ) -> TurnReport:
         """Claim and advance runs inside the caller's transaction, without atomic activities; return the report.
 
-        ``force`` tries blocked runs that are not due. ``eager_claim`` claims new activities at once. ``report`` is
-        filled in and returned, so that the caller knows what was claimed when this raises. ``finished_activities``, by
-        chain, are delivered to the runs that this turn activates; the others become messages. ``locked_runs`` are runs
-        that the caller has claimed in this transaction, at the time ``now``; then nothing else is claimed.
-        ``claim_runs`` returns a claim that was sent to the storage before. ``is_last`` says that nothing follows in the
-        transaction.
+        ``limit``, ``queues`` and ``chains`` are those of ``RunStorage.claim``. ``force`` tries blocked runs that are
+        not due. ``eager_claim`` claims new activities at once. ``report`` is filled in and returned, so that the caller
+        knows what was claimed when this raises. ``finished_activities``, by chain, are delivered to the runs that this
+        turn activates; the others become messages. ``locked_runs`` are runs that the caller has claimed in this
+        transaction, at the time ``now``; then nothing else is claimed. ``claim_runs`` returns a claim that was sent
+        before. ``is_last``: no statement follows.
 
         Executors are cached before the commit, under their head token. When the caller rolls back, the row of the run
         has another token, and the executor is never used (see decision 5).
@@ -366,6 +366,7 @@ class WorkflowEngine(Executors):
         *,
         until: float,
     ) -> RunWrite:
+        """Activate a run and return what to write: see ``RunAdvancer.activate``."""
         run = step.run
         if entry is None:
             assert error is not None
@@ -506,6 +507,7 @@ class WorkflowEngine(Executors):
         return is_first
 
     def block_run(self, step: ActivationStep, error: BaseException, report: TurnReport) -> RunWrite:
+        """Block a run because of ``error``, log and report that, and return what to write."""
         run = step.run
         error = self._with_location(run, error, report)
         report.block_errors[run.run_id] = error

@@ -37,12 +37,16 @@ class ClaimedRuns(list[RunState]):
 class TurnReport:
     """The effects of a turn.
 
-    ``run_count`` is the number of runs that it processed. ``atomic_chains`` are those that have atomic activities to
-    run. ``claimed_chains`` are the chains that it claimed, and ``unstarted_count`` the number of them for which time
-    ran out. ``suspect_chains`` were due, too, but must be claimed one by one, because their code ended a process.
-    ``claimed_tasks`` returns, after the commit, the activities that were stored as claimed. ``block_errors`` has the
-    errors that blocked runs. ``unexpected_errors`` are those of them that escaped ``run`` and that nobody raised on
-    purpose (see decision 48).
+    - ``claimed_chains``: the chains that it claimed.
+    - ``suspect_chains``: chains that were due, too, but must be claimed one by one, because their code ended a process.
+    - ``claimed_tasks``: a function that returns, after the commit, the activities that were stored as claimed.
+    - ``unstarted_count``: the number of claimed runs for which time ran out.
+    - ``run_count``, ``task_count``: the number of runs that it processed, and of activities that it scheduled.
+    - ``writes``, ``records``: what it stored, and the records of runs by run id.
+    - ``atomic_chains``: the chains that have atomic activities to run.
+    - ``block_errors``: the errors that blocked runs, by run id.
+    - ``unexpected_errors``: those of them that escaped ``run`` and that nobody raised on purpose (see decision 48).
+    - ``judge``: the object that decided who may send what; None if none was needed.
     """
 
     claimed_chains: list[UUID] = field(default_factory=list)

@@ -57,6 +57,12 @@ def _consume_interruption(thread: int) -> None:
 
 
 class _WatchedCode:
+    """A call that the watchdog watches in one thread, with the times at which it has to be interrupted.
+
+    ``limit`` is the number of seconds between two waits. ``fired`` is True once the call was interrupted. For ``force``
+    see ``Watchdog.run``.
+    """
+
     __slots__ = ("armed", "deadline", "end", "fired", "force", "limit", "stop", "thread")
 
     def __init__(self, thread: int, limit: float, *, force: bool) -> None:
@@ -68,6 +74,7 @@ class _WatchedCode:
         self.rearm()
 
     def rearm(self) -> None:
+        """Start the limits anew: one for the next unit, and a multiple of it for all units together."""
         self.armed = now = time.monotonic()
         self.deadline, self.end = now + self.limit, now + self.limit * policy.TOTAL_DEADLOCK_FACTOR
 
@@ -114,9 +121,9 @@ class Watchdog:
     ) -> T:
         """Call ``call`` and return its value; it may compute for at most ``limit`` seconds between two waits.
 
-        ``limit`` None sets no limit. ``label`` and ``subject`` name the code in the error message. ``force`` also stops
-        code that swallows the interruption (see the docstring of the module). Raises ``DeadlockDetected`` after an
-        interruption, whatever the code did then.
+        ``limit`` None sets no limit. ``label`` and ``subject`` name the code in the error message. With ``force``, code
+        that swallows the interruption is interrupted at each further step that no ``except`` covers (``LoopBreaker``),
+        until it ends. Raises ``DeadlockDetected`` after an interruption, whatever the code did then.
         """
         if limit is None:
             return call()
@@ -177,6 +184,7 @@ class Watchdog:
             _consume_interruption(watched.thread)
 
     def _watch(self) -> None:
+        """Check the deadlines of all watched calls, again and again; the function of the watchdog's thread."""
         pause, last_check, spent, idle = 0.0, 0.0, 0.0, 0
         while True:
             rested = not self._busy.is_set()
@@ -220,6 +228,7 @@ class Watchdog:
 
     @staticmethod
     def _interrupt(watched: _WatchedCode) -> None:
+        """Interrupt a call that has exceeded its limit, and log where it was."""
         watched.fired = True
         stack = sys._current_frames().get(watched.thread)  # noqa: SLF001 - the one way to a thread's stack
         if stack is not None:
@@ -231,6 +240,7 @@ class Watchdog:
 
     @staticmethod
     def _interrupt_again(watched: _WatchedCode) -> None:
+        """Interrupt a call that continued after an interruption."""
         interruption: type[BaseException] = _Interrupted
         if watched.force:
             if watched.stop is None:

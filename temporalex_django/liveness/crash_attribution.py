@@ -63,7 +63,10 @@ def attribute_crashes(
 
 
 def _task_crashes(before: int, *, to_blame: bool, is_cleared: bool) -> int:
-    """Return the deaths of an activity; a trial of another activity clears it."""
+    """Return the new number of deaths of an activity that had ``before``.
+
+    ``to_blame`` is True if it ran alone or on trial. ``is_cleared`` is True if another activity was on trial beside it.
+    """
     if to_blame:
         return before + 1
     # Work in company is set to one death, not increased: otherwise an activity that runs often would collect the deaths
@@ -74,7 +77,10 @@ def _task_crashes(before: int, *, to_blame: bool, is_cleared: bool) -> int:
 
 
 def _run_crashes(before: int, *, alone: bool, earlier: int) -> int:
-    """Return the deaths of a run; ``alone`` means that the process ran no other run."""
+    """Return the new number of deaths of a run that had ``before``.
+
+    ``alone`` means that the process ran no other run. ``earlier`` is that of ``attribute_crashes``.
+    """
     if not alone:
         return max(before, 1)
     crashes = before + 1

@@ -70,7 +70,8 @@ class MarkerContent:
 class MarkerSlot:
     """One slot of a marker, for one thread or one attempt at a time.
 
-    A record made inside another one hides it until the inner one is cleared.
+    It is empty, or it names the work that runs now. A record made inside another one hides it until the inner one is
+    cleared.
     """
 
     __slots__ = ("_at", "_marker", "_outer")
@@ -81,6 +82,7 @@ class MarkerSlot:
         self._at = marker.acquire_slot()
 
     def record(self, kind: Kind, key: UUID | int) -> None:
+        """Record that the work of this kind and key runs from now on: see ``MarkedWork``."""
         at, data = self._at, self._marker.data
         # The kind is cleared first and written last. A process that dies in between leaves an empty slot, never a kind
         # with half a key.
@@ -100,6 +102,7 @@ class MarkerSlot:
             data[at] = outer[0]
 
     def release(self) -> None:
+        """Clear the slot and give it back to the marker."""
         self._marker.data[self._at] = 0
         self._marker.release_slot(self._at)
 
@@ -109,13 +112,15 @@ class MarkerSlot:
 
 
 class _ThreadSlot(threading.local):
+    """The slot of each thread that runs code of chains; None until it needs one."""
+
     slot: MarkerSlot | None = None
 
 
 class CrashMarker:
     """The marker of this process for one database. Use ``open_marker`` to get it.
 
-    ``path`` is empty if the file could not be created.
+    ``domain`` identifies the database (``DjangoStorage.domain``). ``path`` is empty if the file could not be created.
     """
 
     def __init__(self, domain: str) -> None:
@@ -129,6 +134,10 @@ class CrashMarker:
         self._own = _ThreadSlot()
 
     def _map_file(self) -> mmap.mmap:
+        """Create the file of the marker, lock it, and return its mapping.
+
+        If that fails, it returns memory without a file.
+        """
         handle, lock, path = None, None, None
         try:
             identity = identity_of().replace(":", ".")
@@ -165,6 +174,7 @@ class CrashMarker:
             self._lock = None
 
     def acquire_slot(self) -> int:
+        """Return the offset of a free slot, or that of the last slot, which many may share and nobody reads."""
         if self._free:
             return self._free.pop()
         return _SIZE - _SLOT.size
@@ -188,7 +198,7 @@ class CrashMarker:
 
     @contextmanager
     def record_work(self, kind: Kind, key: UUID | int) -> Iterator[None]:
-        """Record that this process runs the work of this kind and key, for the length of a block."""
+        """Record that this process runs the work of this kind and key while the block runs: see ``MarkedWork``."""
         slot = MarkerSlot(self)
         slot.record(kind, key)
         try:
@@ -209,7 +219,7 @@ class CrashMarker:
         struct.pack_into("<q", self.data, _HEARTBEATS, 0)
 
     def close(self) -> None:
-        """Release one holder of this marker; the last one removes the file.
+        """Release one holder of this marker: one call of ``open_marker``. The last one removes the file.
 
         A thread that still records something then writes into memory that nobody reads.
         """
@@ -286,7 +296,7 @@ Owner = Literal["alive", "ended", "unknown"]
 
 
 def owner_state(path: str) -> Owner:
-    """Return the state of the process that made this marker.
+    """Return the state of the process that made the marker at ``path``.
 
     ``unknown`` means that this process cannot open the marker.
     """
@@ -302,7 +312,7 @@ def owner_state(path: str) -> Owner:
 
 
 def read_marker(path: str) -> MarkerContent | None:
-    """Return the content of a marker: what its process was running when it ended.
+    """Return the content of the marker at ``path``: what its process was running when it ended.
 
     Returns None if that cannot be known, or if the file is no crash marker of this user.
     """
@@ -362,7 +372,7 @@ def record_end(path: str, seconds: float) -> None:
 
 @contextmanager
 def abandoned_markers(domain: str) -> Iterator[list[str]]:
-    """Yield the paths of the markers for this database whose processes have ended.
+    """Yield the paths of the markers whose processes have ended, for the database that ``domain`` identifies.
 
     They are locked inside the block, so no other process gets the same ones.
     """
@@ -387,6 +397,7 @@ def abandoned_markers(domain: str) -> Iterator[list[str]]:
 
 
 def _read_content(path: str) -> bytes | None:
+    """Return the bytes of a marker of this user, or None if the file cannot be read or is no marker."""
     with suppress(OSError), _open_file(path, os.O_RDONLY) as handle:
         data = os.read(handle, _SIZE + 1)
         if len(data) == _SIZE and data[:4] == _MAGIC:
@@ -397,7 +408,10 @@ def _read_content(path: str) -> bytes | None:
 
 @contextmanager
 def _open_file(path: str, flags: int) -> Iterator[int]:
-    """Open a marker of this user and yield its handle. Raises ``OSError`` for anything else."""
+    """Open a marker of this user and yield its handle; ``flags`` are those of ``os.open``.
+
+    Raises ``OSError`` for anything else.
+    """
     if Path(path).parent != marker_folder() or not path.endswith(_SUFFIX):
         raise PermissionError(f"{path} is not a crash marker of this user")
     # The path comes from the row of a worker, so it is not trusted: no links, no blocking on a pipe, no other user's

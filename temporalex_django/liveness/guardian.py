@@ -35,7 +35,10 @@ _STOPPED = "T"
 
 
 class WatchState:
-    """The number of seconds in which one process could have sent a heartbeat and did not. No I/O."""
+    """The watch over one process, which has to be ended after ``limit`` seconds of silence. No I/O.
+
+    ``silent`` is the number of seconds in which the process could have sent a heartbeat and did not.
+    """
 
     def __init__(self, limit: float) -> None:
         self.limit = limit
@@ -44,7 +47,7 @@ class WatchState:
         self._observed_at: float | None = None
 
     def observe(self, *, heartbeats: int, stopped: bool, now: float) -> bool:
-        """Record one check of the process at ``now``, and return True if it has to be ended.
+        """Record one check of the process at ``now`` (``time.monotonic``); return True if it has to be ended.
 
         ``heartbeats`` is the count in its marker; 0 means that it is not watched. ``stopped`` is True while the process
         is stopped (SIGSTOP). Such time does not count, nor does time in which this guardian did not check.
@@ -58,7 +61,10 @@ class WatchState:
 
 
 class WorkerGuardian:
-    """The guardian of worker processes on this machine that use one database (``DjangoStorage.domain``)."""
+    """The guardian of worker processes on this machine that use one database (``DjangoStorage.domain``).
+
+    ``limit`` is the number of seconds after which it ends a silent process.
+    """
 
     def __init__(self, domain: str, limit: float) -> None:
         self.domain = domain
@@ -102,10 +108,9 @@ def supervise(
 
     In the parent it returns when the child has ended, with the exit status for the parent. A child that a signal ended
     gives 128 plus the number of the signal. SIGTERM and SIGINT are forwarded. A child that is still there
-    ``leaves_within`` seconds after the first signal is killed. If the parent is killed, so is the child.
-    ``report_deaths`` is called in the parent if the child did not end well. It may take
-    ``policy.GUARDIAN_REPORT_TIMEOUT`` seconds.
-    ``limit`` is the number of seconds after which a silent child is killed.
+    ``leaves_within`` seconds after the first signal is killed, and so is one that has been silent for ``limit``
+    seconds. If the parent is killed, the child is killed, too. ``report_deaths`` is called in the parent if the child
+    did not end well. It may take ``policy.GUARDIAN_REPORT_TIMEOUT`` seconds.
 
     In the child it returns a function to call at every heartbeat. That function stops the child (SIGSTOP) while the
     parent is stopped, because supervisors know only the pid of the parent.
@@ -168,9 +173,9 @@ def _send_signal(child: int, number: int) -> None:
 
 
 def _stop_with_parent(parent: int, pipe: int) -> None:
-    """Stop this process if its parent is stopped.
+    """Stop this process (SIGSTOP) if its parent, the process ``parent``, is stopped.
 
-    It writes to the pipe first, so that the parent knows that it has to continue this process (SIGCONT).
+    It writes to ``pipe`` first, so that the parent knows that it has to continue this process (SIGCONT).
     """
     if process_state(parent) == _STOPPED:
         os.write(pipe, b".")
@@ -192,6 +197,7 @@ def die_with_parent(parent: int) -> None:
 
 
 def _watch_parent(parent: int) -> None:
+    """Wait until the process ``parent`` is gone, then end this process; the function of a thread."""
     while os.getppid() == parent:
         time.sleep(policy.GUARDIAN_SECONDS)
     os.kill(os.getpid(), signal.SIGKILL)

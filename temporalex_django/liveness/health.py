@@ -1,4 +1,4 @@
-"""The health of a worker as its supervisor sees it: a small file, written twice a second, and one of its guardian.
+"""The health of a worker as its supervisor sees it: a small file, written every second, and one of its guardian.
 
 No server, port or database is needed. ``manage.py temporalex health`` reads the files of this machine or container. It
 judges them by the system's monotonic clock, which all processes share.
@@ -35,6 +35,7 @@ class Health:
     - ``lease_until``: the end of its lease; 0.0: it has none.
     - ``leaves_by``: the time by which it has ended, once it was asked to stop; 0.0: it was not asked.
     - ``guardian``: the pid of the process that ends it when it hangs; 0: there is none.
+    - ``runs``, ``activities``, ``turns``: executors in memory, activities in the pool, and runs advanced so far.
     - ``connections``: the largest number of database connections that it opens.
     """
 
@@ -57,7 +58,11 @@ class Health:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HealthVerdict:
-    """The verdict about the health of one worker. ``problems`` has a sentence for each problem; empty if ready."""
+    """The verdict about the health of one worker.
+
+    ``live`` False means that it should be ended, and ``ready`` False that it takes no work now. ``problems`` has a
+    sentence for each problem; empty if ready.
+    """
 
     started: bool
     live: bool
@@ -66,7 +71,7 @@ class HealthVerdict:
 
 
 def judge_health(health: Health, *, now: float, limit: float, guardian_at: float | None) -> HealthVerdict:
-    """Return the verdict about the health of one worker. No I/O.
+    """Return the verdict about the health of one worker at ``now`` (``time.monotonic``). No I/O.
 
     ``limit`` is the number of seconds for which turns, maintenance and guardian may be silent. ``guardian_at`` is the
     time of the guardian's last write, or None if it has no file.
@@ -98,7 +103,7 @@ def judge_health(health: Health, *, now: float, limit: float, guardian_at: float
 
 
 class _ProcessFile:
-    """A file of this process for one database.
+    """A file of this process for one database, which ``domain`` identifies (``DjangoStorage.domain``).
 
     If the folder cannot be used or written, the process continues without the file.
     """
@@ -164,7 +169,8 @@ class GuardianFile(_ProcessFile):
 def read_health_files(domain: str) -> list[tuple[Health, float | None]]:
     """Return the health of the workers of this machine that live, sorted by pid.
 
-    Each comes with the time at which its guardian last wrote, or None. Files that cannot be read are left out.
+    ``domain`` identifies their database. Each comes with the time at which its guardian last wrote
+    (``time.monotonic``), or None. Files that cannot be read are left out.
     """
     reports = []
     for path in _files(domain, _HEALTH):
@@ -184,7 +190,7 @@ def read_health_files(domain: str) -> list[tuple[Health, float | None]]:
 
 
 def delete_stale_files(domain: str) -> None:
-    """Delete the files of processes that ended without deleting them."""
+    """Delete the files of processes that ended without deleting them, for the database that ``domain`` identifies."""
     for suffix in (_HEALTH, _GUARDIAN, _HEALTH + _FRESH, _GUARDIAN + _FRESH):
         for path in _files(domain, suffix):
             if _is_stale(path):
@@ -193,6 +199,10 @@ def delete_stale_files(domain: str) -> None:
 
 
 def _path(domain: str, pid: int, suffix: str) -> Path:
+    """Return the path of the file of a process for the database that ``domain`` identifies.
+
+    ``suffix`` is the sort of the file.
+    """
     return marker_folder() / f"{domain}.{identity_of(pid).replace(':', '.') or pid}{suffix}"
 
 
@@ -202,6 +212,7 @@ def _files(domain: str, suffix: str) -> Iterator[Path]:
 
 
 def _is_stale(path: Path) -> bool:
+    """Return True if the process that wrote the file has ended."""
     identity = path.name.partition(".")[2].rpartition(".")[0]
     if identity.isdecimal():  # not Linux: only the pid is known
         try:

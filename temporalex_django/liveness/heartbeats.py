@@ -1,6 +1,7 @@
 """Observations of heartbeats: when a judge saw the last new one of each worker, by the judge's own monotonic clock.
 
-A lease that has ended by the database's clock proves nothing: that clock may have been set forward. See decision 23.
+A judge is a process that finds out which workers are dead. A lease that has ended by the database's clock proves
+nothing: that clock may have been set forward. See decision 23.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ from datetime import datetime
 class Heartbeats:
     """The observations of one judge: a process that finds out which workers are dead.
 
-    Workers are identified by their epoch. Silence begins when the judge first sees a heartbeat, so a judge that has
-    just started finds no worker late.
+    Workers are identified by their epoch. The silence of a worker begins when the judge sees a new heartbeat of it, or
+    the first one. So a judge that has just started finds no worker late.
     """
 
     def __init__(self) -> None:
@@ -36,11 +37,11 @@ class Heartbeats:
         self._confirmed &= self._seen.keys()
 
     def silence(self, epoch: int) -> float:
-        """Return the seconds since the judge saw a new heartbeat of this worker."""
+        """Return the seconds since the judge saw a new heartbeat of the worker with this epoch."""
         return time.monotonic() - self._seen[epoch][1]
 
     def is_confirmed(self, epoch: int) -> bool:
-        """Return True if this worker has sent a heartbeat since the judge first saw it."""
+        """Return True if the worker with this epoch has sent a heartbeat since the judge first saw it."""
         return epoch in self._confirmed
 
     def clear(self) -> None:

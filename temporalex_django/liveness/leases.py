@@ -1,4 +1,8 @@
-"""Leases: the rows of workers, and the blocked runs that become due when workers start and end."""
+"""Leases: the rows of workers, and the blocked runs that become due when workers start and end.
+
+A worker lives as long as its heartbeats extend its lease. Its epoch is the number that everything it claims carries as
+its owner. A worker that was declared dead gets a new row and a new epoch, so it no longer owns what it claimed before.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +35,12 @@ _CODE = RUNS.pick_columns("chain_id", "workflow", "version", "blocked")
 
 @dataclass(slots=True, kw_only=True)
 class WorkerRow:
-    """The row of a worker process, whose heartbeats extend its lease. Everything that it claims has its ``epoch``."""
+    """The row of a worker process, whose heartbeats extend its lease. Everything that it claims has its ``epoch``.
+
+    ``workflows`` has the versions of each class that the worker has, by name. ``crash_marker`` is the path of its crash
+    marker. ``session_lock`` is True while the worker holds the lock on its epoch (``Listener``). ``skew`` is the number
+    of seconds by which the clock of this machine is ahead of the database's.
+    """
 
     kind: str
     queues: Sequence[str]
@@ -88,7 +97,9 @@ class WorkerRow:
     def send_heartbeat(self, storage: WorkerStorage, *, runs: int = 0, activities: int = 0, turns: int = 0) -> bool:
         """Extend the lease, and read whether this worker is drained. One UPDATE.
 
-        Returns False if the row is gone. Then this worker was declared dead and needs a new epoch.
+        ``runs`` is the number of executors in memory, ``activities`` that of activities in the pool, and ``turns`` that
+        of runs that were advanced so far. Returns False if the row is gone. Then this worker was declared dead and
+        needs a new epoch.
         """
         now = self._sync_clock(storage)
         lease = timedelta(seconds=get_settings().LEASE_SECONDS)
@@ -111,7 +122,7 @@ class WorkerRow:
         self.id, self.epoch = uuid7(), token()
 
     def announce(self, storage: WorkerStorage, suspects: Sequence[MarkedWork]) -> bool:
-        """Commit to this row the work that is about to run; an empty list clears it.
+        """Commit to this row the work (``suspects``) that is about to run; an empty list clears it.
 
         Recovery reads the announcement if this worker dies and its crash marker cannot be read.
 
@@ -150,7 +161,7 @@ class WorkerRow:
 
 
 def parse_announcement(stored: Iterable[tuple[Kind, str]]) -> list[MarkedWork]:
-    """Return the work that a worker has announced, from the value of its row."""
+    """Return the work that a worker has announced, from the value of its row: pairs of kind and key as text."""
     return [MarkedWork(kind, int(key) if kind in ("task", "trial") else UUID(key)) for kind, key in stored]
 
 
@@ -161,9 +172,9 @@ _SWITCHED_OFF = f"cast(blocked as text) like '%%\"{WorkflowSwitchedOff.code}\"%%
 
 
 def wake_blocked(storage: WorkerStorage, workflows: Sequence[str], now: datetime) -> int:
-    """Make the blocked runs of these classes due now, because a worker may have the code that they need.
+    """Make the blocked runs of these classes (names) due at ``now``, because a worker may have the code that they need.
 
-    Skips runs that are locked, and runs that are blocked for crashes. Returns the number of runs that are due.
+    It skips runs that are locked, and runs that are blocked for crashes. Returns the number of runs that are due.
     """
     return _wake_chains(
         storage, now, [chain for chain, _, _, code in _blocked_runs(storage, workflows) if code != _CRASH_CODE]
@@ -171,7 +182,7 @@ def wake_blocked(storage: WorkerStorage, workflows: Sequence[str], now: datetime
 
 
 def wake_for_others(storage: WorkerStorage, workflows: Sequence[str]) -> int:
-    """Make the blocked runs of these classes due now, after a worker ended, if there are other workers.
+    """Make the blocked runs of these classes (names) due now, after a worker ended, if there are other workers.
 
     The worker that ended may have been the one with the wrong code. Returns the number of runs that are due.
     """
@@ -185,8 +196,9 @@ def wake_for_others(storage: WorkerStorage, workflows: Sequence[str]) -> int:
 def wake_for_code(storage: WorkerStorage, workflows: Mapping[str, Sequence[int]]) -> int:
     """Make runs due that were blocked for lack of code which this worker has; return their number.
 
-    Only a read if there are none. The worker that blocked such a run may have looked for other workers just before this
-    one registered, or it held the lock of the run at that moment.
+    ``workflows`` has the versions of each class that it has, by name. Only a read if there are none. The worker that
+    blocked such a run may have looked for other workers just before this one registered, or it held the lock of the run
+    at that moment.
     """
     blocked_runs = _blocked_runs(storage, list(workflows))
     chains = [
@@ -201,7 +213,7 @@ def wake_for_code(storage: WorkerStorage, workflows: Mapping[str, Sequence[int]]
 def wake_switched_on(storage: WorkerStorage, off: Collection[str]) -> int:
     """Make runs due that were stopped because their class was off, if it is on again; return their number.
 
-    ``off`` has the classes that are still off. At most ``policy.WAKE_LIMIT`` runs in one call.
+    ``off`` has the names of the classes that are still off. At most ``policy.WAKE_LIMIT`` runs in one call.
     """
     test, parameter = storage.sql.in_array(off, "text")
     rows = storage.sql.select(
@@ -217,7 +229,10 @@ def wake_switched_on(storage: WorkerStorage, off: Collection[str]) -> int:
 
 
 def _blocked_runs(storage: WorkerStorage, workflows: Sequence[str]) -> list[tuple[UUID, str, int, str]]:
-    """Return chain, class, version and code of the blocked runs of these classes."""
+    """Return the blocked runs of these classes (names): chain, class, version, and code of the block.
+
+    Runs that are blocked only because their class is off are not among them.
+    """
     if not workflows:
         return []
     test, parameter = storage.sql.in_array(workflows, "text")
@@ -230,6 +245,7 @@ def _blocked_runs(storage: WorkerStorage, workflows: Sequence[str]) -> list[tupl
 
 
 def _wake_chains(storage: WorkerStorage, now: datetime, chains: Sequence[UUID]) -> int:
+    """Make those of the chains due at ``now`` that are open, not paused and not locked; return their number."""
     if not chains:
         return 0
     membership, ids = storage.sql.in_array(chains, "uuid")

@@ -56,9 +56,9 @@ log = logging.getLogger("temporalex_django.liveness")
 class RecoveryResult:
     """The outcome of one search for dead workers.
 
-    ``workers`` are those that were found dead. ``due`` is the number of their activities that are due again, and
-    ``failed`` that of activities without an attempt left. ``caution`` counts recent deaths without an explanation, plus
-    one while a worker elsewhere may have died.
+    ``workers`` are the ids of those that were found dead. ``due`` is the number of their activities that are due again,
+    and ``failed`` that of activities without an attempt left. ``caution`` counts recent deaths without an explanation,
+    plus one while a worker elsewhere may have died.
     """
 
     workers: list[UUID] = field(default_factory=list)
@@ -71,6 +71,12 @@ class RecoveryResult:
 
 
 class _WorkerRecord(NamedTuple):
+    """The row of a worker as a judge reads it.
+
+    ``trying`` is the work that it has announced, as JSON. ``buried_at`` is when it was declared dead without an
+    explanation; None: it was not.
+    """
+
     id: UUID
     epoch: int
     crash_marker: str
@@ -87,7 +93,7 @@ _WORKER = WORKERS.pick_columns(*_WorkerRecord._fields)
 
 
 def recover(storage: WorkerStorage, heartbeats: Heartbeats, *, own: UUID | None = None) -> RecoveryResult:
-    """Find dead workers, except the row ``own``, and make their work due for others.
+    """Find dead workers, except the one whose row is ``own``, and make their work due for others.
 
     One transaction for each dead worker, and only a read if there are none.
 
@@ -157,7 +163,7 @@ def report_deaths(storage: WorkerStorage) -> None:
 
 
 def release_orphans(storage: WorkerStorage) -> None:
-    """Release the activities of owners without a row: no worker can finish them, and none can be judged.
+    """Release the activities of owners (epochs) without a row: no worker can finish them, and none can be judged.
 
     One transaction for each owner.
     """
@@ -175,7 +181,7 @@ def release_orphans(storage: WorkerStorage) -> None:
 def _declare_dead(
     storage: WorkerStorage, row: _WorkerRecord, left: MarkerContent | None, result: RecoveryResult, *, unknown: bool
 ) -> None:
-    """Declare a worker dead and release its work.
+    """Declare the worker of ``row`` dead, release its work, and add both to ``result``.
 
     Several processes may try this. The one whose DELETE (or UPDATE) matches the row releases the work in the same
     transaction, so it happens exactly once.
@@ -250,10 +256,10 @@ def _clear_unexplained(storage: WorkerStorage) -> None:
 
 
 def _attribute_crash(storage: WorkerStorage, left: MarkerContent, *, earlier: int = 0) -> None:
-    """Decide about the work that a process was running when it ended, and write the decisions.
+    """Count the death of a process against the work that it was running, and block or fail what died too often.
 
-    Call it inside a transaction; it locks the rows of that work. ``earlier`` is the number of earlier deaths without an
-    explanation.
+    ``left`` is the content of its marker. Call it inside a transaction; it locks the rows of that work. ``earlier`` is
+    the number of earlier deaths without an explanation.
     """
     marks = _resolve_marks(storage, left.marks)
     verdicts = attribute_crashes(marks, _recorded_crashes(storage, marks), earlier=earlier)
@@ -267,7 +273,7 @@ def _attribute_crash(storage: WorkerStorage, left: MarkerContent, *, earlier: in
 
 
 def _resolve_marks(storage: WorkerStorage, marks: Iterable[MarkedWork]) -> list[MarkedWork]:
-    """Replace the run of a query by its chain, whose row counts the deaths."""
+    """Return the marks, with the run of a query replaced by its chain, whose row counts the deaths."""
     resolved_marks: dict[MarkedWork, None] = {}
     for mark in marks:
         if mark.kind == "run":
@@ -279,6 +285,7 @@ def _resolve_marks(storage: WorkerStorage, marks: Iterable[MarkedWork]) -> list[
 
 
 def _recorded_crashes(storage: WorkerStorage, marks: Collection[MarkedWork]) -> Mapping[MarkedWork, int]:
+    """Return the deaths that the rows of this work count so far; work that is over has no entry."""
     recorded: dict[MarkedWork, int] = {}
     for mark in marks:
         if mark.kind == "trial":
@@ -299,6 +306,7 @@ _HINT = "look for a segmentation fault, running out of memory or os._exit"
 
 
 def _cause_text(ended_after: float) -> str:
+    """Return words for the cause of deaths; ``ended_after`` is that of ``MarkerContent``."""
     if not ended_after:
         return _HINT
     return (
@@ -312,6 +320,7 @@ def _attribute_to_run(storage: WorkerStorage, verdict: CrashVerdict, ended_after
 
     Otherwise the run becomes due again after a wait. Only workers claim it then, and each takes it alone. A death
     during a query does not change when the run is due: a run that continues would not prove that the query is harmless.
+    ``ended_after`` is that of ``MarkerContent``.
     """
     now, chain = storage.now(), verdict.mark.key
     rows = storage.sql.select(
@@ -340,7 +349,7 @@ def _attribute_to_activity(storage: WorkerStorage, verdict: CrashVerdict, ended_
     """Store the number of deaths of an activity, and fail it if the verdict is final.
 
     Otherwise it is due again after a wait, and runs alone. An activity that another worker has claimed by now continues
-    there.
+    there. ``ended_after`` is that of ``MarkerContent``.
     """
     now, task = storage.now(), verdict.mark.key
     if verdict.is_final:
@@ -406,7 +415,11 @@ def release_activities(storage: WorkerStorage, epoch: int) -> tuple[int, int]:
 def _deliver_lost(
     storage: WorkerStorage, lost: Iterable[tuple[Any, ...]], now: datetime, reason: str | None = None
 ) -> None:
-    """Send the chains of these activities the failure that says that their worker died; ``reason`` may say why."""
+    """Send the chains of lost activities the failure that says that their worker died.
+
+    ``lost`` has the chain, the run, its queue, the command number, the attempt, the call and the options of each.
+    ``reason`` may say more about the death.
+    """
     rows = []
     for chain, run, queue, seq, attempt, call, options in lost:
         body = {
@@ -418,7 +431,10 @@ def _deliver_lost(
 
 
 def _edited_input(run: UUID, seq: int, call: bytes, options: bytes) -> dict[str, Any]:
-    """Return ``{"edited": …}`` for an activity whose input a person edited, as its result has it; else ``{}``."""
+    """Return ``{"edited": …}`` for an activity whose input a person edited, as its result has it; else ``{}``.
+
+    ``seq`` is the number of its command. ``call`` and ``options`` are its columns, still encoded.
+    """
     try:
         read: dict[str, Any] = codec().decode(options)
         if not read.get("edited"):
@@ -431,7 +447,7 @@ def _edited_input(run: UUID, seq: int, call: bytes, options: bytes) -> dict[str,
 
 
 def block_run(storage: WorkerStorage, chain: UUID, error: BaseException) -> bool:
-    """Block a run whose turn raises even when it is alone in it; it is tried again after growing pauses.
+    """Block a run because its turn raises ``error`` even when it is alone; it is tried again after growing pauses.
 
     One transaction. Returns False if the run is locked elsewhere or closed.
     """

@@ -24,6 +24,7 @@ class EventSetter:
         threading.Thread(target=self._run, name="temporalex-stop", daemon=True).start()
 
     def trigger(self, *_: Any) -> None:
+        """Let the thread set the event. A signal handler may call this; the arguments are ignored."""
         self._signals.put(None)
 
     def _run(self) -> None:

@@ -16,7 +16,10 @@ from typing import IO, Any
 
 
 class CallReader:
-    """A thread that reads the worker's calls, so that a call can be cancelled while its code computes."""
+    """A thread that reads the worker's calls from ``source``, so that a call can be cancelled while its code computes.
+
+    ``cancelled`` is True if the worker has cancelled the present call.
+    """
 
     def __init__(self, source: IO[str]) -> None:
         self._source = source
@@ -37,6 +40,7 @@ class CallReader:
         os._exit(0)  # the worker is gone, whatever is being computed here
 
     def take(self) -> dict[str, Any]:
+        """Wait for the next call of the worker and return it."""
         with self._condition:
             self._condition.wait_for(lambda: self._next is not None)
             call, self._next = self._next, None
@@ -74,6 +78,10 @@ def main() -> None:
 
 
 def _run_call(call: dict[str, Any], calls: CallReader, send: Any) -> dict[str, Any]:
+    """Run the activity of a call and return the message with its result or its error.
+
+    ``calls`` says if the call was cancelled. ``send`` sends a heartbeat to the worker.
+    """
     from django.db import close_old_connections  # noqa: PLC0415 - Django is set up by then
 
     from temporalex_django.authoring import activity  # noqa: PLC0415
@@ -103,9 +111,10 @@ def _run_call(call: dict[str, Any], calls: CallReader, send: Any) -> dict[str, A
 
 
 def _encode_result(act: Any, value: Any) -> dict[str, Any]:
-    """Return the message with the result as plain data, or with the reason why it can not be stored (``unfit``).
+    """Return the message with the result as plain data, or with the reason why it cannot be stored (``unfit``).
 
-    A value that would be read as a different one cannot be stored. Only this process can compare both.
+    ``act`` is the activity that returned ``value``. A value that would be read as a different one cannot be stored.
+    Only this process can compare both.
     """
     from temporalex_django.core.payloads.round_trip import encode_lossless  # noqa: PLC0415 - as above
     from temporalex_django.errors import PayloadError  # noqa: PLC0415

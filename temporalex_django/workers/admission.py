@@ -1,6 +1,8 @@
 """Admission: the work that a worker may take now, under the limits and switches of queues and activities.
 
-In a project without limits and switches, it costs a look at two empty mappings in each poll.
+A limit bounds how many activities run at a time or start within a period (its rate). A switch turns a queue, an
+activity or a workflow class off. Activities that a limit or a switch may hold back wait in partitions of their queues.
+In a project without limits and switches, admission costs a look at two empty mappings in each poll.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from temporalex_django.errors import WorkflowSwitchedOff
 
 
 class Admission:
-    """The admission of one worker; ``switches`` is what its maintenance read last."""
+    """The admission of one worker, which works on ``queues``; ``switches`` is what its maintenance read last."""
 
     def __init__(self, storage: WorkerStorage, queues: Sequence[str]) -> None:
         self._storage = storage
@@ -110,8 +112,11 @@ class Admission:
     def claim(self, capacity: Capacity, *, owner: int, suspects: bool = False) -> tuple[list[TaskState], int]:
         """Claim activities that are under limits, each queue in a transaction of its own.
 
-        Returns them and the number of activities that were moved to another partition. With ``suspects`` it claims only
-        activities that may have ended a worker, even in queues that it has just looked at.
+        ``capacity`` is that of the worker, from which each claimed activity is subtracted, and ``owner`` its epoch.
+        With ``suspects`` it claims only activities during which a worker has died, even in queues that it has just
+        looked at.
+
+        Returns the activities, and the number of those that were moved to another partition.
         """
         tasks: list[TaskState] = []
         moved, has_partitions, lacks_capacity = 0, suspects, False
@@ -146,7 +151,10 @@ class Admission:
         return [queue for queue in self.queues if limits.get(queue, NO_LIMITS).is_limited]
 
     def _claim_queue(self, queue: str, capacity: Capacity, *, owner: int, suspects: bool) -> LimitedClaim | None:
-        """Claim activities of one queue; return None if another worker holds a limit, so that it is tried next time."""
+        """Claim activities of one queue as ``claim`` does.
+
+        Returns None if another worker has locked a limit, so that the queue is tried next time.
+        """
         try:
             return self._storage.claim_limited(
                 queue,
@@ -162,7 +170,10 @@ class Admission:
             return None
 
     def _schedule_look(self, queue: str, limited_claim: LimitedClaim, now: float) -> None:
-        """Set when a claim may look at the queue again: later if limits kept due activities waiting, else at once."""
+        """Set when a claim may look at the queue again: later if limits kept due activities waiting, else at once.
+
+        ``limited_claim`` is the outcome of the claim at the time ``now`` (``time.monotonic``).
+        """
         self._next_look.pop(queue, None)
         self._full_queues.discard(queue)
         self._rate_limited_queues.discard(queue)

@@ -34,7 +34,10 @@ class UnfitResult(PayloadError):
 
 @dataclass(slots=True, eq=False)
 class Attempt:
-    """An attempt that this process runs. ``cancelled`` is set when its result would come too late."""
+    """An attempt of an activity that this process runs; ``now`` returns the database's time.
+
+    ``cancelled`` is set when its result would come too late.
+    """
 
     task: TaskState
     now: Callable[[], datetime]
@@ -51,9 +54,11 @@ class Attempt:
 
     @property
     def key(self) -> tuple[int, int, int]:
+        """The values that identify the attempt: task id, attempt and owner (the epoch of the worker)."""
         return (self.task.id, self.task.attempt, self.task.owner or 0)
 
     def context(self) -> ActivityContext:
+        """Return the context that the code of the activity sees."""
         return activity_policy.activity_context(
             self.task, send_heartbeat=self._heartbeat, is_cancelled=lambda: self.cancelled
         )
@@ -82,7 +87,7 @@ class Attempt:
     async def run_async(self) -> TaskResult:
         """Run the activity in the event loop of this thread and return its result.
 
-        Raises ``CancelledError`` when the attempt was cancelled, and ``GeneratorExit``.
+        Raises ``CancelledError`` when the attempt was cancelled, and ``GeneratorExit`` when the event loop ends it.
         """
         prepared = self._prepare()
         if isinstance(prepared, TaskResult):
@@ -104,6 +109,7 @@ class Attempt:
             return self.failure_result(exc)
 
     def _run_guarded(self, invoke: Callable[[Callable[..., Any], Any, Any], Any]) -> TaskResult:
+        """Run the activity and return its result; ``invoke`` calls the function with its arguments. Never raises."""
         prepared = self._prepare()
         if isinstance(prepared, TaskResult):
             return prepared
@@ -120,6 +126,11 @@ class Attempt:
             return self.failure_result(exc)
 
     def _prepare(self) -> TaskResult | tuple[Activity[Any, Any], Callable[..., Any], Any, Any]:
+        """Find the code of the activity and decode its arguments.
+
+        Returns the activity, its function, the positional arguments and the keyword arguments. If that is not possible,
+        it returns the result of the attempt instead.
+        """
         task = self.task
         try:
             act = activity.find(task.activity)
@@ -166,7 +177,10 @@ class Attempt:
 
 
 def call_function(fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-    """Call the function of an activity and return its value; an async one gets an event loop of its own."""
+    """Call the function of an activity and return its value; an async one gets an event loop of its own.
+
+    ``args`` and ``kwargs`` are its decoded arguments.
+    """
     value = fn(*args, **kwargs)
     # Not ``asyncio.run``: calls of the ORM inside have to be made by this thread, on its connection.
     if _is_awaitable(value):
@@ -194,7 +208,7 @@ def notify_safely(callback: Callable[[], None]) -> None:
 
 
 def announce_result(result: TaskResult) -> None:
-    """Send the Django signals about a committed result; only a final result has any."""
+    """Send the Django signals about the result of an attempt that was committed; only a final result has any."""
     if result.outcome is None:
         return
     if result.task.chain_id is None:

@@ -14,7 +14,10 @@ log = logging.getLogger("temporalex_django.workers")
 
 
 class BackgroundThread:
-    """A thread that runs background hooks, which may run code of users: neither heartbeats nor turns wait for it."""
+    """A thread that runs background hooks on one database alias: neither heartbeats nor turns wait for it.
+
+    Hooks (``db.background_hooks``) are work that a worker does beside turns, and may run code of users.
+    """
 
     def __init__(self, alias: str) -> None:
         self.alias = alias

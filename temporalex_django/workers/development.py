@@ -15,7 +15,7 @@ log = logging.getLogger("temporalex_django.workers")
 
 
 class DevelopmentWorker:
-    """Runs workflows in threads of this process.
+    """A worker in threads of this process, on one database alias (None: that of the settings).
 
     ``runserver`` under DEBUG starts one; see the setting ``LOCAL_RUNNER``.
     """
@@ -27,6 +27,7 @@ class DevelopmentWorker:
         self._loop: WorkerLoop | None = None
 
     def wake(self, after: float = 0.0) -> None:
+        """Make the worker look for work at once, whatever ``after`` says: it knows the next due time itself."""
         del after  # the loop itself sleeps until the next due time
         if self._loop is not None:
             self._loop.wake.set()

@@ -49,9 +49,9 @@ def is_set() -> bool:
 def restart(ends_with: Sequence[str]) -> None:
     """Start this process again, in its place, with the hash seed of the project, if possible.
 
-    ``ends_with`` is the end of the command line of a process that was started for the calling command. Call it before
-    any thread starts; the process keeps its id. Nothing happens for another command line, if a seed is set already,
-    under ``-E`` and ``-I``, and if the command line cannot be run again.
+    ``ends_with`` are the last words of the command line by which the command is started; nothing happens for another
+    command line. Call it before any thread starts; the process keeps its id. Nothing happens, too, if a seed is set
+    already, under ``-E`` and ``-I``, and if the command line cannot be run again.
     """
     if sys.orig_argv[-len(ends_with) :] != [*ends_with]:
         return
@@ -82,7 +82,10 @@ def restart_command(command_line: Sequence[str], environment: Mapping[str, str])
 
 
 def _script_path(rest: Sequence[str]) -> str | None:
-    """Return the path of the script of a command line; empty for ``-m`` and ``-c``, None if it cannot be run again."""
+    """Return the path of the script of a command line; empty for ``-m`` and ``-c``, None if it cannot be run again.
+
+    ``rest`` are the words behind the interpreter.
+    """
     options = iter(rest)
     for option in options:
         if option in ("-m", "-c"):

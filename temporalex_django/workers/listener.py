@@ -36,9 +36,9 @@ def connect(alias: str) -> psycopg.Connection[Any]:
 class Listener:
     """A thread that calls ``wake`` when a notification for one of ``queues`` comes.
 
-    It locks ``epoch()`` for the session (``pg_try_advisory_lock``), and ``locked`` is True while it holds the lock.
-    When the connection breaks, it opens another one and takes the lock again. The lease is still valid then, unless the
-    heartbeat is late.
+    It holds an advisory lock on the worker's present epoch, which ``epoch()`` returns, for its session. ``locked`` is
+    True while it holds the lock. When the connection breaks, it opens another one and takes the lock again. The lease
+    is still valid then, unless the heartbeat is late.
     """
 
     def __init__(
@@ -71,7 +71,10 @@ class Listener:
         self._wake_receiver.close()
 
     def send_notifications(self, notifications: Iterable[tuple[str, str]]) -> None:
-        """Let the listening thread send notifications. Each NOTIFY is a commit, for which a turn need not wait."""
+        """Let the listening thread send notifications, given as pairs of channel and payload.
+
+        Each NOTIFY is a commit, for which a turn need not wait.
+        """
         self._notifications.extend(notifications)
         if self._notifications:
             self._interrupt_wait()
@@ -96,6 +99,7 @@ class Listener:
             self._stop.wait(delay)
 
     def _listen(self, connection: psycopg.Connection[Any]) -> None:
+        """Listen on one connection until the listener stops: wake the worker, and send its notifications."""
         connection.execute(f"listen {CHANNEL}")
         locked_epoch: int | None = None
         while not self._stop.is_set():

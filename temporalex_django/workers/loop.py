@@ -52,6 +52,9 @@ log = logging.getLogger("temporalex_django.workers")
 class WorkerLoop:
     """One worker: its row, its executors, its activities.
 
+    ``queues`` None means all queues of the project. ``kind`` says for people what runs the loop. ``inline`` runs
+    activities in the thread of the loop. ``on_heartbeat`` is called several times a second.
+
     One thread calls ``run``, which runs the turns. A maintenance thread sends heartbeats, a listener thread receives
     notifications, and activities have threads of their own. Workers share nothing but the tables.
     """
@@ -165,6 +168,7 @@ class WorkerLoop:
             self.poll_count += 1
 
     def _publish_report(self, report: TurnReport) -> None:
+        """Send the Django signals and the notifications about a turn that was committed."""
         self.turn_count += report.run_count
         send_turn_signals(report)
         crash_points.reached("notify: before")
@@ -189,9 +193,10 @@ class WorkerLoop:
     def run(self, stop: threading.Event, *, until_idle: bool = False, timeout: float | None = None) -> int:
         """Run turns until ``stop`` is set or, with ``until_idle``, until nothing is due; return how many runs advanced.
 
-        Waits for a database that does not answer, and reconnects with growing pauses when the connection breaks:
-        nothing was committed then. When it returns, activities that have not started are released and the attempt does
-        not count; those that still run are released with their attempt counted.
+        It waits for a database that does not answer, and reconnects with growing pauses when the connection breaks:
+        nothing was committed then. ``timeout`` (seconds) limits that, and the time until nothing is due, by a
+        ``TimeoutError``. When it returns, activities that have not started are released and the attempt does not count;
+        those that still run are released with their attempt counted.
         """
         maintenance = Maintenance(self)
         self._stop_event = stop
@@ -213,6 +218,10 @@ class WorkerLoop:
         timeout: float | None = None,
         is_over: Callable[[], bool] | None = None,
     ) -> None:
+        """Poll and wait, again and again, until ``is_over()`` is True; by default until ``stop`` is set.
+
+        ``until_idle`` and ``timeout`` are those of ``run``.
+        """
         is_over = is_over or stop.is_set
         fruitless = 0
         deadline = None
@@ -239,10 +248,14 @@ class WorkerLoop:
             self._wait_for_work(due)
 
     def _has_waiting(self, due: float | None) -> bool:
-        """Return True if work waits that this worker could not take; ``due`` is when work is due, in seconds."""
+        """Return True if work waits that this worker could not take.
+
+        ``due`` is the number of seconds until work is due; None: nothing will be due.
+        """
         return due == 0.0 or self.single_runs.has_waiting or self.admission.has_waiting
 
     def _wait_for_work(self, due: float | None) -> None:
+        """Wait until the next poll or a wakeup; ``due`` is the number of seconds until work is due, or None."""
         if due == 0.0:
             seconds = policy.CONTENDED_SECONDS
         else:
@@ -295,7 +308,10 @@ class WorkerLoop:
             self.wake.wait(policy.RESULT_WAIT)
 
     def _seconds_until_poll(self, due: float | None) -> float:
-        """Return the seconds until the next poll if nothing wakes the loop; ``due`` is when work is due, in seconds."""
+        """Return the seconds until the next poll if nothing wakes the loop.
+
+        ``due`` is the number of seconds until work is due; None: nothing will be due.
+        """
         poll = get_settings().POLL_INTERVAL
         if self.listener is not None:
             poll *= policy.LISTENING_FACTOR if self.listener.locked else 1
@@ -304,7 +320,10 @@ class WorkerLoop:
         return min(seconds for seconds in (poll, due, self.admission.wait_seconds) if seconds is not None)
 
     def run_inline(self, *, timeout: float | None) -> int:
-        """Run turns until nothing is due, in this thread and on its connection; see ``run_until_idle``."""
+        """Run turns until nothing is due, in this thread and on its connection; return how many runs advanced.
+
+        ``timeout`` is in seconds, None sets none; see ``run_until_idle``.
+        """
         maintenance = Maintenance(self)
         maintenance.register()
         deadline = None
@@ -334,6 +353,10 @@ class WorkerLoop:
         return not self.admission.is_rate_limited and (not has_waiting or fruitless > policy.FRUITLESS_POLLS)
 
     def _shut_down(self, maintenance: Maintenance | None, *, hurried: bool) -> None:
+        """Wait for activities, store their results, and give up the rest of the worker's work and its row.
+
+        ``maintenance`` is stopped, if there is one. ``hurried`` does not wait for activities that run.
+        """
         settings = get_settings()
         self.stop_deadline = time.monotonic() + settings.DRAIN_SECONDS + settings.LEAVE_SECONDS
         waiting = self.pool.drain(0.0 if hurried else settings.DRAIN_SECONDS)
@@ -363,7 +386,7 @@ def run_until_idle(
 ) -> int:
     """Run turns, activities and due timers on committed data in this thread until nothing is due.
 
-    Returns the number of runs that advanced. Waits for activities that a rate keeps waiting. Raises ``TimeoutError``
-    after ``timeout`` seconds.
+    ``queues`` None means all queues of the project. Returns the number of runs that advanced. It waits for activities
+    that a rate keeps waiting. Raises ``TimeoutError`` after ``timeout`` seconds (None: never).
     """
     return WorkerLoop(alias=alias, queues=queues, kind=kind, inline=True).run_inline(timeout=timeout)

@@ -37,7 +37,7 @@ log = logging.getLogger("temporalex_django.workers")
 
 
 class Maintenance:
-    """The maintenance of one worker loop.
+    """The maintenance of one worker loop, in a thread of its own.
 
     It has a storage and a connection of its own, so that a long turn does not keep the worker from sending heartbeats.
     """
@@ -89,7 +89,10 @@ class Maintenance:
         self.report.remove()
 
     def register(self) -> None:
-        """Insert the row of the worker, after a search for dead workers. Blocked runs whose code it has are due."""
+        """Insert the row of the worker, after a search for dead workers.
+
+        Blocked runs are made due, because this worker may have the code that they need.
+        """
         row = self.loop.row
         self.loop.admission.switches = read_switches(self.storage.sql)  # before the first poll
         # First, so that a run that killed the worker before this one is not among the first to be claimed.
@@ -101,6 +104,7 @@ class Maintenance:
         self._heartbeat_at = time.monotonic()
 
     def _recover(self) -> None:
+        """Search for dead workers and judge the markers that processes of this machine left, in a few tries."""
         self.heartbeats.clear()
         for _ in range(policy.RECOVERY_TRIES):
             try:
@@ -114,6 +118,7 @@ class Maintenance:
                 return
 
     def _run(self) -> None:
+        """Do one pass after the other until the worker stops, whatever a pass raises; the function of the thread."""
         delay = policy.MAINTENANCE_SECONDS
         with worker_session(self.storage.alias):
             while not self._stop.wait(delay):
@@ -187,6 +192,7 @@ class Maintenance:
         return time.monotonic() - self._heartbeat_at >= get_settings().LEASE_SECONDS / policy.HEARTBEATS_PER_LEASE
 
     def _send_heartbeat(self) -> None:
+        """Extend the lease of the worker. If it was declared dead, give up its activities and register it anew."""
         loop, row, started_at = self.loop, self.loop.row, time.monotonic()
         row.session_lock = self.listener is not None and self.listener.locked
         if not row.send_heartbeat(
@@ -225,7 +231,7 @@ class Maintenance:
                 pool.cancel(lost)
 
     def _owned_keys(self) -> set[tuple[int, int, int]]:
-        """Return the attempts that this worker owns by the tables, and release those that its pool does not know.
+        """Return the keys of the attempts that this worker owns by the tables; release those unknown to its pool.
 
         They were claimed by a commit whose answer was lost; no attempt is counted. But a poll in progress may have
         claimed an attempt a moment ago. So an attempt is released only if it is still unknown after a later poll than

@@ -1,4 +1,7 @@
-"""The ways through a poll: each commits results of activities, and takes work in exchange."""
+"""The ways through a poll: each commits results of activities, and takes work in exchange.
+
+A poll is one pass of the worker loop. ``Poller`` chooses the way through it.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,11 @@ log = logging.getLogger("temporalex_django.workers")
 
 @dataclass(slots=True)
 class PollResult:
-    """The effects of one poll of a worker."""
+    """The effects of one poll of a worker.
+
+    ``runs`` is the number of runs that were advanced, ``tasks`` that of activities that were claimed or moved, and
+    ``results`` that of results that were stored.
+    """
 
     runs: int = 0
     tasks: int = 0
@@ -47,7 +54,7 @@ class PollMode(Protocol):
     """One way through a poll."""
 
     def exchange(self) -> PollResult:
-        """Commit results and take work in exchange. Raises when the database is gone.
+        """Commit results, take work in exchange, and return the effects. Raises when the database is gone.
 
         Results leave the memory after the commit, not before.
         """
@@ -70,7 +77,10 @@ class PollParts:
 
 
 class StoreOnly:
-    """Stores results and does nothing else: during a trial, while the worker is drained, and when it stops."""
+    """Stores results and does nothing else.
+
+    It is used while a suspect is on trial (``Quarantine``), while the worker is drained, and when it stops.
+    """
 
     def __init__(self, parts: PollParts) -> None:
         self._intake = parts.intake
@@ -80,7 +90,10 @@ class StoreOnly:
 
 
 class PlainRead:
-    """The outcome of a read which found that nothing is due for ``due_in`` seconds, so that no turn is worthwhile."""
+    """The outcome of a read which found that nothing is due for ``due_in`` seconds, so that no turn is worthwhile.
+
+    ``due_in`` None means that nothing will be due. ``rebuilding`` is the number of runs that are being rebuilt.
+    """
 
     def __init__(self, due_in: float | None, rebuilding: int) -> None:
         self._due_in = due_in
@@ -93,7 +106,7 @@ class PlainRead:
 class TogetherTurn:
     """A turn of many runs: one transaction with results, due runs and due activities; then atomic activities.
 
-    A turn that fails is taken apart (``SeparateTurns``).
+    If the turn fails, each result and each run is tried alone (``SeparateTurns``).
     """
 
     def __init__(self, parts: PollParts) -> None:
@@ -118,7 +131,10 @@ class TogetherTurn:
 
 
 class SeparateTurns:
-    """Stores each result and advances each run alone, after ``cause`` rolled back the turn with all of them."""
+    """Stores each result and advances each run alone, after an error rolled back the turn with all of them.
+
+    ``results`` and ``chains`` are those of that turn, and ``cause`` is the error.
+    """
 
     def __init__(
         self, parts: PollParts, results: list[TaskResult], chains: Sequence[UUID], cause: BaseException
@@ -145,7 +161,8 @@ class SeparateTurns:
 class CautiousTurns:
     """Advances runs one by one while a worker elsewhere may have died, or has died for an unknown reason.
 
-    Each run is announced on the row of this worker before its code runs (see decision 22).
+    ``caution`` is that of ``Poller``. Each run is announced on the row of this worker before its code runs (see
+    decision 22).
     """
 
     def __init__(self, parts: PollParts, caution: int) -> None:
@@ -188,10 +205,11 @@ class CautiousTurns:
 class Poller:
     """The polls of one worker: it chooses the way through each.
 
-    - ``caution``: set by maintenance (see ``liveness.recovery``).
+    - ``caution``: the number of recent deaths of workers without an explanation, plus one while a worker elsewhere may
+      have died. Maintenance sets it (see ``liveness.recovery``).
     - ``expects_work``: True if much was done or a wakeup came. Otherwise a plain read decides whether a turn is
-      worthwhile. Where there is a writer lock it always does, since only a turn that has something to write should
-      take that.
+      worthwhile. Where there is a writer lock it always does, since only a turn that has something to write should take
+      that.
     """
 
     def __init__(self, parts: PollParts) -> None:
@@ -243,6 +261,6 @@ class Poller:
         return parts.intake.claim_limited(capacity, owner=parts.row.epoch)
 
     def next_due(self) -> float | None:
-        """Return the seconds until something is due that this worker may claim."""
+        """Return the seconds until something is due that this worker may claim; 0.0: now, None: nothing will be due."""
         admission = self._parts.admission
         return self._parts.storage.next_due(queues=admission.queues, activity_queues=admission.unlimited_queues)

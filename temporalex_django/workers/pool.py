@@ -1,6 +1,7 @@
 """The pool in which activities run: threads for plain functions, one event loop for async ones.
 
-Each plain function with ``lane="process"`` runs in a process that belongs to one thread, which waits for it.
+Each plain function with ``lane="process"`` runs in a process that belongs to one thread, which waits for it. An attempt
+is identified by its key: (task id, attempt, owner), where the owner is the epoch of the worker.
 """
 
 from __future__ import annotations
@@ -33,8 +34,10 @@ log = logging.getLogger("temporalex_django.workers")
 class Pool:
     """A pool that runs attempts, and keeps their results until they are committed.
 
-    ``on_result`` is called in the thread of an activity when it ends, and should only wake another thread.
-    ``mark_running(id)`` returns a block in which the activity with that id runs.
+    ``threads`` is the number of plain activities that can run at once, and ``tasks`` that of async ones. ``now``
+    returns the database's time. ``on_result`` is called in the thread of an activity when it ends, and should only wake
+    another thread. ``mark_running(id)`` returns a block in which the activity with that id runs. ``name`` is part of
+    the names of threads.
     """
 
     def __init__(
@@ -172,7 +175,7 @@ class Pool:
     # --- watching ----------------------------------------------------------------------------------------------------
 
     def heartbeats(self) -> dict[tuple[int, int, int], Any]:
-        """Return the heartbeats since the last call: the latest details of each attempt, by the attempt's key."""
+        """Return the heartbeats since the last call: the latest details of each attempt, encoded, by its key."""
         with self._lock:
             return {key: a.pending_details.pop() for key, a in self._attempts.items() if a.pending_details}
 
@@ -212,6 +215,7 @@ class Pool:
             return {*self._attempts, *((r.task.id, r.task.attempt, r.task.owner or 0) for r in self._results)}
 
     def _cancel_waiting(self, waiting: list[Attempt]) -> set[tuple[int, int, int]]:
+        """Cancel attempts that have not started, and return their keys. The caller holds the lock of the pool."""
         for attempt in waiting:
             attempt.cancelled = True
             del self._attempts[attempt.key]
@@ -274,6 +278,7 @@ class Pool:
         threading.Thread(target=self._run_thread, name=f"temporalex-{self._name}", daemon=True).start()
 
     def _run_thread(self) -> None:
+        """Run one attempt after the other; the function of a thread of the pool."""
         keep_open()
         try:
             while (attempt := self._next_attempt()) is not None:
@@ -318,6 +323,7 @@ class Pool:
             return attempt.is_started
 
     def _finish_attempt(self, attempt: Attempt, result: TaskResult) -> bool:
+        """Keep the result of an attempt; return False if the attempt was cancelled, so that its thread is replaced."""
         with self._lock:
             if self._attempts.get(attempt.key) is not attempt:
                 return False
@@ -332,6 +338,10 @@ class Pool:
         return True
 
     def _measure(self, name: str, attempt: Attempt) -> None:
+        """Update the pace of the activities with this ``name``, after an attempt of one has ended.
+
+        The pace is the number of seconds from one result to the next, as a moving average.
+        """
         now, previous = time.monotonic(), self._paces.get(name)
         # Seconds since the result before it, without the time in which none ran.
         elapsed = now - max(attempt.started_at, 0.0 if previous is None else previous[1])
@@ -343,6 +353,7 @@ class Pool:
     # --- the loop ----------------------------------------------------------------------------------------------------
 
     def _submit_async(self, attempt: Attempt) -> None:
+        """Start an attempt in the event loop, and the loop itself at the first one."""
         with self._loop_lock:
             if self._loop is None:
                 self._loop, self._limit = asyncio.new_event_loop(), asyncio.Semaphore(self._tasks)
@@ -388,6 +399,7 @@ class Pool:
             loop.close()
 
     async def _run_in_loop(self, attempt: Attempt, limit: asyncio.Semaphore) -> None:
+        """Run an attempt in the event loop as soon as ``limit``, the places for async activities, leaves one."""
         async with limit:
             if not self._start_attempt(attempt):
                 return
@@ -400,7 +412,10 @@ class Pool:
 
 
 class InlinePool(Pool):
-    """A pool that runs each attempt in the thread that submits it: for ``run_until_idle``."""
+    """A pool that runs each attempt in the thread that submits it: for ``run_until_idle``.
+
+    ``now`` and ``mark_running`` are those of ``Pool``.
+    """
 
     def __init__(
         self,

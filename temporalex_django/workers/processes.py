@@ -56,7 +56,7 @@ class ActivityProcess:
             self.popen.stdin.flush()
 
     def receive(self) -> dict[str, Any] | None:
-        """Return the next message from the process, or None if none came for a moment.
+        """Return the next message from the process, or None if none came within a moment.
 
         Raises ``EOFError`` when the process has ended.
         """
@@ -85,9 +85,9 @@ class ActivityProcess:
 def call_in_process(attempt: Attempt) -> Any:
     """Run the activity of an attempt in the child process of this thread, and return its value.
 
-    Raises the exception of the activity in the form of ``_decode_result``, ``UnfitResult`` for a value that cannot be
-    stored, and ``WorkerLost`` when the process ended. Cancelled code gets a moment to stop by itself; then its process
-    is killed.
+    Raises the exception of the activity, as an object of a class with the same name (``_decode_result``). Raises
+    ``UnfitResult`` for a value that cannot be stored, and ``WorkerLost`` when the process ended. Cancelled code gets a
+    moment to stop by itself; then its process is killed.
     """
     process: ActivityProcess | None = getattr(_thread_state, "child", None)
     if process is None or process.popen.poll() is not None:
@@ -126,6 +126,7 @@ def call_in_process(attempt: Attempt) -> Any:
 
 
 def _exit_text(status: int) -> str:
+    """Return words for the exit status of a process, as ``Popen`` has it: negative after a signal."""
     if status < 0:
         return f"was killed by {signal.Signals(-status).name}"
     return f"exited with status {status}"

@@ -2,7 +2,7 @@
 
 Such an activity is a suspect. It is on *trial* for a moment after it has started. Its worker starts nothing else then,
 and runs no turn, and the marker and the row of the worker name the suspect. It starts in an empty pool or, after a
-while, beside activities that have outlived their own start. See decision 22.
+while, beside activities that have been running since before that. See decision 22.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 class Quarantine:
     """The quarantine of one worker, which decides what the worker may claim and start.
 
-    It costs nothing while there is no suspect (``TaskState.crashes``).
+    It costs nothing while there is no suspect: an activity during which a worker has died (``TaskState.crashes``).
+    ``mark`` is a slot in the crash marker of this process. ``announce`` commits to the row of the worker the work that
+    is about to run; an empty list clears it.
     """
 
     def __init__(self, pool: Pool, mark: MarkerSlot, *, announce: Callable[[Sequence[MarkedWork]], object]) -> None:
@@ -60,10 +62,10 @@ class Quarantine:
     def filter_claimed(
         self, tasks: list[TaskState], *, all_seen: bool = True
     ) -> tuple[list[TaskState], list[tuple[int, int, int]]]:
-        """Return the claimed activities that may start now, and the keys of those to release uncounted.
+        """Return the claimed activities that may start now, and the keys of those to release.
 
-        A suspect that may start is put on trial. ``all_seen`` False means that others may wait under limits, so that
-        ``tasks`` without a suspect do not prove that there is none.
+        The attempts of the latter do not count. A suspect that may start is put on trial. ``all_seen`` False means that
+        others may wait under limits, so that ``tasks`` without a suspect do not prove that there is none.
         """
         suspects = [task for task in tasks if task.crashes]
         if not suspects:

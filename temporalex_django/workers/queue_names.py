@@ -17,7 +17,7 @@ def all_queues() -> list[str]:
 
 
 def unknown_queues(queues: Iterable[str]) -> dict[str, str | None]:
-    """Return the queues that no code of the project names, each with a similar name or None.
+    """Return those of the queues that no code of the project names, each with a similar known name or None.
 
     Only options of a call could use them. The result is empty if the project's background tasks may go to any queue.
     """

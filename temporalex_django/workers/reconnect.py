@@ -27,7 +27,7 @@ def retry_until_available(
 ) -> bool:
     """Call ``callback`` until the database answers; return False when ``stop`` is set before that.
 
-    Raises other errors of ``callback``, and ``TimeoutError`` after ``timeout`` seconds.
+    Raises other errors of ``callback``, and ``TimeoutError`` after ``timeout`` seconds (None: never).
     """
     pause, deadline = 0.0, None if timeout is None else time.monotonic() + timeout
     while not stop.is_set():

@@ -1,4 +1,7 @@
-"""Runs that a worker advances in transactions of their own: with atomic activities, after a failure, or as suspects."""
+"""Runs that a worker advances in transactions of their own: with atomic activities, after a failure, or as suspects.
+
+A suspect is a run whose code may have ended a process.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,11 @@ from temporalex_django.workers.turn_handover import TurnHandover
 
 
 class SingleRuns:
-    """The single runs of one worker. ``publish`` is called with the report of each transaction that advanced one."""
+    """The single runs of one worker; ``queues`` and ``row`` are its queues and its row.
+
+    ``handover`` says which atomic activities are running. ``publish`` is called with the report of each transaction
+    that advanced a run.
+    """
 
     def __init__(
         self,
@@ -42,7 +49,7 @@ class SingleRuns:
 
     @property
     def has_waiting(self) -> bool:
-        """True if some runs wait for business rows that others have locked."""
+        """True if some runs wait for rows of the project's own tables that others have locked."""
         return bool(self._pauses)
 
     def run_atomic_phase(self, chains: Sequence[UUID]) -> int:
@@ -88,8 +95,8 @@ class SingleRuns:
     def _pause_locked(self, chain: UUID, *, is_due: bool) -> None:
         """Leave a run alone whose rows are locked: other runs come first, and this one a little later each time.
 
-        ``is_due`` False means that no claim found it. After the longest pause another worker has done it, or a claim
-        finds it again.
+        ``is_due`` False means that the claim of this poll did not find the run. After the longest pause another worker
+        has done it, or a claim finds it again.
         """
         longest = policy.LONGEST_LOCK_PAUSE
         if not is_due and self._pauses.get(chain, longest) >= longest:
@@ -118,7 +125,8 @@ class SingleRuns:
         """Run a turn of each chain alone, announced on the row of this worker: its code may be what ended a process.
 
         A run that another worker has announced is left alone for a while, because that worker runs it or the run has
-        ended that worker. Returns the number of runs that were advanced.
+        ended that worker. After ``deadline`` (``time.monotonic``) no further turn starts. Returns the number of runs
+        that were advanced.
         """
         advanced = 0
         self.is_trying_suspects = True
@@ -136,5 +144,5 @@ class SingleRuns:
         return advanced
 
     def _defer_for_key(self, chain: UUID, error: BaseException) -> bool:
-        """Return True if the run was deferred because this process lacks a key that another worker may have."""
+        """Return True if ``error`` says that a key is missing and the run was deferred to a worker that may have it."""
         return isinstance(error, KeyMissing) and self._engine.defer_for_key(chain)

@@ -23,7 +23,10 @@ log = logging.getLogger("temporalex_django.workers")
 
 
 class TaskIntake:
-    """The activities of one worker: what it may claim, what it starts, and what it stores."""
+    """The activities of one worker: what it may claim, what it starts, and what it stores.
+
+    ``now`` returns the database's time.
+    """
 
     def __init__(
         self,
@@ -49,14 +52,21 @@ class TaskIntake:
         return self._pool.capacity()
 
     def cautious_capacity(self, caution: int) -> Capacity:
-        """Return the capacity of the pool, halved for each recent death of a worker without an explanation."""
+        """Return the capacity of the pool, halved for each recent death of a worker without an explanation.
+
+        ``caution`` is that of ``Poller``. Only plain activities are claimed then, and at least one if the pool is
+        empty.
+        """
         threads = min(self.capacity().threads, get_settings().ACTIVITY_THREADS >> min(caution, 30))
         if not threads and not self._pool.busy:
             threads = 1
         return Capacity(threads=threads)
 
     def claim_limited(self, capacity: Capacity, *, owner: int) -> int:
-        """Claim activities under limits, in transactions of their own; return how many were claimed or moved."""
+        """Claim activities under limits, in transactions of their own, and start them.
+
+        ``owner`` is the epoch of the worker. Returns how many were claimed or moved to another partition.
+        """
         suspects = self._quarantine.is_ready
         if suspects:
             capacity = Capacity(threads=1)
@@ -67,7 +77,10 @@ class TaskIntake:
         return len(tasks) + moved
 
     def start_tasks(self, tasks: list[TaskState], *, all_seen: bool) -> None:
-        """Start claimed activities, except suspects that have to wait. ``all_seen``: no others can be claimed now."""
+        """Start claimed activities, except suspects that have to wait, which are released.
+
+        ``all_seen`` is True if no other activities could be claimed now: see ``Quarantine.filter_claimed``.
+        """
         tasks, released_keys = self._quarantine.filter_claimed(tasks, all_seen=all_seen)
         self._pool.submit(tasks)
         self._storage.release_unstarted(released_keys)
@@ -75,7 +88,10 @@ class TaskIntake:
     # -- results ------------------------------------------------------------------------------------------------------
 
     def apply_turn(self, results: list[TaskResult], valid_ids: list[int], tasks: list[TaskState]) -> None:
-        """Remove committed results and start claimed activities; call it after the commit."""
+        """Remove committed results from the pool and start claimed activities; call it after the commit.
+
+        ``valid_ids`` are the ids of the activities whose result was still valid; only these are announced.
+        """
         self._pool.discard_results(results)
         if results and self._admission.has_waiting:
             self._admission.reset_waits([result.task.queue for result in results])
@@ -83,7 +99,7 @@ class TaskIntake:
         self._announce(results, valid_ids)
 
     def store_results(self) -> int:
-        """Store all results and claim nothing; return the number that needs no other try."""
+        """Store all results and claim nothing; return the number of results that need no other try."""
         results = self._pool.results()
         if results:
             try:
@@ -97,12 +113,18 @@ class TaskIntake:
         return len(results)
 
     def store_each(self, results: list[TaskResult]) -> tuple[list[TaskResult], list[int]]:
-        """Store results one by one; return those that need no other try, and the ids of those that were valid."""
+        """Store results one by one, each in a transaction of its own.
+
+        Returns the results that need no other try, and the ids of those activities whose result was valid.
+        """
         stored = [end for result in results if (end := self._store_result(result)) is not None]
         return [end for end, _ in stored], [end.task.id for end, valid in stored if valid]
 
     def _store_result(self, result: TaskResult) -> tuple[TaskResult, bool] | None:
-        """Store one result, or a failure if it cannot be stored; return it and if it was valid. None: try again."""
+        """Store one result, or a failure if it cannot be stored.
+
+        Returns what was stored, and True if it was still valid. Returns None if it has to be tried again.
+        """
         task = result.task
         try:
             return result, bool(self._storage.finish_tasks([result]))
@@ -127,6 +149,7 @@ class TaskIntake:
             return None
 
     def _announce(self, results: list[TaskResult], valid_ids: list[int]) -> None:
+        """Send the Django signals about those of the results whose activity is among ``valid_ids``."""
         finished_ids = set(valid_ids)
         for result in results:
             if result.task.id in finished_ids:

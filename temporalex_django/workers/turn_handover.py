@@ -1,9 +1,9 @@
-"""Turns continue in another thread while an atomic activity takes long.
+"""The handover of turns to another thread while an atomic activity takes long.
 
 An atomic activity is part of a turn, and one thread of a worker runs all turns. That thread releases ``turn_lock``
-while it runs the code of an activity. If that takes long, another thread takes the lock and runs turns until the first
-one is back. So the activity delays only its own run, and transactions that need rows which it has locked. Schedulers do
-the same when a system call does not return: they give the processor to another thread (Go's ``sysmon``).
+while it runs the code of an activity. If that takes long, another thread (a helper) takes the lock and runs turns until
+the first one is back. So the activity delays only its own run, and transactions that need rows which it has locked.
+Schedulers do the same when a system call does not return: they give the processor to another thread (Go's ``sysmon``).
 """
 
 from __future__ import annotations
@@ -26,7 +26,11 @@ log = logging.getLogger("temporalex_django.workers")
 
 @dataclass(eq=False, slots=True)
 class _RunningActivity:
-    """An atomic activity that is running: its thread, its chain, and when it started."""
+    """An atomic activity that is running.
+
+    ``thread`` is the id of its thread, and ``started_at`` the time of its start (``time.monotonic``). ``is_reported``
+    is True once a warning has named it as slow.
+    """
 
     task: TaskState
     thread: int
@@ -37,9 +41,9 @@ class _RunningActivity:
 class TurnHandover:
     """The turn lock of one worker loop, and the threads that run its turns.
 
-    ``run_turns(is_relieved)`` runs turns until ``is_relieved()`` is True. A thread has to hold ``turn_lock`` while it
-    uses the loop's storage. At most ``max_helpers`` further threads run turns. Another thread has to call ``check``
-    several times a second.
+    ``run_turns(is_relieved)`` runs turns until ``is_relieved()`` is True: until a thread that ran turns before this one
+    is back. A thread has to hold ``turn_lock`` while it uses the loop's storage. At most ``max_helpers`` further
+    threads run turns. Another thread has to call ``check`` several times a second.
     """
 
     def __init__(
@@ -78,9 +82,10 @@ class TurnHandover:
 
     @contextmanager
     def running_activity(self, task: TaskState, *, releases_lock: bool) -> Iterator[None]:
-        """Register an atomic activity as running in the calling thread, which holds ``turn_lock``, for a block.
+        """Register an atomic activity as running in the calling thread while the block runs.
 
-        With ``releases_lock`` the thread gives up the lock, and the storage, until the activity has ended.
+        The thread holds ``turn_lock``. With ``releases_lock`` it gives up the lock, and the storage, until the activity
+        has ended.
         """
         thread = threading.get_ident()
         self._running[thread] = _RunningActivity(task, thread)
@@ -132,6 +137,7 @@ class TurnHandover:
             helper.start()
 
     def _run_helper(self) -> None:
+        """Run turns until a thread that ran them before is free again; the function of a helper's thread."""
         own_thread = threading.get_ident()
         self._turn_threads.append(own_thread)
         try:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class TurnRunner:
-    """Runs the turns of one worker. Its loop handles turns that fail."""
+    """Runs the turns of one worker, whose row is ``row``. The polls handle turns that fail."""
 
     def __init__(
         self,
@@ -64,7 +64,8 @@ class TurnRunner:
     ) -> tuple[list[int], list[TaskState]]:
         """Run one turn and commit it; return the ids of ``results`` that were valid, and the claimed activities.
 
-        Raises errors of the storage: nothing was committed then, and ``report`` says which runs were claimed.
+        ``capacity`` is that of the worker, from which each claimed activity is subtracted. Raises errors of the
+        storage: nothing was committed then, and ``report``, which this fills in, says which runs were claimed.
         """
         with self.storage.transaction("turn"):
             started_at = time.monotonic()
@@ -139,21 +140,24 @@ class TurnRunner:
         return valid, tasks
 
     def _due_run_limit(self, busy_runs: int) -> int:
-        """Return how many due runs a turn may claim, beside ``busy_runs`` runs with an activity in progress."""
+        """Return how many due runs a turn may claim; ``busy_runs`` is that of ``Capacity``.
+
+        If more runs had activities in progress than the cache holds, each step would have to rebuild its run first.
+        """
         run_limit = int(get_settings().CACHE_SIZE * policy.BUSY_RUN_SHARE)
         return max(
             run_limit - busy_runs, int(policy.OTHER_RUN_SHARE * (2 * run_limit - busy_runs)), policy.MIN_OTHER_RUNS
         )
 
     def claim_tasks(self, capacity: Capacity) -> list[TaskState]:
-        """Claim waiting activities, in the open transaction or in one of their own."""
+        """Claim waiting activities within ``capacity``, in the open transaction or in one of their own."""
         with self.storage.join_transaction():
             with self.storage.sql.pipeline():
                 get_tasks = self._submit_claim(capacity)
             return self._filter_claimed(get_tasks())
 
     def _submit_claim(self, capacity: Capacity) -> Callable[[], list[TaskState]]:
-        """Send a claim of waiting activities and return a function for its result, as ``submit_task_claim`` does."""
+        """Send a claim of waiting activities, and return a function that waits for the claimed ones."""
         suspects = self._quarantine.has_suspects
         if suspects and self._quarantine.is_ready:
             # A suspect starts alone, whatever else there is capacity for.
@@ -165,6 +169,7 @@ class TurnRunner:
         )
 
     def _filter_claimed(self, tasks: list[TaskState]) -> list[TaskState]:
+        """Return those of the claimed activities that limits and switches let start; the others are released."""
         if activity.limits_by_name or self.admission.is_active:
             return self.admission.filter_claimed(tasks)
         return tasks

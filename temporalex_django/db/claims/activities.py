@@ -1,4 +1,8 @@
-"""Claims of activities outside of partitions, and the time until runs and activities are due."""
+"""Claims of activities outside of partitions, and the time until runs and activities are due.
+
+To claim an activity is to store the epoch of this worker as its owner and to count the attempt. An activity has a
+partition of its queue only if a limit, a key or a switch may hold it back; see ``limited`` for these.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +25,10 @@ log = logging.getLogger("temporalex_django.db")
 
 
 class TaskClaims:
-    """The claims of activities of one storage. They lock the rows of the activities, and skip locked ones."""
+    """The claims of activities of one storage. They lock the rows of the activities, and skip locked ones.
+
+    It knows the names of activities whose code this process lacks, and does not claim these.
+    """
 
     def __init__(self, session: StorageSession, *, tasks: ActivityTasks, queue_order: QueueOrder) -> None:
         self._session = session
@@ -34,10 +41,14 @@ class TaskClaims:
     def claim_tasks(
         self, *, capacity: Capacity, queues: Sequence[str], owner: int, atomic: bool = False, suspects: bool = False
     ) -> list[TaskState]:
-        """Claim due activities that no worker has, queue after queue, oldest due first.
+        """Claim due activities that no worker has, queue after queue, the longest due first.
+
+        ``capacity`` is that of the worker, from which each claimed activity is subtracted, and ``owner`` its epoch.
+        With ``atomic`` it also claims atomic activities. With ``suspects`` it claims only activities during which a
+        worker has died.
 
         If more wait than are claimed, some of them are the newest (``NewestAndOldest``). Activities in partitions are
-        not claimed here. With ``suspects`` only activities that may have ended a worker are claimed.
+        not claimed here.
         """
         with self._session.join_transaction():
             with self._sql.pipeline():
@@ -78,7 +89,10 @@ class TaskClaims:
     def _submit_task_queue(
         self, queue: str, capacity: Capacity, owner: int, condition: str, excluded: Sequence[Any]
     ) -> Callable[[], list[TaskState]]:
-        """Submit a claim of one queue, by priority if some have one. ``condition``: see ``due_candidates``."""
+        """Submit a claim of one queue and return a function for the claimed activities; by priority if some have one.
+
+        ``owner`` is the epoch of the worker. ``condition`` and ``excluded`` are those of ``due_candidates``.
+        """
         # A claim for async activities alone does not show how many others wait, so it does not count.
         limit, fetch_ranked = (
             capacity.total if capacity.threads or capacity.prefetch_limit else 0,
@@ -111,10 +125,11 @@ class TaskClaims:
         return "due_at, id"
 
     def _starts_with_newest(self, queue: str) -> bool:
+        """Return True if the next claim of the queue should take the newest activities; never with a virtual clock."""
         return self._session.clock is None and self._backlogs[queue].starts_with_newest()
 
     def availability_filter(self) -> tuple[str, list[Any]]:
-        """Return a condition, with its parameters, that excludes activities without code here or switched off."""
+        """Return an SQL condition that excludes activities without code here or switched off, and its parameters."""
         unavailable = [name for name in self._missing_activities if name not in activity.registry] + sorted(
             self._session.switched_off
         )
@@ -124,7 +139,10 @@ class TaskClaims:
         return f" and not (activity {test})", [parameter]
 
     def filter_runnable(self, tasks: list[TaskState]) -> list[TaskState]:
-        """Return the tasks whose code this process has. Releases the others uncounted, and skips them from now on."""
+        """Return the claimed tasks whose code this process has.
+
+        In workers it releases the others, whose attempts do not count, and does not claim such activities from now on.
+        """
         if not self._session.worker or all(activity.is_available(task.activity) for task in tasks):
             return tasks
         unavailable = [task for task in tasks if not activity.is_available(task.activity)]
@@ -137,7 +155,10 @@ class TaskClaims:
     def _submit_take(
         self, queue: str, capacity: Capacity, owner: int, condition: str, excluded: Sequence[Any]
     ) -> Callable[[], list[TaskState]]:
-        """Submit a claim of one queue in one statement. It claims nothing if activities there have priorities."""
+        """Submit a claim of one queue in one statement; return a function for the claimed activities.
+
+        It claims nothing if activities there have priorities. The parameters are those of ``_submit_task_queue``.
+        """
         if queue in self._session.priority_queues:
             condition, excluded = f"{condition} and not ({background_tasks.HAS_PRIORITY})", [*excluded, queue, queue]
         due, moment = self._sql.now_expression(self._session.clock)
@@ -147,6 +168,7 @@ class TaskClaims:
         parameters: list[Any] = [owner]
 
         def add_arrays(lane: str, limit: int, names: Collection[str] = (), test: str = "") -> None:
+            """Add queries for ``limit`` ids, some of them the newest; ``lane`` is a name for ``newest_count``."""
             newest = 0
             if self._session.clock is None:
                 newest = backlog.newest_count(limit, lane)
@@ -156,7 +178,11 @@ class TaskClaims:
                 add_array(limit - newest, self._due_order, names, test)
 
         def add_array(limit: int, order: str, names: Collection[str], test: str) -> None:
-            """Add a query for the first ``limit`` ids; with ``names``, of activities whose name passes ``test``."""
+            """Add a query for the first ``limit`` ids in the SQL order ``order``.
+
+            With ``test``, SQL in which ``{}`` stands for "the name is among ``names``", it finds only activities that
+            pass it.
+            """
             if not test:
                 id_arrays.append(f"array(select id{free} order by {order} limit {self._sql.hidden_limit}{skip})")
                 parameters.extend([queue, *excluded, *moment, limit])
@@ -199,7 +225,10 @@ class TaskClaims:
         return fetch_tasks
 
     def claim_by_ids(self, task_ids: Sequence[int], owner: int) -> list[TaskState]:
-        """Claim those of the activities that no worker has, and return them in the order of ``task_ids``."""
+        """Claim those of the activities that no worker has, and return them in the order of ``task_ids``.
+
+        ``owner`` is the epoch of the worker.
+        """
         if not task_ids:
             return []
         membership, parameter = self._sql.in_array(task_ids, "int8")
@@ -219,14 +248,16 @@ class TaskClaims:
     def due_candidates(
         self, queue: str, limit: int, condition: str, excluded: Sequence[Any], *, ranked: bool
     ) -> list[tuple[Any, ...]]:
-        """Return id and name of the first due activities, by priority if ``ranked``, and lock them (not on SQLite).
+        """Return the first due activities as pairs of id and name, and lock them (not on SQLite).
 
-        ``condition`` is SQL that their rows must meet, and ``excluded`` has the values of its placeholders.
+        They come by priority if ``ranked``, else by due time. ``condition`` is SQL that their rows must meet, and
+        ``excluded`` has the values of its placeholders. ``limit`` is the most of them.
         """
         now, moment = self._sql.now_expression(self._session.clock)
         parameters = [queue, *excluded, *moment, limit]
 
         def first_query(rank: str, order: str) -> str:
+            """Return the query for the first rows in the SQL order ``order``; ``rank`` is one more SQL condition."""
             return (
                 f"select id, activity from temporalex_activity_task where queue = %s and owner is null{condition}"
                 f" and due_at <= {now}{rank} order by {order} limit {self._sql.hidden_limit}{self._sql.skip_locked()}"
@@ -261,7 +292,7 @@ class TaskClaims:
 
 
 class DueTimes:
-    """Reads when runs and activities are due, by one statement. Locks nothing."""
+    """The reader that finds out when runs and activities are due, with one statement. Locks nothing."""
 
     def __init__(self, session: StorageSession, *, deferrals: Deferrals, task_claims: TaskClaims) -> None:
         self._session = session

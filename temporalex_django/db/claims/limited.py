@@ -1,5 +1,9 @@
 """Claims of activities that are under a limit, or wait in a partition of their queue.
 
+A limit bounds how many activities of a queue or a name run at a time, or start within a period (its rate). A partition
+holds the activities of a queue that share a key or a limit, so that they wait only for each other. To claim an activity
+is to store this worker as its owner.
+
 A claim locks the rows of the limits, in the order of their names. It counts the running activities by their own rows,
 so no capacity is lost when a worker dies. Each claim is one transaction.
 """
@@ -36,7 +40,7 @@ _STARTS = LIMITS.pick_columns("name", "starts")
 
 
 class LimitedClaims:
-    """The claims of one storage for activities under limits."""
+    """The claims of one storage for activities under limits. It remembers which partitions come next."""
 
     def __init__(self, session: StorageSession, *, tasks: ActivityTasks, task_claims: TaskClaims) -> None:
         self._session = session
@@ -58,9 +62,10 @@ class LimitedClaims:
     ) -> LimitedClaim:
         """Claim the activities of a queue that may start now under their limits.
 
-        With ``unpartitioned`` it also claims activities outside of partitions. With ``suspects`` it claims only those
-        that may have ended a worker. ``off`` has the names of activities that are switched off. If no activity waits,
-        nothing is locked.
+        ``capacity`` is that of the worker, from which each claimed activity is subtracted, and ``owner`` its epoch.
+        ``off`` has the names of activities that are switched off. With ``unpartitioned`` it also claims activities
+        outside of partitions. With ``suspects`` it claims only those during which a worker has died. If no activity
+        waits, nothing is locked.
         """
         self._suspects = suspects
         limits = queue_limits().get(queue, NO_LIMITS)
@@ -99,6 +104,7 @@ class LimitedClaims:
         return _FREE
 
     def _has_due(self, queue: str, *, unpartitioned: bool) -> bool:
+        """Return True if activities of the queue are due in partitions or, with ``unpartitioned``, outside of them."""
         now, moment = self._sql.now_expression(None)
         tests = [f"exists (select 1 {self._free_condition} and line is not null and due_at <= {now})"]
         if unpartitioned:
@@ -108,7 +114,10 @@ class LimitedClaims:
     # -- partitions ---------------------------------------------------------------------------------------------------
 
     def _next_partitions(self, queue: str) -> list[str]:
-        """Return the next partitions of the queue in which activities wait. One index look-up for each."""
+        """Return the names of the next partitions of the queue in which activities wait. One index look-up for each.
+
+        The next call continues behind them, and begins again after the last one.
+        """
         names = self._partitions_after(queue, self._cursors.get(queue, ""), policy.PARTITION_PAGE)
         if len(names) < policy.PARTITION_PAGE and self._cursors.pop(queue, None) is not None:
             names += [
@@ -121,6 +130,7 @@ class LimitedClaims:
         return names
 
     def _partitions_after(self, queue: str, cursor: str, limit: int) -> list[str]:
+        """Return at most ``limit`` names of partitions in which activities wait, those behind the name ``cursor``."""
         first = f"select line {self._free_condition} and line is not null and line > %s order by line limit 1"
         # A loose scan of the index: each step jumps to the next partition, however many activities wait in one.
         then = first.replace("line > %s", "line > r.line")
@@ -154,6 +164,11 @@ class LimitedClaims:
         return partition
 
     def _move_tasks(self, queue: str, condition: str, parameters: Sequence[Any], partition: str | None) -> int:
+        """Move waiting activities of the queue into a partition (None: out of all), and return the number that moved.
+
+        ``condition`` is the SQL test that selects them, and ``parameters`` are its values. One call moves at most
+        ``policy.MOVE_PAGE``.
+        """
         free_tasks = (
             f"select id {_FREE} and {condition} order by due_at limit {self._sql.hidden_limit}{self._sql.skip_locked()}"
         )
@@ -175,6 +190,10 @@ class LimitedClaims:
     # -- choosing -----------------------------------------------------------------------------------------------------
 
     def _common_candidates(self, queue: str, off: Collection[str], limit: int, claim: LimitedClaim) -> list[_Candidate]:
+        """Return due activities outside of partitions, as many as the worker can use (``limit``) and often more.
+
+        Those of limited or switched-off names (``off``) are moved to partitions instead, and ``claim`` counts them.
+        """
         availability, absent = self._task_claims.availability_filter()
         condition = f"{availability} and not atomic and line is null{' and crashes > 0' if self._suspects else ''}"
         ranked = self._task_claims.has_priorities(queue)
@@ -188,7 +207,7 @@ class LimitedClaims:
     def _partition_candidates(
         self, queue: str, partitions: Sequence[QueuePartition], limit: int
     ) -> list[list[_Candidate]]:
-        """Return at most ``limit`` due activities of each partition, the first ones."""
+        """Return at most ``limit`` due activities of each partition, the longest due first, as one list for each."""
         if not partitions:
             return []
         now, moment = self._sql.now_expression(None)
@@ -213,8 +232,9 @@ class LimitedClaims:
     ) -> None:
         """Choose one activity of each partition, then another one of each, and claim them; ``claim`` gets the outcome.
 
-        It ends where the limits and the capacity of the worker end. ``groups`` has the due activities of each
-        partition, and ``starts`` the recent starts by the name of the limit.
+        It ends where the limits and the capacity of the worker end. ``limits`` are those of the queue, and
+        ``activity_limits`` those of activities, by name. ``groups`` has the due activities of each partition.
+        ``starts`` has the recent starts by the name of the limit. ``owner`` is the epoch of the worker.
         """
         rates = {name: limit.rate for name, limit in self._rate_limits(queue, limits, activity_limits)}
         now = 0.0
@@ -249,6 +269,7 @@ class LimitedClaims:
 
     @staticmethod
     def _rate_limits(queue: str, limits: Limits, activity_limits: Mapping[str, Limits]) -> list[tuple[str, Limits]]:
+        """Return the limits that have a rate, as pairs of the name of the limit and the limit."""
         limits_by_name = [
             (queue_limit_name(queue), limits),
             *((activity_limit_name(name), limit) for name, limit in activity_limits.items()),
@@ -258,7 +279,7 @@ class LimitedClaims:
     # -- releasing ----------------------------------------------------------------------------------------------------
 
     def release_unstarted(self, keys: Collection[tuple[int, int, int]]) -> None:
-        """Release activities that were claimed and never started, and subtract them from the starts of their rates.
+        """Release activities that were claimed and never started, and subtract them from the starts that rates count.
 
         ``keys`` are triples of id, attempt and owner. One statement if no limit has a rate. Otherwise it also locks the
         limits with a rate, in the order of their names.
@@ -281,7 +302,7 @@ class LimitedClaims:
 
 
 def lock_recent_starts(sql: Dialect, names: Sequence[str]) -> dict[str, StartSlices]:
-    """Lock the limits with these names and return the recent starts that each has recorded.
+    """Lock the limits with these names, and return the recent starts that each has recorded, by name.
 
     A limit without a row gets one.
     """

@@ -1,4 +1,9 @@
-"""Claims of runs: which runs are due or have messages, and the locks of their chains."""
+"""Claims of runs: the search for runs that are due or have unread messages, and the locks of their chains.
+
+A run is due when the ``due_at`` of its chain has come: a timer has fired, or a retry or new work is to begin. A message
+is fresh until a turn has read it. A claim locks the rows of the chains until the end of the transaction, and skips
+chains that others have locked or that this worker has deferred.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +31,13 @@ _STATE = CHAINS.pick_fields(RunState, chain_id="id")
 
 
 class _QueueScan:
-    """The position of claims in one queue, which the next claim continues."""
+    """The position of claims in one queue, which the next claim continues.
+
+    - ``cursor``: the last chain whose messages were found; the next claim looks behind it. None: at the beginning.
+    - ``fresh``: the number of chains with unread messages that the last claim found.
+    - ``low``: rows that were due before this time are looked for only in a full scan. None: there is no such time.
+    - ``full_at``: when the last full scan was (``time.monotonic``).
+    """
 
     __slots__ = ("backlog", "cursor", "fresh", "full_at", "low")
 
@@ -48,7 +59,7 @@ class QueueOrder:
         self._rotations: defaultdict[str, QueueRotation] = defaultdict(QueueRotation)
 
     def queue_order(self, queues: Sequence[str], kind: str) -> Sequence[str]:
-        """Return the queues in the order in which to look for work of this ``kind``.
+        """Return the queues in the order in which to look for work of this ``kind`` ("runs" or "activities").
 
         The first place rotates, so that no queue starves the others. Under a virtual clock the order stays.
         """
@@ -58,9 +69,9 @@ class QueueOrder:
 
 
 class Deferrals:
-    """The runs that one storage leaves alone for a while, with the time (monotonic clock) until which it does.
+    """The runs that one storage does not claim for a while, with the time (``time.monotonic``) until which it does not.
 
-    They are kept in memory; nothing is written.
+    They are kept in memory; nothing is written, so other workers may claim them.
     """
 
     __slots__ = ("_sql", "_until")
@@ -70,7 +81,7 @@ class Deferrals:
         self._until: dict[UUID, float] = {}
 
     def defer(self, chains: Iterable[UUID], *, seconds: float) -> None:
-        """Do not claim these runs for ``seconds``: see ``RunStorage.defer``."""
+        """Do not claim the runs of these chains for ``seconds``: see ``RunStorage.defer``. 0 ends the pause."""
         until = time.monotonic() + seconds
         for chain in chains:
             if seconds:
@@ -82,7 +93,11 @@ class Deferrals:
         return bool(self._until) and self._until.get(chain, 0.0) > time.monotonic()
 
     def filter(self, column: str) -> tuple[str, list[Any]]:
-        """Return a condition, with its parameters, that excludes the deferred runs. ``column`` has their chains."""
+        """Return an SQL condition, with its parameters, that excludes the deferred runs.
+
+        ``column`` is the SQL name of the column with the ids of their chains. The condition is empty if nothing is
+        deferred.
+        """
         if not self._until:
             return "", []
         now = time.monotonic()
@@ -99,7 +114,7 @@ class Deferrals:
 
 
 class RunClaims:
-    """The claims of one storage, which continue where the one before ended."""
+    """The claims of one storage. Each continues where the one before ended, so that no run is left out for ever."""
 
     def __init__(
         self, session: StorageSession, *, inboxes: Inboxes, deferrals: Deferrals, queue_order: QueueOrder
@@ -116,8 +131,9 @@ class RunClaims:
     ) -> ClaimedRuns:
         """Claim due runs and runs with unread messages, lock them, and return them.
 
-        The runs of ``first`` come first, if no other process has them locked. With ``chains`` exactly these are
-        claimed, under the same condition. A run whose code ended a process is claimed by name only in workers.
+        The runs of ``first`` (chains) come first, due or not. With ``chains`` only these are claimed. A chain that
+        another process has locked is left out in either case. A run whose code ended a process is returned for
+        ``chains`` only in workers.
         """
         if chains:
             return ClaimedRuns(
@@ -135,8 +151,8 @@ class RunClaims:
         The function takes those chains of ``first`` that the caller still wants and returns ``ClaimedRuns``. The other
         chains of ``first`` are locked, but not returned. Their inboxes are read after the locks.
 
-        ``due`` limits the runs of a queue that are claimed for their due time alone. The first queue is asked at once,
-        and the others for the capacity that it leaves.
+        ``due`` limits the runs of a queue that are claimed because they are due, and not for a message (None: only
+        ``limit`` does). The first queue is asked at once, and the others for the number that it leaves.
         """
         order = self._queue_order.queue_order(queues, "runs")
         if not order:
@@ -174,12 +190,14 @@ class RunClaims:
     def _submit_run_queue(
         self, queue: str, limit: int, *, capacity: int, due: int | None
     ) -> Callable[[dict[UUID, RunState], Sequence[RunState]], datetime | None]:
-        """Send a claim of at most ``limit`` runs of one queue, for a worker with this ``capacity``; return a function.
+        """Send a claim of at most ``limit`` runs of one queue, and return a function that completes it.
+
+        ``capacity`` is the number of runs for which the turn still has room. ``due`` is that of ``submit_claim``.
 
         The function takes the runs claimed so far, to which it adds its own, and the runs with results
         (``finished_states``). The order is that in which they are to be activated: a few of each kind come first, since
         the time may not suffice for all. It returns the time after the locks, or None if it had to lock more runs after
-        that. ``due`` limits the number of runs that are due; None: only ``limit`` does.
+        that.
         """
         scan = self._scans.setdefault(queue, _QueueScan())
         # Messages first: they go to runs that are in memory. Each kind gets a share even if those before it would fill
@@ -210,9 +228,9 @@ class RunClaims:
     def _submit_due(
         self, queue: str, scan: _QueueScan, limit: int
     ) -> Callable[[], tuple[list[RunState], list[RunState]]]:
-        """Send a query that locks due runs; return a function for the newest ones and the oldest ones.
+        """Send a query that locks at most ``limit`` due runs; return a function for (newest ones, oldest ones).
 
-        There are newest ones only if more runs wait than it takes.
+        It takes newest ones only while more runs wait than one claim takes.
         """
         started = time.monotonic()
         newest = 0
@@ -238,6 +256,10 @@ class RunClaims:
         return fetch_locked
 
     def _submit_due_rows(self, queue: str, order: str, low: datetime | None, limit: int) -> Answer:
+        """Send a query that locks the first ``limit`` due runs of a queue in the SQL order ``order``.
+
+        ``low`` excludes runs that were due at that time or before; None excludes none.
+        """
         if not limit:
             return list
         now, parameters = self._sql.now_expression(self._session.clock)
@@ -257,8 +279,9 @@ class RunClaims:
     ) -> tuple[list[RunState], bool]:
         """Lock the chains of ``rows``, which have unread messages, except those in ``claimed``.
 
-        Chains that another transaction has locked are skipped. Returns the states of the locked ones, and True if it
-        had to send a statement, so that a time that was read before is too old.
+        ``limit`` is the number of rows that the query asked for. Chains that another transaction has locked are
+        skipped. Returns the states of the locked ones, and True if it had to send a statement, so that a time that was
+        read before is too old.
         """
         chain_ids = [row[0] for row in rows]
         # The scan reached the end of the index: continue at its beginning.
@@ -276,9 +299,10 @@ class RunClaims:
         return [locked[c] for c in free_ids if c in locked], True
 
     def _submit_fresh_chains(self, queue: str, cursor: UUID | None, limit: int) -> Answer:
-        """Send a query for at most ``limit`` chains with unread messages, those after the chain ``cursor``.
+        """Send a query for at most ``limit`` chains with unread messages, in the order of their ids.
 
-        It looks into the index once for each chain, however many messages the chain has.
+        It begins behind the chain ``cursor`` (None: at the first one). It looks into the index once for each chain,
+        however many messages the chain has.
         """
         after = ""
         if cursor is not None:
@@ -295,7 +319,7 @@ class RunClaims:
         )
 
     def _submit_lock(self, chains: Collection[UUID]) -> Answer:
-        """Send a query that locks those of the chains that no other transaction has locked."""
+        """Send a query that locks those of the chains that no other transaction has locked, and reads their states."""
         if not chains:
             return list
         test, parameter = self._sql.in_array(chains, "uuid")
@@ -322,8 +346,9 @@ class RunClaims:
     def lock_chain(self, chain: UUID, *, wait: float, yields: bool = False) -> bool:
         """Lock one chain; return False if it is not free within ``wait`` seconds.
 
-        ``claim(chains=[chain])`` then returns it. With ``yields`` the transaction may hold rows that the worker with
-        that chain waits for (``wait_for_locks``). If so, it stops waiting.
+        ``claim(chains=[chain])`` then returns it. With ``yields`` the caller's transaction may hold rows for which the
+        worker that has the chain waits (``wait_for_locks``). If that worker does, this returns False before the time is
+        over.
 
         Call it inside a transaction. It waits in slices of under one second. Each slice is a savepoint, and the
         session's ``lock_timeout`` is restored, so the transaction stays usable when it returns False. Returns True at

@@ -1,4 +1,4 @@
-"""Statements on PostgreSQL, by the binary protocol on Django's own connection (psycopg 3)."""
+"""Statements on PostgreSQL, sent with binary values on Django's own connection (psycopg 3)."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ _CONNECTION_LOST = frozenset({"57P01", "57P02", "57P03", "57P04", "57P05"})
 class PostgresDialect:
     """The dialect of PostgreSQL; ``Dialect`` documents its methods.
 
-    Django's cursor puts the values into the text of a statement, which is slow for many payloads. The statements of
-    a wire send them in binary form. Django wraps these statements all the same, so query logs, execute
-    wrappers and error classes are the usual ones.
+    Django's cursor puts the values into the text of a statement, which is slow for many payloads. So statements are
+    sent through a ``Wire`` instead, with their values in binary form. Django wraps these statements all the same, so
+    query logs, execute wrappers and error classes are the usual ones.
     """
 
     name = "postgresql"
@@ -58,6 +58,7 @@ class PostgresDialect:
         return transaction.atomic(using=self.alias)
 
     def _wire(self) -> wire.Wire:
+        """Return the wire of the calling thread's connection, and open the connection if necessary."""
         connection = connections[self.alias]
         connection.ensure_connection()
         raw = connection.connection
@@ -224,6 +225,10 @@ def _sqlstate(exc: BaseException) -> str | None:
 
 
 def _arrays(columns: Columns, rows: Iterable[Sequence[Any]], key: str | None) -> list[bytes]:
+    """Return the parameters of ``_statement``: each column of ``rows`` as an encoded array; none without rows.
+
+    With ``key`` the array of that column comes once more at the end.
+    """
     by_column = zip(*rows, strict=True)
     arrays = [wire.chosen.array(values, kind) for values, (_, kind) in zip(by_column, columns, strict=False)]
     # The key column is sent twice: in ``v``, and as the array of the index lookup.
@@ -234,6 +239,10 @@ def _arrays(columns: Columns, rows: Iterable[Sequence[Any]], key: str | None) ->
 
 @lru_cache(maxsize=512)
 def _statement(columns: Columns, body: str, key: str | None) -> str:
+    """Return ``body`` behind a common table expression ``v`` of one array for each column.
+
+    ``{key}`` in the body becomes a test that a value is in the array of the column ``key``.
+    """
     names = ", ".join(name for name, _ in columns)
     arrays = ", ".join(f"%s::{kind}[]" for _, kind in columns)
     if key is not None:

@@ -239,6 +239,7 @@ _CONVERTERS: dict[str, Callable[[Any], Any]] = {"uuid": UUID, "timestamptz": _pa
 
 
 def _convert_rows(rows: Sequence[Sequence[Any]], types: Types) -> list[tuple[Any, ...]]:
+    """Convert values as SQLite returns them to Python; ``types`` are the PostgreSQL types of the columns."""
     converters = [_CONVERTERS.get(kind) for kind in types]
     if not any(converters):
         return [tuple(row) for row in rows]
@@ -253,6 +254,10 @@ def _convert_rows(rows: Sequence[Sequence[Any]], types: Types) -> list[tuple[Any
 
 @lru_cache(maxsize=512)
 def _executemany_statement(columns: Columns, body: str, key: str | None) -> str:
+    """Return ``body`` behind a common table expression ``v`` of one row of parameters.
+
+    ``{key}`` in the body becomes a test that a value equals the column ``key`` of that row.
+    """
     names = ", ".join(name for name, _ in columns)
     marks = ", ".join("%s" for _ in columns)
     if key is not None:
@@ -262,6 +267,10 @@ def _executemany_statement(columns: Columns, body: str, key: str | None) -> str:
 
 @lru_cache(maxsize=512)
 def _json_statement(columns: Columns, body: str, key: str | None) -> str:
+    """Return ``body`` behind a common table expression ``v``, whose rows come from one parameter: a JSON list of lists.
+
+    ``{key}`` in the body becomes a test that a value is among those of the column ``key``.
+    """
     names = ", ".join(name for name, _ in columns)
     parts = ", ".join(f"json_extract(value, '$[{i}]')" for i in range(len(columns)))
     if key is not None:

@@ -42,7 +42,10 @@ _AS_CANCELLED = ("terminated", "timed_out")
 
 
 class TableStorage:
-    """``graph.contracts.Storage`` on one database alias. Any thread may use it, on a connection of its own."""
+    """``graph.contracts.Storage`` on one database alias (None: that of the settings).
+
+    Any thread may use it, on a connection of its own.
+    """
 
     def __init__(self, alias: str | None = None) -> None:
         self._alias = alias
@@ -57,7 +60,8 @@ class TableStorage:
     def get(self, id: str, *, workflow: str | None = None, version: int | None = None) -> GraphInstance:
         """Return the instance of the newest graph chain with that id, without locking it.
 
-        Raises ``WorkflowNotFound`` if no graph has the id, and ``UnknownWorkflow`` if the class of the run is gone.
+        ``workflow`` (a name) and ``version`` restrict the search; None means any. Raises ``WorkflowNotFound`` if no
+        graph has the id, and ``UnknownWorkflow`` if the class of the run is gone.
         """
         storage = self._storage
         conditions = {"id": id, "workflow": workflow, "version": version}
@@ -71,7 +75,8 @@ class TableStorage:
     def query(self, **filters: Any) -> list[GraphInstance]:
         """Return the instances of the newest chain of each id, filtered by ``filters``. Locks nothing.
 
-        One read for all, and one for each instance found.
+        ``filters`` are those of ``graph.contracts.Storage``. It sends one query for all, and one for each instance that
+        it returns.
         """
         storage = self._storage
         conditions = checked(filters)
@@ -88,9 +93,9 @@ class TableStorage:
     def _rows(
         self, conditions: dict[str, Any], storage: DjangoStorage, *, of_any_class: bool = False
     ) -> Iterator[Instance]:
-        """Yield the current runs of graphs that meet ``conditions``, newest chain first.
+        """Yield the current runs of graphs that meet ``conditions`` (id, workflow, version), newest chain first.
 
-        Only graphs that this process has, unless ``of_any_class`` is True.
+        It yields only runs of graphs that this process has, unless ``of_any_class`` is True.
         """
         runs = Instance.objects.using(storage.alias).filter(chain__run_id=F("id"))
         if not of_any_class:
@@ -148,11 +153,13 @@ class TableStorage:
                     raise
 
     def _open_chain(self, instance: GraphInstance, storage: DjangoStorage) -> UUID | None:
+        """Return the open chain that has the id of the instance, or None."""
         name, workflow, version = identity(instance)
         rows = self._rows(checked({"id": name, "workflow": workflow, "version": version}), storage)
         return next((row.chain_id for row in rows if row.is_open), None)
 
     def _insert_run(self, instance: GraphInstance, storage: DjangoStorage) -> UUID:
+        """Start a run in a new chain with the input of the instance, and return its run id."""
         cls: type[Workflow] = instance.workflow
         options = start_options(cls)
         options["version"] = instance.version
@@ -162,6 +169,10 @@ class TableStorage:
         return insert_start(new, storage=storage).run_id
 
     def _replace_run(self, chain: UUID, instance: GraphInstance, storage: DjangoStorage) -> UUID:
+        """Close the open run of a chain in favour of a new one for the instance, and return the new run id.
+
+        Raises ``AlreadyRunning`` if the chain is not free in time, or its run was closed meanwhile.
+        """
         run = self._lock_run(chain, storage)
         # A run that was closed meanwhile is looked for again.
         if run is None or run.closed:
@@ -176,11 +187,16 @@ class TableStorage:
         return write.next_run.run_id
 
     def _lock_run(self, chain: UUID, storage: DjangoStorage) -> RunState | None:
+        """Lock the chain and return its state, or None if it is not free in time or not claimable."""
         if not storage.lock_chain(chain, wait=policy.REPLACE_LOCK_SECONDS):
             return None
         return next(iter(storage.claim(limit=1, queues=(), chains=[chain])), None)
 
     def _store_instance(self, run_id: UUID, instance: GraphInstance, storage: DjangoStorage) -> None:
+        """Store the state of the instance as the snapshot from which the run starts.
+
+        If the instance is closed, the run is closed, too.
+        """
         cls: type[Workflow] = instance.workflow
         changes: dict[str, Any] = {
             "version": instance.version,
@@ -236,13 +252,17 @@ def _graph_names() -> list[str]:
 
 
 def _identity(row: Instance) -> tuple[str, str, int | None]:
+    """Return the values that a graph's chains share: business id, name of the workflow, and version.
+
+    The version is None unless the class declares its ids unique for each version.
+    """
     unique = workflows.class_for_run(row.workflow, row.version).unique
     own = unique is not None and unique.scope == "version"
     return row.workflow_id, row.workflow, row.version if own else None
 
 
 def _instance_status(row: Instance) -> str:
-    """Return the status of a graph's instance for the row of a closed run."""
+    """Return the status of a graph's instance for the row of its closed run."""
     if row.status in _AS_CANCELLED:
         return "cancelled"
     return row.status
@@ -263,7 +283,7 @@ def _closing_attributes(instance: GraphInstance) -> dict[str, Any]:
 
 @lru_cache(maxsize=8)
 def _projections(alias: str) -> Projections:
-    """Return the projections that this process keeps for an alias, from which instances are read.
+    """Return the projections that this process keeps for an alias: instances of graphs, computed from histories.
 
     They save reading a history again: a worker that runs the steps of a run one after the other reads only new events.
     """
@@ -277,7 +297,7 @@ def _projections(alias: str) -> Projections:
 
 @dataclass(frozen=True, slots=True)
 class TaskSource:
-    """The source from which the attempt of a step reads its run: ``authoring.activity.RunSource``."""
+    """The class and the instance of a graph's run, for an attempt of one of its steps: ``activity.RunSource``."""
 
     task: TaskState
 
@@ -295,7 +315,7 @@ class TaskSource:
 
 
 def instance_of(run_id: UUID, code: type[Workflow]) -> Any:
-    """Return the instance of a graph as the history of the run gives it.
+    """Return the instance of a graph, computed from the history of its run.
 
     ``code`` is the class of the run in its version. Raises ``UnknownWorkflow`` if it is no graph.
     """

@@ -35,6 +35,8 @@ def install() -> None:
 
 
 def _guard_method(original: Any, rule: Rule) -> Any:
+    """Return a function that first refuses workflow code by ``rule``, and then calls the method ``original``."""
+
     @functools.wraps(original)
     def guarded(*args: Any, **kwargs: Any) -> Any:
         guard.refuse_in_step(rule)

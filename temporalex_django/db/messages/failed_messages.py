@@ -22,7 +22,10 @@ from temporalex_django.models import Chain, Instance, Message
 
 @dataclass(frozen=True, slots=True)
 class HandledMessage:
-    """A failed message that somebody has delivered again or discarded; ``digest`` is that of its payload."""
+    """A failed message that somebody has delivered again or discarded.
+
+    ``id`` is its message id, ``name`` the name of the signal, and ``digest`` that of its payload.
+    """
 
     id: str
     name: str
@@ -77,9 +80,9 @@ def failed_count(run: Instance) -> int:
 
 
 def redeliver(chain: UUID, message_id: str, *, alias: str) -> HandledMessage | None:
-    """Put a failed message at the end of its inbox as a new one, in the open transaction.
+    """Put a failed message at the end of its inbox as a new one, in the open transaction. Locks its row.
 
-    Returns None if the chain has no failed message with that id. Locks its row.
+    ``message_id`` is its message id. Returns None if the chain has no failed message with that id.
     """
     row = failed_messages(chain, alias=alias).select_for_update().filter(request_id=message_id).first()
     if row is None:
@@ -95,9 +98,9 @@ def redeliver(chain: UUID, message_id: str, *, alias: str) -> HandledMessage | N
 
 
 def discard(chain: UUID, message_id: str, *, alias: str) -> HandledMessage | None:
-    """Settle a failed message as discarded, in the open transaction. Its id stays taken.
+    """Settle a failed message as discarded, in the open transaction. Locks its row.
 
-    Returns None if the chain has no failed message with that id. Locks its row.
+    No other message of the chain can get its message id. Returns None if the chain has no failed message with that id.
     """
     row = failed_messages(chain, alias=alias).select_for_update().filter(request_id=message_id).first()
     if row is None:

@@ -27,7 +27,7 @@ _MESSAGE_TYPES = (*_HEAD.types, "bytea", "int8")
 
 
 class Inboxes:
-    """The inboxes of one storage. It locks nothing, since the caller has locked the chains."""
+    """The inboxes of one storage. The methods for turns lock nothing, since the caller has locked the chains."""
 
     def __init__(self, session: StorageSession) -> None:
         self._session = session
@@ -39,7 +39,8 @@ class Inboxes:
         """Return the unsettled messages of locked chains: see ``RunStorage.inbox``.
 
         It is a statement of its own after the lock, so it sees everything that was committed until then. ``waiting``
-        has the chains of which only unread messages are needed.
+        has the chains of which only unread messages are needed. ``page`` is the number of new messages to read of each
+        chain, within the limits of the policy; None: as many as these allow.
         """
         return self.submit_inbox(chains, waiting=waiting, page=page)(chains)
 
@@ -119,10 +120,11 @@ class Inboxes:
         return sorted([*new, *waiting, *results], key=itemgetter(1)), len(new) == page or len(results) == page * 10
 
     def _fill_inboxes(self, inboxes: dict[UUID, Inbox], by_chain: Mapping[UUID, list[tuple[Any, ...]]]) -> None:
-        """Decode the messages of the rows ``by_chain`` and add them to the inboxes.
+        """Decode the messages of the rows and add them to the inboxes; both are by chain.
 
         Large payloads are read by a statement of their own. A turn takes a limited number of their bytes, but one
-        payload of each chain in any case.
+        payload of each chain in any case. Messages behind that limit are removed from ``by_chain`` and left for another
+        turn.
         """
         byte_budget, large_ids = policy.MAX_READ_BYTES, set()
         for chain, rows in by_chain.items():
@@ -167,9 +169,10 @@ class Inboxes:
     # -- for a reset or fork: called seldom, so by the ORM ------------------------------------------------------------
 
     def prepend_messages(self, chain: UUID, messages: Sequence[PendingMessage], *, received: int) -> None:
-        """Put messages at the head of an inbox, before its unread messages, which it locks.
+        """Put messages at the head of an inbox, before its unread messages.
 
-        ``received`` is the number of signals in the history of the run: see ``RunStorage.prepend_messages``.
+        These are deleted and inserted again. ``received`` is the number of signals in the history of the run: see
+        ``RunStorage.prepend_messages``.
         """
         rows = Message.objects.using(self._session.alias).filter(chain_id=chain)
         unread_rows = list(rows.filter(settled=False, kind__in=EXTERNAL_KINDS).order_by("pk"))
@@ -193,7 +196,7 @@ class Inboxes:
         return {str(message): status or "" if settled else "unread" for message, settled, status in statuses}
 
     def copy_failed_messages(self, source_chain: UUID, target_chain: UUID, ids: Collection[str]) -> None:
-        """Copy the failed messages with these message ids from one chain to another."""
+        """Copy the failed messages with these message ids: see ``RunStorage.copy_failed_messages``."""
         if not ids:
             return
         rows = [
@@ -208,6 +211,7 @@ class Inboxes:
         Message.objects.using(self._session.alias).bulk_create(rows, batch_size=500)
 
     def store_settled_messages(self, chain: UUID, messages: Sequence[tuple[PendingMessage, Outcome]]) -> None:
+        """Store messages with their outcomes: see ``RunStorage.store_settled_messages``."""
         queue = Chain.objects.using(self._session.alias).values_list("queue", flat=True).get(pk=chain)
         rows = []
         for message, outcome in messages:
@@ -218,6 +222,7 @@ class Inboxes:
         Message.objects.using(self._session.alias).bulk_create(rows, batch_size=500)
 
     def _message_row(self, chain: UUID, queue: str, message: PendingMessage) -> Message:
+        """Return an unread, unsaved message of the chain; ``queue`` is that of the chain."""
         sender_key, sender_name = sender_columns(message.sender)
         return Message(
             chain_id=chain,

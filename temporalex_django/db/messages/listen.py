@@ -64,13 +64,14 @@ def listen(chain: UUID, *, alias: str) -> Iterator[WaitFunction]:
 
 
 def _can_listen(connection: Any) -> bool:
+    """Return True if notifications can arrive on this connection now: see ``listen``."""
     if not get_dialect(connection.alias).listens or get_settings().POOLED or connection.in_atomic_block:
         return False
     return bool(connection.get_autocommit())
 
 
 def _send_command(connection: Any, raw: Any, command: str) -> bool:
-    """Send the command for the channel of finished turns, and return True if the server has executed it.
+    """Send "listen" or "unlisten" (``command``) for ``DONE_CHANNEL``; return True if the server has executed it.
 
     It does not use Django's cursor, because it is no query of the project. ``raw`` is the connection of psycopg inside
     ``connection``.

@@ -63,6 +63,7 @@ def send_turn_signals(report: TurnReport) -> None:
 
 
 def _send_run_signals(write: RunWrite, record: RunRecord) -> None:
+    """Send the Django signals about all that a turn stored for one run."""
     sender: Any = workflow.signal_sender(record.workflow, record.version)
     run_fields = {"workflow": record.workflow, "workflow_id": record.workflow_id, "run_id": str(record.run_id)}
     _send_event_signals(write, record, sender, run_fields)
@@ -80,7 +81,10 @@ def _send_run_signals(write: RunWrite, record: RunRecord) -> None:
 
 
 def _send_event_signals(write: RunWrite, record: RunRecord, sender: Any, run_fields: dict[str, str]) -> None:
-    """Send the Django signals about the events that the turn added to the history of a run."""
+    """Send the Django signals about the events that the turn added to the history of a run.
+
+    ``sender`` is the workflow class, as for Django's signals. ``run_fields`` are the arguments that name the run.
+    """
     for event in write.events:
         if event.kind == "WorkflowStarted":
             signals.send("instance_started", sender, **run_fields, version=record.version)
@@ -105,7 +109,10 @@ def _send_event_signals(write: RunWrite, record: RunRecord, sender: Any, run_fie
 
 
 def _send_task_signals(task_write: HumanTaskWrite, sender: Any, run_fields: dict[str, str]) -> None:
-    """Send the Django signals about the changes of a human task."""
+    """Send the Django signals about the changes of a human task.
+
+    ``sender`` and ``run_fields`` are those of ``_send_event_signals``.
+    """
     task = task_write.task
     task_fields = {**run_fields, "task": str(task_write.id), "title": task.spec.title, "key": task.key}
     for change in task_write.changes:
@@ -126,7 +133,10 @@ def _send_task_signals(task_write: HumanTaskWrite, sender: Any, run_fields: dict
 
 
 def _send_nobody_left(tasks: Iterable[HumanTaskWrite], sender: Any, run_fields: dict[str, str]) -> None:
-    """Send a Django signal for each task under the four-eyes rule that nobody may decide any more since this turn."""
+    """Send a Django signal for each task under the four-eyes rule that nobody may decide any more since this turn.
+
+    ``sender`` and ``run_fields`` are those of ``_send_event_signals``.
+    """
     changed = {
         task_write.id: task_write.task
         for task_write in tasks
@@ -144,7 +154,8 @@ def _send_nobody_left(tasks: Iterable[HumanTaskWrite], sender: Any, run_fields: 
 def notify_payloads(report: TurnReport, *, own_queues: Iterable[str] = ()) -> list[tuple[str, str]]:
     """Return the notifications of a committed turn, as pairs of channel and payload.
 
-    They name the queues with new activities or runs, except ``own_queues``, and the chains for which a caller may wait.
+    They name the queues with new activities or runs, so that their workers look, and the chains for which a caller may
+    wait. ``own_queues`` are left out, because the worker that made the turn looks there by itself.
     """
     queues = {task.queue for write in report.writes for task in write.tasks}
     queues |= {child.queue for write in report.writes for child in write.children}

@@ -1,4 +1,4 @@
-"""Writes of a turn for other runs: child starts, messages, the end of a parent.
+"""Writes of a turn for other runs: starts of children, messages, and the news that their parent has closed.
 
 Inserts only: a turn locks no chains but its own.
 """
@@ -46,7 +46,8 @@ _RUN_COLUMNS = f"c.id, {RUNS.pick_columns('id', 'workflow', 'status').with_alias
 class ExternalRunWriter:
     """The writer of child starts and messages to other runs: one statement for each table, however many runs there are.
 
-    A turn that has nothing for other runs sends no statement.
+    A turn that has nothing for other runs sends no statement. ``clock`` replaces the database's clock; None: it does
+    not.
     """
 
     def __init__(self, sql: Dialect, clock: Callable[[], datetime] | None) -> None:
@@ -64,10 +65,10 @@ class ExternalRunWriter:
             self._close_children(closed)
 
     def _start_children(self, children: Sequence[NewChild]) -> list[NewMessage]:
-        """Insert chains and their first runs, and return the messages to the parents of refused children.
+        """Insert chains and their first runs, and return the messages to the parents of children that could not start.
 
-        They are inserted in the order of their keys. So two turns that start the same ids wait for each other in one
-        direction only.
+        The chains are inserted in the order of their open keys. So two turns that start the same ids wait for each
+        other in one direction only.
         """
         refused = self._resolve_run_ids(child.workflow_id for child in children)
         messages, free, colliding_children = list[NewMessage](), list[NewChild](), list[NewChild]()
@@ -90,6 +91,7 @@ class ExternalRunWriter:
         return messages + [child.refusal_message() for child in colliding_children]
 
     def _existing_chains(self, chains: Sequence[UUID]) -> set[UUID]:
+        """Return those of the ids for which there is a chain."""
         test, parameter = self._sql.in_array(chains, "uuid")
         rows = self._sql.select(f"select id from temporalex_chain where id {test}", [parameter], ("uuid",))
         return {row[0] for row in rows}
@@ -104,7 +106,7 @@ class ExternalRunWriter:
         insert_search_attributes(self._sql, search_attributes)
 
     def _has_open_alias(self, child: NewChild) -> bool:
-        """Return True if an open run that was started under a former name of the class has the id of the child.
+        """Return True if an open run, started under a former name of the class, has the business id of the child.
 
         One statement, and none for a class that was never renamed.
         """
@@ -122,6 +124,10 @@ class ExternalRunWriter:
         return bool(rows)
 
     def _send_messages(self, messages: Sequence[NewMessage]) -> None:
+        """Find the receiver of each message and insert the message there.
+
+        A sender that asked gets an answer, which says whether the message was stored.
+        """
         by_id = self._resolve_ids(
             {m.workflow_id for m in messages if m.chain_id is None and m.child is None and m.workflow_id}
         )
@@ -155,9 +161,9 @@ class ExternalRunWriter:
         return moment
 
     def _resolve_ids(self, ids: Collection[str]) -> dict[str, Delivery]:
-        """Return, for each id, the place to which a message to it goes.
+        """Return, for each id, the ``Delivery``: the chain to which a message to that id goes, or why there is none.
 
-        That is the run with this run id, else the open run with this business id.
+        It is the run with this run id, else the open run with this business id.
         """
         deliveries = self._resolve_run_ids(ids)
         # For each id: the newest open run of the last workflow by name, and if another workflow has an open one. That
@@ -180,7 +186,7 @@ class ExternalRunWriter:
         return deliveries
 
     def _resolve_ambiguous(self, workflow_id: str) -> Delivery:
-        """Return the place to which a message to this business id goes, when open runs of several workflows have it."""
+        """Return the ``Delivery`` for a business id that open runs of several workflows have."""
         rows = self._sql.select(
             f"select {_RUN_COLUMNS} from temporalex_instance i"
             " join temporalex_chain c on c.id = i.chain_id and c.run_id = i.id"
@@ -195,7 +201,7 @@ class ExternalRunWriter:
         return Delivery(None if run_ref is None else run_ref.chain_id)
 
     def _resolve_run_ids(self, ids: Iterable[str]) -> dict[str, Delivery]:
-        """Return the places for those of the ids that are run ids; the others are left out.
+        """Return the ``Delivery`` for each of the ids that is a run id; the others are left out.
 
         No statement if none has the form of one.
         """
@@ -215,7 +221,10 @@ class ExternalRunWriter:
         }
 
     def _open_children(self, runs: Iterable[UUID]) -> dict[tuple[UUID, int], UUID]:
-        """Return the chains of the open children of these runs, by run and command number."""
+        """Return the chains of the open children of these runs.
+
+        The keys are pairs of the run and the number of the command that started the child.
+        """
         run_ids = list(runs)
         if not run_ids:
             return {}
@@ -229,7 +238,7 @@ class ExternalRunWriter:
         return {(run, seq): chain for run, seq, chain in rows}
 
     def _close_children(self, runs: Sequence[UUID]) -> None:
-        """Send the open children of closed runs a cancel or terminate message, as their ``parent_close`` says."""
+        """Send the open children of these closed runs a cancel or terminate message, as their ``parent_close`` says."""
         test, parameter = self._sql.in_array(runs, "uuid")
         now, clock = self._sql.now_expression(self._clock, live=True)
         body: Any = codec().encode(dict(PARENT_CLOSED))

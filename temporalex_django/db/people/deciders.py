@@ -25,9 +25,9 @@ _EXTRA_HOLDERS = 50
 def undecidable_tasks(tasks: Iterable[HumanTask], *, alias: str) -> set[UUID]:
     """Return the ids of the open tasks under the four-eyes rule that no stored user may decide.
 
-    Every user whom such a task asks is excluded. There is one read for all tasks, and one for each group, each
-    permission and all users that they name. Nothing is read if no task is under the rule. A task counts as decidable if
-    that cannot be known, as with permissions that are not stored.
+    The rule excludes users, such as the one who asked, and here it excludes everybody whom the task asks. There is one
+    read for all tasks, and one for each group, each permission and all users that they name. Nothing is read if no task
+    is under the rule. A task counts as decidable if that cannot be known, as with permissions that are not stored.
     """
     open_tasks = [task for task in tasks if task.four_eyes and task.is_open]
     if not open_tasks:
@@ -48,6 +48,10 @@ def undecidable_tasks(tasks: Iterable[HumanTask], *, alias: str) -> set[UUID]:
 def _has_decider(
     principals: Sequence[str], user_keys: Mapping[str, Collection[str] | None], barred: Collection[str]
 ) -> bool:
+    """Return True if one of the principals includes a user who is not ``barred``, or if that cannot be known.
+
+    ``user_keys`` has the keys of the users whom each principal includes, as ``_resolve_principals`` returns them.
+    """
     return any(
         (keys := user_keys[principal]) is None or any(key not in barred for key in keys) for principal in principals
     )
@@ -56,7 +60,7 @@ def _has_decider(
 def _resolve_principals(principals: Collection[str], *, limit: int, alias: str) -> dict[str, Collection[str] | None]:
     """Return the keys of the active users whom each principal (a user, a group or a permission) includes.
 
-    At least ``limit`` + 1 keys of each, if there are that many. None means that they cannot be known.
+    The result has at least ``limit`` + 1 keys of each, if there are that many. None means that they cannot be known.
     """
     model: Any = get_user_model()
     users = model._default_manager.using(alias)  # noqa: SLF001 - Django documents it
@@ -78,6 +82,10 @@ def _resolve_principals(principals: Collection[str], *, limit: int, alias: str) 
 
 
 def _group_members(users: Any, name: str, *, limit: int) -> Collection[str] | None:
+    """Return the keys of the users in the group ``name``, superusers included, but at most ``limit`` + 1.
+
+    None means that they cannot be known, because the user model has no groups.
+    """
     if not _has_field(users.model, "groups"):
         return None
     rows = users.filter(Q(groups__name=name) | _superuser_filter(users.model)).values_list("pk", flat=True)
@@ -148,8 +156,9 @@ class DatabaseJudge:
         self._verdicts: dict[tuple[str, str], bool] = {}
 
     def __call__(self, key: str, permission: str, message: str) -> bool:
-        """Return True if the user with this key has the permission.
+        """Return True if the user with this key has the permission; ``key`` is that of ``Sender``.
 
+        The permission ``stands_in_for:KEY`` asks if the user stands in for the user with the key ``KEY``. The result is
         False for users who are deleted, inactive or were never stored. Raises the errors of the authentication
         backends.
         """

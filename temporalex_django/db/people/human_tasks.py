@@ -62,6 +62,7 @@ def write_human_tasks(writes: Sequence[RunWrite], *, alias: str) -> None:
 
 
 def _insert_candidates(task_writes: Sequence[HumanTaskWrite], *, alias: str) -> None:
+    """Insert the rows that name who may decide these tasks and who may not; rows that exist stay."""
     new = [candidate for task_write in task_writes for candidate in _candidate_rows(task_write.id, task_write.task)]
     Candidate.objects.using(alias).bulk_create(new, ignore_conflicts=True)
 
@@ -69,7 +70,7 @@ def _insert_candidates(task_writes: Sequence[HumanTaskWrite], *, alias: str) -> 
 def _expire_claims(task_writes: Sequence[HumanTaskWrite], *, alias: str) -> None:
     """End claims and delegations of open tasks whose question has changed: they were made for the old question.
 
-    See decision 47.
+    A claim reserves a task for one person. See decision 47.
     """
     questions = {task_write.id: task_write.task.spec.question for task_write in task_writes}
     if not questions:
@@ -151,6 +152,7 @@ def _column_name(name: str) -> str:
 
 
 def _candidate_rows(task_id: UUID, task: HumanTaskState) -> list[Candidate]:
+    """Return the rows that name who may decide a task (its candidates) and who may not (``barred`` users)."""
     may = [Candidate(task_id=task_id, who=word, barred=False) for word in task.candidates]
     return may + [Candidate(task_id=task_id, who=f"key:{key}", barred=True) for key in task.barred]
 

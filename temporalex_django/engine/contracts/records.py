@@ -90,12 +90,15 @@ class RunRecord:
 
     @classmethod
     def from_start(cls, start: RunStart, *, run_id: UUID, started_at: datetime) -> RunRecord:
-        """Return the record of the first run of a chain, from the values of its start."""
+        """Return the record of the first run of a chain, from the values of its start.
+
+        The record has the id ``run_id``. ``started_at`` is the time from which the timeout of the chain counts.
+        """
         shared: dict[str, Any] = {name: getattr(start, name) for name in _START_FIELDS}
         return cls(run_id=run_id, expires_at=start.expires_at(started_at), **shared)
 
     def deadline(self, started_at: datetime) -> datetime | None:
-        """Return when a run that starts at ``started_at`` times out."""
+        """Return when a run that starts at ``started_at`` times out, or None if it has no timeout."""
         run_deadline = None
         if self.run_timeout is not None:
             run_deadline = started_at + timedelta(seconds=self.run_timeout)
@@ -110,7 +113,7 @@ _START_FIELDS = frozenset(f.name for f in fields(RunStart)) & frozenset(f.name f
 
 @dataclass(slots=True, kw_only=True)
 class InboxMessage:
-    """An unsettled message of a chain; an inbox lists them oldest first.
+    """An unsettled message of a chain; an inbox lists them oldest first. ``id`` is the primary key of its row.
 
     ``kind`` is one of these:
 
@@ -121,7 +124,8 @@ class InboxMessage:
     - ``activity``, ``child``, ``external`` and ``timer`` (one that somebody skips): ``name`` is the kind of the event,
       such as ActivityCompleted or ExternalDelivered, and ``payload`` holds its attributes.
 
-    ``after`` says that a turn left this update behind a busy handler. ``sender`` is the person who sent the message.
+    ``after`` is set for an update that a turn left behind a busy handler: the number of signals that came before it.
+    ``sender`` is the person who sent the message.
     """
 
     id: int
@@ -148,7 +152,10 @@ class Inbox(list[InboxMessage]):
 
 @dataclass(slots=True, kw_only=True)
 class NewEvent:
-    """An event to append to the history of a run."""
+    """An event to append to the history of a run.
+
+    ``number`` is its position in the history, from 1, and ``activation`` the number of the activation that wrote it.
+    """
 
     number: int
     activation: int
@@ -160,7 +167,10 @@ class NewEvent:
 
 @dataclass(slots=True, kw_only=True)
 class NewTask:
-    """An activity to schedule; ``options`` are those of ``authoring.activity.ActivityOptions.as_dict``, in seconds."""
+    """An activity to schedule; ``seq`` is the number of the command that schedules it.
+
+    ``options`` are those of ``authoring.activity.ActivityOptions.as_dict``; durations are in seconds.
+    """
 
     run_id: UUID
     chain_id: UUID
@@ -196,7 +206,10 @@ class NewTask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retry:
-    """An atomic activity that failed and is tried again; ``attempt`` is the number of the attempt that failed."""
+    """An atomic activity that failed and is tried again at ``due_at``.
+
+    ``attempt`` is the number of the attempt that failed, and ``failure`` its error; None keeps the stored one.
+    """
 
     attempt: int
     due_at: datetime
@@ -239,7 +252,8 @@ class NewRun:
     """The next run of a chain, after continue-as-new, a move or a reset.
 
     ``source_run_id`` is the run from whose history a reset starts it. With None it follows the present run, and keeps
-    the mark of its pause and the stored fields of its state. ``search_attributes`` are those that it starts with.
+    the mark of its pause and the stored fields of its state. ``snapshot`` is data that the run starts with beside
+    ``args``. ``search_attributes`` are those that it starts with.
     """
 
     run_id: UUID
@@ -321,9 +335,9 @@ class RunWrite:
                 self.events[index] = replace(event, attributes={**event.attributes, "edited": edited_input})
 
     def add_edited_inputs(self, inputs: Mapping[str, Any]) -> None:
-        """Add the ``inputs`` that people gave to activities, by command number, to the event that closes the run.
+        """Add the ``inputs`` that people gave to activities to the event that closes the run.
 
-        Closing the run drops these activities, so no result records the inputs.
+        ``inputs`` has them by command number. Closing the run drops these activities, so no result records the inputs.
         """
         if inputs:
             last = self.events[-1]
@@ -352,7 +366,7 @@ class RunWrite:
 class TaskState:
     """The row of a scheduled activity: a claimed external one, or an atomic one of a locked run.
 
-    ``attempt`` is the number of the attempt that starts now.
+    ``seq`` is the number of the command that scheduled it, and ``attempt`` the number of the attempt that starts now.
     """
 
     id: int

@@ -33,7 +33,7 @@ class RunStorage(Protocol):
     def transaction(self, site: str = "") -> AbstractContextManager[None]:
         """Open a transaction, or a savepoint if one is open; an error rolls it back.
 
-        ``site`` is its name in ``core.crash_points``.
+        ``site`` is a name for tests that end the process there: see ``core.crash_points``.
         """
 
     def savepoint(self) -> AbstractContextManager[None]:
@@ -61,8 +61,8 @@ class RunStorage(Protocol):
         """Return the unsettled messages of locked chains, oldest first, by chain.
 
         Of chains in ``waiting`` only unread messages are needed, because a turn does nothing but let them wait. Of a
-        long inbox it returns as much as a turn should read: about ``page`` of the oldest signals and updates, and all
-        other messages.
+        long inbox it returns as much as a turn should read: about ``page`` of the oldest signals and updates (None: as
+        many as the policy allows), and all other messages.
         """
 
     def run_records(self, runs: Collection[UUID]) -> dict[UUID, RunRecord]: ...
@@ -161,4 +161,4 @@ class RunStorage(Protocol):
         """Wait for a locked chain, then for rows that its atomic activities lock, up to ``timeout`` seconds each."""
 
     def has_live_worker(self, workflow: str, version: int) -> bool:
-        """Return True if a live worker has registered that version of the workflow class."""
+        """Return True if a worker whose lease is valid has registered that version of the workflow class."""

@@ -26,8 +26,9 @@ class TaskStorage(Protocol):
     ) -> list[TaskState]:
         """Claim external activities that are due and have no owner, the longest due first.
 
-        ``owner`` is the epoch of the worker. The claim counts the attempt, although nothing has started yet. With
-        ``atomic`` it also claims atomic activities, which test environments run like any other.
+        ``capacity`` says how many the worker can take; each claimed activity is subtracted from it. ``owner`` is the
+        epoch of the worker. The claim counts the attempt, although nothing has started yet. With ``atomic`` it also
+        claims atomic activities, which test environments run like any other.
         """
 
     def finish_tasks(self, results: Sequence[TaskResult]) -> list[int]:
@@ -77,8 +78,8 @@ class TaskStorage(Protocol):
     def record_heartbeats(self, heartbeats: Mapping[tuple[int, int, int], Any]) -> set[tuple[int, int, int]]:
         """Store heartbeats by ``(task id, attempt, owner)``, and return the keys that are still valid.
 
-        The values are the details of the heartbeats, plain or encoded. An attempt whose key is not returned was
-        cancelled.
+        The values are the details of the heartbeats, plain or encoded. An attempt whose key is not returned has lost
+        its activity, so it should end.
         """
 
 
@@ -119,14 +120,18 @@ class WorkerStorage(RunStorage, TaskStorage, Protocol):
     # -- claims of runs -----------------------------------------------------------------------------------------------
 
     def queue_order(self, queues: Sequence[str], kind: str) -> Sequence[str]:
-        """Return the queues in the order in which to look for work of this ``kind``; the first place rotates."""
+        """Return the queues in the order in which to look for work of a kind; the first place rotates.
+
+        ``kind`` is a name such as "runs"; each kind has a rotation of its own.
+        """
 
     def submit_claim(
         self, *, limit: int, queues: Sequence[str], first: Collection[UUID] = (), due: int | None = None
     ) -> Callable[[Collection[UUID]], ClaimedRuns]:
-        """Submit a claim of runs; the returned function takes those chains of ``first`` that the caller still wants.
+        """Submit a claim of at most ``limit`` runs; see ``RunStorage.claim``.
 
-        ``due`` limits the runs of a queue that are claimed for their due time alone.
+        The returned function takes those chains of ``first`` that the caller still wants. ``due`` limits the runs of a
+        queue that are claimed because they are due, and not for a message; None: only ``limit`` does.
         """
 
     def is_deferred(self, chain: UUID) -> bool:
@@ -154,13 +159,13 @@ class WorkerStorage(RunStorage, TaskStorage, Protocol):
     ) -> list[TaskState]:
         """Claim due activities as ``TaskStorage.claim_tasks`` does.
 
-        With ``suspects`` claim only activities that may have ended a worker.
+        With ``suspects`` claim only activities during which a worker has died.
         """
 
     def submit_task_claim(
         self, *, capacity: Capacity, queues: Sequence[str], owner: int, atomic: bool = False, suspects: bool = False
     ) -> Callable[[], list[TaskState]]:
-        """Submit the statements of ``claim_tasks``, inside a transaction."""
+        """Submit the statements of ``claim_tasks``, inside a transaction, and return a function for the activities."""
 
     def claim_limited(
         self,
@@ -174,8 +179,8 @@ class WorkerStorage(RunStorage, TaskStorage, Protocol):
     ) -> LimitedClaim:
         """Claim the activities of a queue that may start now under their limits, in a transaction of its own.
 
-        With ``unpartitioned`` it also claims activities outside of partitions. ``off`` has the names of activities that
-        are switched off.
+        ``capacity``, ``owner`` and ``suspects`` are those of ``claim_tasks``. With ``unpartitioned`` it also claims
+        activities outside of partitions. ``off`` has the names of activities that are switched off.
         """
 
     def repartition(self, queue: str, names: Collection[str]) -> int:
@@ -188,7 +193,7 @@ class WorkerStorage(RunStorage, TaskStorage, Protocol):
         """
 
     def submit_finish(self, results: Sequence[TaskResult]) -> Callable[[], tuple[list[int], list[FinishedActivity]]]:
-        """Submit the statements of ``finish_undelivered``."""
+        """Submit the statements of ``finish_undelivered``, and return a function for its result."""
 
     def release_tasks(self, keys: Collection[tuple[int, int, int]]) -> None:
         """Give up attempts that were claimed and never started; they do not count.
@@ -200,10 +205,10 @@ class WorkerStorage(RunStorage, TaskStorage, Protocol):
         """Give up attempts as ``release_tasks`` does, and subtract them from the starts that their rates count."""
 
     def owned_tasks(self, owner: int) -> set[tuple[int, int, int]]:
-        """Return the attempts of an owner as triples of task id, attempt and owner. Locks nothing."""
+        """Return the attempts of the epoch ``owner`` as triples of task id, attempt and owner. Locks nothing."""
 
     def owned_background_tasks(self, *, owner: int) -> list[TaskState]:
-        """Return the background tasks of an owner, except those that this process cannot read."""
+        """Return the background tasks of the epoch ``owner``, except those that this process cannot read."""
 
     def free_background_task(self, task_id: int) -> TaskState | None:
         """Return a background task if no worker has it and this process can read it, else None."""

@@ -12,9 +12,10 @@ from temporalex_django.core.typed_dicts import AcceptedNames, WaitInfo
 class BlockMark(TypedDict):
     """The mark of a blocked run: why it is blocked, and since when.
 
-    ``attempt`` is the number of failed tries in a row and ``since`` the time of the first. ``waits_for`` names the code
-    or key that no worker has. ``place`` is the file and line of the code. If the code differs from the history,
-    ``event`` is the number of the event, ``recorded`` what it says and ``produced`` what the code does.
+    ``code`` is a short name of the cause, and ``error`` says it in words. ``attempt`` is the number of failed tries in
+    a row and ``since`` the time of the first. ``waits_for`` names the code or key that no worker has. ``place`` is the
+    file and line of the code. If the code differs from the history, ``event`` is the number of the event, ``recorded``
+    what it says and ``produced`` what the code does.
     """
 
     code: str
@@ -55,7 +56,10 @@ class RowChanges(TypedDict, total=False):
 
 
 class CurrentRow(TypedDict):
-    """The columns of a run's row that a turn compares, with their present values."""
+    """The columns of a run's row that a turn compares, with their present values.
+
+    ``publications`` counts how often the run has published its state, so that equal numbers mean an equal state.
+    """
 
     status: str
     waiting_for: list[str]

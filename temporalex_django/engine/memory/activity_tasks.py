@@ -42,6 +42,7 @@ class MemoryTasks(MemoryTables):
     # -- what a turn writes -------------------------------------------------------------------------------------------
 
     def _schedule(self, task: NewTask) -> None:
+        """Store a new activity under a number of its own."""
         number = next(self._ids)
         self.queues.add(task.queue)
         self._task_ids_by_run[task.run_id][task.seq] = number
@@ -53,13 +54,13 @@ class MemoryTasks(MemoryTables):
         )
 
     def _retry(self, run_id: UUID, seq: int, retry: Retry) -> None:
-        """Schedule another try of an atomic activity that failed in a turn of its run."""
+        """Schedule another try of the atomic activity of command ``seq``, which failed in a turn of its run."""
         if (number := self._task_ids_by_run[run_id].get(seq)) is not None:
             self._record_failure(number, retry.failure)
             self._make_available(replace(self.open_tasks[number], attempt=retry.attempt, due_at=retry.due_at))
 
     def _record_failure(self, number: int, failure: AttemptFailure | None) -> None:
-        """Store the failure for which an activity is tried again, with the time of its first failure."""
+        """Store the failure for which the activity ``number`` is tried again, with the time of its first failure."""
         if failure is not None:
             previous_failure = self._failures.get(number)
             since = failure.at if previous_failure is None else previous_failure.since

@@ -88,7 +88,10 @@ class MemoryInserts(MemoryTables):
         return False
 
     def reopen(self, chain_id: UUID, start: RunStart) -> bool:
-        """Give a closed chain its open key again; return False when another open run has it."""
+        """Give a closed chain its open key again; return False when another open run has it.
+
+        ``start`` has the id and the scope from which the key is made.
+        """
         key = start.open_key
         if key is not None and self._is_key_in_use(key, start):
             return False
@@ -97,7 +100,10 @@ class MemoryInserts(MemoryTables):
         return True
 
     def message_number(self, chain_id: UUID, message_id: str) -> int | None:
-        """Return the number of the message of a chain that has this id, or None."""
+        """Return the number of the message that has this message id in a chain, or None.
+
+        The number is the key of its row.
+        """
         return self._message_numbers[chain_id].get(message_id)
 
     def prepend_messages(self, chain: UUID, messages: Sequence[PendingMessage], *, received: int) -> None:
@@ -180,6 +186,7 @@ class MemoryInserts(MemoryTables):
                 self._message_numbers[chain][message.message_id] = number
 
     def _delete_message(self, chain: UUID, number: int, message_id: str | None) -> None:
+        """Delete a message by its number, and free its message id, if it has one."""
         self._inboxes[chain].discard(number)
         self.messages.discard(number)
         if message_id is not None:
@@ -197,8 +204,9 @@ class MemoryInserts(MemoryTables):
     ) -> int:
         """Put a message into the inbox of a chain and return its number; a message sent before keeps its number.
 
-        A signal that has become a failed message is delivered again, with its new payload. Raises ``MessageIdTaken`` if
-        a different message has the message id.
+        ``kind``, ``name`` and ``payload`` are those of ``InboxMessage``. ``sender`` None means that code sent it. A
+        signal that has become a failed message is delivered again, with its new payload. Raises ``MessageIdTaken`` if a
+        different message has the message id.
         """
         if message_id is not None and (existing_number := self._message_numbers[chain_id].get(message_id)) is not None:
             message_row = self.messages[existing_number]

@@ -78,7 +78,10 @@ def start_labels(start: Any) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryMessage:
-    """A message, and the columns of its row that only the storage uses."""
+    """A message, and the columns of its row that only the storage uses.
+
+    ``fresh`` is True until a turn has read it. ``outcome`` is None until it has one.
+    """
 
     message: InboxMessage
     chain_id: UUID
@@ -97,7 +100,7 @@ class MemoryMessage:
 
 
 class MemoryTables:
-    """Tables of one environment; not thread-safe.
+    """Tables of one environment, whose virtual clock starts at ``now``; not thread-safe.
 
     Rows are copied when they are stored. They are replaced, and never changed.
     """
@@ -131,6 +134,7 @@ class MemoryTables:
         return self.runs[self.chains[chain_id].run_id]
 
     def _add_run(self, chain_id: UUID, record: RunRecord, *, labels: Mapping[str, Any]) -> None:
+        """Store a run and make it the newest one of its chain. ``labels``: see ``MemoryRun``."""
         self.runs[record.run_id] = MemoryRun(facts=record, created_at=self.clock, labels=labels)
         self._chain_of_run[record.run_id] = chain_id
         self.run_ids[chain_id] = (*self.run_ids.get(chain_id, ()), record.run_id)
@@ -167,9 +171,10 @@ class MemoryTables:
     # -- which run an id means ----------------------------------------------------------------------------------------
 
     def find_chain(self, ref: str, *, workflow: str | None = None) -> UUID | None:
-        """Return the chain that a run id or a business id means, or None; of one workflow if it is named.
+        """Return the chain that a run id or a business id (``ref``) means, or None.
 
-        Raises ``AmbiguousId`` if several chains could be meant.
+        ``workflow`` restricts the search to the runs of one class. Raises ``AmbiguousId`` if several chains could be
+        meant.
         """
         chain_id = self._chain_by_run_id(ref)
         names = None
@@ -185,6 +190,7 @@ class MemoryTables:
         return run_ref.chain_id
 
     def _chain_by_run_id(self, ref: str) -> UUID | None:
+        """Return the chain of the run whose run id ``ref`` is, or None."""
         run_id = parse_run_id(ref)
         if run_id is None:
             return None
@@ -214,7 +220,10 @@ class MemoryTables:
         sender: Sender | None = None,
         redelivered: bool = False,
     ) -> int:
-        """Add a message to the inbox of a chain; return its number, or that of the message that has its id already."""
+        """Add a message to the inbox of a chain; return its number, or that of the message that has its id already.
+
+        ``run_id`` is the run that waits for a result. The other arguments are those of ``InboxMessage``.
+        """
         if message_id is not None and (existing_number := self._message_numbers[chain_id].get(message_id)) is not None:
             return existing_number
         number, payload = next(self._ids), deep_copy(payload)
@@ -240,6 +249,7 @@ class MemoryTables:
         return message_id in self._message_numbers[chain_id]
 
     def _mark_fresh(self, chain_id: UUID, number: int) -> None:
+        """Record that the chain has unread messages, the first of which has this number."""
         if chain_id not in self._fresh:
             self._fresh[chain_id] = number
 

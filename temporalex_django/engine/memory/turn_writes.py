@@ -61,6 +61,7 @@ class MemoryWrites(MemoryInserts, MemoryTasks):
     # -- other runs ---------------------------------------------------------------------------------------------------
 
     def _start_child(self, child: NewChild) -> None:
+        """Start a child, or send its parent the reason why it cannot start."""
         try:
             chain_id = self._new_chain(child)
         except InvalidId as exc:
@@ -72,6 +73,7 @@ class MemoryWrites(MemoryInserts, MemoryTasks):
             self._children[child.parent_run][child.parent_seq] = chain_id
 
     def _send_message(self, message: NewMessage) -> None:
+        """Send a message to its target, and the answer to a sender that waits for one."""
         delivery = message.check_delivery(self._resolve_delivery(message))
         if delivery.chain_id is not None:
             self._add_message(
@@ -149,7 +151,7 @@ class MemoryWrites(MemoryInserts, MemoryTasks):
         self.chains[state.chain_id] = _state_after(write)
 
     def _change_run(self, run: MemoryRun, write: RunWrite) -> None:
-        """Change the columns of a run, and the fields of its record that they are."""
+        """Store the columns of a run that the write changes; some of them are fields of its record, too."""
         if changes := deep_copy(write.instance):
             record_changes = {name: changes[name] for name in ("started_at", "search_attributes") if name in changes}
             if record_changes:
@@ -166,12 +168,14 @@ class MemoryWrites(MemoryInserts, MemoryTasks):
         ]
 
     def _add_next_run(self, state: RunState, next_run: NewRun) -> None:
+        """Add the next run of the chain ``state``, with the columns that it takes from the run before."""
         like, new = self.runs[next_run.source_run_id or state.run_id], next_run.run_id
         self._add_run(state.chain_id, _successor_record(like.facts, next_run), labels=like.labels)
         if next_run.source_run_id is None:
             self.runs[new] = replace(self.runs[new], **{name: like.column(name) for name in _CONTINUED})
 
     def _record_leftovers(self, write: RunWrite) -> None:
+        """Record the inputs and unread results that would be lost when the run drops or cancels activities."""
         run_id, inbox = write.run.run_id, self._inboxes[write.run.chain_id]
         if write.drops_open_activities:
             write.add_edited_inputs(edited_inputs(self.tasks_of_run(run_id)))
@@ -181,6 +185,7 @@ class MemoryWrites(MemoryInserts, MemoryTasks):
             write.add_unread_results(self.messages[number].message for number in sorted(inbox))
 
     def _settle_messages(self, write: RunWrite) -> None:
+        """Store what became of the messages that the turn read, as ``RunWrite`` lists them."""
         chain_id = write.run.chain_id
         inbox, ids = self._inboxes[chain_id], self._message_numbers[chain_id]
         for number in write.consumed:
@@ -210,6 +215,7 @@ class MemoryWrites(MemoryInserts, MemoryTasks):
             self._mark_fresh(chain_id, fresh)
 
     def _store_failed(self, chain_id: UUID, run_id: UUID, failed: FailedSignal) -> None:
+        """Store a signal whose handler failed as a failed message of the chain; ``run_id`` is the run that had it."""
         outcome = Outcome(status="failed", value={**failed.failure, "run": str(run_id), "number": failed.number})
         existing_number = self._message_numbers[chain_id].get(failed.id)
         if existing_number is not None:
@@ -228,7 +234,10 @@ class MemoryWrites(MemoryInserts, MemoryTasks):
         self._message_numbers[chain_id][failed.id] = number
 
     def redeliver(self, chain_id: UUID, message_id: str) -> bool:
-        """Put a failed message at the end of its inbox, as new. Returns False if there is none with that id."""
+        """Put a failed message at the end of its inbox, as new.
+
+        Returns False if the chain has no failed message with that message id.
+        """
         number = self._failed_number(chain_id, message_id)
         if number is None:
             return False
@@ -240,7 +249,10 @@ class MemoryWrites(MemoryInserts, MemoryTasks):
         return True
 
     def discard(self, chain_id: UUID, message_id: str) -> bool:
-        """Settle a failed message as discarded. Returns False if there is none with that id."""
+        """Settle a failed message as discarded.
+
+        Returns False if the chain has no failed message with that message id.
+        """
         number = self._failed_number(chain_id, message_id)
         if number is None:
             return False
@@ -254,13 +266,17 @@ class MemoryWrites(MemoryInserts, MemoryTasks):
         return [row for _, row in sorted(self.messages.items()) if row.chain_id == chain_id and row.is_failed]
 
     def _failed_number(self, chain_id: UUID, message_id: str) -> int | None:
+        """Return the number of the failed message with this message id, or None."""
         number = self._message_numbers[chain_id].get(message_id)
         if number is not None and self.messages[number].is_failed:
             return number
         return None
 
     def _answer_updates(self, write: RunWrite, answer: Outcome) -> None:
-        """Give ``answer`` to the accepted updates of a chain that closed; the next turn answers its inbox."""
+        """Give ``answer`` to the accepted updates of a chain that closed, and mark its unsettled messages as unread.
+
+        The next turn answers these, since it finds the run closed.
+        """
         chain_id, update_names = write.run.chain_id, []
         for number in self._message_numbers[chain_id].values():
             row = self.messages[number]

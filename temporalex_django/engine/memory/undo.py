@@ -50,6 +50,7 @@ class UndoLog:
                 _run_callback(callback)
 
     def on_commit(self, callback: Callable[[], None]) -> None:
+        """Call ``callback`` after the outermost block, unless it is undone; outside of every block now."""
         if self._depth:
             self._callbacks.append(callback)
         else:

@@ -44,8 +44,8 @@ CHILD_LEFT = "ChildLeft"
 def reset(storage: RunStorage, run: RunState, plan: ResetPlan, *, run_id: UUID) -> list[RunWrite]:
     """Close a locked run as terminated, if it is open, and continue its chain with a new run; return the writes.
 
-    The new run starts from the point of ``plan``. If the chain was closed, it is open again, and the caller has to
-    claim its open key.
+    The new run gets the id ``run_id`` and starts from the point of ``plan``. If the chain was closed, it is open again,
+    and the caller has to claim its open key.
     """
     record, now = plan.record, storage.now()
     current_record = storage.run_records([run.run_id])[run.run_id]
@@ -178,6 +178,7 @@ def _successor_run(plan: ResetPlan, run_id: UUID) -> NewRun:
 
 
 def _initial_state(run: RunState, run_id: UUID, now: datetime, record: RunRecord) -> RunState:
+    """Return the state of the chain of ``run`` with a new run that has no history yet and is due at ``now``."""
     return RunState(
         chain_id=run.chain_id,
         run_id=run_id,
@@ -222,7 +223,11 @@ def _write_restored_run(
     parent: str | None,
     snapshot: Mapping[str, Any] | None,
 ) -> RunWrite:
-    """Return the write that stores the history up to the point, the mark, and everything that is open there."""
+    """Store the history up to the point, the mark, and everything that is open there; return the write.
+
+    ``mode`` is "reset" or "fork". ``pending_results`` are the unread results by command number, and ``failed_signals``
+    the failed messages to copy. ``id`` (business id), ``parent`` and ``snapshot`` are those of the new run.
+    """
     prefix, now = plan.prefix, max(storage.now(), plan.prefix.events[-1].at)
     copy_mark = build_copy_mark(
         mode=mode,
@@ -266,6 +271,10 @@ def _copy_event(number: int, event: HistoryEvent) -> NewEvent:
 
 
 def _new_task(run: RunState, plan: ResetPlan, number: int, id: str, now: datetime) -> NewTask:
+    """Return the activity of command ``number``, which was open at the point, to schedule it again at ``now``.
+
+    ``id`` is the business id of the new run.
+    """
     activity = plan.prefix.activities[number]
     edited = plan.edited_inputs.get(number)
     attributes = {**activity.attributes, **(edited or {})}

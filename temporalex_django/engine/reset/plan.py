@@ -54,11 +54,12 @@ def should_redeliver(messages: object) -> bool:
 
 
 def successors(runs: Sequence[tuple[UUID, str]], *, forked: bool) -> list[UUID]:
-    """Return the runs by which a run was continued as new; messages behind the point are in their histories, too.
+    """Return the ids of the runs that followed a run by continue-as-new.
 
-    ``runs`` are the run and those after it in its chain, with their statuses. Raises ``ActionNotPossible`` where one of
-    them was reset, because its messages cannot be told from those that were delivered again. For a fork (``forked``)
-    the runs end there instead. Raises it for too many runs, too. See decision 43.
+    Messages that came after the point of a reset are in their histories, too. ``runs`` are the run and those after it
+    in its chain, with their statuses. Raises ``ActionNotPossible`` where one of them was reset, because its messages
+    cannot be told from those that were delivered again. For a fork (``forked``) the runs end there instead. Raises it
+    for too many runs, too. See decision 43.
     """
     last = next((n for n, (_, status) in enumerate(runs) if status != "continued_as_new"), len(runs) - 1)
     if not forked and last < len(runs) - 1:
@@ -77,7 +78,8 @@ def successors(runs: Sequence[tuple[UUID, str]], *, forked: bool) -> list[UUID]:
 def fork_id(source_id: str, id: str | None, unique: Unique | None, *, suffix: Callable[[], str]) -> str:
     """Return the business id of a fork: ``id`` or, if that is None or empty, one made of the id of its source.
 
-    Raises ``InvalidId``.
+    ``unique`` is what the class declares about its ids, if anything. ``suffix`` returns a random text. Raises
+    ``InvalidId``.
     """
     if id is not None and id != "":
         if unique is None:
@@ -154,9 +156,9 @@ def check_replay(
     limit: float | None,
     max_seconds: float | None,
 ) -> ReplayCheck:
-    """Replay the history up to activation ``to`` and return how far the code follows it.
+    """Replay the history up to activation ``to`` (None: the last) and return how far the code follows it.
 
-    ``limit`` is the number of seconds for each activation, ``max_seconds`` that for all of them. Raises
+    ``limit`` is the number of seconds for each activation, ``max_seconds`` that for all of them; None sets none. Raises
     ``ActionNotPossible`` if there is no such activation, or if the replay takes too long.
     """
     last = _last_activation(events, to)
@@ -201,10 +203,11 @@ def make_plan(
     """Plan a reset or fork from the state after activation ``to``, with the code of this process.
 
     ``to`` None means the last activation that the code repeats as recorded and that did not close the run. If the code
-    repeats all of them, the run must be ``in_trouble``. ``edited_inputs`` has the form that ``_parse_edits`` takes;
-    ``editable`` is False for a class whose inputs cannot be edited. ``limit`` and ``max_seconds`` are those of
-    ``check_replay``. Its result ``replay_check`` saves the replay if it is about this point. ``successor_histories``
-    are those of the runs by which the run was continued, and ``tasks`` are its activities in their present state.
+    repeats all of them, the run must be ``in_trouble``. ``redeliver``, ``seed`` and ``atomic`` are those of
+    ``ResetPlan``. ``edited_inputs`` has the form that ``_parse_edits`` takes; ``editable`` is False for a class whose
+    inputs cannot be edited. ``limit`` and ``max_seconds`` are those of ``check_replay``. Its result ``replay_check``
+    saves the replay if it is about this point. ``successor_histories`` are those of the runs by which the run was
+    continued, and ``tasks`` are its activities in their present state.
 
     Raises ``ActionNotPossible`` with the reason, and ``PayloadError`` for an edited input that does not fit.
     """
@@ -232,7 +235,10 @@ def make_plan(
 
 
 def _require_reproducible(replay_check: ReplayCheck, *, to: int | None, last: int, in_trouble: bool) -> None:
-    """Raise ``ActionNotPossible`` if the code does not repeat what comes before the point, or if nothing is wrong."""
+    """Raise ``ActionNotPossible`` if the code does not repeat what comes before the point, or if nothing is wrong.
+
+    ``to`` is the activation that was asked for, or None, and ``last`` the last one from which a run can start.
+    """
     good_count, error = replay_check.activation_count, replay_check.error
     if to is None and not in_trouble and good_count == last:
         raise ActionNotPossible("the run has no problem: name the activation to go back to")
@@ -342,7 +348,10 @@ def _parse_edits(edited_inputs: Any, reset_point: HistoryPrefix, *, editable: bo
 
 
 def _parse_call(call_input: Any, number: int) -> dict[str, Any]:
-    """Return an edited input as plain data with ``args`` and ``kwargs``. Raises ``PayloadError`` if it has no form."""
+    """Return an edited input as plain data with ``args`` and ``kwargs``.
+
+    Raises ``PayloadError`` if it is neither a list of arguments nor a dictionary with these keys.
+    """
     if isinstance(call_input, list):
         call = {"args": call_input, "kwargs": {}}
     else:
@@ -364,7 +373,10 @@ def _parse_call(call_input: Any, number: int) -> dict[str, Any]:
 
 
 def _check_input(call: Mapping[str, Any], name: str, number: int) -> None:
-    """Raise ``PayloadError`` if the input does not fit the activity, ``ActionNotPossible`` if its code is missing."""
+    """Check that an edited input fits the activity of this ``name``; ``number`` is that of its command.
+
+    Raises ``PayloadError`` if it does not fit, and ``ActionNotPossible`` if this process lacks the code.
+    """
     try:
         code = activity.find(name)
     except ActivityNotFound as exc:

@@ -1,4 +1,7 @@
-"""The number of activities that a worker may claim: some that can start now, and some that can start soon."""
+"""The number of activities that a worker may claim: some that can start now, and some that can start soon.
+
+A plain activity needs a thread, and an ``async def`` one a place in the event loop.
+"""
 
 from __future__ import annotations
 
@@ -16,15 +19,18 @@ UNMEASURED: Final = ""
 class Capacity:
     """The remaining capacity of a worker in one poll; ``acquire`` consumes it.
 
-    ``threads`` is the number of plain functions that can start at once. ``tasks`` is that of ``async def`` activities,
-    whose names are ``async_names``. ``prefetch`` has the number of further activities of each name that may be claimed
-    ahead, because at their measured rate they start in a moment. ``prefetch_limit`` is the most of them together, and
-    ``eager_limit`` the most new activities that the turn may claim beside these.
+    - ``threads``: the number of plain activities that can start at once.
+    - ``tasks``: that of ``async def`` activities, whose names are ``async_names``.
+    - ``prefetch``: how many further activities of each name may be claimed ahead, because at their measured rate they
+      start in a moment.
+    - ``prefetch_limit``: the most of these together; None: as many as ``prefetch`` allows.
+    - ``eager_limit``: the most new activities that the turn may claim beside these as it schedules them.
+    - ``measured_names``: the names of activities that have finished here, so that their rate is known.
+    - ``busy_runs``: the number of runs of which the worker holds an unstarted activity or a result.
 
     Slow activities are claimed only when they can start, since another worker may be idle. The same holds for names
-    that are not in ``measured_names``. If many of such names were quick lately, ``prefetch`` has the name
-    ``UNMEASURED``, which stands for them. ``busy_runs`` is the number of runs of which the worker holds an unstarted
-    activity or a result. See decision 35.
+    that were not measured. If many of such names were quick lately, ``prefetch`` has the name ``UNMEASURED``, which
+    stands for them. See decision 35.
     """
 
     threads: int = 0
@@ -48,7 +54,10 @@ class Capacity:
         return self.threads > 0 or self.tasks > 0 or bool(self.prefetch_limit)
 
     def reserve(self) -> int:
-        """Subtract a share from ``prefetch_limit`` and return it; the caller adds it again later."""
+        """Subtract a share from ``prefetch_limit`` and return it; the caller adds it again later.
+
+        So a claim of waiting activities leaves something for those that the turn itself schedules.
+        """
         reserved = (self.prefetch_limit or 0) // policy.RESERVE_SHARE
         self.prefetch_limit = (self.prefetch_limit or 0) - reserved
         return reserved
@@ -66,7 +75,7 @@ class Capacity:
         return [name for name in {*self.measured_names, *self.async_names} if name not in self.prefetch]
 
     def acquire(self, activity: str) -> bool:
-        """Consume the capacity for one activity, and return False if there is none."""
+        """Consume the capacity for one activity of this name, and return False if there is none."""
         if activity in self.async_names:
             if self.tasks > 0:
                 self.tasks -= 1

@@ -1,4 +1,8 @@
-"""Limit usage: which activities of a queue may start now, under all limits that apply to them. No I/O."""
+"""Limit usage: which activities of a queue may start now, under all limits that apply to them. No I/O.
+
+A limit belongs to a queue or to the name of an activity. It bounds how many activities run at a time, in all or for
+each concurrency key, or how many start within a period (its rate). It holds for all workers together.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +21,9 @@ LiveCounts = Iterable[tuple[str, str, str | None, int]]
 
 @dataclass(slots=True)
 class LimitedClaim:
-    """The outcome of a claim. ``moved`` is the number of activities that moved to another partition.
+    """The outcome of a claim of activities under limits; ``tasks`` are the claimed ones.
 
+    - ``moved``: the number of activities that moved to another partition of the queue.
     - ``has_due``: some activities are due.
     - ``has_partitions``: some activities wait in partitions.
     - ``retry_after``: the limits leave no capacity for due activities, and may leave some after so many seconds.
@@ -49,7 +54,8 @@ class LimitUsage:
     """The free capacity of one queue under its limits.
 
     ``limits`` are those of the queue, and ``activity_limits`` those of activities, by name. ``live_counts`` has the
-    numbers of running activities, and ``recent_starts`` the latest starts by the name of the limit.
+    numbers of running activities, and ``recent_starts`` the latest starts by the name of the limit. ``now`` is in
+    seconds since 1970.
     """
 
     def __init__(
@@ -86,7 +92,7 @@ class LimitUsage:
         ]
 
     def wait_seconds(self, activity: str, key: str | None) -> float | None:
-        """Return None if such an activity may start now, else the seconds after which it is worth asking again.
+        """Return None if an activity of this name may start now, else the seconds after which to ask again.
 
         ``key`` is its concurrency key, if it has one.
         """
@@ -98,11 +104,11 @@ class LimitUsage:
         return max(waits, default=None)
 
     def is_rate_limited(self, activity: str) -> bool:
-        """Return True if no such activity may start now because of a rate."""
+        """Return True if no activity of this name may start now because of a rate."""
         return any(self._remaining.get(name, 1) <= 0 for name, _ in self._limits_of(activity))
 
     def acquire(self, activity: str, key: str | None) -> None:
-        """Count one such activity as started."""
+        """Count one activity of this name as started; ``key`` is its concurrency key, if it has one."""
         for name, _ in self._limits_of(activity):
             self._running[name, None] += 1
             if key is not None:
@@ -111,6 +117,7 @@ class LimitUsage:
                 self._remaining[name] -= 1
 
     def _limits_of(self, activity: str) -> list[tuple[str, Limits]]:
+        """Return the limits that apply to an activity of this name, as pairs of the name of the limit and the limit."""
         activity_limit = self._activity_limits.get(activity)
         return [
             (self._queue, self._limits),
@@ -118,6 +125,7 @@ class LimitUsage:
         ]
 
     def _limit_wait(self, name: str, limits: Limits, key: str | None) -> float | None:
+        """Return the seconds until one limit may let an activity with this ``key`` start; None: it may start now."""
         # Nobody knows when a running activity ends, so the wait is a fixed one; that for a rate can be computed.
         max_per_key = limits.concurrency_per_key
         if (limits.concurrency is not None and self._running[name, None] >= limits.concurrency) or (

@@ -15,7 +15,10 @@ class QueueRotation:
         self._credit: dict[str, int] = {}
 
     def order(self, queues: Sequence[str], weight: Callable[[str], int]) -> Sequence[str]:
-        """Return the queues in their order for the next round; the first one gets the capacity first."""
+        """Return the queues in their order for the next round; the first one gets the capacity first.
+
+        ``weight`` returns the weight of a queue: how often it comes first, in relation to the others.
+        """
         if len(queues) < 2:
             return queues
         weights = {queue: weight(queue) for queue in queues}
@@ -40,7 +43,7 @@ class NewestAndOldest:
     def newest_count(self, limit: int, lane: str = "") -> int:
         """Return how many of the next ``limit`` rows to claim should be the newest ones.
 
-        Claims with a different ``lane`` (any name) are counted separately.
+        ``lane`` is any name that the caller chooses; claims with different names are counted separately.
         """
         if not self._has_backlog:
             return 0
@@ -54,5 +57,5 @@ class NewestAndOldest:
         return self._started_newest
 
     def record_claim(self, claimed_count: int, limit: int) -> None:
-        """Record that a claim of at most ``limit`` rows found ``claimed_count``."""
+        """Record that a claim of at most ``limit`` rows found ``claimed_count``. If these are equal, more may wait."""
         self._has_backlog = 0 < limit <= claimed_count

@@ -25,7 +25,10 @@ _holders = mmap.mmap(-1, 2 * _PID.size)
 
 
 class _TrackedLock:
-    """The lock of the reading end of a queue, which records the pid of the process that holds it."""
+    """The lock of the reading end of a queue, which records the pid of the process that holds it.
+
+    ``offset`` is the place of the pid in the memory that the processes share.
+    """
 
     def __init__(self, lock: Any, offset: int) -> None:
         self.lock = lock
@@ -50,7 +53,7 @@ class _TrackedLock:
 
 
 class _ForkHook:
-    """The object that ``multiprocessing`` calls in each process that it forks."""
+    """The object that ``multiprocessing`` calls in each process that it forks, to replace the locks of queues."""
 
     def replace_lock(self) -> None:
         """Give a child that reads a queue of the cluster a tracked lock for it, before the child's function runs."""
@@ -75,6 +78,7 @@ def release_dead_reader() -> None:
 
 
 def _release_lock(lock: Any, offset: int) -> None:
+    """Release a lock if a process is recorded as its holder; ``offset`` is the place of that record."""
     if _PID.unpack_from(_holders, offset)[0]:
         _PID.pack_into(_holders, offset, 0)
         lock.release()

@@ -39,7 +39,7 @@ def main(parent: int) -> None:
 
 
 def _watch(stop: threading.Event) -> None:
-    """Wait until the worker is too old or takes too much memory, then set ``stop``."""
+    """Wait until the worker is too old or takes too much memory, then set ``stop``; the function of a thread."""
     from temporalex_django.conf import get_settings  # noqa: PLC0415 - when the apps are there
 
     settings, started_at = get_settings(), time.monotonic()

@@ -43,6 +43,7 @@ class WorkerProcesses:
         self._thread.start()
 
     def _run(self) -> None:
+        """Watch the workers and replace those that have ended, until ``stop`` is called or the cluster is gone."""
         limit = get_settings().HARD_DEADLOCK_TIMEOUT
         guard = None
         if limit is not None:
@@ -75,6 +76,7 @@ class WorkerProcesses:
         self._thread.join()
 
     def _stop_workers(self) -> None:
+        """Ask all workers to stop, and kill those that have not ended in time."""
         settings = get_settings()
         deadline = time.monotonic() + settings.DRAIN_SECONDS + settings.LEAVE_SECONDS
         for worker in self.workers:
@@ -84,7 +86,11 @@ class WorkerProcesses:
 
 
 class _SupervisedWorker:
-    """A worker process that is replaced when it ends."""
+    """A worker process that is replaced when it ends.
+
+    ``child`` is the process, or None while there is none. ``pause`` is the number of seconds from the last start to the
+    next one.
+    """
 
     def __init__(self) -> None:
         self.child: subprocess.Popen[bytes] | None = None
@@ -114,6 +120,7 @@ class _SupervisedWorker:
             self.child.terminate()
 
     def wait(self, deadline: float) -> None:
+        """Wait until the process ends; kill it at ``deadline`` (``time.monotonic``)."""
         if self.child is None:
             return
         try:

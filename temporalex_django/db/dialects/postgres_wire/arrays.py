@@ -94,19 +94,24 @@ _CLASSES: dict[str, type[_Array]] = {kind: type(f"_Array_{kind}", (_Array,), {})
 
 
 def encode_array(values: Sequence[Any], kind: str) -> bytes:
-    """Encode values as a parameter of the type ``kind[]``, for a connection that ``register`` has set up."""
+    """Encode values as a parameter of the PostgreSQL type ``kind[]``; ``kind`` is the name of the element's type.
+
+    The connection that sends it must be one that ``register`` has set up.
+    """
     element, _, encode = _KINDS[kind]
     parts = encode(values)
     return _CLASSES[kind](_HEADER(1, 1, element, len(parts), 1) + b"".join(parts))
 
 
 def register(connection: Connection[Any]) -> None:
-    """Let a connection take arrays of ``encode_array`` as parameters."""
+    """Let a connection send the results of ``encode_array`` as parameters."""
     for kind, cls in _CLASSES.items():
         connection.adapters.register_dumper(cls, _DUMPERS[kind])
 
 
 class _ArrayDumper(Dumper):
+    """The dumper of arrays that are encoded already."""
+
     format = Format.BINARY
 
     def dump(self, obj: Any) -> Buffer | None:

@@ -102,7 +102,10 @@ class LibpqStatement:
 
 
 class LibpqWire:
-    """``Wire`` on libpq: the submitted statements of one connection, and its prepared ones. One thread uses it."""
+    """The ``Wire`` of one connection on libpq, with its submitted statements and its prepared ones.
+
+    One thread at a time uses it.
+    """
 
     def __init__(self, connection: psycopg.Connection[Any], *, prepares: bool) -> None:
         register(connection)
@@ -156,6 +159,7 @@ class LibpqWire:
         self.exchange()
 
     def submit(self, statement: LibpqStatement) -> None:
+        """Add a statement to those to send. Outside of a ``pipeline`` block this also waits for its answer."""
         self._submitted.append(statement)
         if not self.depth:
             self.exchange()
@@ -192,7 +196,10 @@ class LibpqWire:
         return take_back
 
     def exchange(self) -> None:
-        """Send the submitted statements and give each its answer. Raises the first error of the server."""
+        """Send the submitted statements, wait for all answers, and give each statement its own.
+
+        Raises the first error of the server.
+        """
         if not self._submitted and not self._sent:
             return
         connection, results, marks = self.connection, list[Any](), list[int]()
@@ -224,8 +231,9 @@ class LibpqWire:
     def _assign_results(self, sent: list[LibpqStatement | bytes | None], results: list[Any]) -> psycopg.Error | None:
         """Give each statement its result and return the first error of the server, or None.
 
-        There may be one result more: that of the commit, for example with an error of deferred constraints. ``sent``
-        has the statements in their order; bytes in it are the name of a statement that was prepared.
+        ``sent`` has the statements in their order; bytes in it are the name of a statement that was prepared, and None
+        is a command without a use for its result. ``results`` may have one result more: that of the commit, for example
+        with an error of deferred constraints.
         """
         for statement, result in zip(sent, results, strict=False):
             if isinstance(statement, LibpqStatement):
@@ -237,13 +245,14 @@ class LibpqWire:
         return error
 
     def _discard_prepared(self, error: psycopg.Error | None) -> None:
-        """Forget the prepared statements if they caused the error."""
+        """Forget the prepared statements if they caused ``error``, which is None if there was none."""
         if error is not None and error.sqlstate in (_OUTDATED, _UNKNOWN_STATEMENT):
             self._stale = [*self._stale, *self._names.values()] if error.sqlstate == _OUTDATED else []
             self._names = {}
 
     @contextmanager
     def _close_on_error(self) -> Iterator[None]:
+        """Close the connection if the block raises, because it is unknown then which answers are still to come."""
         try:
             yield
         except BaseException:
@@ -254,9 +263,9 @@ class LibpqWire:
     def _send(self, *, is_trailing: bool = False) -> None:
         """Give libpq the submitted statements. It may send them at any time after the first of a block.
 
-        With ``is_trailing`` they come after the other statements, and their outcome is ignored. Statements without
-        values, which may change the session, are not prepared then: nothing would report that a prepared statement is
-        gone.
+        With ``is_trailing`` they are the statements of ``send_with_next``, which come last and whose outcome is
+        ignored. Those without values, which may change the session, are not prepared: nothing would report that a
+        prepared statement is gone.
         """
         connection, statements = self.connection, self._submitted
         if connection.closed:
@@ -290,7 +299,10 @@ class LibpqWire:
             self._sent.append(statement)
 
     def _prepared_name(self, key: Key) -> bytes | None:
-        """Return the name of the prepared statement for ``key``, or None. A frequent query is prepared now."""
+        """Return the name of the prepared statement for ``key``, or None to send the query as it is.
+
+        ``key`` is the query and the types of its parameters. A query that was sent often enough is prepared now.
+        """
         # Popped and set again below, so that the dict keeps the order of use.
         name = self._names.pop(key, None)
         if name is None:
@@ -342,8 +354,8 @@ def _receive_results(
 ) -> Generator[Wait, Ready | int, None]:
     """Add the result of each statement to ``results``, in order, until ``ends`` synchronisations have come.
 
-    It is a generator for psycopg, which does the waiting. ``protocol`` is the connection of libpq. ``marks`` gets the
-    number of results before each synchronisation.
+    It is a generator for psycopg, which does the waiting. ``protocol`` is the connection of libpq. ``marks`` gets, for
+    each synchronisation, the number of results before it.
     """
     while True:
         ready = yield Wait.RW if protocol.flush() else Wait.R
@@ -368,6 +380,7 @@ def _receive_results(
 
 
 def _first_error(results: list[Any], connection: psycopg.Connection[Any]) -> psycopg.Error | None:
+    """Return the error of the first statement that failed, or None; ``connection`` has the encoding of its text."""
     failed = next((result for result in results if result.status == ExecStatus.FATAL_ERROR), None)
     if failed is None:
         return None

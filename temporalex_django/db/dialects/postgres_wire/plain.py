@@ -39,7 +39,7 @@ class PlainStatement(psycopg.Cursor[Any]):
 
 
 class PlainWire:
-    """``Wire`` on psycopg's public interface. One thread uses it."""
+    """The ``Wire`` of one connection on psycopg's public interface. One thread at a time uses it."""
 
     def __init__(self, connection: psycopg.Connection[Any], *, prepares: bool) -> None:
         self._connection = weakref.ref(connection)  # weak: the connection's entry holds this object
@@ -99,7 +99,10 @@ class PlainWire:
             raise
 
     def send_with_next(self, sql: str, parameters: Sequence[Any]) -> Callable[[], bool]:
-        """Send a statement behind the next one outside of a transaction. It costs a wait of its own."""
+        """Send a statement after the next one outside of a transaction: see ``Dialect.send_with_next``.
+
+        Here it costs a round trip of its own.
+        """
         entry = (sql, parameters)
         self._trailing.append(entry)
 
@@ -111,7 +114,7 @@ class PlainWire:
         return take_back
 
     def send_trailing(self) -> None:
-        """Send the statements that were to follow, if no transaction is open. Their outcome is ignored."""
+        """Send the statements that ``send_with_next`` kept, if no transaction is open. Their outcome is ignored."""
         connection = self.connection
         if not self._trailing or connection.closed or not connection.autocommit:
             return

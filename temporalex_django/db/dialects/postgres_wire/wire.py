@@ -1,6 +1,6 @@
-"""The wire to PostgreSQL: libpq itself where psycopg's internals are known, else psycopg alone.
+"""The wire to PostgreSQL, which sends the statements of one connection and receives their answers.
 
-See decision 50.
+It uses libpq itself where psycopg's internals are known, else psycopg alone. See decision 50.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ TESTED_VERSIONS: Final = ((3, 2), (3, 4))
 
 
 class Wire(Protocol):
-    """The statements of one connection, which takes part in the transaction that is open on it."""
+    """The sender of statements on one psycopg connection; they join the transaction that is open on it."""
 
     def __init__(self, connection: psycopg.Connection[Any], *, prepares: bool) -> None:
-        """Work on a connection of psycopg; ``prepares`` says that frequent statements are prepared."""
+        """Work on a connection of psycopg. With ``prepares``, statements that are sent often are prepared."""
 
     @staticmethod
     def array(values: Sequence[Any], kind: str) -> Any:
-        """Return the parameter for values of the PostgreSQL type ``kind``, as an array."""
+        """Return a parameter that sends ``values`` as an array; ``kind`` is the PostgreSQL type of its elements."""
 
     def statement(self) -> Any:
         """Return a cursor for one statement, which Django's wrappers can wrap."""
@@ -41,7 +41,7 @@ class Wire(Protocol):
         """
 
     def send_with_next(self, sql: str, parameters: Sequence[Any]) -> Callable[[], bool]:
-        """Send a statement behind the next one outside of a transaction: see ``Dialect.send_with_next``."""
+        """Send a statement after the next one outside of a transaction: see ``Dialect.send_with_next``."""
 
 
 def choose_wire(version: str, implementation: str) -> type[Wire]:

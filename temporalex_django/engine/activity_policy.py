@@ -119,7 +119,7 @@ def completed_result(
 def failed_result(task: TaskState, error: BaseException, now: datetime, *, final: bool = False) -> TaskResult:
     """Return the result of an attempt that raised ``error``: due again by the retry policy, or failed for good.
 
-    A step of a graph that returns ``Err`` counts as one that raised. ``final`` excludes another attempt.
+    A step that returns ``Err`` counts as one that raised. ``final`` excludes another attempt.
     """
     final = final or (isinstance(error, ApplicationError) and error.non_retryable)
     retry_at = None

@@ -40,6 +40,10 @@ READS = ("human_tasks", "instance", "result", "describe", "history", "run_id", "
 class DatabaseBackend:
     """The backend that keeps runs in the database. Its methods are those of ``authoring.backend.Backend``."""
 
+    def __reduce__(self) -> Any:
+        # A copy of a handle, or one that was pickled, belongs to the backend of its process.
+        return backend, ()
+
     def start(self, request: StartRequest) -> WorkflowHandle[Any]:
         target = Start(request, by=_actor(request.by)).execute()
         return self._handle(target, workflow=request.workflow)

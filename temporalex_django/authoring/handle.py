@@ -446,4 +446,4 @@ def _unless_none(value: Any) -> Any:
 
 def _point(to: int | None, messages: str, edited: Any) -> dict[str, Any]:
     """Return the inputs of an operation that name the point of a reset or fork; those that are None are left out."""
-    return inputs(to=_unless_none(to), messages=messages, edited=_unless_none(edited))
+    return inputs(to=_unless_none(to), messages=_unless_none(messages), edited=_unless_none(edited))

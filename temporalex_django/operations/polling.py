@@ -80,17 +80,20 @@ def wait_for(
 
     It polls at least once, then after growing pauses, and sooner when ``listen`` is notified. ``wait_slot`` limits how
     many callers wait at a time: without a free slot, None is returned after the first poll.
+
+    A host that does the work of workers itself does it after the first poll, whatever the deadline is: its clock is not
+    the one of the deadline.
     """
-    if (result := poll()) is not None or deadline.seconds_left <= 0:
+    run_pending = host().run_pending
+    if (result := poll()) is not None or (run_pending is None and deadline.seconds_left <= 0):
         return result
     with wait_slot() as is_granted:
-        run_pending = host().run_pending
-        if is_granted and run_pending is not None:
-            run_pending()
-            return poll()
-        if is_granted:
+        if not is_granted:
+            return None
+        if run_pending is None:
             return _poll_until(poll, deadline, listen)
-        return None
+        run_pending()
+        return poll()
 
 
 def _poll_until(poll: Callable[[], T | None], deadline: Deadline, listen: Listen) -> T | None:
@@ -121,12 +124,12 @@ async def await_for(poll: Callable[[], T | None], deadline: Deadline) -> T | Non
     for pause in _pauses(_FIRST_PAUSE):
         if (result := await sync_to_async(poll)()) is not None:
             return result
-        if deadline.seconds_left <= 0:
-            return None
         run_pending = host().run_pending
         if run_pending is not None:
             await sync_to_async(run_pending)()
             return await sync_to_async(poll)()
+        if deadline.seconds_left <= 0:
+            return None
         await asyncio.sleep(min(pause, deadline.seconds_left))
     raise AssertionError("unreachable")
 

@@ -36,6 +36,9 @@ class EnvironmentBackend(DatabaseBackend):
         self._env = env
         self._host = HandleHost(env)
 
+    def __reduce__(self) -> Any:
+        raise TypeError("the handle of an environment cannot be copied or pickled: its runs live in the environment")
+
     def start(self, request: StartRequest) -> EnvironmentHandle[Any]:
         env = self._env
         env.remember_person(request.by)

@@ -118,7 +118,7 @@ class Environment(EnvironmentActivities):
         ``AlreadyRunning`` when a run of another class has the id, and the errors of ``start``.
         """
         request = StartRequest(
-            workflow=workflow,
+            workflow=workflow.choose(None, {}),
             args=args,
             id=check_id(id),
             subject=subject,

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import datetime, tzinfo
+from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
@@ -33,6 +34,12 @@ _BETWEEN_IDS = 1_000
 _entered_environments: list[DjangoEnvironment] = []
 
 
+def _call_in_application(callback: Callable[[], None]) -> None:
+    """Call what waits for a commit, such as receivers of Django signals, on the host of the application."""
+    with use_host(None):
+        callback()
+
+
 class EnvironmentStorage(DjangoStorage):
     """The storage inside a test's transaction, which never commits. The end of a block counts as a commit."""
 
@@ -44,9 +51,9 @@ class EnvironmentStorage(DjangoStorage):
     def on_commit(self, callback: Callable[[], None]) -> None:
         # Inside the test's own blocks alone, Django would keep the callback until a commit that never comes.
         if has_open_transaction(self.alias):
-            super().on_commit(callback)
+            super().on_commit(partial(_call_in_application, callback))
         else:
-            call_robustly(callback)
+            call_robustly(partial(_call_in_application, callback))
 
 
 class ApplicationHost(OperationHost):

@@ -15,6 +15,7 @@ from temporalex_django.authoring.run_request import RunAddress
 from temporalex_django.authoring.type_hints import Result_co
 from temporalex_django.engine.contracts.records import Outcome
 from temporalex_django.engine.outcomes import update_result
+from temporalex_django.errors import WorkflowNotFound
 
 if TYPE_CHECKING:
     from temporalex_django.errors import TemporalexError
@@ -98,7 +99,10 @@ class EnvironmentHandle(WorkflowHandle[Result_co]):
 
     @property
     def _row(self) -> RunRow:
-        return self.env.row(self.env.run_ids(self.chain_id)[-1])
+        run_ids = self.env.run_ids(self.chain_id)
+        if not run_ids:
+            raise WorkflowNotFound(f"{self.id} no longer exists: somebody has deleted it")
+        return self.env.row(run_ids[-1])
 
     @property
     def status(self) -> str:

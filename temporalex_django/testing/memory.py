@@ -167,7 +167,7 @@ class WorkflowEnvironment(Environment):
         return list_runs(self.storage, filters)
 
     def run_ids(self, chain_id: UUID) -> list[UUID]:
-        return list(self.storage.run_ids[chain_id])
+        return list(self.storage.run_ids.get(chain_id, ()))
 
     def row(self, run_id: UUID) -> MemoryRun:
         return self.storage.runs[run_id]

@@ -53,7 +53,7 @@ from temporalex_django.engine.contracts.records import RunState
 from temporalex_django.engine.ids import parse_run_id
 from temporalex_django.engine.outcomes import run_result, update_result
 from temporalex_django.engine.reset import apply
-from temporalex_django.engine.reset.plan import ResetPlan, fork_id, make_plan, should_redeliver, successors
+from temporalex_django.engine.reset.plan import REDELIVER, ResetPlan, fork_id, make_plan, should_redeliver, successors
 from temporalex_django.engine.run_start import RunStart
 from temporalex_django.errors import (
     ActionNotPermitted,
@@ -435,7 +435,15 @@ class MemoryRunOperations:
 
     # -- reset and fork ------------------------------------------------------------------------------------------------
 
-    def reset(self, *, messages: str, reason: str, by: Person | None, to: int | None = None, edited: Any = None) -> str:
+    def reset(
+        self,
+        *,
+        reason: str,
+        by: Person | None,
+        messages: str = REDELIVER,
+        to: int | None = None,
+        edited: Any = None,
+    ) -> str:
         """Reset the run and return the id of the new run; the arguments are those of ``WorkflowHandle.reset``."""
         self._require_reset_permitted(by, "reset", edited)
         check_text(reason, label="the reason")
@@ -457,9 +465,9 @@ class MemoryRunOperations:
     def fork(
         self,
         *,
-        messages: str,
         reason: str,
         by: Person | None,
+        messages: str = REDELIVER,
         to: int | None = None,
         edited: Any = None,
         id: str | None = None,

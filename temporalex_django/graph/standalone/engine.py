@@ -410,4 +410,5 @@ class _EngineInstance:
 
     def _refuse_user(self, operation: str) -> None:
         """Raise ``NotConfigured`` for a user: an engine has no permissions that it could check."""
-        _refuse_durable_options(f"{operation} of {self._id}", by=self._by)
+        if self._by is not None:
+            raise NotConfigured(f"{operation} of {self._id}: by= requires the durable runtime: an engine has no users")

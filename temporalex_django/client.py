@@ -16,9 +16,9 @@ from temporalex_django.authoring.authorization import Person, check_person, spli
 from temporalex_django.authoring.handle import WorkflowHandle, make_handle
 from temporalex_django.authoring.human_tasks import select_task
 from temporalex_django.authoring.redaction import UNREDACTED, Redactor
-from temporalex_django.authoring.run_request import RunAddress, RunRequest
+from temporalex_django.authoring.requests.run_request import RunAddress, RunRequest
+from temporalex_django.authoring.requests.start_request import StartRequest
 from temporalex_django.authoring.start_api import Startable
-from temporalex_django.authoring.start_request import StartRequest
 from temporalex_django.authoring.workflow import decode_result
 from temporalex_django.operations.base import CODE, Action, Actor, refuse_inside_workflow, storage
 from temporalex_django.operations.human_tasks import inbox

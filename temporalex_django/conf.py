@@ -249,7 +249,7 @@ _cached_settings: tuple[Any, Settings, list[str]] | None = None
 
 
 def get_settings() -> Settings:
-    """Return the present settings. Raises ``NotConfigured`` with everything that is unknown or of a wrong type."""
+    """Return the current settings. Raises ``NotConfigured``, which lists all that are unknown or have a wrong type."""
     settings, errors = read()
     if errors:
         raise NotConfigured(" ".join(errors))

@@ -21,7 +21,7 @@ from django.utils.translation import gettext_lazy as _
 
 from temporalex_django.access import is_unfiltered
 from temporalex_django.authoring import workflow as workflows
-from temporalex_django.authoring.run_filters import (
+from temporalex_django.authoring.run_tables.run_filters import (
     CHECKS,
     ORDERS,
     RUN_FILTERS,
@@ -122,7 +122,7 @@ class BackendFilter(ChoicesFilter):
 class RunListFilter(admin.SimpleListFilter):
     """Base of list filters that use one of the filters of runs, which REST and the commands have too.
 
-    The class argument ``row`` is the name of that filter in ``authoring.run_filters.RUN_FILTERS``.
+    The class argument ``row`` is the name of that filter in ``authoring.run_tables.run_filters.RUN_FILTERS``.
     """
 
     def __init_subclass__(cls, *, row: str, **kwargs: Any) -> None:

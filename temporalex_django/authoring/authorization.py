@@ -162,5 +162,5 @@ def require_start(by: object, workflow: Any) -> None:
 
 
 def _is_active(user: Person) -> bool:
-    """Return True if the user is active and, for a model, has been saved."""
+    """Return True if the user is active and, if it is a model instance, has been saved."""
     return bool(getattr(user, "is_active", True)) and getattr(user, "pk", user) is not None

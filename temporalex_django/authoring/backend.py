@@ -18,9 +18,9 @@ from temporalex_django.errors import EngineNotFound, NotConfigured
 if TYPE_CHECKING:
     from temporalex_django.authoring.authorization import Person
     from temporalex_django.authoring.handle import WorkflowHandle
-    from temporalex_django.authoring.run_request import RunAddress, RunRequest
+    from temporalex_django.authoring.requests.run_request import RunAddress, RunRequest
+    from temporalex_django.authoring.requests.start_request import StartRequest
     from temporalex_django.authoring.start_api import Startable
-    from temporalex_django.authoring.start_request import StartRequest
 
 T = TypeVar("T")
 

@@ -12,7 +12,7 @@ from temporalex_django.authoring import backend as backends
 from temporalex_django.authoring.authorization import Person
 from temporalex_django.authoring.backend import Description
 from temporalex_django.authoring.human_tasks import OpenHumanTask
-from temporalex_django.authoring.run_request import (
+from temporalex_django.authoring.requests.run_request import (
     UNSET,
     RunAddress,
     RunRequest,
@@ -445,5 +445,5 @@ def _unless_none(value: Any) -> Any:
 
 
 def _point(to: int | None, messages: str, edited: Any) -> dict[str, Any]:
-    """Return the inputs of an operation that name the point of a reset or fork; those that are None are left out."""
+    """Return the inputs that a reset and a fork share, as ``WorkflowHandle.reset`` describes them, without None."""
     return inputs(to=_unless_none(to), messages=_unless_none(messages), edited=_unless_none(edited))

@@ -13,8 +13,9 @@ from functools import wraps
 from types import MethodType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
-from temporalex_django.authoring import backend, run_filters
-from temporalex_django.authoring.start_request import StartRequest
+from temporalex_django.authoring import backend
+from temporalex_django.authoring.requests.start_request import StartRequest
+from temporalex_django.authoring.run_tables import run_filters
 from temporalex_django.core.names import key_text
 from temporalex_django.errors import InvalidId, NotCancellable, WorkflowClosed
 

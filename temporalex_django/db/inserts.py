@@ -17,7 +17,7 @@ from uuid import UUID
 from django.contrib.contenttypes.models import ContentType
 from django.db import DatabaseError, IntegrityError, connections, models, transaction
 
-from temporalex_django.authoring.run_columns import RUN_COLUMNS
+from temporalex_django.authoring.run_tables.run_columns import RUN_COLUMNS
 from temporalex_django.conf import codec, get_settings
 from temporalex_django.core.aliases import all_names
 from temporalex_django.core.messages.sender import Sender
@@ -481,7 +481,11 @@ def notify(*, alias: str, queues: Iterable[str] = ()) -> None:
 
 
 def _can_notify(alias: str) -> bool:
-    """Return True if a notification that is sent now is a transaction of its own and can reach workers."""
+    """Return True if a notification that is sent now reaches workers at once.
+
+    It does not on a database without notifications, behind a pooler (``POOLED``), nor inside of a transaction, which
+    holds it back until its commit.
+    """
     connection = connections[alias]
     if connection.in_atomic_block or not get_dialect(alias).listens or get_settings().POOLED:
         return False

@@ -19,7 +19,7 @@ from uuid import UUID
 import msgspec
 from django.db import models
 
-from temporalex_django.authoring.run_columns import RUN_COLUMNS, Origin
+from temporalex_django.authoring.run_tables.run_columns import RUN_COLUMNS, Origin
 from temporalex_django.conf import codec
 from temporalex_django.core.failures import AttemptFailure
 from temporalex_django.core.messages.sender import Sender
@@ -63,7 +63,7 @@ def _sql_type(field: Any) -> str:
 
 
 def json_text(value: Any) -> str | None:
-    """Return the text of a value for a JSON column, or None."""
+    """Return a value as JSON text for a JSON column; None stays None, and is stored as NULL."""
     if value is None:
         return None
     return _json(value).decode()

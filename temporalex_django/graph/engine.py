@@ -70,9 +70,9 @@ def complete_step(
 ) -> Instance:
     """Record that a step has emitted ``event``, with its data in the context and an entry in the execution history.
 
-    ``now`` is the time of the entry. ``metadata`` is merged into the ``runtime_metadata`` of the instance. A step that
-    has ended and a closed instance are returned unchanged, because results may be late or delivered twice. Raises
-    ``TemporalexError`` for a step that is not in progress or has no such event. Raises ``PayloadError`` for data that
+    ``now`` is the time of the entry. ``metadata`` is merged into the ``runtime_metadata`` of the instance. The instance
+    is returned unchanged if it is closed or the step has ended, because results may be late or delivered twice. Raises
+    ``TemporalexError`` if the step has not started or has no such event. Raises ``PayloadError`` for data that
     cannot be stored, or that makes the whole context larger than ``limit`` bytes.
     """
     number = _step_number(instance, step)

@@ -75,7 +75,7 @@ class Progress:
         """Record the results of steps, in that order, and return the numbers of the steps to start.
 
         ``results`` has pairs of step number and result, and ``now`` is the time of their entries. If one of the steps
-        failed, the results of the others are kept, but no step follows on them.
+        failed, the results of the others are recorded, but no further step starts.
         """
         instance, active_numbers = self.instance, list[int]()
         failed: tuple[int, Failure | Err[Any]] | None = None

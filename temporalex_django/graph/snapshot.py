@@ -1,7 +1,8 @@
 """An instance as plain data (a snapshot), and back.
 
-A run that moves to another version of its class takes this form along, and storages keep it. Steps are named by their
-keys. When data is read, keys are looked up in the class; nothing is imported by a name from the data.
+A run that moves to another version of its class takes its snapshot along, and storages keep instances in this form.
+Steps are named by their keys. When data is read, keys are looked up in the class; nothing is imported by a name from
+the data.
 """
 
 from __future__ import annotations

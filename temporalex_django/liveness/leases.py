@@ -211,7 +211,7 @@ def wake_for_code(storage: WorkerStorage, workflows: Mapping[str, Sequence[int]]
 
 
 def wake_switched_on(storage: WorkerStorage, off: Collection[str]) -> int:
-    """Make runs due that were stopped because their class was off, if it is on again; return their number.
+    """Make the runs due that were stopped because their class was switched off, if it is on again.
 
     ``off`` has the names of the classes that are still off. At most ``policy.WAKE_LIMIT`` runs in one call.
     """

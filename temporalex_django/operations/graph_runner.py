@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from temporalex_django.authoring.authorization import split_decider
-from temporalex_django.authoring.start_request import StartRequest
+from temporalex_django.authoring.requests.start_request import StartRequest
 from temporalex_django.errors import NotConfigured, ResultTimeout
 from temporalex_django.graph.contracts import Storage, Timer
 from temporalex_django.graph.instance import Instance

@@ -13,7 +13,7 @@ from django.db.models import QuerySet
 from temporalex_django import access
 from temporalex_django.access import is_unfiltered
 from temporalex_django.authoring.authorization import Person
-from temporalex_django.authoring.run_filters import NEWEST_FIRST
+from temporalex_django.authoring.run_tables.run_filters import NEWEST_FIRST
 from temporalex_django.authoring.workflow import Workflow
 from temporalex_django.conf import get_settings
 from temporalex_django.core.aliases import all_names, current_name
@@ -269,9 +269,9 @@ def list_runs(
 ) -> Iterator[tuple[str, UUID]]:
     """Yield the business id and the chain of the current runs of a class that match ``filters``.
 
-    ``filters`` has the values of the filters by name, and the order as ``order``; see ``authoring.run_filters``. Only
-    runs that the user ``by`` may see are yielded; None means code, which sees all. They are read in pages of 500.
-    Raises ``ActionNotPermitted`` at once if the user may not look at runs.
+    ``filters`` has the values of the filters by name, and the order as ``order``; see
+    ``authoring.run_tables.run_filters``. Only runs that the user ``by`` may see are yielded; None means code, which
+    sees all. They are read in pages of 500. Raises ``ActionNotPermitted`` at once if the user may not look at runs.
     """
     access.require_access(by, access.VIEW, alias=storage.alias)
     visible_runs = access.runs_for(by, alias=storage.alias)

@@ -274,7 +274,7 @@ def switched_off_sentence(switch: SwitchView, title: str, *, now: datetime) -> s
 
 
 def paused_sentence(pause: PausedView, *, now: datetime) -> str:
-    """Return the sentences that say who paused a run and why, and how many messages wait."""
+    """Return the sentences that say who paused a run and why, and how many messages are waiting."""
     since = "?"
     if pause.since is not None:
         since = format_time(pause.since, now)

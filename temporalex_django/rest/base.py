@@ -1,4 +1,4 @@
-"""The base class of all view sets: JSON in and out, the errors of this package, and few settings of the project.
+"""The base class of all view sets: JSON in and out, the errors of this package, and little of the project's own.
 
 Two settings of the project count: its authentication, and the throttle rates that it gives to the scopes of this
 package. Its throttles, filters, pagination, versioning, renderers and exception handler apply to its own views only.

@@ -106,9 +106,9 @@ class BulkViewSet(IdempotentViewSet):
     )
     @with_idempotency_key
     def create(self, request: Request) -> Response:
-        """Start a job: status 201.
+        """Start a bulk job: status 201.
 
-        The request only stores the job. Workers process its runs.
+        The request only stores the bulk job; workers process its runs.
         """
         body = self._body()
         if (action_class := STEERING.get(body["action"])) is not None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, get_args, get_type_hints
 
 from rest_framework import ISO_8601, serializers
 
-from temporalex_django.authoring.run_columns import ColumnType, Place, columns_shown_in
+from temporalex_django.authoring.run_tables.run_columns import ColumnType, Place, columns_shown_in
 
 if TYPE_CHECKING:
     Base = serializers.Serializer[Any]

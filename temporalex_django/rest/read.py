@@ -16,7 +16,7 @@ from rest_framework.response import Response
 
 from temporalex_django import errors
 from temporalex_django.authoring.authorization import sender_key
-from temporalex_django.authoring.run_filters import NEWEST_FIRST, ORDERS
+from temporalex_django.authoring.run_tables.run_filters import NEWEST_FIRST, ORDERS
 from temporalex_django.models import HistoryEvent
 from temporalex_django.operations.base import storage
 from temporalex_django.operations.read import timeline

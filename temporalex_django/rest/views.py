@@ -17,7 +17,7 @@ from rest_framework.response import Response
 from temporalex_django import errors
 from temporalex_django.authoring import workflow as workflows
 from temporalex_django.authoring.authorization import sender_key
-from temporalex_django.authoring.start_request import StartRequest
+from temporalex_django.authoring.requests.start_request import StartRequest
 from temporalex_django.core.payloads.search_attributes import parse_all
 from temporalex_django.operations.base import storage
 from temporalex_django.operations.optimistic_lock import require_unchanged
@@ -146,7 +146,10 @@ class InstanceViewSet(RunReadViewSet):
         read_contract("The response to an update that was sent before", _UPDATE_RESPONSES, WORKFLOW, UPDATE_ID)
     )
     def outcome(self, request: Request, id: str, name: str) -> Response:
-        """Return the response to an update that was sent before with the id ``?id=``."""
+        """Return the response to the update ``name`` that was sent to a run before.
+
+        ``id`` in the path names the run; ``?id=`` is the message id of the update.
+        """
         target, update_id = self._find_target(id), request.query_params.get("id", "")
         # Marks the response as showing payloads, so that the read is audited.
         self._redactor(target.row)

@@ -9,9 +9,9 @@ from uuid import UUID
 from asgiref.sync import sync_to_async
 
 from temporalex_django.authoring.authorization import Person
-from temporalex_django.authoring.run_request import RunAddress, RunRequest, inputs
+from temporalex_django.authoring.requests.run_request import RunAddress, RunRequest, inputs
+from temporalex_django.authoring.requests.start_request import StartRequest
 from temporalex_django.authoring.start_api import Startable
-from temporalex_django.authoring.start_request import StartRequest
 from temporalex_django.client import READS, DatabaseBackend, build_action
 from temporalex_django.errors import RunBlocked, RunPaused, UpdateTimeout, WorkflowClosed, WorkflowNotFound
 from temporalex_django.operations.host import use_host

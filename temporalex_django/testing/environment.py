@@ -8,10 +8,10 @@ from datetime import datetime, timedelta
 from typing import Any, cast, overload
 from uuid import UUID
 
-from temporalex_django.authoring import run_filters
 from temporalex_django.authoring.authorization import Person
+from temporalex_django.authoring.requests.start_request import StartRequest
+from temporalex_django.authoring.run_tables import run_filters
 from temporalex_django.authoring.start_api import Startable
-from temporalex_django.authoring.start_request import StartRequest
 from temporalex_django.authoring.type_hints import R, TypedWorkflow
 from temporalex_django.authoring.unique import check_id
 from temporalex_django.authoring.workflow import (

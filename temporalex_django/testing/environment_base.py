@@ -26,9 +26,9 @@ from temporalex_django.graph.durable.projection import Projections
 from temporalex_django.testing import plugin_hooks
 
 if TYPE_CHECKING:
-    from temporalex_django.authoring.run_request import RunAddress
+    from temporalex_django.authoring.requests.run_request import RunAddress
+    from temporalex_django.authoring.requests.start_request import StartRequest
     from temporalex_django.authoring.start_api import Startable
-    from temporalex_django.authoring.start_request import StartRequest
     from temporalex_django.testing.handles import EnvironmentHandle, EnvironmentUpdate
 
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)

@@ -11,7 +11,7 @@ from uuid import UUID
 
 from temporalex_django.authoring.authorization import Person
 from temporalex_django.authoring.handle import WorkflowHandle
-from temporalex_django.authoring.run_request import RunAddress
+from temporalex_django.authoring.requests.run_request import RunAddress
 from temporalex_django.authoring.type_hints import Result_co
 from temporalex_django.engine.contracts.records import Outcome
 from temporalex_django.engine.outcomes import update_result

@@ -21,7 +21,7 @@ from temporalex_django.authoring.authorization import (
 from temporalex_django.authoring.backend import FailedMessage
 from temporalex_django.authoring.human_tasks import OpenHumanTask
 from temporalex_django.authoring.redaction import VIEW_PAYLOAD, Redactor
-from temporalex_django.authoring.run_filters import ListedRun, select_runs
+from temporalex_django.authoring.run_tables.run_filters import ListedRun, select_runs
 from temporalex_django.conf import get_settings
 from temporalex_django.engine import run_closing
 from temporalex_django.engine.contracts.records import HumanTaskWrite, Outcome, RunState, TaskResult, TaskState
@@ -85,7 +85,7 @@ class MemoryListedRun(ListedRun):
 def list_runs(storage: MemoryRunStorage, filters: Mapping[str, Any]) -> Iterator[tuple[str, UUID]]:
     """Return the business id and the chain id of the current runs that match, in the order that the filters name.
 
-    The filters are those of ``authoring.run_filters``, checked already.
+    The filters are those of ``authoring.run_tables.run_filters``, checked already.
     """
     chains = {chain.run_id: chain for chain in storage.chains.values()}
     current_runs = (

@@ -33,7 +33,8 @@ _CLOSED_RUN_ACTIONS = ("delete", "discard")
 class MemoryOperator:
     """The operations on the runs of one chain, in the name of one user (or of code, if ``by`` is None).
 
-    Each method is the operation of that name, and raises its errors. Call them by ``execute``.
+    Each method performs the operation of that name, and raises its errors. Call ``execute`` with the name instead of
+    the method: it checks the permissions and the state of the run first.
     """
 
     def __init__(self, env: WorkflowEnvironment, chain_id: UUID, by: Person | None) -> None:

@@ -30,10 +30,10 @@ from temporalex_django.authoring.human_tasks import (
     select_task,
 )
 from temporalex_django.authoring.redaction import UNREDACTED, VIEW_PAYLOAD, Redactor
-from temporalex_django.authoring.run_columns import describe_columns
-from temporalex_django.authoring.run_request import RunAddress, RunRequest
+from temporalex_django.authoring.requests.run_request import RunAddress, RunRequest
+from temporalex_django.authoring.requests.start_request import StartRequest
+from temporalex_django.authoring.run_tables.run_columns import describe_columns
 from temporalex_django.authoring.start_api import Startable
-from temporalex_django.authoring.start_request import StartRequest
 from temporalex_django.authoring.workflow import (
     Workflow,
     decode_result,
@@ -404,9 +404,10 @@ class MemoryRunOperations:
         self._send_decision(outcome, request, label=f"the decision {outcome!r} of {self._id}", by=user)
 
     def _send_decision(self, event: str, request: dict[str, Any], *, label: str, by: Person | None) -> None:
-        """Send the request of a resume or a decision.
+        """Send the run a request to resume a step or to decide a human task.
 
-        Raises the error with which the run refuses it; ``label`` names it there.
+        ``event`` is the event of the step, or the outcome of the task. If the run refuses the request, raises the error
+        that says why; ``label`` names the request in its message.
         """
         if (refusal := self._refusal("resume", event)) is not None:
             raise refusal

@@ -33,13 +33,13 @@ from temporalex_django.liveness.recovery import release_activities
 from temporalex_django.workers.admission import Admission
 from temporalex_django.workers.health_report import activity_threads, handover_threads
 from temporalex_django.workers.maintenance import Maintenance
-from temporalex_django.workers.poll_modes import Poller, PollParts, PollResult
+from temporalex_django.workers.polling.poll_modes import Poller, PollParts, PollResult
+from temporalex_django.workers.polling.single_runs import SingleRuns
+from temporalex_django.workers.polling.task_intake import TaskIntake
 from temporalex_django.workers.pool import InlinePool, Pool
 from temporalex_django.workers.quarantine import Quarantine
 from temporalex_django.workers.queue_names import all_queues
 from temporalex_django.workers.reconnect import next_pause, retry_until_available
-from temporalex_django.workers.single_runs import SingleRuns
-from temporalex_django.workers.task_intake import TaskIntake
 from temporalex_django.workers.turn_handover import TurnHandover
 from temporalex_django.workers.turn_runner import TurnRunner
 

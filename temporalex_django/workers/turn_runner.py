@@ -157,7 +157,10 @@ class TurnRunner:
             return self._filter_claimed(get_tasks())
 
     def _submit_claim(self, capacity: Capacity) -> Callable[[], list[TaskState]]:
-        """Send a claim of waiting activities, and return a function that waits for the claimed ones."""
+        """Send the statements that claim waiting activities, at most as many as ``capacity`` leaves room for.
+
+        Returns a function that reads the answer and returns the claimed activities.
+        """
         suspects = self._quarantine.has_suspects
         if suspects and self._quarantine.is_ready:
             # A suspect starts alone, whatever else there is capacity for.

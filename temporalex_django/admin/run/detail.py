@@ -27,7 +27,7 @@ from temporalex_django.admin.run import history as histories
 from temporalex_django.admin.run.graph_picture import build_graph_picture, graph_class_of
 from temporalex_django.authoring.authorization import Person
 from temporalex_django.authoring.redaction import Redactor
-from temporalex_django.authoring.run_columns import PAYLOAD_COLUMNS, ColumnType, Place, columns_shown_in
+from temporalex_django.authoring.run_tables.run_columns import PAYLOAD_COLUMNS, ColumnType, Place, columns_shown_in
 from temporalex_django.core.payloads.search_attributes import to_readable
 from temporalex_django.models import ActivityTask, Chain, Instance, Message, OperatorAction, Worker
 from temporalex_django.models.fields import UnreadablePayload

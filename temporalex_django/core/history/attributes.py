@@ -362,6 +362,6 @@ class WorkflowTerminatedAttributes(ClosingAttributes):
 
 
 class WorkflowTimedOutAttributes(ClosingAttributes):
-    """The end of a run whose timeout passed. ``timeout`` is its name: ``execution_timeout`` or ``run_timeout``."""
+    """The end of a run that timed out. ``timeout`` is ``execution_timeout`` or ``run_timeout``."""
 
     timeout: str

@@ -2,8 +2,8 @@
 
 It concerns results, arguments of activities, replies and published state. A value that would come back as something
 else (a Decimal as a text, a set as a list) is refused where it is passed, unless an annotation restores it. Messages
-and arguments of starts are encoded as they are, because their senders cannot see who reads them. They cause one warning
-for each reader instead.
+and arguments of starts are encoded as they are, because their senders cannot see who reads them. If such a
+value would come back changed, the sender gets a warning, once for each handler or ``run`` that would read it.
 """
 
 from __future__ import annotations

@@ -255,8 +255,9 @@ class HumanTasks:
     ) -> None:
         """Open the task ``key`` with the question ``spec``, which is due at ``due_at`` or has no due date (None).
 
-        The reminders and the escalation are timers; the caller handles the due date. ``requested_by`` is the person who
-        started the run, or None. ``deciders`` are the keys of people whose decisions only the caller knows.
+        The reminders and the escalation are timers; the caller handles the due date. Under four eyes,
+        ``requested_by``, who started the run (None for code), may not decide, nor may ``deciders``: keys of people who
+        made earlier decisions that this object has not recorded.
         """
         now, run_context = self._run_context.now, self._run_context
         self._record_change(
@@ -430,7 +431,7 @@ class HumanTasks:
             )
 
     def closed_error(self, key: str) -> HumanTaskClosed:
-        """Return the error for a task that is not open any more, or never was."""
+        """Return the error for a task that is no longer open, or never was."""
         task = self.closed_tasks.get(key)
         if task is None:
             return HumanTaskClosed(f"{self._run_context.run_label} has no open human task {key!r} now")
@@ -478,7 +479,7 @@ def require_four_eyes(label: str, barred: Mapping[str, str], *, key: str | None)
 
 
 def roles_text(candidates: Iterable[str]) -> str:
-    """Return the candidates of a task as a text for an error: ``the name 'anna' or the role 'managers'``."""
+    """Return the candidates of a task, such as ``user:anna`` and ``group:managers``, in words for an error message."""
     spelt = {"user": "the name", "group": "the role", "perm": "the role"}
     parts = (word.partition(":") for word in candidates)
     return " or ".join(f"{spelt[kind]} {name!r}" for kind, _, name in parts)

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 from temporalex_django.authoring import backend
 from temporalex_django.authoring.backend import Description
 from temporalex_django.authoring.handle import WorkflowHandle, make_handle
-from temporalex_django.authoring.run_filters import NEWEST_FIRST
-from temporalex_django.authoring.run_request import RunAddress, RunRequest
+from temporalex_django.authoring.requests.run_request import RunAddress, RunRequest
+from temporalex_django.authoring.run_tables.run_filters import NEWEST_FIRST
 from temporalex_django.authoring.unique import check_id
 from temporalex_django.core.names import check_wait
 from temporalex_django.errors import (
@@ -45,8 +45,8 @@ from temporalex_django.graph.steps import StepRef, key_of, name_of
 
 if TYPE_CHECKING:
     from temporalex_django.authoring.authorization import Person
+    from temporalex_django.authoring.requests.start_request import StartRequest
     from temporalex_django.authoring.start_api import Startable
-    from temporalex_django.authoring.start_request import StartRequest
 
 T = TypeVar("T")
 

@@ -20,7 +20,7 @@ from django.db.models import QuerySet
 from temporalex_django import access
 from temporalex_django.authoring.authorization import Person
 from temporalex_django.authoring.redaction import Redactor
-from temporalex_django.authoring.run_columns import PAYLOAD_COLUMNS
+from temporalex_django.authoring.run_tables.run_columns import PAYLOAD_COLUMNS
 from temporalex_django.conf import codec, get_settings
 from temporalex_django.core.error_text import error_line
 from temporalex_django.db.storage import DjangoStorage

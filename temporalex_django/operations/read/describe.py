@@ -13,7 +13,7 @@ from asgiref.sync import sync_to_async
 
 from temporalex_django.authoring.backend import MOST_ACTIVITIES, Description, FailedMessage
 from temporalex_django.authoring.redaction import UNREDACTED, Redactor
-from temporalex_django.authoring.run_columns import describe_columns
+from temporalex_django.authoring.run_tables.run_columns import describe_columns
 from temporalex_django.conf import codec
 from temporalex_django.core.history.events import HistoryEvent
 from temporalex_django.core.names import check_wait

@@ -1,4 +1,4 @@
-"""The queries of the filters of runs: one for each row of ``authoring.run_filters.RUN_FILTERS``.
+"""The queries of the filters of runs: one for each row of ``authoring.run_tables.run_filters.RUN_FILTERS``.
 
 Each function takes a queryset of runs and returns a restricted one. None of them reads anything, except that
 ``stuck_runs`` reads the workers. Columns of runs that turns rewrite have no index, so open runs are distinguished by
@@ -22,7 +22,7 @@ from django.db.models import Exists, FilteredRelation, OuterRef, Q, QuerySet, Te
 from django.db.models.functions import Cast, Coalesce, StrIndex
 from django.utils import timezone
 
-from temporalex_django.authoring.run_filters import WAIT_PREFIXES, SearchCondition
+from temporalex_django.authoring.run_tables.run_filters import WAIT_PREFIXES, SearchCondition
 from temporalex_django.core.history.events import CLOSED_STATUSES
 from temporalex_django.db.querying import semi_join
 from temporalex_django.errors import WorkflowSwitchedOff
@@ -123,7 +123,7 @@ def _switched_off_names(kind: str, alias: str) -> QuerySet[Any]:
 def waiting_for(runs: Runs, kind: str) -> Runs:
     """Return the open runs that wait for something of this kind, by an index in the order of the runs.
 
-    ``kind`` is one of ``authoring.run_filters.WAIT_KINDS``.
+    ``kind`` is one of ``authoring.run_tables.run_filters.WAIT_KINDS``.
     """
     # Activities have rows. Runs that only call activities are the fastest ones, so their turns mark nothing.
     if kind in AWAITED_KINDS:
@@ -298,7 +298,7 @@ def with_version(runs: Runs, version: int) -> Runs:
     return runs.alias(of_version=Coalesce("version", 0)).filter(of_version=version)
 
 
-#: Queries by the names of ``authoring.run_filters.RUN_FILTERS``.
+#: Queries by the names of ``authoring.run_tables.run_filters.RUN_FILTERS``.
 FILTERS: Mapping[str, Callable[[Runs, Any], Runs]] = {
     "id": lambda runs, value: runs.filter(workflow_id=value),
     "status": with_status,
@@ -323,7 +323,7 @@ FILTERS: Mapping[str, Callable[[Runs, Any], Runs]] = {
 def apply_filters(runs: Runs, filters: Mapping[str, Any]) -> Runs:
     """Return the runs for which all filters hold.
 
-    Names and values are those of ``authoring.run_filters.check_filters``.
+    Names and values are those of ``authoring.run_tables.run_filters.check_filters``.
     """
     for name, value in filters.items():
         runs = FILTERS[name](runs, value)

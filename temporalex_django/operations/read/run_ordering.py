@@ -13,7 +13,7 @@ from uuid import UUID
 from django.db.models import F, Q, QuerySet
 from django.utils import timezone
 
-from temporalex_django.authoring.run_filters import NEWEST_FIRST
+from temporalex_django.authoring.run_tables.run_filters import NEWEST_FIRST
 from temporalex_django.models import Instance
 
 Runs = QuerySet[Instance]
@@ -22,7 +22,7 @@ Place = tuple[Any, UUID]
 #: Ids to fetch at once where ids are the order; in other orders a quarter of this. For a limit of a hundred, PostgreSQL
 #: would read in the order and expect to meet matches soon. Without a limit it would read everything.
 FETCH_SIZE: Final = 1000
-#: Column that is the place of a row, by the names of ``authoring.run_filters.ORDER_PLACES``.
+#: Column that is the place of a row, by the names of ``authoring.run_tables.run_filters.ORDER_PLACES``.
 _COLUMNS: Mapping[str, str] = {"started": "pk", "closed": "closed_at", "due": "goes_on_at"}
 #: Ranges of time that are searched first for closed runs. In PostgreSQL, the index on ``closed_at`` (BRIN) knows only
 #: ranges of pages.

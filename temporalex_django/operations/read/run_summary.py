@@ -33,7 +33,7 @@ from django.utils import timezone
 from temporalex_django.authoring import workflow as workflows
 from temporalex_django.authoring.backend import OpenActivity
 from temporalex_django.authoring.redaction import Redactor
-from temporalex_django.authoring.run_columns import PAYLOAD_COLUMNS
+from temporalex_django.authoring.run_tables.run_columns import PAYLOAD_COLUMNS
 from temporalex_django.core import aliases
 from temporalex_django.db.messages.failed_messages import failed_count
 from temporalex_django.errors import WorkflowSwitchedOff

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from temporalex_django import access
-from temporalex_django.authoring.start_request import StartRequest
+from temporalex_django.authoring.requests.start_request import StartRequest
 from temporalex_django.errors import AlreadyRunning, WorkflowNotFound
 from temporalex_django.operations.base import CODE, Action, Actor
 from temporalex_django.operations.run_lookup import RunTarget, find_run

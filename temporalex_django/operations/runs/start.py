@@ -11,7 +11,7 @@ from django.db import models
 from temporalex_django import access
 from temporalex_django.authoring import authorization
 from temporalex_django.authoring.authorization import APP, Person
-from temporalex_django.authoring.start_request import StartRequest
+from temporalex_django.authoring.requests.start_request import StartRequest
 from temporalex_django.authoring.workflow import Workflow, input_or_default, start_options
 from temporalex_django.core.payloads import codec
 from temporalex_django.core.payloads.round_trip import warn_lossy_value

@@ -28,7 +28,7 @@ log = logging.getLogger("temporalex_django.workers")
 
 
 class WorkerProcesses:
-    """The worker processes of a django-q2 cluster; there are ``number`` of them.
+    """The ``number`` worker processes of a django-q2 cluster.
 
     From ``start`` to ``stop`` a thread of this process watches them, and replaces those that have ended.
     """

@@ -13,7 +13,7 @@ from temporalex_django.authoring.requests.run_request import RunAddress, RunRequ
 from temporalex_django.authoring.requests.start_request import StartRequest
 from temporalex_django.authoring.start_api import Startable
 from temporalex_django.client import READS, DatabaseBackend, build_action
-from temporalex_django.errors import RunBlocked, RunPaused, UpdateTimeout, WorkflowClosed, WorkflowNotFound
+from temporalex_django.errors import UpdateTimeout, WorkflowNotFound
 from temporalex_django.operations.host import use_host
 from temporalex_django.operations.run_lookup import RunTarget, find_run
 from temporalex_django.operations.runs.update import SendUpdate
@@ -103,22 +103,13 @@ class EnvironmentBackend(DatabaseBackend):
         env = self._env
         env.remember_person(by)
         request: RunRequest[Any] = RunRequest("update", by, inputs(update=name, args=args, id=id))
-        refusal = None
         with use_host(self._host):
             update = cast("SendUpdate", build_action(address, request))
-            try:
-                update.send()
-            except (WorkflowClosed, RunPaused, RunBlocked) as exc:
-                refusal = exc
+            update.send()
         env.work()
-        return EnvironmentUpdate(
-            env,
-            update.target.chain_id,
-            update.message_id,
-            f"update {name!r} of {address.id}",
-            message_id=update.message_number,
-            refusal=refusal,
-        )
+        assert update.message_number is not None
+        label = f"update {name!r} of {address.id}"
+        return EnvironmentUpdate(env, update.target.chain_id, update.message_number, update.message_id, label)
 
     def _handle(self, target: RunTarget, *, workflow: type[Startable] | None) -> EnvironmentHandle[Any]:
         del workflow

@@ -18,58 +18,44 @@ from temporalex_django.engine.outcomes import update_result
 from temporalex_django.errors import WorkflowNotFound
 
 if TYPE_CHECKING:
-    from temporalex_django.errors import TemporalexError
     from temporalex_django.testing.environment import Environment
     from temporalex_django.testing.environment_base import RunRow
 
 
 class EnvironmentUpdate:
-    """An update that was sent without waiting for its answer, as ``update_async`` returns it.
+    """An update whose result is not awaited; ``result()`` raises ``UpdateTimeout`` while there is none.
 
-    ``message_id`` is the number of its message. If the update was refused instead of sent, ``refusal`` is the error.
-    ``label`` names the update in errors, and ``id`` is its message id.
+    ``message_id`` is the number of its message, and ``update_id`` the message id, with which it can be sent again.
+    ``label`` names the update in errors.
     """
 
-    def __init__(
-        self,
-        env: Environment,
-        chain_id: UUID,
-        update_id: str,
-        label: str,
-        *,
-        message_id: int | None = None,
-        refusal: TemporalexError | None = None,
-    ) -> None:
+    def __init__(self, env: Environment, chain_id: UUID, message_id: int, update_id: str, label: str) -> None:
         self._env = env
         self._chain_id = chain_id
         self._message_id = message_id
-        self._refusal = refusal
         self.id = update_id
         self._label = label
 
     @property
     def _outcome(self) -> Outcome | None:
-        """The outcome of the update so far; None while it has none."""
-        outcome = None if self._message_id is None else self._env.outcome(self._message_id)
+        outcome = self._env.outcome(self._message_id)
         # After a reset the update is delivered again, as a new message with the same message id (see decision 43).
         return self._env.update_outcome(self._chain_id, self.id) if outcome is None else outcome
 
     @property
     def accepted(self) -> bool:
-        """True if the update was accepted, whether or not it is answered yet."""
+        """True if the update was accepted, whether or not its handler has ended."""
         outcome = self._outcome
         return outcome is not None and outcome.status != "rejected"
 
     @property
     def done(self) -> bool:
-        """True if the update has its final outcome: an answer, a failure or a rejection."""
+        """True if there is an answer: a response, a rejection or a failure."""
         outcome = self._outcome
-        return self._refusal is not None or (outcome is not None and outcome.status != "accepted")
+        return outcome is not None and outcome.status != "accepted"
 
     def result(self) -> Any:
-        """Return the answer. Raises the error of the update, and ``UpdateTimeout`` while it has no answer."""
-        if self._refusal is not None:
-            raise self._refusal
+        """Return the response. Raises what ``WorkflowHandle.update`` raises."""
         return update_result(self._outcome, update_id=self.id, label=self._label)
 
 

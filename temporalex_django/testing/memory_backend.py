@@ -59,8 +59,6 @@ from temporalex_django.errors import (
     ActionNotPermitted,
     ActionNotPossible,
     NotConfigured,
-    RunPaused,
-    TemporalexError,
     WorkflowClosed,
     WorkflowNotFound,
 )
@@ -361,16 +359,13 @@ class MemoryRunOperations:
         by = check_person(by)
         check_name(name, label="update")
         update_id = str(uuid4()) if id is None else check_message_id(id, label="update")
-        env, label = self._env, f"update {name!r} of {self._id}"
-        refusal = self._refusal("update", name)
-        if refusal is not None and env.storage.message_number(self._chain_id, update_id) is None:
-            return EnvironmentUpdate(env, self._chain_id, update_id, label, refusal=refusal)
         number = self.send("update", name, args, update_id, by=by)
-        return EnvironmentUpdate(env, self._chain_id, update_id, label, message_id=number)
+        return EnvironmentUpdate(self._env, self._chain_id, number, update_id, f"update {name!r} of {self._id}")
 
     def resume(self, *, event: str, step: Any, data: Any, timeout: float | None, by: Person | str | None) -> None:
         check_wait(timeout)
         user, name = split_decider(by)
+        self._require_open(f"resume({event!r})")
         sender_name = str(user) if user is not None else name
         request = resume_request(event, step=step, data=data, by=sender_name, key=sender_key(user))
         self._send_decision(event, request, label=f"resume({event!r}) of {self._id}", by=user)
@@ -409,8 +404,6 @@ class MemoryRunOperations:
         ``event`` is the event of the step, or the outcome of the task. If the run refuses the request, raises the error
         that says why; ``label`` names the request in its message.
         """
-        if (refusal := self._refusal("resume", event)) is not None:
-            raise refusal
         update_id = str(uuid4())
         number = self.send("resume", event, request, update_id, by=by)
         # In a batch nothing is delivered yet, so there is no outcome to raise.
@@ -550,16 +543,6 @@ class MemoryRunOperations:
         """Check the permission for a reset or a fork (``operation``), and two more permissions if inputs are edited."""
         for name in (operation, *(("edit_activity_input", "view_payload") if edited is not None else ())):
             self._require_permitted(by, name)
-
-    def _refusal(self, kind: str, name: str) -> TemporalexError | None:
-        """Return the error with which a closed or paused run refuses a message of that kind, or None."""
-        row = self._newest_run
-        label = f"{row.facts.workflow} {row.facts.workflow_id}"
-        if row.status in CLOSED_STATUSES:
-            return WorkflowClosed(f"{label} is closed: {kind} {name!r} refused")
-        if row.paused:
-            return RunPaused(f"{label} is paused: {kind} {name!r} refused; send it again when it is unpaused")
-        return None
 
     def _require_open(self, label: str) -> None:
         """Raise ``WorkflowClosed`` if the newest run of the chain is closed.

@@ -124,19 +124,14 @@ class RequestAction(RunAction[Any]):
         return self._result(wait_for(self._poll, self.deadline, wait_slot=self.wait_slot, listen=listener))
 
     def send(self) -> None:
-        """Check access and commit the message for a worker, without waiting for its outcome.
+        """Check access and commit the message for a worker, whatever the state of the run is; wait for nothing.
 
-        Raises ``WorkflowClosed``, ``RunPaused`` and ``TooManyUpdates``.
+        A turn of the run answers it, also if the run is closed or paused. Raises ``TooManyUpdates``.
         """
         with self.audit_denials():
             self.check()
             inline_turn.refuse_own_run(self.target, f"{self.kind}()", storage=self.storage)
-            if self.target.closed:
-                self._status_in_closed_run()
-            elif self.target.paused or self.target.off:
-                self._status_in_paused_run()
-            else:
-                self._enqueue_for_workers()
+            self._enqueue_for_workers()
 
     @property
     def message_number(self) -> int | None:

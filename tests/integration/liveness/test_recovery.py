@@ -79,6 +79,12 @@ class Clock:
         self.ahead += number * get_settings().LEASE_SECONDS
 
 
+@pytest.fixture(autouse=True)
+def _no_markers_of_others() -> None:
+    """Processes that other tests killed leave markers, and a judge takes all of its database in one go."""
+    judge_abandoned_markers(DjangoStorage(worker=True))
+
+
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made, monotonic = Clock(), time.monotonic

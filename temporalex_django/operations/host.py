@@ -18,8 +18,10 @@ from django.db import connections
 from temporalex_django.authoring import workflow as workflows
 from temporalex_django.authoring.workflow import Workflow
 from temporalex_django.db.storage import DjangoStorage
+from temporalex_django.engine.ids import uuid7
 from temporalex_django.engine.turn import WorkflowEngine
 from temporalex_django.engine.turn_report import TurnReport
+from temporalex_django.errors import InvalidId
 
 
 class OperationHost:
@@ -27,6 +29,8 @@ class OperationHost:
 
     #: False if turns must not run in the process of the caller, because the host itself orders all turns.
     runs_turns = True
+    #: True if no other run can have an id that ``generate_id`` returns.
+    has_random_ids = True
     #: False if a start accepts an input that does not fit the class, so that the run fails by it.
     checks_input = True
     #: Does all work that workers would do; None if there are workers for that.
@@ -56,10 +60,14 @@ class OperationHost:
     def record_turn(self, report: TurnReport) -> None:
         """Receive the report of each turn that ran in the process of a caller; this host does nothing with it."""
 
-    def generate_id(self, workflow: type[Workflow]) -> str | None:
-        """Return the business id for a run of the class that is started without one; None to draw a random id."""
-        del workflow
-        return None
+    def generate_id(self, workflow: type[Workflow]) -> str:
+        """Return a business id for a run that is started without one.
+
+        Raises ``InvalidId`` if the class makes its ids from values.
+        """
+        if workflow.unique is not None:
+            raise InvalidId(f"{workflow.name} declares `unique`: start it with a value")
+        return str(uuid7())
 
     def new_seed(self) -> int | None:
         """Return the seed of the random numbers of a new run; None to draw a random seed."""

@@ -10,6 +10,7 @@ from typing import Any
 from django.db import connections
 
 from temporalex_django.core.error_text import error_line
+from temporalex_django.operations.host import use_host
 
 logger = logging.getLogger("temporalex_django.testing")
 
@@ -46,13 +47,15 @@ def commit_point(alias: str) -> Iterator[None]:
         return
     hook_count = len(connection.run_on_commit)
     yield
-    while len(connection.run_on_commit) > hook_count:
-        # An entry is (savepoint ids, callback, robust). Read the list again each time: a callback may register others.
-        hook: Sequence[Any] = connection.run_on_commit.pop(hook_count)
-        if hook[2]:
-            call_robustly(hook[1])
-        else:
-            hook[1]()
+    # Callbacks are code of the application, whatever operation has registered them.
+    with use_host(None):
+        while len(connection.run_on_commit) > hook_count:
+            # An entry is (savepoint ids, callback, robust). Read the list each time: a callback may register others.
+            hook: Sequence[Any] = connection.run_on_commit.pop(hook_count)
+            if hook[2]:
+                call_robustly(hook[1])
+            else:
+                hook[1]()
 
 
 def call_robustly(callback: Callable[[], object]) -> None:

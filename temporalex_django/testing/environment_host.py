@@ -99,13 +99,14 @@ class HandleHost(ApplicationHost):
     runs_turns = False
     # A test of a workflow sees what the run makes of a wrong input.
     checks_input = False
+    has_random_ids = False
 
     def in_transaction(self, alias: str) -> bool:
         """Return False: the environment works inside the transaction of the test, so a wait is never in vain."""
         del alias
         return False
 
-    def generate_id(self, workflow: type[Workflow]) -> str | None:
+    def generate_id(self, workflow: type[Workflow]) -> str:
         return self._env.generate_id(workflow)
 
     def new_seed(self) -> int | None:

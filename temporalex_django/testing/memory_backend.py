@@ -92,8 +92,10 @@ class MemoryBackend:
     def start(self, request: StartRequest) -> EnvironmentHandle[Any]:
         env, workflow = self._env, request.workflow
         require_start(request.by, workflow)
-        own_id = env.generate_id(workflow) if request.has_generated_id else None
-        workflow_id = own_id or request.business_id(generate=env.random_suffix, suffix=env.random_suffix)
+        if request.needs_id:
+            workflow_id = env.generate_id(workflow)
+        else:
+            workflow_id = request.business_id(suffix=env.random_suffix)
         plain = codec.to_plain(input_or_default(workflow, request.args), label=f"the input of {workflow.name}")
         warn_lossy_value(
             request.args,

@@ -35,25 +35,21 @@ class StartRequest:
     by: Person | None = None
 
     @property
-    def has_generated_id(self) -> bool:
-        """True if neither an id nor a value was passed, so that the id is drawn at random."""
+    def needs_id(self) -> bool:
+        """True if neither an id nor a value was passed, so that an id has to be generated."""
         return self.id is None and self.value is None
 
-    def business_id(self, *, generate: Callable[[], str], suffix: Callable[[], str]) -> str:
-        """Return the business id of the run.
+    def business_id(self, *, suffix: Callable[[], str]) -> str:
+        """Return the business id of the run, from the id or the value of the request.
 
-        ``generate`` makes an id for a request without one. ``suffix`` makes the part that tells runs of one value
-        apart, where the scope of ``unique`` is ``none``. Raises ``InvalidId``.
+        ``suffix`` returns 8 hex digits, which tell runs of one value apart where the scope of ``unique`` is ``none``.
+        Raises ``InvalidId``.
         """
         name, unique = self.workflow.name, self.workflow.unique
         if self.id is not None:
             if self.value is not None:
                 raise InvalidId(f"{name}: give id= or value=, not both")
             return check_id(self.id) if unique is None else unique.check(self.id)
-        if self.value is None and unique is not None:
-            raise InvalidId(f"{name} declares `unique`: start it with a value")
-        if self.value is None:
-            return generate()
         if unique is None:
             raise InvalidId(f"{name} does not declare `unique`: start it with an id, not a value")
         return unique.run_id_for(self.value, suffix)

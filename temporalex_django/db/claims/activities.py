@@ -94,11 +94,10 @@ class TaskClaims:
         ``owner`` is the epoch of the worker. ``condition`` and ``excluded`` are those of ``due_candidates``.
         """
         # A claim for async activities alone does not show how many others wait, so it does not count.
-        limit, fetch_ranked = (
-            capacity.total if capacity.threads or capacity.prefetch_limit else 0,
-            self._submit_priority_check(queue),
-        )
-        fetch_claimed = None
+        limit = 0
+        if capacity.threads or capacity.prefetch_limit:
+            limit = capacity.total
+        fetch_ranked, fetch_claimed = self._submit_priority_check(queue), None
         if self._sql.arrays:
             fetch_claimed = self._submit_take(queue, capacity, owner, condition, excluded)
 
@@ -106,9 +105,9 @@ class TaskClaims:
             ranked, tasks = fetch_ranked(), fetch_claimed() if fetch_claimed is not None else []
             # The claim is read in any case: another worker may have changed the priorities between the two statements.
             if not tasks and (fetch_claimed is None or ranked):
-                candidate_limit = max(
-                    capacity.total, policy.LOOKAHEAD if capacity.async_names or capacity.prefetch else 0
-                )
+                candidate_limit = capacity.total
+                if capacity.async_names or capacity.prefetch:
+                    candidate_limit = max(candidate_limit, policy.LOOKAHEAD)
                 candidates = self.due_candidates(queue, candidate_limit, condition, excluded, ranked=ranked)
                 tasks = self.claim_by_ids([task for task, name in candidates if capacity.acquire(name)], owner)
             if limit:

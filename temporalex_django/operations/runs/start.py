@@ -16,7 +16,6 @@ from temporalex_django.authoring.workflow import Workflow, input_or_default, sta
 from temporalex_django.core.payloads import codec
 from temporalex_django.core.payloads.round_trip import warn_lossy_value
 from temporalex_django.db.inserts import NewStart, insert_start
-from temporalex_django.engine.ids import uuid7
 from temporalex_django.errors import ActionNotPermitted, AlreadyRunning, PayloadError
 from temporalex_django.graph.snapshot import start_snapshot
 from temporalex_django.operations.base import (
@@ -95,8 +94,10 @@ class Start(Action[RunTarget]):
 
     def _build_start(self) -> NewStart:
         request, cls = self.request, self.request.workflow
-        own_id = host().generate_id(cls) if request.has_generated_id else None
-        workflow_id = own_id or request.business_id(generate=lambda: str(uuid7()), suffix=host().random_suffix)
+        if request.needs_id:
+            workflow_id = host().generate_id(cls)
+        else:
+            workflow_id = request.business_id(suffix=host().random_suffix)
         label = f"the input of {cls.name}"
         args = to_plain_payload(input_or_default(cls, request.args), label=label)
         # Check the input here: now it is an error of the caller, later it would fail the run.
@@ -113,7 +114,7 @@ class Start(Action[RunTarget]):
             workflow_id=workflow_id,
             args=args,
             seed=host().new_seed(),
-            generated=request.has_generated_id and own_id is None,
+            generated=request.needs_id and host().has_random_ids,
             subject=request.subject,
             snapshot=start_snapshot(
                 cls,

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 from django.contrib.auth import get_user_model
+from django.db import transaction
+from django.db.models.signals import post_save
 
 from temporalex_django import Ok, Reply, VersionedWorkflow, Workflow, WorkflowHandle, api, errors, signals
 from temporalex_django.models import OperatorAction
@@ -111,3 +113,29 @@ def test_a_receiver_of_operator_acted_is_the_application(entered: bool) -> None:
         env.__exit__()
         signals.operator_acted.disconnect(receiver)
     assert isinstance(starts[0], errors.PayloadError)
+
+
+@pytest.mark.parametrize("entered", [False, True])
+def test_a_callback_of_a_receiver_is_the_application(entered: bool) -> None:
+    boss = get_user_model().objects.create_superuser("boss")
+    errors_of_starts: list[Exception] = []
+
+    def start() -> None:
+        try:
+            Typed.start({"number": "none"})
+        except errors.PayloadError as exc:
+            errors_of_starts.append(exc)
+
+    def receiver(**kwargs: Any) -> None:
+        transaction.on_commit(start)
+
+    env = DjangoEnvironment()
+    post_save.connect(receiver, sender=OperatorAction)
+    try:
+        if entered:
+            env.__enter__()
+        env.start(Adds).terminate(by=boss)
+    finally:
+        env.__exit__()
+        post_save.disconnect(receiver, sender=OperatorAction)
+    assert len(errors_of_starts) == 1

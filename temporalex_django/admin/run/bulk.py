@@ -32,7 +32,7 @@ from temporalex_django.admin.formatting import shorten
 from temporalex_django.admin.operator_views import OperatorActionForm, input_name, permission_error
 from temporalex_django.admin.run.action_views import superseded_error
 from temporalex_django.authoring.authorization import APP, Person
-from temporalex_django.authoring.run_tables.run_columns import PAYLOAD_COLUMNS
+from temporalex_django.authoring.run_tables.run_columns import UNREAD_COLUMNS
 from temporalex_django.conf import get_settings
 from temporalex_django.errors import ActionNotPermitted, TemporalexError
 from temporalex_django.models import Instance
@@ -51,7 +51,6 @@ _MAX_CHECKED = 1000
 _MAX_NAMES = 5
 _KEY_BYTES = 16
 _FILTERS = "_changelist_filters"
-_DEFERRED_FIELDS = (*PAYLOAD_COLUMNS, "metadata", "search_attributes")
 
 
 def can_start_bulk(user: Person) -> bool:
@@ -310,7 +309,7 @@ def bulk_effect(
     more for operations on activities and timers.
     """
     limit = get_settings().BULK_LIMIT
-    newest = runs.order_by("-id").select_related("chain").defer(*_DEFERRED_FIELDS)
+    newest = runs.order_by("-id").select_related("chain").defer(*UNREAD_COLUMNS)
     # One row more than the smaller limit shows that the limit is exceeded, without a count.
     loaded_runs = [*newest[: min(limit, _MAX_CHECKED) + 1]]
     if not loaded_runs:

@@ -27,7 +27,7 @@ from temporalex_django.admin.run import history as histories
 from temporalex_django.admin.run.graph_picture import build_graph_picture, graph_class_of
 from temporalex_django.authoring.authorization import Person
 from temporalex_django.authoring.redaction import Redactor
-from temporalex_django.authoring.run_tables.run_columns import PAYLOAD_COLUMNS, ColumnType, Place, columns_shown_in
+from temporalex_django.authoring.run_tables.run_columns import UNREAD_COLUMNS, ColumnType, Place, columns_shown_in
 from temporalex_django.core.payloads.search_attributes import to_readable
 from temporalex_django.models import ActivityTask, Chain, Instance, Message, OperatorAction, Worker
 from temporalex_django.models.fields import UnreadablePayload
@@ -41,7 +41,6 @@ from temporalex_django.present.human_tasks import candidate_names, step_name
 
 MAX_ROWS = 50
 _MAX_OTHERS = 1000
-_DEFERRED_FIELDS = (*PAYLOAD_COLUMNS, "metadata", "search_attributes")
 
 
 def run_detail_context(
@@ -192,7 +191,7 @@ def _related_runs(run: Instance, visible_runs: QuerySet[Instance]) -> QuerySet[I
     """
     related_runs = (
         visible_runs.filter(Q(chain_id=run.chain_id) | Q(parent_run_id=run.pk))
-        .defer(*_DEFERRED_FIELDS)
+        .defer(*UNREAD_COLUMNS)
         .select_related("chain")
     )
     # The count is a subquery, so that the page needs no further statement. It stops at _MAX_OTHERS rows and includes

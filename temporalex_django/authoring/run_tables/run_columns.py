@@ -202,6 +202,8 @@ RUN_COLUMNS: Final[tuple[RunColumn, ...]] = (
 
 #: Names of columns that lists of runs leave in the database.
 PAYLOAD_COLUMNS: Final = tuple(column.name for column in RUN_COLUMNS if column.type is ColumnType.PAYLOAD)
+#: Names of columns that are left in the database where neither payloads nor labels of runs are shown.
+UNREAD_COLUMNS: Final = (*PAYLOAD_COLUMNS, "metadata", "search_attributes")
 
 
 def names_for_next_run(rule: NextRun) -> tuple[str, ...]:

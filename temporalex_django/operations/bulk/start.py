@@ -14,6 +14,7 @@ from django.db.models import QuerySet
 
 from temporalex_django import access
 from temporalex_django.authoring.authorization import APP
+from temporalex_django.authoring.run_tables.run_columns import UNREAD_COLUMNS
 from temporalex_django.conf import codec, get_settings
 from temporalex_django.core.names import check_message_id, check_name, quoted
 from temporalex_django.core.payloads.codec import check_text
@@ -21,7 +22,7 @@ from temporalex_django.engine.ids import parse_run_id, uuid7
 from temporalex_django.errors import ActionNotPermitted, ActionNotPossible, IdempotencyKeyReused, WorkflowNotFound
 from temporalex_django.models import BulkItem, BulkJob, Instance
 from temporalex_django.operations.base import CODE, Action, Actor, AuditSubject, to_plain_payload
-from temporalex_django.operations.bulk.worker import DEFERRED_COLUMNS, jobs_for, operator_action
+from temporalex_django.operations.bulk.worker import jobs_for, operator_action
 from temporalex_django.operations.runs.signal import SendSignal
 
 _BATCH_SIZE = 500
@@ -277,7 +278,7 @@ class StartBulk(Action[BulkJob]):
         """
         if self.is_admitted is None:
             return run_ids
-        rows = Instance.objects.using(self.storage.alias).filter(pk__in=run_ids).defer(*DEFERRED_COLUMNS)
+        rows = Instance.objects.using(self.storage.alias).filter(pk__in=run_ids).defer(*UNREAD_COLUMNS)
         refused_runs = {run.pk: run for run in rows if not self.is_admitted(run)}
         if refused_runs and not isinstance(self.runs, QuerySet):
             run = refused_runs[max(refused_runs)]

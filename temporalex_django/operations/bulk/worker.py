@@ -20,7 +20,7 @@ from django.db.models import QuerySet
 from temporalex_django import access
 from temporalex_django.authoring.authorization import Person
 from temporalex_django.authoring.redaction import Redactor
-from temporalex_django.authoring.run_tables.run_columns import PAYLOAD_COLUMNS
+from temporalex_django.authoring.run_tables.run_columns import UNREAD_COLUMNS
 from temporalex_django.conf import codec, get_settings
 from temporalex_django.core.error_text import error_line
 from temporalex_django.db.storage import DjangoStorage
@@ -294,8 +294,6 @@ def _actor_of(job: BulkJob) -> Actor:
     return make_actor(user=user)
 
 
-#: Columns that are not read of runs which are only checked and not shown.
-DEFERRED_COLUMNS = (*PAYLOAD_COLUMNS, "metadata", "search_attributes")
 #: Codes of errors whose text may come from the code or the payloads of the project.
 _PAYLOAD_QUOTING_CODES = frozenset(
     {
@@ -347,7 +345,7 @@ def _checked_runs(
 ) -> QuerySet[Instance]:
     """Return the runs with these ids, of ``visible_runs`` if it is not None, without columns that no check reads."""
     runs = access.runs_or_all(visible_runs, alias=alias).using(alias)
-    return runs.filter(pk__in=run_ids).defer(*DEFERRED_COLUMNS)
+    return runs.filter(pk__in=run_ids).defer(*UNREAD_COLUMNS)
 
 
 def _redacted_message(item: BulkItem, redactor: Redactor | None) -> str:

@@ -57,6 +57,7 @@ nitpick_ignore_regex = [
         "py:.*",
         r"temporalex_django\.authoring\.(activity\.(_Decorator|\w+Options)|type_hints\.TypedWorkflow|start_api\.Startable)",
     ),
+    ("py:.*", r"temporalex_django\.authoring\.schedules\.schedule\.(_Arguments|_Holidays)"),
 ]
 
 #: What users import. Of modules without ``__all__`` every name that they define and that has no underscore is public.

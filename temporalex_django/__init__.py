@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from temporalex_django.authoring.handle import WorkflowHandle
     from temporalex_django.authoring.handlers import signal, update
     from temporalex_django.authoring.retry import RetryPolicy
+    from temporalex_django.authoring.schedules.schedule import Overlap, Schedule
     from temporalex_django.authoring.unique import Unique
     from temporalex_django.authoring.versions import VersionedWorkflow
     from temporalex_django.authoring.workflow import Workflow, query
@@ -44,6 +45,7 @@ _HOME = {
     "signal": "temporalex_django.authoring.handlers",
     "update": "temporalex_django.authoring.handlers",
     "RetryPolicy": "temporalex_django.authoring.retry",
+    **dict.fromkeys(("Overlap", "Schedule"), "temporalex_django.authoring.schedules.schedule"),
     "Unique": "temporalex_django.authoring.unique",
     "Workflow": "temporalex_django.authoring.workflow",
     "VersionedWorkflow": "temporalex_django.authoring.versions",
@@ -68,7 +70,7 @@ __all__ = [  # noqa: RUF022 - grouped as the documentation groups them
     "Workflow", "GraphWorkflow", "VersionedWorkflow", "Step", "transit", "Done", "Wait", "WaitForEvent", "Debug", "Approval",
     "activity", "activity_context", "api", "query", "signal", "update", "event",
     "Ok", "Err", "ContinueAsNew", "Reply", "NoReply", "Stop", "Async", "TimedOut", "Event", "Pending",
-    "Decision", "Escalation", "RetryPolicy", "Unique", "WorkflowHandle", "errors",
+    "Decision", "Escalation", "RetryPolicy", "Unique", "Schedule", "Overlap", "WorkflowHandle", "errors",
 ]  # fmt: skip
 
 

@@ -5,7 +5,7 @@ message of its class.
 
     TemporalexError
     ├── WorkflowDefinitionError · PayloadError · KeyMissing · OutsideWorkflow · NestingError · DeterminismViolation
-    ├── NotAwaited
+    ├── NotAwaited · ScheduleInvalid
     ├── UnknownWorkflow · UnknownVersion · AmbiguousId · WorkflowNotFound · AlreadyRunning · ResumeRefused
     ├── InvalidId └── MessageIdTaken
     ├── NotCancellable · UnknownQuery · UnknownSignal · QueryFailed · EngineNotFound · NotConfigured
@@ -45,6 +45,7 @@ from temporalex_django.errors.definitions import (
     OutsideWorkflow,
     PayloadError,
     PayloadWarning,
+    ScheduleInvalid,
     UnknownVersion,
     UnknownWorkflow,
     WorkflowDefinitionError,
@@ -141,6 +142,7 @@ __all__ = [
     "RunBlocked",
     "RunChanged",
     "RunPaused",
+    "ScheduleInvalid",
     "TemporalexError",
     "TooManyUpdates",
     "UnexpectedError",

@@ -120,3 +120,10 @@ class NotConfigured(TemporalexError):
         "Correct the settings that the message names. Or add `temporalex_django` to `INSTALLED_APPS`, call "
         "`django.setup()` in scripts, or use a `WorkflowEnvironment`."
     )
+
+
+class ScheduleInvalid(TemporalexError):
+    """A schedule, or one of its specs, is wrong: it cannot be read, never fires or contradicts itself."""
+
+    code = "schedule_invalid"
+    next_step = "Correct the argument that the message names; the message says what is accepted."

@@ -1,0 +1,344 @@
+"""``Schedule``: a declaration in code of a workflow that starts by itself, and the registry of these declarations."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime, timedelta, tzinfo
+from enum import StrEnum
+from itertools import islice
+from types import CodeType, FrameType
+from typing import Any, TypeAlias, TypeVar, overload
+
+from temporalex_django.authoring.schedules.functions import ARGUMENTS, HOLIDAYS
+from temporalex_django.authoring.schedules.run_ids import DEFAULT_TEMPLATE, has_slot, render_run_id
+from temporalex_django.authoring.schedules.slots import DstFold, DstGap, TimeTable
+from temporalex_django.authoring.schedules.specs import Duration, HolidaysFunction, Spec, parse_specs
+from temporalex_django.authoring.start_api import Startable
+from temporalex_django.core.names import is_name, quoted, to_seconds
+from temporalex_django.errors import InvalidId, ScheduleInvalid
+
+ArgumentsFunction: TypeAlias = Callable[[datetime], Any]
+_Arguments = TypeVar("_Arguments", bound=ArgumentsFunction)
+_Holidays = TypeVar("_Holidays", bound=Callable[[date], bool])
+
+#: Slots whose ids `schedule_problems` compares.
+_IDS_COMPARED = 100
+#: A time to check templates with.
+_SAMPLE = datetime(2027, 3, 3, 9, tzinfo=UTC)
+
+
+class Overlap(StrEnum):
+    """The policy for a slot whose schedule still has an open run.
+
+    - ``SKIP``: the slot is skipped.
+    - ``BUFFER_ONE``: one slot waits until the run has ended; further ones are skipped.
+    - ``BUFFER_ALL``: all slots wait, and start one after the other.
+    - ``CANCEL_OTHER``: the run is cancelled, and the slot starts.
+    - ``TERMINATE_OTHER``: the run is terminated, and the slot starts.
+    - ``ALLOW_ALL``: the slot starts beside the run.
+    """
+
+    SKIP = "skip"
+    BUFFER_ONE = "buffer_one"
+    BUFFER_ALL = "buffer_all"
+    CANCEL_OTHER = "cancel_other"
+    TERMINATE_OTHER = "terminate_other"
+    ALLOW_ALL = "allow_all"
+
+
+#: Policies with which two runs of a schedule can be open at once, so that their ids must differ.
+_SIDE_BY_SIDE = frozenset({Overlap.ALLOW_ALL, Overlap.CANCEL_OTHER})
+
+
+@dataclass(frozen=True, eq=False)
+class Schedule:
+    """A workflow that starts by itself, at times that specs say. Declare it in ``schedules.py`` of an app.
+
+    Specs are ``cron`` (five fields, such as ``30 2 * * *``), ``every`` with ``offset`` (an interval of elapsed time),
+    ``calendar`` (a rule such as ``last working day 18:00``, with ``holidays``) and ``at`` (one-off times). Each is a
+    value or a list. Several specs are a union; a time that two of them give is one.
+
+    - ``tz`` is the time zone. Naive times (``at``, ``start``, ``end``) are the wall clock there.
+    - ``args`` is the input of the runs, or a function that is decorated with ``@Schedule.arguments_function``. It gets
+      the time of the slot, aware and in the schedule's zone, and returns the input.
+    - ``holidays`` is a function that is decorated with ``@Schedule.holidays_function``, or its name. It gets a ``date``
+      and returns True for a holiday.
+    - ``workflow_id`` is the template of the ids. ``{schedule}`` is the name, and ``{slot:%Y%m%dT%H%M}`` is the time of
+      the slot in the schedule's zone. In the second pass of a repeated hour, the id ends with ``b``. Ids may repeat
+      only with an ``overlap`` that never leaves two runs open: not with ``ALLOW_ALL`` and ``CANCEL_OTHER``.
+    - ``overlap`` says what happens to a slot while a run of the schedule is open.
+    - ``catch_up`` is the time after a slot within which it is started late, after a pause of all workers for example.
+    - ``jitter`` is the longest random delay of a start. It is at most as long as the shortest time between two slots.
+    - ``start`` and ``end`` limit the slots; both are inclusive.
+    - ``max_fires`` is the number of slots after which the schedule ends. ``pause_after`` is the number of failed runs
+      in a row after which it is paused.
+    - ``dst_gap`` says what happens to a wall-clock time that does not exist: ``"shift"`` (it fires once, at the end of
+      the gap) or ``"skip"``.
+    - ``dst_fold`` says at which pass a wall-clock time fires that exists twice: ``"first"``, ``"second"`` or
+      ``"both"``.
+
+    ``dst_gap`` and ``dst_fold`` do not concern intervals, aware times, and crons whose hour field begins with ``*``.
+    These run through elapsed time.
+
+    Durations are timedeltas or seconds. Raises ``ScheduleInvalid`` for arguments that are wrong by themselves, and for
+    a name that another schedule has. ``check`` finds what depends on the time or on registered functions.
+    """
+
+    name: str
+    workflow: type[Startable]
+    cron: str | Sequence[str] | None = field(default=None, kw_only=True)
+    every: Duration | Sequence[Duration] | None = field(default=None, kw_only=True)
+    offset: Duration | None = field(default=None, kw_only=True)
+    calendar: str | Sequence[str] | None = field(default=None, kw_only=True)
+    holidays: HolidaysFunction | None = field(default=None, kw_only=True)
+    at: datetime | Sequence[datetime] | None = field(default=None, kw_only=True)
+    tz: str | tzinfo = field(default="UTC", kw_only=True)
+    args: Any | ArgumentsFunction = field(default=None, kw_only=True)
+    workflow_id: str = field(default=DEFAULT_TEMPLATE, kw_only=True)
+    overlap: Overlap = field(default=Overlap.SKIP, kw_only=True)
+    catch_up: timedelta | float = field(default=timedelta(hours=1), kw_only=True)
+    jitter: timedelta | float | None = field(default=None, kw_only=True)
+    start: datetime | None = field(default=None, kw_only=True)
+    end: datetime | None = field(default=None, kw_only=True)
+    max_fires: int | None = field(default=None, kw_only=True)
+    pause_after: int | None = field(default=None, kw_only=True)
+    dst_gap: DstGap = field(default="shift", kw_only=True)
+    dst_fold: DstFold = field(default="first", kw_only=True)
+
+    #: The slots of the schedule.
+    table: TimeTable = field(init=False, repr=False)
+    #: The module that declared the schedule.
+    module: str = field(init=False, repr=False)
+    #: The name of the registered function that returns the input, or None if ``args`` is the input.
+    arguments_function_name: str | None = field(init=False, repr=False, default=None)
+
+    def __post_init__(self) -> None:
+        try:
+            self._check_identity()
+            self._normalize()
+        except ScheduleInvalid as exc:
+            raise ScheduleInvalid(f"schedule {quoted(self.name)}: {exc}") from exc.__cause__
+        frame = _declaring_frame()
+        self._set("module", str(frame.f_globals.get("__name__", "__main__")))
+        _register(self, frame.f_code, frame.f_lineno)
+
+    @overload
+    @staticmethod
+    def arguments_function(function: _Arguments, /) -> _Arguments: ...
+
+    @overload
+    @staticmethod
+    def arguments_function(*, name: str) -> Callable[[_Arguments], _Arguments]: ...
+
+    @staticmethod
+    def arguments_function(function: Any = None, /, *, name: str | None = None) -> Any:
+        """Register a function that returns the input of runs; use it as a decorator.
+
+        The function gets the time of the slot: aware, and in the zone of the schedule. ``name`` is the name of the
+        function unless you give another one. Raises ``ScheduleInvalid`` if another function has the name.
+        """
+        return ARGUMENTS.register(function, name=name)
+
+    @overload
+    @staticmethod
+    def holidays_function(function: _Holidays, /) -> _Holidays: ...
+
+    @overload
+    @staticmethod
+    def holidays_function(*, name: str) -> Callable[[_Holidays], _Holidays]: ...
+
+    @staticmethod
+    def holidays_function(function: Any = None, /, *, name: str | None = None) -> Any:
+        """Register a function that says if a day is a holiday; use it as a decorator.
+
+        The function gets a ``date``, a Monday to Friday, and returns True for a holiday. It is called whenever times
+        are computed, so it must be fast and give the same answer each time. ``name`` is as for ``arguments_function``.
+        """
+        return HOLIDAYS.register(function, name=name)
+
+    @property
+    def specs(self) -> tuple[Spec, ...]:
+        """The specs of all arguments, each once."""
+        return self.table.specs
+
+    def run_id(self, instant: datetime) -> str:
+        """Return the business id of the run for the slot at ``instant`` (aware). Raises ``ScheduleInvalid``."""
+        return render_run_id(self.workflow_id, schedule=self.name, instant=instant, zone=self.table.zone)
+
+    def problems(self, now: datetime) -> list[str]:
+        """Return a sentence for each problem of the schedule at the time ``now`` (aware).
+
+        The schedule never fires again, a function is unknown or raises, ``jitter`` is too long, or ids repeat although
+        runs overlap. Calls functions for holidays.
+        """
+        return [
+            *schedule_problems(
+                self.table,
+                now,
+                name=self.name,
+                template=self.workflow_id,
+                overlap=self.overlap,
+                jitter=None if self.jitter is None else _duration(self.jitter, "jitter"),
+            )
+        ]
+
+    def check(self, now: datetime) -> None:
+        """Raise ``ScheduleInvalid`` with all problems of the schedule at the time ``now`` (aware), if it has any."""
+        if problems := self.problems(now):
+            raise ScheduleInvalid(f"schedule {quoted(self.name)}: {'; '.join(problems)}")
+
+    def _check_identity(self) -> None:
+        if not is_name(self.name) or "/" in self.name:
+            raise ScheduleInvalid("the name must be a string of 1 to 200 printable characters without '/'")
+        if not (isinstance(self.workflow, type) and issubclass(self.workflow, Startable)):
+            raise ScheduleInvalid(f"{quoted(self.workflow)} is not a workflow class")
+        for name in ("max_fires", "pause_after"):
+            number = getattr(self, name)
+            if number is not None and (type(number) is not int or number < 1):
+                raise ScheduleInvalid(f"{name}: {quoted(number)} must be a whole number of 1 or more, or None")
+
+    def _normalize(self) -> None:
+        """Replace arguments by the one form that each of them has, and compute the fields that are derived."""
+        self._set("overlap", parse_overlap(self.overlap))
+        self._set("catch_up", _duration(self.catch_up, "catch_up"))
+        if self.jitter is not None:
+            self._set("jitter", _duration(self.jitter, "jitter"))
+        if callable(self.args):
+            self._set("arguments_function_name", ARGUMENTS.name_of(self.args))
+        specs = parse_specs(
+            cron=self.cron,
+            every=self.every,
+            offset=self.offset,
+            calendar=self.calendar,
+            holidays=self.holidays,
+            at=self.at,
+        )
+        zone: Any = "UTC" if self.tz is UTC else getattr(self.tz, "key", self.tz)
+        table = TimeTable(specs, zone, self.start, self.end, self.dst_gap, self.dst_fold)
+        self._set("tz", zone)
+        self._set("table", table)
+        check_template(self.workflow_id, self.overlap, self.workflow, name=self.name, zone=zone)
+
+    def _set(self, name: str, value: Any) -> None:
+        """Set a field while the schedule is made."""
+        object.__setattr__(self, name, value)
+
+
+def parse_overlap(overlap: object) -> Overlap:
+    """Return the policy, given as ``Overlap`` or as its value. Raises ``ScheduleInvalid``."""
+    try:
+        return Overlap(overlap)  # type: ignore[arg-type] # it raises for other values
+    except ValueError:
+        choices = ", ".join(f"Overlap.{policy.name}" for policy in Overlap)
+        raise ScheduleInvalid(f"overlap: {quoted(overlap)} must be one of {choices}") from None
+
+
+def check_template(template: str, overlap: Overlap, workflow: Any, *, name: str, zone: str) -> None:
+    """Check the template of ids without asking for slots.
+
+    Raises ``ScheduleInvalid`` if it cannot be read, if its ids are no ids of the class ``workflow``, and if it has no
+    ``{slot}`` although two runs can be open at once.
+    """
+    sample = render_run_id(template, schedule=name, instant=_SAMPLE, zone=zone)
+    if overlap in _SIDE_BY_SIDE and not has_slot(template):
+        raise ScheduleInvalid(
+            f"workflow_id: with Overlap.{overlap.name} two runs can be open at once, so the template needs {{slot}}"
+        )
+    unique = getattr(workflow, "unique", None)
+    if unique is None:
+        return
+    try:
+        unique.check(sample)
+    except InvalidId as exc:
+        raise ScheduleInvalid(
+            f"workflow_id: {workflow.__name__} has `unique`, and {quoted(template)} gives other ids: {exc}; use "
+            f"'{unique.key}::{{slot:%Y%m%d%H%M}}'"
+        ) from None
+
+
+def schedule_problems(
+    table: TimeTable, now: datetime, *, name: str, template: str, overlap: Overlap, jitter: timedelta | None
+) -> Iterator[str]:
+    """Yield a sentence for each problem of a schedule, declared or not, at the time ``now`` (aware).
+
+    Calls functions for holidays. Raises nothing for problems of the schedule.
+    """
+    try:
+        table.check(now)
+        shortest = table.smallest_gap(now) if jitter else None
+        if jitter and shortest is not None and jitter > shortest:
+            yield f"jitter: {jitter} is longer than the shortest time between two slots, {shortest}"
+        if overlap in _SIDE_BY_SIDE and (repeated_id := _repeated_id(table, now, name, template)):
+            yield (
+                f"workflow_id: two slots have the id {repeated_id}, and with Overlap.{overlap.name} two runs can be open "
+                "at once: let {slot} be more precise, such as {slot:%Y%m%dT%H%M%S}"
+            )
+    except ScheduleInvalid as exc:
+        yield str(exc)
+
+
+def _repeated_id(table: TimeTable, now: datetime, name: str, template: str) -> str | None:
+    """Return an id that two of the next slots have, or None."""
+    run_ids: set[str] = set()
+    for slot in islice(table.slots(now), _IDS_COMPARED):
+        run_id = render_run_id(template, schedule=name, instant=slot.instant, zone=table.zone)
+        if run_id in run_ids:
+            return run_id
+        run_ids.add(run_id)
+    return None
+
+
+def _duration(value: timedelta | float, label: str) -> timedelta:
+    try:
+        duration = timedelta(seconds=to_seconds(value, label=label))
+    except (TypeError, ValueError) as exc:
+        raise ScheduleInvalid(str(exc)) from None
+    if duration < timedelta():
+        raise ScheduleInvalid(f"{label}: {duration} must not be negative")
+    return duration
+
+
+@dataclass(frozen=True, slots=True)
+class _Declaration:
+    """A registered schedule and the place of its declaration.
+
+    The code object distinguishes a second declaration in one module from the first one, imported again.
+    """
+
+    schedule: Schedule
+    code: CodeType
+    line: int
+
+
+_declarations: dict[str, _Declaration] = {}
+
+
+def registered_schedules() -> dict[str, Schedule]:
+    """Return the schedules that the modules of this process declare, by name."""
+    return {name: declaration.schedule for name, declaration in _declarations.items()}
+
+
+def _register(schedule: Schedule, code: CodeType, line: int) -> None:
+    existing = _declarations.get(schedule.name)
+    if existing is not None:
+        if existing.schedule.module != schedule.module:
+            raise ScheduleInvalid(
+                f"two schedules are named {quoted(schedule.name)}: one in {existing.schedule.module} and one in "
+                f"{schedule.module}; rename one of them"
+            )
+        if existing.code is code and existing.line != line:
+            raise ScheduleInvalid(
+                f"two schedules are named {quoted(schedule.name)}: in {schedule.module}, lines {existing.line} and {line}; "
+                "rename one of them"
+            )
+    _declarations[schedule.name] = _Declaration(schedule, code, line)
+
+
+def _declaring_frame() -> FrameType:
+    """Return the frame of the code that called the class."""
+    frame = sys._getframe(1)  # noqa: SLF001
+    while frame.f_globals.get("__name__") == __name__ and frame.f_back is not None:
+        frame = frame.f_back
+    return frame

@@ -1,0 +1,260 @@
+"""The times at which a schedule fires: pure functions of its specs, its zone and the zone's clock changes.
+
+Clock changes follow one rule:
+
+- Crons, calendar rules and naive one-off times go by the wall clock. A wall-clock time that does not exist fires once,
+  at the end of the gap; one that exists twice fires once, at the first. ``dst_gap`` and ``dst_fold`` change this.
+- Crons whose hour field begins with ``*`` run through: nothing fires in a gap, and both passes of a fold fire.
+- Intervals count elapsed time, and aware one-off times are instants. Clock changes do not concern them.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta, tzinfo
+from functools import cached_property
+from itertools import groupby, islice, pairwise, takewhile
+from operator import itemgetter
+from types import MappingProxyType
+from typing import Literal, NamedTuple, TypeAlias, get_args
+
+from temporalex_django.authoring.schedules import calendar_rules
+from temporalex_django.authoring.schedules import cron as crons
+from temporalex_django.authoring.schedules.functions import holiday_test
+from temporalex_django.authoring.schedules.local_time import earliest_wall, instants_of, load_zone, wall_time
+from temporalex_django.authoring.schedules.specs import CalendarRule, Cron, Interval, Once, Spec, check_specs, spec_key
+from temporalex_django.core.names import quoted
+from temporalex_django.errors import ScheduleInvalid
+
+DstGap: TypeAlias = Literal["shift", "skip"]
+DstFold: TypeAlias = Literal["first", "second", "both"]
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_TICK = timedelta(microseconds=1)
+#: Slots that `smallest_gap` compares: a year of a weekly schedule, and a working week of one that fires each hour.
+_SLOTS_COMPARED = 200
+_NO_WALLS: Mapping[str, datetime] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """A time at which a schedule fires.
+
+    - ``instant`` is aware, in UTC. It identifies the slot.
+    - ``wall`` is the naive wall-clock time of the instant in the zone. For a time that was shifted out of a gap it is
+      the end of the gap, since the slot stands for all wall-clock times up to then.
+    - ``specs`` are the keys of the specs that give the slot.
+    - ``by_wall`` are those of them whose slots must be later by wall clock than their last one. After a fire, keep
+      ``wall`` as the last wall-clock time of each; the next ``last_walls`` has these.
+    """
+
+    instant: datetime
+    wall: datetime
+    specs: tuple[str, ...]
+    by_wall: tuple[str, ...]
+
+
+class _Source(NamedTuple):
+    """A spec and the rule for its clock changes; ``by_wall`` says that the order of its wall-clock times counts."""
+
+    spec: Spec
+    key: str
+    by_wall: bool
+    gap: str
+    fold: str
+
+
+@dataclass(frozen=True)
+class TimeTable:
+    """The slots of specs in a time zone, between ``start`` and ``end`` (both inclusive).
+
+    A naive ``start`` or ``end`` is the wall clock in the zone: the first one in a fold, the end of the gap in a gap.
+    Raises ``ScheduleInvalid`` for an unknown zone, an ``end`` that is not later than ``start``, and values that
+    ``dst_gap`` or ``dst_fold`` do not have. Methods raise it too if a holidays function is unknown or raises.
+    """
+
+    specs: tuple[Spec, ...]
+    zone: str = "UTC"
+    start: datetime | None = None
+    end: datetime | None = None
+    dst_gap: DstGap = "shift"
+    dst_fold: DstFold = "first"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "specs", check_specs(self.specs))
+        load_zone(self.zone)
+        for name, choices in (("dst_gap", get_args(DstGap)), ("dst_fold", get_args(DstFold))):
+            if getattr(self, name) not in choices:
+                raise ScheduleInvalid(f"{name}: {quoted(getattr(self, name))} must be one of {', '.join(choices)}")
+        for name in ("start", "end"):
+            object.__setattr__(self, name, self._bound(name))
+        if self.start is not None and self.end is not None and self.end <= self.start:
+            raise ScheduleInvalid(f"end: {self.end.isoformat()} must be later than the start, {self.start.isoformat()}")
+
+    def slots(
+        self, after: datetime, *, until: datetime | None = None, last_walls: Mapping[str, datetime] = _NO_WALLS
+    ) -> Iterator[Slot]:
+        """Return an iterator of the slots after ``after``, up to ``until`` (inclusive), ascending, each instant once.
+
+        The slots of several specs are a union. The iterator is lazy, and ends when no slot follows for fifty years.
+        ``last_walls`` has the last wall-clock time by the key of a spec: slots of that spec which are not later by wall
+        clock are left out, so that two versions of the tz database do not give one slot twice. It does not concern
+        intervals, crons whose hour field begins with ``*``, aware one-off times, and ``dst_fold="both"``.
+
+        Raises ``ValueError`` for a naive ``after`` or ``until``.
+        """
+        if after.tzinfo is None or (until is not None and until.tzinfo is None):
+            raise ValueError("slots are asked for between aware times: give `after` and `until` a time zone")
+        after = after if self.start is None else max(after, self.start - _TICK)
+        ends = [moment for moment in (until, self.end) if moment is not None]
+        slots = self._single(after, last_walls) if len(self._sources) == 1 else self._union(after, last_walls)
+        if not ends:
+            return slots
+        end = min(ends)
+        return takewhile(lambda slot: slot.instant <= end, slots)
+
+    def next_slot(self, after: datetime, last_walls: Mapping[str, datetime] = _NO_WALLS) -> Slot | None:
+        """Return the first slot after ``after``, or None. The arguments are those of ``slots``."""
+        return next(iter(self.slots(after, last_walls=last_walls)), None)
+
+    def count(self, after: datetime, until: datetime, at_most: int) -> int:
+        """Return the number of slots after ``after``, up to ``until`` (inclusive), but at most ``at_most``.
+
+        The work is bounded by ``at_most``. Ask for one more than you accept, to see if there are more.
+        """
+        return sum(1 for _ in islice(self.slots(after, until=until), at_most))
+
+    def smallest_gap(self, after: datetime) -> timedelta | None:
+        """Return the shortest time between neighbours of the 200 slots after ``after``; None if there are none."""
+        instants = (slot.instant for slot in islice(self.slots(after), _SLOTS_COMPARED))
+        return min((later - earlier for earlier, later in pairwise(instants)), default=None)
+
+    def check(self, now: datetime) -> None:
+        """Raise ``ScheduleInvalid`` if the schedule has no slot after ``now`` (aware)."""
+        if self.next_slot(now) is not None:
+            return
+        if self.end is not None and self.end <= now:
+            raise ScheduleInvalid(f"the schedule never fires: its end, {self.end.isoformat()}, is over")
+        if all(isinstance(spec, Once) for spec in self.specs):
+            raise ScheduleInvalid(
+                f"the schedule never fires: none of its times is later than {now.isoformat()} and between start and end"
+            )
+        raise ScheduleInvalid(f"the schedule never fires: its specs have no slot after {now.isoformat()} until its end")
+
+    @cached_property
+    def time_zone(self) -> tzinfo:
+        """The zone as an object."""
+        return load_zone(self.zone)
+
+    @cached_property
+    def _sources(self) -> tuple[_Source, ...]:
+        return tuple(self._source(spec) for spec in self.specs)
+
+    def _source(self, spec: Spec) -> _Source:
+        key = spec_key(spec)
+        if isinstance(spec, Cron) and crons.runs_through(spec.expression):
+            return _Source(spec, key, by_wall=False, gap="skip", fold="both")
+        if isinstance(spec, Interval) or (isinstance(spec, Once) and spec.at.tzinfo is not None):
+            return _Source(spec, key, by_wall=False, gap="", fold="")
+        return _Source(spec, key, by_wall=self.dst_fold != "both", gap=self.dst_gap, fold=self.dst_fold)
+
+    def _bound(self, name: str) -> datetime | None:
+        """Return the start or end as an instant in UTC."""
+        moment = getattr(self, name)
+        if moment is None:
+            return None
+        if not isinstance(moment, datetime):
+            raise ScheduleInvalid(f"{name}: {quoted(moment)} must be a datetime")
+        if moment.tzinfo is not None:
+            return moment.astimezone(UTC)
+        return instants_of(moment, self.time_zone, gap="shift", fold="first")[0]
+
+    def _single(self, after: datetime, last_walls: Mapping[str, datetime]) -> Iterator[Slot]:
+        source = self._sources[0]
+        specs = (source.key,)
+        by_wall = specs if source.by_wall else ()
+        for instant in self._instants(source, after, last_walls):
+            yield Slot(instant, wall_time(instant, self.time_zone), specs, by_wall)
+
+    def _union(self, after: datetime, last_walls: Mapping[str, datetime]) -> Iterator[Slot]:
+        by_wall = {source.key for source in self._sources if source.by_wall}
+        streams = (self._numbered(number, after, last_walls) for number in range(len(self._sources)))
+        for instant, group in groupby(heapq.merge(*streams), key=itemgetter(0)):
+            keys = tuple(self._sources[number].key for _, number in group)
+            wall = wall_time(instant, self.time_zone)
+            yield Slot(instant, wall, keys, tuple(key for key in keys if key in by_wall))
+
+    def _numbered(
+        self, number: int, after: datetime, last_walls: Mapping[str, datetime]
+    ) -> Iterator[tuple[datetime, int]]:
+        for instant in self._instants(self._sources[number], after, last_walls):
+            yield instant, number
+
+    def _instants(self, source: _Source, after: datetime, last_walls: Mapping[str, datetime]) -> Iterator[datetime]:
+        """Return the instants of one spec after ``after``, ascending, each once."""
+        spec = source.spec
+        if isinstance(spec, Interval):
+            return _interval_instants(spec, after)
+        if isinstance(spec, Once) and spec.at.tzinfo is not None:
+            return iter([spec.at.astimezone(UTC)] if spec.at > after else [])
+        begin = earliest_wall(after, self.time_zone) - timedelta(seconds=1)
+        if source.by_wall and source.key in last_walls:
+            begin = max(begin, last_walls[source.key])
+        return self._wall_instants(source, _walls_after(spec, begin), after)
+
+    def _wall_instants(self, source: _Source, walls: Iterator[datetime], after: datetime) -> Iterator[datetime]:
+        """Yield the instants of wall-clock times (both ascending), each once, if they are later than ``after``.
+
+        Only second passes come out of order. They wait until the first passes have got there.
+        """
+        newest = after
+        second_passes: deque[datetime] = deque()
+        for wall in walls:
+            instants = instants_of(wall, self.time_zone, gap=source.gap, fold=source.fold)
+            if not instants:
+                continue
+            while second_passes and second_passes[0] < instants[0]:
+                newest = max(newest, second_passes[0])
+                yield second_passes.popleft()
+            if instants[0] > newest:
+                newest = instants[0]
+                yield newest
+            second_passes.extend(instant for instant in instants[1:] if instant > after)
+        yield from second_passes
+
+
+def _walls_after(spec: Spec, begin: datetime) -> Iterator[datetime]:
+    """Return the naive wall-clock times of a spec strictly after ``begin``, ascending."""
+    match spec:
+        case Cron(expression=expression):
+            return _until_the_end_of_time(crons.walls_after(expression, begin))
+        case CalendarRule(rule=rule, holidays=holidays):
+            return calendar_rules.parse_rule(rule).walls_after(begin, holiday_test(holidays))
+        case Once(at=at):
+            return iter([at] if at > begin else [])
+        case Interval():
+            raise TypeError("intervals count elapsed time and have no wall-clock times")
+
+
+def _interval_instants(spec: Interval, after: datetime) -> Iterator[datetime]:
+    number = (after - _EPOCH - spec.offset) // spec.every + 1
+    instant = _EPOCH + spec.offset + number * spec.every
+    while True:
+        yield instant
+        try:
+            instant += spec.every
+        except OverflowError:
+            return
+
+
+def _until_the_end_of_time(walls: Iterator[datetime]) -> Iterator[datetime]:
+    """Yield the wall-clock times until the year 9999 is over, where the calendar of Python ends."""
+    while True:
+        try:
+            wall = next(walls)
+        except (StopIteration, OverflowError):
+            return
+        yield wall

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         Stop,
         TimedOut,
     )
+    from temporalex_django.errors import RetryLater
     from temporalex_django.graph.definition.transitions import transit
     from temporalex_django.graph.events import event
     from temporalex_django.graph.steps import Approval, Debug, Done, Step, Wait, WaitForEvent
@@ -44,6 +45,7 @@ _HOME = {
     "activity_context": "temporalex_django.authoring.activity_context",
     "signal": "temporalex_django.authoring.handlers",
     "update": "temporalex_django.authoring.handlers",
+    "RetryLater": "temporalex_django.errors",
     "RetryPolicy": "temporalex_django.authoring.retry",
     **dict.fromkeys(("Overlap", "Schedule"), "temporalex_django.authoring.schedules.schedule"),
     "Unique": "temporalex_django.authoring.unique",
@@ -70,7 +72,7 @@ __all__ = [  # noqa: RUF022 - grouped as the documentation groups them
     "Workflow", "GraphWorkflow", "VersionedWorkflow", "Step", "transit", "Done", "Wait", "WaitForEvent", "Debug", "Approval",
     "activity", "activity_context", "api", "query", "signal", "update", "event",
     "Ok", "Err", "ContinueAsNew", "Reply", "NoReply", "Stop", "Async", "TimedOut", "Event", "Pending",
-    "Decision", "Escalation", "RetryPolicy", "Unique", "Schedule", "Overlap", "WorkflowHandle", "errors",
+    "Decision", "Escalation", "RetryLater", "RetryPolicy", "Unique", "Schedule", "Overlap", "WorkflowHandle", "errors",
 ]  # fmt: skip
 
 

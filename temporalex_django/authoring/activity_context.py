@@ -2,14 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
 from temporalex_django.core.payloads import codec
+from temporalex_django.core.payloads.copying import deep_copy
 from temporalex_django.errors import OutsideWorkflow
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreviousFailure:
+    """The failure of the attempt before the present one.
+
+    ``type`` is the class name of the exception, or the ``type`` of an ``ApplicationError``. It is "TimeoutError" after
+    a timeout and "WorkerLost" if the worker died. ``details`` are those of an ``ApplicationError``, as plain data, or
+    None.
+    """
+
+    type: str
+    message: str
+    details: Any = None
+
+    @classmethod
+    def from_payload(cls, payload: Mapping[str, Any] | None) -> PreviousFailure | None:
+        """Return the failure that is stored with an activity, or None if it has none."""
+        if payload is None:
+            return None
+        return cls(type=payload["type"], message=payload["message"], details=deep_copy(payload.get("details")))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,6 +40,8 @@ class ActivityContext:
 
     ``attempt`` counts from 1. ``idempotency_key`` is the same in every attempt: pass it to systems that must not do the
     same thing twice. ``heartbeat_details`` are the last details that an earlier attempt sent with its heartbeat.
+    ``previous_failure`` is the failure of the last attempt, a ``PreviousFailure``, or None if no attempt has failed. It
+    is stored with the activity, so another worker has it, too.
     """
 
     attempt: int
@@ -25,6 +49,7 @@ class ActivityContext:
     workflow_id: str
     run_id: str
     heartbeat_details: Any = None
+    previous_failure: PreviousFailure | None = None
     _seq: int = field(default=0, repr=False)
     _heartbeat: Callable[[Any], None] = field(default=lambda _: None, repr=False)
     _is_cancelled: Callable[[], bool] = field(default=lambda: False, repr=False)

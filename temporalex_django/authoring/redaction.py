@@ -171,7 +171,10 @@ class Redactor:
         traceback = (
             self.redact_traceback(failure.traceback) if self.shows_payloads and failure.traceback is not None else None
         )
-        redacted_failure = replace(failure, message=self.redact_text(failure.message), traceback=traceback)
+        details = None if failure.details is None else self.redact_payload(failure.details)
+        redacted_failure = replace(
+            failure, message=self.redact_text(failure.message), traceback=traceback, details=details
+        )
         return replace(activity, last_failure=redacted_failure)
 
     def _for_child(self, workflow: object) -> Redactor:

@@ -1,18 +1,23 @@
-"""The retry policy of activities, as a pure function: it says after which pause an attempt follows, if any."""
+"""The retry policy of activities, as pure functions: they say after which pause an attempt follows, if any."""
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from temporalex_django.core.names import to_seconds
-from temporalex_django.errors import WorkflowDefinitionError
+from temporalex_django.errors import RetryLater, WorkflowDefinitionError
 
 #: Longest pause between two attempts in seconds, unless a policy allows more.
 _LONGEST = 100.0
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,8 +27,13 @@ class RetryPolicy:
     ``max_attempts`` 0 or None means no limit. The pause before attempt n + 1 is
     ``initial_interval * backoff ** (n - 1)``, and at most ``max_interval`` (None: 100 seconds, or
     ``initial_interval`` if that is longer). ``non_retryable`` lists exception classes or class names that end the
-    retries at once. Durations are timedeltas or seconds. Raises ``WorkflowDefinitionError`` for values that make no
-    sense.
+    retries at once. Durations are timedeltas or seconds.
+
+    ``jitter`` is the largest fraction of a pause, from 0 to 1, by which it is shortened, so that activities which
+    failed together are not tried again together. With 0.2, a pause of 10 seconds lasts between 8 and 10 seconds.
+
+    An activity can name the time of its next attempt by ``RetryLater``. Raises ``WorkflowDefinitionError`` for values
+    that make no sense.
     """
 
     max_attempts: int | None = None
@@ -31,6 +41,7 @@ class RetryPolicy:
     backoff: float = 2.0
     max_interval: timedelta | float | None = None
     non_retryable: Sequence[str | type[BaseException]] = ()
+    jitter: float = 0.0
 
     def __post_init__(self) -> None:
         errors = []
@@ -44,12 +55,10 @@ class RetryPolicy:
                     errors.append(f"{name}={getattr(self, name)!r} is negative")
             except (TypeError, ValueError) as exc:
                 errors.append(str(exc))
-        if (
-            isinstance(self.backoff, bool)
-            or not isinstance(self.backoff, (int, float))
-            or not 1 <= self.backoff < math.inf
-        ):
+        if not _is_number(self.backoff) or not 1 <= self.backoff < math.inf:
             errors.append(f"backoff={self.backoff!r} is not a number of 1 or more")
+        if not _is_number(self.jitter) or not 0 <= self.jitter <= 1:
+            errors.append(f"jitter={self.jitter!r} is not a fraction from 0 to 1")
         if isinstance(self.non_retryable, (str, type)):
             errors.append("non_retryable must be a list of exception classes or names")
         if errors:
@@ -58,6 +67,8 @@ class RetryPolicy:
     def as_dict(self) -> dict[str, Any]:
         """Return the policy as it is stored with an activity: durations in seconds, 0 for no limit of attempts."""
         initial_interval = to_seconds(self.initial_interval)
+        # Left out without jitter: the histories of older code lack it.
+        jitter = {"jitter": float(self.jitter)} if self.jitter else {}
         return {
             "max_attempts": self.max_attempts or 0,
             "initial_interval": initial_interval,
@@ -66,23 +77,58 @@ class RetryPolicy:
             if self.max_interval is None
             else to_seconds(self.max_interval),
             "non_retryable": [n if isinstance(n, str) else n.__name__ for n in self.non_retryable],
+            **jitter,
         }
 
 
 _UNLIMITED = RetryPolicy().as_dict()
 
 
-def next_delay(policy: dict[str, Any] | None, attempt: int, error_types: Sequence[str]) -> float | None:
+def next_delay(
+    policy: dict[str, Any] | None, attempt: int, error_types: Sequence[str], *, draw: float = 0.0
+) -> float | None:
     """Return the seconds until the attempt after ``attempt`` (counted from 1), or None if there is none.
 
     ``policy`` is the dict of ``RetryPolicy.as_dict``, or None for the default policy, which has no limit.
-    ``error_types`` are the class names of the exception and its bases.
+    ``error_types`` are the class names of the exception and its bases. ``draw`` is a number from 0 to 1, the share of
+    the jitter that shortens the pause.
     """
     policy = policy or _UNLIMITED
-    if policy["max_attempts"] and attempt >= policy["max_attempts"]:
-        return None
     # Names, not classes: the attempt may have failed in another process, and the history stores names alone.
-    if not set(policy["non_retryable"]).isdisjoint(error_types):
+    if _is_last(policy, attempt) or not set(policy["non_retryable"]).isdisjoint(error_types):
         return None
+    return _pause(policy, attempt, draw)
+
+
+def requested_delay(
+    policy: dict[str, Any] | None, attempt: int, error: RetryLater, *, now: datetime, draw: float = 0.0
+) -> float | None:
+    """Return the seconds from ``now`` until the attempt that ``error`` asks for, or None if no attempt is left.
+
+    ``policy``, ``attempt`` and ``draw`` are those of ``next_delay``. The policy decides the pause if the error does
+    not. Its ``non_retryable`` is not asked, because the code itself wants another attempt.
+    """
+    policy = policy or _UNLIMITED
+    if error.counts and _is_last(policy, attempt):
+        return None
+    seconds = error.seconds_from(now)
+    return _pause(policy, attempt, draw) if seconds is None else seconds
+
+
+def jitter_draw(*attempt: object) -> float:
+    """Return a number from 0 to 1 for the jitter after an attempt, made of the values that identify the attempt.
+
+    It is spread evenly over attempts. One attempt always has the same number, so tests can rely on it.
+    """
+    digest = hashlib.blake2b(":".join(map(str, attempt)).encode(), digest_size=6).digest()
+    return int.from_bytes(digest) / 2**48
+
+
+def _is_last(policy: dict[str, Any], attempt: int) -> bool:
+    return bool(policy["max_attempts"]) and attempt >= policy["max_attempts"]
+
+
+def _pause(policy: dict[str, Any], attempt: int, draw: float) -> float:
     # The exponent is capped: attempt 5000 of an unlimited policy must not overflow a float.
-    return float(min(policy["initial_interval"] * policy["backoff"] ** min(attempt - 1, 64), policy["max_interval"]))
+    pause = min(policy["initial_interval"] * policy["backoff"] ** min(attempt - 1, 64), policy["max_interval"])
+    return float(pause * (1 - policy.get("jitter", 0.0) * draw))

@@ -16,6 +16,7 @@ from temporalex_django.errors import (
     ApplicationError,
     ChildWorkflowFailure,
     PayloadError,
+    RetryLater,
     TemporalexError,
     UnknownSignal,
     UpdateRejected,
@@ -42,7 +43,8 @@ class AttemptFailure:
 
     ``attempt`` is the number of the attempt, from 1, and ``at`` the time at which it ended. ``traceback`` is text, or
     None if nothing was raised. ``since`` is the time at which the first attempt failed, or None if the storage does not
-    know it.
+    know it. ``details`` are plain data, those of an ``ApplicationError``. ``retry_later`` is True if the activity asked
+    for the next attempt by ``RetryLater``; ``message`` is then its reason.
     """
 
     type: str
@@ -51,10 +53,17 @@ class AttemptFailure:
     attempt: int
     traceback: str | None = None
     since: datetime | None = None
+    details: Any = None
+    retry_later: bool = False
 
     def payload(self) -> dict[str, Any]:
-        """Return the type, message and traceback as they are stored. They may quote payloads."""
-        return {"type": self.type, "message": self.message, "traceback": self.traceback}
+        """Return what is stored beside the times: the texts, which may quote payloads, the details and the flag."""
+        payload: dict[str, Any] = {"type": self.type, "message": self.message, "traceback": self.traceback}
+        if self.details is not None:
+            payload["details"] = self.details
+        if self.retry_later:
+            payload["retry_later"] = True
+        return payload
 
     @property
     def cause(self) -> str:
@@ -213,12 +222,19 @@ def _project_location(traceback: str) -> str:
 
 
 def attempt_failure(exc: BaseException, *, at: datetime, attempt: int) -> AttemptFailure:
-    """Return the record of an attempt that ended at the time ``at`` with ``exc``. An ``Err`` has no traceback."""
+    """Return the record of an attempt that ended at the time ``at`` with ``exc``.
+
+    An ``Err`` has no traceback, and its reason is in the details.
+    """
     if isinstance(exc, ReturnedErr):
-        return AttemptFailure(type="Err", message=to_storable(repr(exc.reason)), at=at, attempt=attempt)
-    failure = describe(exc)
+        message = to_storable(repr(exc.reason))
+        return AttemptFailure(type="Err", message=message, at=at, attempt=attempt, details=exc.reason)
     return AttemptFailure(
-        type=failure["type"], message=failure["message"], at=at, attempt=attempt, traceback=clean_traceback(exc)
+        **describe(exc),
+        at=at,
+        attempt=attempt,
+        traceback=clean_traceback(exc),
+        retry_later=isinstance(exc, RetryLater),
     )
 
 

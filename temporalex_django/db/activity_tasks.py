@@ -40,7 +40,7 @@ from temporalex_django.models import ActivityTask
 log = logging.getLogger("temporalex_django.db")
 
 #: The columns of an activity that a worker or a turn reads.
-TASK = TASKS.pick_fields(TaskState, args="call", kwargs=None, heartbeat_details="heartbeat")
+TASK = TASKS.pick_fields(TaskState, args="call", kwargs=None, heartbeat_details="heartbeat", previous_failure="failure")
 _ATTEMPT = TASKS.pick_columns(*FENCE)
 #: The chain, run and queue that get the result of an activity.
 _RECIPIENT = TASKS.pick_columns("chain_id", "run_id", "run_queue")
@@ -434,6 +434,8 @@ def decode_task(task: TaskState) -> None:
         task.options = decode(options)
         if task.heartbeat_details is not None:
             task.heartbeat_details = decode(task.heartbeat_details)
+        if task.previous_failure is not None:
+            task.previous_failure = decode(task.previous_failure)
     except KeyMissing:
         raise
     except Exception as exc:

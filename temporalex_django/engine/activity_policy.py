@@ -7,14 +7,21 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from temporalex_django.authoring.activity import Activity
-from temporalex_django.authoring.activity_context import ActivityContext
-from temporalex_django.authoring.retry import next_delay
+from temporalex_django.authoring.activity_context import ActivityContext, PreviousFailure
+from temporalex_django.authoring.retry import jitter_draw, next_delay, requested_delay
 from temporalex_django.core.failures import AttemptFailure, ReturnedErr, attempt_failure, describe, failure_types
 from temporalex_django.core.payloads import codec
 from temporalex_django.core.payloads.round_trip import encode_lossless
 from temporalex_django.engine.contracts.records import NewTask, TaskResult, TaskState
 from temporalex_django.engine.scheduling import policy
-from temporalex_django.errors import ActivityNotFound, ApplicationError, KeyMissing, PayloadError, UnknownWorkflow
+from temporalex_django.errors import (
+    ActivityNotFound,
+    ApplicationError,
+    KeyMissing,
+    PayloadError,
+    RetryLater,
+    UnknownWorkflow,
+)
 
 #: Timeouts that count for an activity that is queued, and for one that is running.
 _QUEUED_TIMEOUTS = ("schedule_to_start", "schedule_to_close")
@@ -43,6 +50,7 @@ def activity_context(
         workflow_id=task.workflow_id,
         run_id=str(task.run_id),
         heartbeat_details=task.heartbeat_details,
+        previous_failure=PreviousFailure.from_payload(task.previous_failure),
         _seq=task.seq,
         _heartbeat=send_heartbeat,
         _is_cancelled=is_cancelled,
@@ -119,15 +127,17 @@ def completed_result(
 def failed_result(task: TaskState, error: BaseException, now: datetime, *, final: bool = False) -> TaskResult:
     """Return the result of an attempt that raised ``error``: due again by the retry policy, or failed for good.
 
-    A step that returns ``Err`` counts as one that raised. ``final`` excludes another attempt.
+    A step that returns ``Err`` counts as one that raised. ``RetryLater`` says itself when the activity is due again.
+    ``final`` excludes another attempt.
     """
     final = final or (isinstance(error, ApplicationError) and error.non_retryable)
     retry_at = None
     if not final:
-        retry_at = _retry_at(task, now, failure_types(error))
+        retry_at = _retry_at(task, now, failure_types(error), error)
     if retry_at is not None:
         failure = attempt_failure(error, at=now, attempt=task.attempt)
-        return TaskResult(task=task, retry_at=retry_at, failure=failure)
+        count = not isinstance(error, RetryLater) or error.counts
+        return TaskResult(task=task, retry_at=retry_at, failure=failure, count=count)
     attributes = {"seq": task.seq, **describe(error), "attempts": task.attempt, "timeout": None}
     if isinstance(error, ReturnedErr):
         attributes.update(type="Err", reason=error.reason)
@@ -192,13 +202,19 @@ def timeout_result(task: TaskState, timeout: str, now: datetime) -> TaskResult:
     return final_result(task, "ActivityTimedOut", attributes)
 
 
-def _retry_at(task: TaskState, now: datetime, error_types: Sequence[str]) -> datetime | None:
-    """Return when the retry policy makes the activity due again, or None if it allows no other attempt.
+def _retry_at(
+    task: TaskState, now: datetime, error_types: Sequence[str], error: BaseException | None = None
+) -> datetime | None:
+    """Return when the activity is due again, or None if there is no other attempt.
 
-    ``error_types`` are the names of the error's class and its bases. A time behind ``schedule_to_close`` counts as
-    none.
+    ``RetryLater`` as ``error`` decides this itself, otherwise the retry policy does. ``error_types`` are the names of
+    the error's class and its bases. A time behind ``schedule_to_close`` counts as none.
     """
-    delay = next_delay(task.options.get("retry"), task.attempt, error_types)
+    policy, draw = task.options.get("retry"), jitter_draw(task.run_id, task.seq, task.attempt)
+    if isinstance(error, RetryLater):
+        delay = requested_delay(policy, task.attempt, error, now=now, draw=draw)
+    else:
+        delay = next_delay(policy, task.attempt, error_types, draw=draw)
     if delay is None:
         return None
     retry_at = now + timedelta(seconds=delay)

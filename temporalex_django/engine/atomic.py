@@ -270,8 +270,9 @@ def _schedule_retries(write: RunWrite, results: Sequence[TaskResult]) -> None:
     for result in results:
         task = result.task
         assert result.retry_at is not None
+        attempt = task.attempt if result.count else task.attempt - 1
         if task.id:
-            retry = Retry(attempt=task.attempt, due_at=result.retry_at, failure=result.failure)
+            retry = Retry(attempt=attempt, due_at=result.retry_at, failure=result.failure)
             write.retried_tasks[task.seq] = retry
         else:
-            write.tasks.append(task.as_new(due_at=result.retry_at, failure=result.failure))
+            write.tasks.append(task.as_new(due_at=result.retry_at, failure=result.failure, attempt=attempt))

@@ -16,7 +16,8 @@ message of its class.
     ├── UpdateRejected
     │   └── WorkflowClosed · RunPaused · RunBlocked · NotAccepting · WorkflowSwitchedOff · TooManyUpdates
     ├── UpdateFailed · UpdateTimeout · ResultTimeout
-    ├── ApplicationError · UnexpectedError
+    ├── ApplicationError └── RetryLater
+    ├── UnexpectedError
     ├── WorkflowFailed ├── WorkflowTerminated └── WorkflowTimedOut
     ├── WorkflowCancelled
     ├── ActivityFailure · ChildWorkflowFailure
@@ -100,6 +101,7 @@ from temporalex_django.errors.requests import (
     WorkflowNotFound,
     no_process,
 )
+from temporalex_django.errors.retry_later import RetryLater
 
 __all__ = [
     "ActionNotPermitted",
@@ -139,6 +141,7 @@ __all__ = [
     "QueryFailed",
     "ResultTimeout",
     "ResumeRefused",
+    "RetryLater",
     "RunBlocked",
     "RunChanged",
     "RunPaused",

@@ -123,7 +123,9 @@ class ActivityTask(models.Model):
         if self.failed_at is None:
             return None
         failure = decode_payload(self.failure)
-        failure_fields = failure if isinstance(failure, dict) else {"type": "", "message": repr(failure)}
+        failure_fields: dict[str, Any] = (
+            failure if isinstance(failure, dict) else {"type": "", "message": repr(failure)}
+        )
         return AttemptFailure(
             type=failure_fields["type"],
             message=failure_fields["message"],
@@ -131,6 +133,8 @@ class ActivityTask(models.Model):
             at=self.failed_at,
             attempt=self.failed_attempt or 0,
             since=self.failing_since,
+            details=failure_fields.get("details"),
+            retry_later=failure_fields.get("retry_later", False),
         )
 
     @property

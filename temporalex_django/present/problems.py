@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Literal
 
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
+from temporalex_django.core.failures import AttemptFailure
 from temporalex_django.present.formatting import capitalize, format_at, format_duration, format_time
 from temporalex_django.present.view_models import DUE_GRACE_PERIOD, ActivityView, BlockedView, PausedView, SwitchView
 
@@ -56,6 +58,18 @@ def error_text(activity_view: ActivityView) -> str:
     return failure.type
 
 
+def _retry_later_text(failure: AttemptFailure, words: Mapping[str, object]) -> str:
+    """Return the sentence about an activity that asked for a later attempt, with its reason if the reader may see it.
+
+    ``words`` are those of ``failing_sentence``.
+    """
+    reason = _first_line(failure.message)
+    if not reason:
+        return _("%(activity)s asked to be tried again later (%(last)s).") % words
+    text = _("%(activity)s asked to be tried again later (%(last)s): %(reason)s.")
+    return text % {**words, "reason": reason}
+
+
 def failing_sentence(activity_view: ActivityView, now: datetime) -> str:
     """Return the sentence that says how often an activity has failed, with which error, and when it is retried.
 
@@ -74,7 +88,9 @@ def failing_sentence(activity_view: ActivityView, now: datetime) -> str:
         "most": task.max_attempts,
         "worker": activity_view.worker,
     }
-    if failure.attempt > 1:
+    if failure.retry_later:
+        text = _retry_later_text(failure, words)
+    elif failure.attempt > 1:
         text = _("%(activity)s has failed %(count)d times since %(since)s. Last error: %(error)s (%(last)s).") % words
     else:
         text = _("%(activity)s failed %(at)s: %(error)s.") % words
@@ -161,6 +177,8 @@ def short_activity(activity_view: ActivityView, now: datetime) -> tuple[bool, st
     state, failure = activity_state(activity_view, now), activity_view.activity.last_failure
     count = failure.attempt if failure else 0
     words = {"activity": activity_view.title, "count": count}
+    if failure is not None and failure.retry_later and state == "failing":
+        return False, _("%(activity)s (asked to be tried later)") % words
     if state == "failing":
         return True, ngettext(
             "%(activity)s (retrying after %(count)d failure)", "%(activity)s (retrying after %(count)d failures)", count

@@ -241,7 +241,10 @@ def _activity_summary(activity_view: ActivityView, now: datetime) -> Summary:
     state = problems.activity_state(activity_view, now)
     if state == "failing":
         text, until = problems.failing_sentence(activity_view, now), activity_view.activity.next_try
-        return Summary(state=state, text=text, trouble=True, since=_failing_since(activity_view), until=until)
+        # An activity that named the time of its next attempt is in no trouble.
+        failure = activity_view.activity.last_failure
+        trouble = failure is None or not failure.retry_later
+        return Summary(state=state, text=text, trouble=trouble, since=_failing_since(activity_view), until=until)
     if state == "silent":
         return Summary(
             state=state, text=problems.silent_sentence(activity_view, now), trouble=True, since=activity_view.activity.beat_at,

@@ -48,6 +48,7 @@ _RECORD_FIELDS: Mapping[Any, Callable[..., Any]] = {
     bool: serializers.BooleanField,
     datetime: time_field,
     Sequence[str]: _texts_field,
+    Any: partial(serializers.JSONField, allow_null=True),
 }
 
 

@@ -12,6 +12,7 @@ import os
 import sys
 import threading
 import traceback
+from datetime import datetime
 from typing import IO, Any
 
 
@@ -85,12 +86,14 @@ def _run_call(call: dict[str, Any], calls: CallReader, send: Any) -> dict[str, A
     from django.db import close_old_connections  # noqa: PLC0415 - Django is set up by then
 
     from temporalex_django.authoring import activity  # noqa: PLC0415
-    from temporalex_django.authoring.activity_context import ActivityContext, use_context  # noqa: PLC0415
+    from temporalex_django.authoring.activity_context import ActivityContext, PreviousFailure, use_context  # noqa: PLC0415
     from temporalex_django.core.failures import describe  # noqa: PLC0415
-    from temporalex_django.errors import ApplicationError  # noqa: PLC0415
+    from temporalex_django.errors import ApplicationError, RetryLater  # noqa: PLC0415
 
     context = ActivityContext(
-        **call["context"], _heartbeat=lambda details: send(beat=details), _is_cancelled=lambda: calls.cancelled
+        **{**call["context"], "previous_failure": PreviousFailure.from_payload(call["context"]["previous_failure"])},
+        _heartbeat=lambda details: send(beat=details),
+        _is_cancelled=lambda: calls.cancelled,
     )
     close_old_connections()
     try:
@@ -102,8 +105,11 @@ def _run_call(call: dict[str, Any], calls: CallReader, send: Any) -> dict[str, A
     except BaseException as exc:  # noqa: BLE001 - also SystemExit: it ends the attempt
         bases = [cls.__name__ for cls in type(exc).__mro__ if issubclass(cls, BaseException)]
         failure, text = describe(exc), "".join(traceback.format_exception(exc))
-        on_purpose = {}
-        if isinstance(exc, ApplicationError):
+        on_purpose: dict[str, Any] = {}
+        if isinstance(exc, RetryLater):
+            after = exc.after.isoformat() if isinstance(exc.after, datetime) else exc.after
+            on_purpose = {"retry_later": {"after": after, "counts": exc.counts}}
+        elif isinstance(exc, ApplicationError):
             on_purpose = {"non_retryable": exc.non_retryable}
         return {"raised": failure, "bases": bases, "traceback": text, **on_purpose}
     finally:

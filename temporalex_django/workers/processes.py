@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 from contextlib import suppress
+from datetime import datetime
 from typing import Any
 
 from django.conf import settings
@@ -21,7 +22,7 @@ from django.conf import settings
 from temporalex_django.core.payloads.copying import deep_copy
 from temporalex_django.engine import activity_policy
 from temporalex_django.engine.scheduling import policy
-from temporalex_django.errors import ApplicationError
+from temporalex_django.errors import ApplicationError, RetryLater
 from temporalex_django.workers.attempts import Attempt, UnfitResult
 
 _thread_state = threading.local()
@@ -99,6 +100,7 @@ def call_in_process(attempt: Attempt) -> Any:
         "workflow_id": task.workflow_id,
         "run_id": str(task.run_id),
         "heartbeat_details": deep_copy(task.heartbeat_details),
+        "previous_failure": task.previous_failure,
         "_seq": task.seq,
     }
     process.send(activity=task.activity, args=list(task.args), kwargs=dict(task.kwargs), context=context)
@@ -142,6 +144,11 @@ def _decode_result(message: dict[str, Any]) -> Any:
     if "unfit" in message:
         raise UnfitResult(message["unfit"])
     failure, cause = message["raised"], RuntimeError(message["traceback"])
+    if "retry_later" in message:
+        request = message["retry_later"]
+        if isinstance(request["after"], str):
+            request["after"] = datetime.fromisoformat(request["after"])
+        raise RetryLater(failure["message"], type=failure["type"], details=failure.get("details"), **request) from cause
     if "non_retryable" in message:
         details, final = failure.get("details"), message["non_retryable"]
         raise ApplicationError(

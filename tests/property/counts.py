@@ -17,7 +17,20 @@ from tests.property.playing import play
 
 #: What no example may be missing for long: steps, blocks, handlers, endings, and what is delivered.
 CONSTRUCTS = (
-    *("activity", "local", "failing", "hasty", "sleep", "wait", "draw", "patch", "deprecate", "publish", "condition"),
+    *(
+        "activity",
+        "local",
+        "failing",
+        "retry later",
+        "hasty",
+        "sleep",
+        "wait",
+        "draw",
+        "patch",
+        "deprecate",
+        "publish",
+        "condition",
+    ),
     *("approval", "overdue"),
     *("precise", "generator", "lock", "set", "forgotten: used", "forgotten: dropped", "forgotten: held"),
     *("operator: pause", "operator: unpause", "operator: skip", "operator: by hand", "operator: fail by hand"),

@@ -19,11 +19,13 @@ from temporalex_django import (
     NoReply,
     Ok,
     Reply,
+    RetryLater,
     RetryPolicy,
     Stop,
     TimedOut,
     Workflow,
     activity,
+    activity_context,
     api,
     errors,
     update,
@@ -52,7 +54,12 @@ def slow(value: Any = None) -> Any:
 
 @activity(retry=RetryPolicy(max_attempts=1))
 def failing(value: Any = None) -> Any:
-    raise LookupError(f"failing: {value}")
+    """Ask for a later attempt, which does not count, and fail in it."""
+    previous = activity_context().previous_failure
+    if previous is None:
+        raise RetryLater("busy", after=0, counts=False, details=value)
+    REACHED.add("retry later")
+    raise LookupError(f"failing: {value} after {previous.message} ({previous.details})")
 
 
 def make_slot(number: int) -> Any:

@@ -208,7 +208,8 @@ class NewTask:
 class Retry:
     """An atomic activity that failed and is tried again at ``due_at``.
 
-    ``attempt`` is the number of the attempt that failed, and ``failure`` its error; None keeps the stored one.
+    ``attempt`` is the number of attempts that count, and ``failure`` the error of the last one; None keeps the stored
+    one.
     """
 
     attempt: int
@@ -389,6 +390,7 @@ class TaskState:
     heartbeat_details: Any = None
     owner: int | None = None  # epoch of the worker that owns it
     crashes: int = 0  # workers that ended while they ran it: such an activity runs alone
+    previous_failure: Any = None  # of the last attempt, as ``AttemptFailure.payload`` gives it
 
     @property
     def fence(self) -> tuple[int, int, int | None]:
@@ -398,10 +400,13 @@ class TaskState:
         """
         return self.id, self.attempt - 1 if self.atomic and self.owner is None else self.attempt, self.owner
 
-    def as_new(self, *, due_at: datetime, failure: AttemptFailure | None) -> NewTask:
-        """Return a new activity that is due at ``due_at``, for one that was tried before it was stored as a row."""
+    def as_new(self, *, due_at: datetime, failure: AttemptFailure | None, attempt: int) -> NewTask:
+        """Return a new activity that is due at ``due_at``, for one that was tried before it was stored as a row.
+
+        ``attempt`` is the number of attempts that count.
+        """
         shared = {name: getattr(self, name) for name in _TASK_FIELDS}
-        return NewTask(**shared, attempt=self.attempt, due_at=due_at, failure=failure)
+        return NewTask(**shared, attempt=attempt, due_at=due_at, failure=failure)
 
 
 #: Fields that a new activity and a scheduled one share, without those that change between attempts.

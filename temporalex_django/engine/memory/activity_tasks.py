@@ -66,6 +66,11 @@ class MemoryTasks(MemoryTables):
             since = failure.at if previous_failure is None else previous_failure.since
             self._failures[number] = replace(failure, since=since)
 
+    def _failure_payload(self, number: int) -> dict[str, Any] | None:
+        """Return the stored failure of the last attempt of the activity ``number``, or None."""
+        failure = self._failures.get(number)
+        return None if failure is None else failure.payload()
+
     def _drop_tasks(self, run_id: UUID, seqs: Iterable[int] | None = None) -> None:
         """Delete the activities of a run with these command numbers, or all of them (None)."""
         of_run = self._task_ids_by_run[run_id]
@@ -98,7 +103,8 @@ class MemoryTasks(MemoryTables):
             if not capacity.acquire(task.activity):
                 skipped_tasks.append(task)
                 continue
-            task = replace(task, owner=owner, attempt=task.attempt + 1, beat_at=None)
+            failure = self._failure_payload(number)
+            task = replace(task, owner=owner, attempt=task.attempt + 1, beat_at=None, previous_failure=failure)
             self.open_tasks[number] = task
             claimed_tasks.append(_copy_task(task))
         for task in skipped_tasks:
@@ -178,7 +184,11 @@ class MemoryTasks(MemoryTables):
         run = self.chains.get(chain_id)
         of_run = {} if run is None else self._task_ids_by_run[run.run_id]
         tasks = [self.open_tasks[number] for _, number in sorted(of_run.items())]
-        return [_copy_task(replace(task, attempt=task.attempt + 1)) for task in tasks if task.atomic]
+        return [
+            _copy_task(replace(task, attempt=task.attempt + 1, previous_failure=self._failure_payload(task.id)))
+            for task in tasks
+            if task.atomic
+        ]
 
     def open_activities(self, run_id: UUID, *, limit: int) -> list[OpenActivity]:
         numbers = [number for _, number in sorted(self._task_ids_by_run[run_id].items())[:limit]]

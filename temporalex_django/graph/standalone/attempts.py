@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Awaitable
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
-from temporalex_django.authoring.retry import next_delay
+from temporalex_django.authoring.retry import jitter_draw, next_delay, requested_delay
 from temporalex_django.core.failures import ReturnedErr, describe, failure_types
 from temporalex_django.core.payloads.round_trip import encode_lossless
 from temporalex_django.core.results import Err
-from temporalex_django.errors import PayloadError
+from temporalex_django.errors import PayloadError, RetryLater
 from temporalex_django.graph.durable.activities import activity_of
 from temporalex_django.graph.instance import Instance
 from temporalex_django.graph.progress import Failure, Result, decode_step_result
@@ -33,16 +35,25 @@ class _InstanceSource:
         return self._instance
 
 
-def run_attempt(instance: Instance, number: int, attempt: int) -> Result | float:
-    """Run the step with that number and return its result, or the seconds until the next attempt (a float).
+@dataclass(frozen=True, slots=True)
+class NextAttempt:
+    """The attempt that follows on one that failed: the ``seconds`` until it begins, and its ``number`` from 1."""
+
+    seconds: float
+    number: int
+
+
+def run_attempt(instance: Instance, number: int, attempt: int) -> Result | NextAttempt:
+    """Run the step with that number and return its result, or the next attempt if it is tried again.
 
     ``attempt`` is the number of this attempt, from 1. An undeclared event, a value that is no result, and data that
     cannot be encoded fail the step at once. An exception and an ``Err`` fail it after the last attempt that its retry
-    policy allows.
+    policy allows. ``RetryLater`` says itself when the next attempt begins.
     """
     graph = instance.graph
     step, activity, source = graph.steps[number], activity_of(graph.steps[number]), _InstanceSource(instance)
     policy = instance.workflow.options[number].get("retry")
+    draw = jitter_draw(instance.id, number, attempt)
     args = [graph.keys[number], instance.log.configs.get(number), instance.version]
     try:
         fn, call_data, _ = activity.decode_call(args, {}, source)
@@ -53,9 +64,9 @@ def run_attempt(instance: Instance, number: int, attempt: int) -> Result | float
         if inspect.isawaitable(value):
             value = asyncio.run(_await(value))
     except BaseException as exc:  # noqa: BLE001 - a step that raises SystemExit must not end a thread of the pool
-        delay = next_delay(policy, attempt, failure_types(exc))
-        if delay is not None:
-            return delay
+        next_attempt = _next_attempt(policy, attempt, exc, draw)
+        if next_attempt is not None:
+            return next_attempt
         attempts_text = ""
         if attempt > 1:
             attempts_text = f" (after {attempt} attempts)"
@@ -66,12 +77,21 @@ def run_attempt(instance: Instance, number: int, attempt: int) -> Result | float
         # Refuse a result that would come back changed, as the durable runtime does (see decision 14).
         return decode_step_result(encode_lossless(call_data, label=label))
     except ReturnedErr as exc:
-        delay = next_delay(policy, attempt, exc.types)
-        if delay is None:
-            return Err(exc.reason)
-        return delay
+        return _next_attempt(policy, attempt, exc, draw) or Err(exc.reason)
     except PayloadError as exc:
         return Failure(**describe(exc))
+
+
+def _next_attempt(policy: dict[str, Any] | None, attempt: int, error: BaseException, draw: float) -> NextAttempt | None:
+    """Return the attempt after the one with the number ``attempt``, which failed with ``error``; None if none is left.
+
+    ``draw`` is that of ``next_delay``.
+    """
+    if not isinstance(error, RetryLater):
+        delay = next_delay(policy, attempt, failure_types(error), draw=draw)
+        return None if delay is None else NextAttempt(delay, attempt + 1)
+    delay = requested_delay(policy, attempt, error, now=datetime.now(UTC), draw=draw)
+    return None if delay is None else NextAttempt(delay, attempt + error.counts)
 
 
 async def _await(value: Awaitable[Any]) -> Any:

@@ -47,7 +47,7 @@ from temporalex_django.graph.durable.run import deciders, parse_resume, resume_r
 from temporalex_django.graph.events import find_declared_event, validate_event_data
 from temporalex_django.graph.instance import Instance
 from temporalex_django.graph.progress import Progress, Result, TimerEvent
-from temporalex_django.graph.standalone.attempts import run_attempt
+from temporalex_django.graph.standalone.attempts import NextAttempt, run_attempt
 from temporalex_django.graph.standalone.timers import ThreadTimers
 from temporalex_django.graph.steps import Approval, StepRef, events_of, human_task_spec_of, key_of, name_of, timer_of
 
@@ -474,8 +474,8 @@ class LocalRunner:
             return
         result = run_attempt(cycle.instance, number, attempt)
         # A pause holds no thread of the pool.
-        if isinstance(result, float):
-            self._timers.start(result, lambda: self._submit_attempt(cycle, number, attempt + 1))
+        if isinstance(result, NextAttempt):
+            self._timers.start(result.seconds, lambda: self._submit_attempt(cycle, number, result.number))
             return
         results = cycle.add_result(number, result)
 

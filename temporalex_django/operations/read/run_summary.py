@@ -533,7 +533,7 @@ def _without_failure_text(activity: OpenActivity) -> OpenActivity:
     failure = activity.last_failure
     if failure is None:
         return activity
-    return replace(activity, last_failure=replace(failure, message=""))
+    return replace(activity, last_failure=replace(failure, message="", details=None))
 
 
 def _failure_text(closing: Mapping[str, Any], redactor: Redactor) -> str:

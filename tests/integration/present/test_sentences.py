@@ -21,6 +21,7 @@ from temporalex_django import (
     GraphWorkflow,
     NoReply,
     Ok,
+    RetryLater,
     RetryPolicy,
     Unique,
     Workflow,
@@ -228,6 +229,31 @@ def test_an_activity_that_fails(env):
     hidden = said(env, handle, view=Redactor(may_see_payloads=False)).text
     assert "refused" not in hidden
     assert "ConnectionError" in hidden
+
+
+@pytest.mark.parametrize(
+    ("sees", "text"),
+    [
+        (True, "Charge the card asked to be tried again later (00:00): the bank is closed. Next attempt at 00:05;"),
+        (False, "Charge the card asked to be tried again later (00:00). Next attempt at 00:05;"),
+    ],
+)
+def test_an_activity_that_asked_for_a_later_attempt(env, sees, text):
+    """It says when and why, and is no trouble."""
+
+    def refuse(*_):
+        raise RetryLater("the bank is closed.", after=300, details={"card": 4711})
+
+    env.mock(charge_card, refuse)
+    handle = env.start(SaysLittle, "charge")
+    env.advance(0)
+
+    found = said(env, handle, view=Redactor(may_see_payloads=sees))
+
+    assert found.text == f"{text} gives up after 20 attempts."
+    assert (found.state, found.trouble, found.until) == ("failing", False, env.clock + timedelta(minutes=5))
+    (one,) = handle.describe().activities
+    assert (Redactor(may_see_payloads=sees).redact_activity(one).last_failure.details == {"card": 4711}) == sees
 
 
 def test_a_silent_activity(env):

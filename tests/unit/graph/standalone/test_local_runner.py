@@ -17,6 +17,7 @@ from temporalex_django import (
     Event,
     GraphWorkflow,
     Pending,
+    RetryLater,
     RetryPolicy,
     Unique,
     Wait,
@@ -223,6 +224,25 @@ def test_err_is_tried_again_like_an_exception() -> None:
         with pytest.raises(errors.WorkflowFailed, match=r"step own \(Own\): broken") as caught:
             handle.result(timeout=20)
         assert caught.value.reason == "broken"
+
+
+def test_a_step_names_the_time_of_its_next_attempt() -> None:
+    calls: list[int] = []
+
+    def busy(*_: Any) -> Any:
+        calls.append(1)
+        if len(calls) < 4:
+            raise RetryLater("busy", after=600, counts=len(calls) == 3)
+        return Event("ok")
+
+    Own = step("Own", does=busy, retry=RetryPolicy(max_attempts=2))
+    with running() as (_, time):
+        handle = line(Own).start("1")
+        for number in range(1, 4):
+            assert wait_for(lambda: time.pending) == [600], number
+            time.advance(600)
+        handle.result(timeout=20)
+    assert len(calls) == 4
 
 
 def test_retries_by_the_policy_of_step_and_workflow() -> None:

@@ -16,6 +16,7 @@ from typing import Any, Literal, TypeVar, cast, get_args
 
 from temporalex_django.authoring.approvals import Escalation, human_task_spec, positive_seconds
 from temporalex_django.authoring.django_tasks import activity_of
+from temporalex_django.authoring.requests.start_times import check_start_times, start_time_of_child
 from temporalex_django.authoring.start_api import Startable
 from temporalex_django.authoring.type_hints import A, R, TypedWorkflow
 from temporalex_django.authoring.unique import check_id
@@ -303,16 +304,20 @@ def child(
     version: int | None = None,
     search_attributes: Mapping[str, Any] | None = None,
     tags: Sequence[str] | None = None,
+    *,
+    start_at: datetime | None = None,
+    start_delay: timedelta | float | None = None,
+    start_before: datetime | None = None,
 ) -> Awaitable[R]:
     """Start another workflow and wait for its result, through all its continue-as-new.
 
     ``args`` is the input of the child. Its business id is ``id``, or is made from ``value`` by the ``unique`` of its
     class. Without either, the child gets an id that is derived from this run. ``version`` selects a version of a
-    dispatcher. ``parent_close`` says what happens to an open child when this run closes. ``search_attributes`` and
-    ``tags`` are as in a start.
+    dispatcher. ``parent_close`` says what happens to an open child when this run closes. ``search_attributes``,
+    ``tags``, ``start_at``, ``start_delay`` and ``start_before`` are as in a start.
 
-    Raises ``ChildWorkflowFailure``, also if the id is taken. The call itself raises ``InvalidId``, ``PayloadError``,
-    ``UnknownVersion`` and ``WorkflowDefinitionError``.
+    Raises ``ChildWorkflowFailure``, also if the id is taken. The call itself raises ``InvalidId``, ``InvalidStart``,
+    ``PayloadError``, ``UnknownVersion`` and ``WorkflowDefinitionError``.
     """
     port = current.runtime_for(table.CHILD)
     if not (isinstance(workflow, type) and issubclass(workflow, Startable) and hasattr(workflow, "name")):
@@ -323,6 +328,7 @@ def child(
         raise WorkflowDefinitionError(
             f"child: parent_close must be one of {', '.join(get_args(ParentClose))}, not {parent_close!r}"
         )
+    times = check_start_times(start_at, start_delay, start_before, label=f"child {workflow_class.name}")
     input_label = f"the input of {workflow_class.name}"
     plain = port.run_context.to_plain(input_or_default(workflow_class, args), input_label)
     # Converted only to fail here, at the call, and not in the child, where nobody could correct it.
@@ -336,6 +342,7 @@ def child(
         "id": _child_id(workflow_class, id, value),
         "args": plain,
         "parent_close": parent_close,
+        **start_time_of_child(times, port.run_context.now),
         **start_options(workflow_class, search_attributes=search_attributes, tags=tags),
     }
     result_reader = partial(decode_result, workflow_class)

@@ -91,7 +91,8 @@ class Description:
 
     ``blocked`` is None, or a mapping that says why the run cannot continue (``code, error, since, attempt``).
     ``paused`` is None, or says who paused it (``since, reason, by``). ``waiting_for`` says in words what the run waits
-    for, including a worker. ``accepts`` names the signals and updates that the open phase takes. ``activities`` are the
+    for, including a worker. ``accepts`` names the signals and updates that the open phase takes. ``starts_at`` and
+    ``start_before`` are the times of its start, if the caller named them. ``activities`` are the
     first hundred that have no result yet, with their attempts and last failures. ``failed_messages`` are the first
     hundred failed messages of the chain, which people can deliver again or discard. ``search_attributes`` are those
     that workflow code has set, and ``tags`` are those of the class and of the start.
@@ -106,6 +107,8 @@ class Description:
     paused: dict[str, Any] | None = None
     waiting_for: list[str] = field(default_factory=list)
     accepts: dict[str, list[str]] = field(default_factory=_empty_accepts)
+    starts_at: datetime | None = None
+    start_before: datetime | None = None
     started_at: datetime | None = None
     closed_at: datetime | None = None
     activities: list[OpenActivity] = field(default_factory=list)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
 from functools import wraps
 from types import MethodType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
@@ -121,6 +122,9 @@ class Startable:
         search_attributes: Mapping[str, Any] | None = None,
         tags: Sequence[str] | None = None,
         by: Person | None = None,
+        start_at: datetime | None = None,
+        start_delay: timedelta | float | None = None,
+        start_before: datetime | None = None,
         **options: Any,
     ) -> StartRequest:
         """Start a run and return its handle.
@@ -134,9 +138,13 @@ class Startable:
         merged into every Django signal about the steps of a graph. ``search_attributes`` are values of attributes that
         the class declares. ``tags`` are added to those of the class.
 
+        The run exists at once. Its code begins at ``start_at``, a datetime with a time zone, or after ``start_delay``,
+        a timedelta or seconds; a time that has passed means at once. A run that has not begun by ``start_before`` is
+        timed out. ``execution_timeout`` and ``run_timeout`` count from the time at which it begins.
+
         ``by`` is the user in whose name the run is started. The user is recorded in the audit, and needs the permission
-        ``temporalex_django.start_instance``. Raises ``AlreadyRunning``, ``InvalidId``, ``UnknownVersion``,
-        ``PayloadError``; nothing is written then.
+        ``temporalex_django.start_instance``. Raises ``AlreadyRunning``, ``InvalidId``, ``InvalidStart``,
+        ``UnknownVersion``, ``PayloadError``; nothing is written then.
         """
         workflow_class = cls.choose(version, options)
         value, args = parse_start_arguments(workflow_class, positional, args=args, id=id, value=value)
@@ -150,6 +158,9 @@ class Startable:
             search_attributes=search_attributes,
             tags=tags,
             by=by,
+            start_at=start_at,
+            start_delay=start_delay,
+            start_before=start_before,
         )
 
     @_takes_arguments_of(_start)
@@ -177,6 +188,9 @@ class Startable:
         search_attributes: Mapping[str, Any] | None = None,
         tags: Sequence[str] | None = None,
         by: Person | None = None,
+        start_at: datetime | None = None,
+        start_delay: timedelta | float | None = None,
+        start_before: datetime | None = None,
         **options: Any,
     ) -> tuple[StartRequest, str, Any]:
         """Send a signal to the open run with the business id ``id``, after a start if there is none.
@@ -184,7 +198,8 @@ class Startable:
         Returns the handle.
 
         Both happen in the caller's transaction and in the name of ``by``, as in ``start`` and ``signal``. ``args``,
-        ``subject``, ``search_attributes`` and ``tags`` apply to a run that is started; an existing run keeps its own.
+        ``subject``, ``search_attributes``, ``tags`` and the times of the start apply to a run that is started; an
+        existing run keeps its own. A run that begins later gets the signal then.
         The open run may have any version; ``version`` and further ``options`` choose that of a run that is started.
         """
         request = StartRequest(
@@ -195,6 +210,9 @@ class Startable:
             search_attributes=search_attributes,
             tags=tags,
             by=by,
+            start_at=start_at,
+            start_delay=start_delay,
+            start_before=start_before,
         )
         return request, signal, payload
 

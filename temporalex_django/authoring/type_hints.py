@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Protocol, Required, TypedDict, TypeVar
 
 from temporalex_django.authoring.authorization import Person
@@ -31,6 +32,9 @@ class ValueOptions(TypedDict, total=False):
     search_attributes: Mapping[str, Any] | None
     tags: Sequence[str] | None
     by: Person | None
+    start_at: datetime | None
+    start_delay: timedelta | float | None
+    start_before: datetime | None
 
 
 class StartOptions(ValueOptions, total=False):
@@ -49,6 +53,9 @@ class SignalStartOptions(TypedDict, total=False):
     search_attributes: Mapping[str, Any] | None
     tags: Sequence[str] | None
     by: Person | None
+    start_at: datetime | None
+    start_delay: timedelta | float | None
+    start_before: datetime | None
 
 
 class TypedWorkflow(Protocol[A_contra, R_co]):

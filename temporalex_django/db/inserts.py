@@ -34,6 +34,13 @@ from temporalex_django.db.sql_columns import (
     sender_columns,
     sender_from_columns,
 )
+from temporalex_django.db.starts.statement import (
+    UNLESS_OPEN,
+    StartShape,
+    delay_kind,
+    delay_parameters,
+    start_statement,
+)
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine.contracts.dialect import Placeholder
 from temporalex_django.engine.contracts.records import Outcome
@@ -52,7 +59,6 @@ _MESSAGE = MESSAGES.pick_columns(
 )
 _INSERTED = MESSAGES.pick_columns("id", "created_at")
 _FINGERPRINT = MESSAGES.pick_columns("id", "kind", "name", "body", "sender_key", "sender_name")
-_UNLESS_OPEN = "on conflict (open_key) where open_key is not null do nothing"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,7 +106,7 @@ def copy_forked_columns(run_id: UUID, source_run_id: UUID, *, alias: str) -> Non
 
 
 def insert_start(start: NewStart, *, storage: DjangoStorage) -> StartedRun:
-    """Insert a chain that is due now, and its first run; return their ids.
+    """Insert a chain that is due when its run begins, and that run; return their ids.
 
     If the caller has a transaction open, this is part of it, and the transaction stays usable after an error. Workers
     are notified after the commit. It locks no row that exists. It waits at most ``START_LOCK_WAIT`` for another open
@@ -245,75 +251,38 @@ def _insert_chain_and_run(
     shared = not start.generated and key is not None
     inside = shared and connections[storage.alias].in_atomic_block
     run = _run_row(start, started, storage.alias)
-    shape = _StartShape(
+    shape = StartShape(
         columns=tuple(run),
         test=test,
         now=now,
+        delay=delay_kind(start),
         keyed=key is not None,
         shared=shared,
         bounded=shared and not inside,
         ends=start.first_timeout is not None,
+        limited=start.start_before is not None,
         expires=start.execution_timeout is not None,
     )
-    parameters: list[Any] = [*started, start.queue, *clock]
+    begin = [*clock, *delay_parameters(start)]
+    parameters: list[Any] = [*started, start.queue, *begin]
     if shape.ends:
-        parameters += [*clock, start.first_timeout]
+        parameters += [*begin, start.first_timeout]
+    if shape.limited:
+        parameters += [start.start_before]
     if shape.keyed:
         parameters += [key]
     if shape.bounded:
         parameters += [f"{max(1, int(get_settings().START_LOCK_WAIT * 1000))}ms"]
     parameters += [*test_parameters, *run.values(), *clock]
+    if shape.delay:
+        parameters += begin
     if shape.expires:
-        parameters += [*clock, start.execution_timeout]
+        parameters += [*begin, start.execution_timeout]
     if not inside:
-        return sql.execute(_start_statement(sql.placeholder, shape), parameters) == 1
+        return sql.execute(start_statement(sql.placeholder, shape), parameters) == 1
     # The savepoint keeps the caller's transaction usable after a lock timeout.
     with transaction.atomic(using=storage.alias), sql.lock_timeout(get_settings().START_LOCK_WAIT):
-        return sql.execute(_start_statement(sql.placeholder, shape), parameters) == 1
-
-
-class _StartShape(NamedTuple):
-    """The properties in which the SQL of starts differs.
-
-    - ``columns``: the columns of the run that have a value.
-    - ``test``: the SQL of ``_wider_scope_test``, or an empty string.
-    - ``now``: an SQL expression for the present time.
-    - ``keyed``: the chain has an open key.
-    - ``shared``: another start could have the same key, so there is a conflict to check.
-    - ``bounded``: the statement itself limits its wait for locks.
-    - ``ends``: the first run has a timeout.
-    - ``expires``: the whole chain has a timeout.
-    """
-
-    columns: tuple[str, ...]
-    test: str
-    now: str
-    keyed: bool
-    shared: bool
-    bounded: bool
-    ends: bool
-    expires: bool
-
-
-@lru_cache(maxsize=128)
-def _start_statement(placeholder: Placeholder, shape: _StartShape) -> str:
-    """Return the SQL that starts runs of this shape. The result is cached, since there are few shapes.
-
-    ``placeholder`` is that of the dialect.
-    """
-    now, later = shape.now, f"{shape.now} + %s * interval '1 second'"
-    chain = CHAINS.pick_columns(
-        *("id", "run_id", "queue", "due_at"), *(["deadline"] * shape.ends), *(["open_key"] * shape.keyed)
-    )
-    run = RUNS.pick_columns(*shape.columns, "created_at", *(["expires_at"] * shape.expires))
-    bound = "from (select set_config('lock_timeout', %s, true)) bound" if shape.bounded else ""
-    source = f"{bound} {f'where {shape.test}' if shape.test else ''}"
-    first = chain.insert_parameters(placeholder, source, due_at=now, deadline=later)
-    # No other start can have its key: nothing to wait for, and nothing to check.
-    if not shape.shared:
-        return f"with c as ({first}) {run.insert_parameters(placeholder, '', created_at=now, expires_at=later)}"
-    second = run.insert_parameters(placeholder, "from c", created_at=now, expires_at=later)
-    return f"with c as ({first} {_UNLESS_OPEN} returning id) {second}"
+        return sql.execute(start_statement(sql.placeholder, shape), parameters) == 1
 
 
 def _insert_separately(
@@ -323,13 +292,20 @@ def _insert_separately(
     test, test_parameters = wide
     with storage.transaction():
         now = storage.now()
-        chain = [*started, start.queue, now, start.deadline(now), start.open_key]
+        chain = [*started, start.queue, start.begins_at(now), start.deadline(now), start.open_key]
         done = storage.sql.execute(
-            f"{NEW_CHAIN.insert_parameters(storage.sql.placeholder, f'where {test or 1}')} {_UNLESS_OPEN}",
+            f"{NEW_CHAIN.insert_parameters(storage.sql.placeholder, f'where {test or 1}')} {UNLESS_OPEN}",
             [*chain, *test_parameters],
         )
         if done == 1:
-            values = _run_row(start, started, storage.alias, created_at=now, expires_at=start.expires_at(now))
+            values = _run_row(
+                start,
+                started,
+                storage.alias,
+                created_at=now,
+                starts_at=start.starts_at(now),
+                expires_at=start.expires_at(now),
+            )
             storage.sql.execute(_run_insert_statement(storage.sql.placeholder, tuple(values)), list(values.values()))
     return done == 1
 

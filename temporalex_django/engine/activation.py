@@ -30,11 +30,21 @@ from temporalex_django.engine.contracts.records import (
     RunWrite,
 )
 from temporalex_django.engine.external_messages import FinishedActivity, NewChild, NewMessage
-from temporalex_django.engine.outcomes import failed_outcome, fault_outcome
-from temporalex_django.engine.refusals import RefusedRedelivery, RefusedSignal
+from temporalex_django.engine.outcomes import fault_outcome, update_outcomes
+from temporalex_django.engine.refusals import RefusedRedelivery, RefusedSignal, waiting_run_error
 from temporalex_django.engine.row_changes import write_closed_row, write_open_row
-from temporalex_django.engine.run_closing import parent_messages, started_attributes, terminate, time_out
-from temporalex_django.errors import ActionNotPermitted, RunBlocked, RunPaused, WorkflowClosed
+from temporalex_django.engine.run_closing import (
+    cancel,
+    parent_messages,
+    start_attributes,
+    started_attributes,
+    terminate,
+    time_out,
+)
+from temporalex_django.errors import (
+    ActionNotPermitted,
+    WorkflowClosed,
+)
 
 _RESULT_KINDS = ("activity", "child", "external", "timer")
 _MESSAGE_KINDS = ("signal", "update", REQUEST)
@@ -43,10 +53,19 @@ _MESSAGE_KINDS = ("signal", "update", REQUEST)
 class ActivationStep:
     """One activation of a run in a turn: it takes the inbox and collects in a ``RunWrite`` what the turn stores.
 
-    ``now`` is the time of the turn. ``inline_atomic`` is True if turns run atomic activities.
+    ``now`` is the time of the turn. ``inline_atomic`` is True if turns run atomic activities. ``starts_at`` is the time
+    at which the run begins, if that is later than now.
     """
 
-    def __init__(self, run: RunState, messages: Inbox, now: datetime, *, inline_atomic: bool = True) -> None:
+    def __init__(
+        self,
+        run: RunState,
+        messages: Inbox,
+        now: datetime,
+        *,
+        inline_atomic: bool = True,
+        starts_at: datetime | None = None,
+    ) -> None:
         self.run = run
         # True if the inbox has more than was read and, after the activation, more than was delivered.
         self.has_more_messages = messages.has_more
@@ -59,6 +78,7 @@ class ActivationStep:
         self.write = RunWrite(run=run)
         # Results without a row of the inbox; they are delivered after those of the inbox (see decision 45).
         self.finished_activities: Sequence[FinishedActivity] = ()
+        self.starts_at = starts_at
         self.validator_faults: list[tuple[str, Fault]] = []  # of validators, with the references that their senders get
         self._signals_with_sender: list[tuple[Job, InboxMessage]] = []  # signals that name a sender
 
@@ -71,12 +91,16 @@ class ActivationStep:
 
     @property
     def must_close(self) -> bool:
-        """True if the run must be closed without running its code: its parent closed, or its deadline has passed."""
+        """True if the run must be closed without running its code.
+
+        Its parent closed, its deadline has passed, or it is cancelled before it begins.
+        """
         run = self.run
         if run.closed:
             return False
         is_overdue = run.deadline is not None and run.deadline <= self.now and not run.paused
-        return is_overdue or any(message.kind == "terminate" for message in self.messages)
+        closing_kinds = ("terminate",) if self.starts_at is None else ("terminate", "cancel")
+        return is_overdue or any(message.kind in closing_kinds for message in self.messages)
 
     @property
     def has_redelivered(self) -> bool:
@@ -89,13 +113,16 @@ class ActivationStep:
         return any(message.kind in ("update", REQUEST) for message in self.messages)
 
     def close(self, record: RunRecord) -> RunWrite:
-        """Close the run without its code, as terminated or timed out, and reject its messages.
+        """Close the run without its code, as terminated, cancelled or timed out, and reject its messages.
 
         ``record`` is that of the run.
         """
-        reasons = [message.payload.get("reason", "") for message in self.messages if message.kind == "terminate"]
-        if reasons:
-            self.write = terminate(self.run, reason=reasons[0], now=self.now, record=record)
+        ends = [message for message in self.messages if message.kind in ("terminate", "cancel")]
+        reasons = {message.kind: message.payload.get("reason", "") for message in reversed(ends)}
+        if "terminate" in reasons:
+            self.write = terminate(self.run, reason=reasons["terminate"], now=self.now, record=record)
+        elif self.starts_at is not None and "cancel" in reasons:
+            self.write = cancel(self.run, reason=reasons["cancel"], now=self.now, record=record)
         else:
             self.write = time_out(self.run, now=self.now, record=record)
         for message in self.messages:
@@ -103,7 +130,7 @@ class ActivationStep:
         return self.write
 
     def park(self, reason: str = "") -> RunWrite:
-        """Let the messages of a blocked or paused run wait without making it due.
+        """Let the messages of a run that is blocked or paused, or that begins later, wait without making it due.
 
         Updates and requests are rejected, because their senders wait for an answer, unless a reset or fork delivered
         them again. ``reason`` says why the run is blocked.
@@ -112,15 +139,14 @@ class ActivationStep:
             if message.kind not in ("update", REQUEST) or message.redelivered:
                 self.write.parked.append(message.id)
                 continue
-            label = f"{message.kind} {message.name!r}"
-            error: RunPaused | RunBlocked
-            if self.run.paused:
-                error = RunPaused(f"the run is paused: {label} was refused")
-            else:
-                error = RunBlocked(f"the run is blocked: {label} was withdrawn", reason=reason)
+            error = waiting_run_error(
+                f"{message.kind} {message.name!r}", paused=self.run.paused, starts_at=self.starts_at, reason=reason
+            )
             self.write.settled[message.id] = Outcome(status="rejected", value=error_data(error))
         if self.run.paused:  # what made it due did not know of the pause
             self.run.due_at = None
+        elif self.starts_at is not None:
+            self.run.due_at = self.starts_at
         return self.write
 
     def block(
@@ -223,7 +249,10 @@ class ActivationStep:
         message_jobs: list[Job] = []
         if run.head_token is None:
             record = entry.record
-            start = _start_attributes(record)
+            start = start_attributes(record)
+            # From here on the limit of the wait is over, and the others remain.
+            if record.start_before is not None:
+                run.deadline = record.deadline(self.now)
             if record.carried_messages is not None:
                 signals, cancel = record.carried_messages["signals"], record.carried_messages["cancel"]
                 start["carried"] = len(signals)
@@ -335,7 +364,7 @@ class ActivationStep:
         ``token`` is the head token of the activation; the reference under which a fault is logged contains it.
         """
         write = self.write
-        outcomes = _update_outcomes(completion)
+        outcomes = update_outcomes(completion)
         if not self.messages:
             write.outcomes.update(outcomes)
             return
@@ -485,7 +514,10 @@ class ActivationStep:
         """Return the child that a command of the run starts."""
         attributes, record = command.attributes, entry.record
         assert command.seq is not None
-        options = {name: value for name, value in attributes.items() if name != "id"}
+        options: dict[str, Any] = {name: value for name, value in attributes.items() if name != "id"}
+        for name in ("start_at", "start_before"):
+            if name in options:
+                options[name] = datetime.fromisoformat(options[name])
         return NewChild(
             workflow_id=attributes["id"],
             seed=uuid5(self.run.run_id, str(command.seq)).int >> 66,
@@ -557,26 +589,3 @@ def _job_marks(message: InboxMessage) -> dict[str, Any]:
     """Return further attributes of the job of an update or a request: its sender, and that it was delivered again."""
     redelivered = {"redelivered": True} if message.redelivered else {}
     return {**redelivered, **sender_attributes(message.sender)}
-
-
-def _start_attributes(record: RunRecord) -> dict[str, Any]:
-    """Return the attributes that a run starts with, without those for carried messages."""
-    attributes: dict[str, Any] = {"args": record.args, "seed": record.seed}
-    optional = {"snapshot": record.snapshot, "search_attributes": record.search_attributes or None}
-    return attributes | {name: value for name, value in optional.items() if value is not None}
-
-
-def _update_outcomes(completion: Completion) -> dict[str, Outcome]:
-    """Return the answers to updates and requests that ended, or were accepted."""
-    outcomes: dict[str, Outcome] = {}
-    for command in completion.commands:
-        match command.kind:
-            case "AcceptUpdate":
-                outcomes[kinds.UPDATE_ACCEPTED.read(command)["id"]] = Outcome(status="accepted")
-            case "CompleteUpdate":
-                answer = kinds.UPDATE_COMPLETED.read(command)
-                outcomes[answer["id"]] = Outcome(status="completed", value=answer["result"])
-            case "FailUpdate":
-                outcomes[kinds.UPDATE_FAILED.read(command)["id"]] = failed_outcome(command.attributes)
-    outcomes.update((request, Outcome(status="completed")) for request in completion.granted)
-    return outcomes

@@ -15,7 +15,7 @@ class TurnDecision(Enum):
     ANSWER = auto()
     #: The run is closed without running its code: it was terminated, its parent closed, or its time is over.
     END = auto()
-    #: The run is paused, or blocked and not due: its messages wait and make nothing due.
+    #: The run is paused, or blocked and not due, or begins later: its messages wait and make nothing due.
     PARK = auto()
     #: An atomic activity of the run is due, which takes a transaction of its own (see decision 4).
     ATOMIC = auto()
@@ -23,17 +23,17 @@ class TurnDecision(Enum):
     ACTIVATE = auto()
 
 
-def decide(run: RunState, *, closing: bool, parked: bool, atomic: bool) -> TurnDecision:
+def decide(run: RunState, *, closing: bool, parked: bool, atomic: bool, early: bool = False) -> TurnDecision:
     """Return what the turn does with one run.
 
     ``closing`` is the result of ``ActivationStep.must_close``, and ``parked`` that of ``is_parked``. ``atomic`` is True
-    if an atomic activity of the run is due.
+    if an atomic activity of the run is due. ``early`` is True if the run begins later.
     """
     if run.closed:
         return TurnDecision.ANSWER
     if closing:
         return TurnDecision.END
-    if parked:
+    if parked or early:
         return TurnDecision.PARK
     if atomic:
         return TurnDecision.ATOMIC
@@ -46,6 +46,24 @@ def is_parked(run: RunState, now: datetime, *, force: bool) -> bool:
     A message does not make a blocked run try again. ``force`` tries blocked runs that are not due.
     """
     return not run.closed and bool(run.paused or (run.failed_tries and not force and not is_due(run.due_at, now)))
+
+
+def is_unstarted(run: RunState) -> bool:
+    """Return True if the run has had no turn, and no failed attempt of one."""
+    return run.head_token is None and not run.closed and not run.failed_tries
+
+
+def may_begin_later(run: RunState, now: datetime) -> bool:
+    """Return True if the run has had no turn and is due later, so that its record has to say if it begins later.
+
+    Other reasons for that are a clock that was set back, and a pause after a crash.
+    """
+    return is_unstarted(run) and not run.paused and run.due_at is not None and run.due_at > now
+
+
+def begins_later(run: RunState, starts_at: datetime | None, now: datetime) -> bool:
+    """Return True if the run has had no turn, and begins at ``starts_at``, which is later than ``now``."""
+    return is_unstarted(run) and starts_at is not None and starts_at > now
 
 
 def is_due(moment: datetime | None, now: datetime) -> bool:

@@ -8,7 +8,8 @@ from typing import Any, Final
 from temporalex_django import errors
 from temporalex_django.core.error_text import is_about_code
 from temporalex_django.core.failures import describe, step_prefix
-from temporalex_django.core.history.activation import Fault
+from temporalex_django.core.history import kinds
+from temporalex_django.core.history.activation import Completion, Fault
 from temporalex_django.core.payloads.copying import deep_copy
 from temporalex_django.engine.contracts.records import Outcome
 
@@ -128,3 +129,19 @@ def update_result(outcome: Outcome | None, *, update_id: str, label: str) -> Any
     if outcome.status == "rejected":
         raise errors.UpdateRejected(message, **rejection)
     raise errors.UpdateFailed(f"{label} failed: {attributes.get('type')}: {message}", type=attributes.get("type"))
+
+
+def update_outcomes(completion: Completion) -> dict[str, Outcome]:
+    """Return the answers to updates and requests that ended, or were accepted."""
+    outcomes: dict[str, Outcome] = {}
+    for command in completion.commands:
+        match command.kind:
+            case "AcceptUpdate":
+                outcomes[kinds.UPDATE_ACCEPTED.read(command)["id"]] = Outcome(status="accepted")
+            case "CompleteUpdate":
+                answer = kinds.UPDATE_COMPLETED.read(command)
+                outcomes[answer["id"]] = Outcome(status="completed", value=answer["result"])
+            case "FailUpdate":
+                outcomes[kinds.UPDATE_FAILED.read(command)["id"]] = failed_outcome(command.attributes)
+    outcomes.update((request, Outcome(status="completed")) for request in completion.granted)
+    return outcomes

@@ -1,4 +1,4 @@
-"""Messages that a run refused, for the audit."""
+"""Messages that a run refuses: the errors for their senders, and the facts for the audit."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from datetime import datetime
 from uuid import UUID
 
 from temporalex_django.core.messages.sender import Sender
+from temporalex_django.errors import NotAccepting, QueryFailed, RunBlocked, RunPaused, UpdateRejected
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,3 +39,32 @@ class RefusedRedelivery:
     name: str
     code: str
     sender: Sender | None
+
+
+def waiting_run_error(label: str, *, paused: bool, starts_at: datetime | None, reason: str) -> UpdateRejected:
+    """Return the error for the message ``label`` to a run whose code does not run now.
+
+    The run is paused, or begins at ``starts_at``, or is blocked for the ``reason``.
+    """
+    if paused:
+        return RunPaused(f"the run is paused: {label} was refused")
+    if starts_at is not None:
+        return NotAccepting(f"the run has not begun, it starts at {format_start(starts_at)}: {label} was refused")
+    return RunBlocked(f"the run is blocked: {label} was withdrawn", reason=reason)
+
+
+def format_start(starts_at: datetime) -> str:
+    """Return the time at which a run begins, for errors: in ISO format, without fractions of a second."""
+    return starts_at.isoformat(timespec="seconds")
+
+
+def nothing_published_error(workflow: str, workflow_id: str, *, starts_at: datetime) -> QueryFailed:
+    """Return the error for a query of a run that begins at ``starts_at``."""
+    return QueryFailed(
+        f"{workflow} {workflow_id} has published nothing: it has not begun, it starts at {format_start(starts_at)}"
+    )
+
+
+def start_wait(starts_at: datetime) -> str:
+    """Return the phrase that says what a run waits for that begins at ``starts_at``."""
+    return f"its start at {format_start(starts_at)}"

@@ -14,6 +14,13 @@ from temporalex_django.engine.external_messages import NewMessage
 from temporalex_django.errors import WorkflowClosed
 
 
+def start_attributes(record: RunRecord) -> dict[str, Any]:
+    """Return the attributes that a run starts with, without those for carried messages."""
+    attributes: dict[str, Any] = {"args": record.args, "seed": record.seed}
+    optional = {"snapshot": record.snapshot, "search_attributes": record.search_attributes or None}
+    return attributes | {name: value for name, value in optional.items() if value is not None}
+
+
 def started_attributes(record: RunRecord) -> dict[str, Any]:
     """Return the attributes of the event ``WorkflowStarted`` of a run."""
     attributes: dict[str, Any] = {
@@ -117,12 +124,14 @@ def close_for_reset(run: RunState, *, new: NewRun, now: datetime, record: RunRec
 
 def time_out(run: RunState, *, now: datetime, record: RunRecord) -> RunWrite:
     """Return the write that closes a locked run as timed out, without running any of its code."""
+    is_unbegun = run.head_token is None and record.start_before is not None and record.start_before <= now
     is_whole_chain = record.expires_at is not None and run.deadline is not None and record.expires_at <= run.deadline
-    if is_whole_chain:
-        timeout_name = "execution_timeout"
+    if is_unbegun:
+        timeout_name, message = "start_before", "the run had not begun by its start_before"
+    elif is_whole_chain:
+        timeout_name, message = "execution_timeout", "the run exceeded its execution_timeout"
     else:
-        timeout_name = "run_timeout"
-    message = f"the run exceeded its {timeout_name}"
+        timeout_name, message = "run_timeout", "the run exceeded its run_timeout"
     return _close_externally(run, "WorkflowTimedOut", {"timeout": timeout_name}, message, now=now, record=record)
 
 

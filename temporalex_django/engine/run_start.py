@@ -18,6 +18,9 @@ class RunStart:
     ``scope`` names the open runs among which the id is unique: global, workflow, version or none. ``execution_timeout``
     (seconds) limits the whole chain, ``run_timeout`` each run of it. ``search_attributes`` have the form of
     ``core.payloads.search_attributes``. ``snapshot`` is data that the run starts with beside ``args``.
+
+    The run begins at ``start_at``, or ``start_delay`` seconds after it was started. Without either, and with a time
+    that has passed, it begins at once. If it has not begun by ``start_before``, it is timed out.
     """
 
     workflow_id: str
@@ -38,6 +41,9 @@ class RunStart:
     metadata: Mapping[str, Any] | None = None
     search_attributes: Mapping[str, Any] | None = None
     snapshot: Mapping[str, Any] | None = None
+    start_at: datetime | None = None
+    start_delay: float | None = None
+    start_before: datetime | None = None
 
     @property
     def open_key(self) -> str | None:
@@ -60,13 +66,34 @@ class RunStart:
         """The seconds until the first run times out, or None."""
         return min((t for t in (self.execution_timeout, self.run_timeout) if t is not None), default=None)
 
-    def expires_at(self, started_at: datetime) -> datetime | None:
-        """Return when the whole chain times out if it starts at ``started_at``, or None."""
-        return _add_seconds(started_at, self.execution_timeout)
+    @property
+    def is_delayed(self) -> bool:
+        """True if the caller named a time at which the run begins."""
+        return self.start_at is not None or self.start_delay is not None
 
-    def deadline(self, started_at: datetime) -> datetime | None:
-        """Return when the first run times out if it starts at ``started_at``, or None."""
-        return _add_seconds(started_at, self.first_timeout)
+    def begins_at(self, now: datetime) -> datetime:
+        """Return when the run begins if it is started at ``now``. Timeouts count from then."""
+        if self.start_at is not None:
+            return max(now, self.start_at)
+        return now + timedelta(seconds=self.start_delay or 0)
+
+    def starts_at(self, now: datetime) -> datetime | None:
+        """Return when the run begins if it is started at ``now``, or None if the caller named no time."""
+        if self.is_delayed:
+            return self.begins_at(now)
+        return None
+
+    def expires_at(self, now: datetime) -> datetime | None:
+        """Return when the whole chain times out if it is started at ``now``, or None."""
+        return _add_seconds(self.begins_at(now), self.execution_timeout)
+
+    def deadline(self, now: datetime) -> datetime | None:
+        """Return when the first run times out if it is started at ``now``, or None.
+
+        Before the run begins, ``start_before`` counts, too.
+        """
+        moments = (_add_seconds(self.begins_at(now), self.first_timeout), self.start_before)
+        return min((moment for moment in moments if moment is not None), default=None)
 
 
 def _add_seconds(moment: datetime, seconds: float | None) -> datetime | None:

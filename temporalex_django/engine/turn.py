@@ -25,14 +25,23 @@ from temporalex_django.core.payloads import codec
 from temporalex_django.engine.activation import ActivationStep
 from temporalex_django.engine.atomic import AtomicPhase
 from temporalex_django.engine.cache import Cache, CachedRun
-from temporalex_django.engine.contracts.records import Inbox, RunState, RunWrite, TaskResult, TaskState
+from temporalex_django.engine.contracts.records import Inbox, RunRecord, RunState, RunWrite, TaskResult, TaskState
 from temporalex_django.engine.contracts.run_storage import RunStorage
 from temporalex_django.engine.contracts.task_storage import TaskStorage
 from temporalex_django.engine.executors import Executors
 from temporalex_django.engine.external_messages import FinishedActivity
-from temporalex_django.engine.fates import TurnDecision, decide, is_due, is_parked
+from temporalex_django.engine.fates import (
+    TurnDecision,
+    begins_later,
+    decide,
+    is_due,
+    is_parked,
+    is_unstarted,
+    may_begin_later,
+)
 from temporalex_django.engine.scheduling import policy
 from temporalex_django.engine.scheduling.eager_claim import EagerClaim
+from temporalex_django.engine.scheduling.turn_clock import TurnClock
 from temporalex_django.engine.turn_report import ClaimedRuns, TurnReport
 from temporalex_django.engine.watchdog import watchdog
 from temporalex_django.errors import (
@@ -45,42 +54,6 @@ from temporalex_django.errors import (
 )
 
 logger = logging.getLogger("temporalex_django.engine")
-
-
-class _TurnClock:
-    """The time of one turn: whether its next run may start, and until when that run may take messages.
-
-    Runs with short inboxes come first. There are ``short_count`` of them. A turn that is not ``limited`` starts all
-    runs: in an environment, the order of runs must not depend on how fast the machine is.
-    """
-
-    __slots__ = ("_limited", "_short_count", "_started_at")
-
-    def __init__(self, *, short_count: int, limited: bool) -> None:
-        self._limited = limited
-        self._short_count = short_count
-        self._started_at = time.monotonic()
-
-    def may_start(self, index: int, now: float, *, has_results: bool) -> bool:
-        """Return True if the run at ``index`` may start at ``now`` (``time.monotonic``); the first one always may.
-
-        A run with finished activities (``has_results``) may start later than others. So may the first one with a long
-        inbox, whatever the others took: it comes after them, so otherwise it might never start.
-        """
-        if has_results:
-            budget = policy.TURN_SECONDS_WITH_RESULTS
-        else:
-            budget = policy.TURN_SECONDS
-        if index == self._short_count:
-            budget = policy.LATE_SECONDS
-        return not index or not self._limited or now - self._started_at <= budget
-
-    def deadline(self, index: int, now: float) -> float:
-        """Return the time until which the run at ``index``, which starts now, may take messages."""
-        until = self._started_at + policy.TURN_SECONDS
-        if index >= self._short_count:
-            until = max(until, now + policy.MIN_RUN_SECONDS)
-        return min(until, now + policy.RUN_SECONDS)
 
 
 class WorkflowEngine(Executors):
@@ -242,10 +215,18 @@ class WorkflowEngine(Executors):
         """
         now = claim.now or self.storage.now()
         waiting = {run.chain_id for run in claimed if is_parked(run, now, force=force)}
-        inbox = self._load_inboxes(claim, claimed, waiting, report)
+        early = {run.chain_id for run in claimed if may_begin_later(run, now)}
+        inbox = self._load_inboxes(claim, claimed, waiting, early, report)
         steps: dict[ActivationStep, TurnDecision] = {}
         for run in claimed:
-            step, decision = self._decide_step(run, inbox[run.chain_id], now, parked=run.chain_id in waiting)
+            step, decision = self._decide_step(
+                run,
+                inbox[run.chain_id],
+                now,
+                report.records.get(run.run_id),
+                parked=run.chain_id in waiting,
+                early=run.chain_id in early,
+            )
             if decision is TurnDecision.ATOMIC:
                 report.atomic_chains.append(run.chain_id)
                 continue
@@ -267,7 +248,7 @@ class WorkflowEngine(Executors):
         active = [step.run for step, decision in steps.items() if decision is TurnDecision.ACTIVATE]
         entries, errors = self.load_entries(active, report.records)
         short_steps, long_steps = self._split_long(steps)
-        clock = _TurnClock(short_count=len(short_steps), limited=self._budgeted)
+        clock = TurnClock(short_count=len(short_steps), limited=self._budgeted)
         for index, step in enumerate(short_steps + long_steps):
             step_started_at = time.monotonic()
             if not clock.may_start(index, step_started_at, has_results=bool(step.finished_activities)):
@@ -302,20 +283,32 @@ class WorkflowEngine(Executors):
     # -- phase 1 ------------------------------------------------------------------------------------------------------
 
     def _decide_step(
-        self, run: RunState, messages: Inbox, now: datetime, *, parked: bool
+        self, run: RunState, messages: Inbox, now: datetime, record: RunRecord | None, *, parked: bool, early: bool
     ) -> tuple[ActivationStep, TurnDecision]:
         """Return the step of one claimed run, and the decision about it; ``parked`` is the result of ``is_parked``.
+
+        ``record`` is that of a run without a turn, or None. With ``early``, its ``messages`` are the unread ones; a run
+        that does not begin later after all gets the others, too.
 
         A waiting run that is to be closed gets all its messages. So does a blocked run that is tried because a sender
         waits for an answer. A run that ended processes is not tried for that: it would end another one. Nor is a run
         whose code did not reach a wait: all others of the turn would wait for it, as often as a sender asks.
         """
-        step = ActivationStep(run, messages, now, inline_atomic=self._inline_atomic)
+        starts_at = None
+        if record is not None and begins_later(run, record.starts_at, now):
+            starts_at = record.starts_at
+        elif early:
+            messages = self.storage.inbox([run.chain_id])[run.chain_id]
+        step = ActivationStep(run, messages, now, inline_atomic=self._inline_atomic, starts_at=starts_at)
         if parked and not run.paused and not run.crashes and step.has_waiting_sender and not self._is_deadlocked(run):
             messages, parked = self.storage.inbox([run.chain_id])[run.chain_id], False
             step = ActivationStep(run, messages, now, inline_atomic=self._inline_atomic)
         decision = decide(
-            run, closing=step.must_close, parked=parked, atomic=self._inline_atomic and is_due(run.atomic_due, now)
+            run,
+            closing=step.must_close,
+            parked=parked,
+            atomic=self._inline_atomic and is_due(run.atomic_due, now),
+            early=starts_at is not None,
         )
         if decision is TurnDecision.END and parked:
             step = ActivationStep(
@@ -346,7 +339,7 @@ class WorkflowEngine(Executors):
             return step.close(report.records[step.run.run_id])
         if decision is TurnDecision.PARK:
             mark = None
-            if step.has_waiting_sender:
+            if step.has_waiting_sender and step.starts_at is None:
                 mark = self.storage.block_reason(step.run.run_id)
             return step.park(mark["error"] if mark else "")
         run_id = step.run.run_id
@@ -426,20 +419,29 @@ class WorkflowEngine(Executors):
             raise cause from cause.__cause__
 
     def _load_inboxes(
-        self, claim_result: ClaimedRuns, claimed: Sequence[RunState], waiting: set[UUID], report: TurnReport
+        self,
+        claim_result: ClaimedRuns,
+        claimed: Sequence[RunState],
+        waiting: set[UUID],
+        early: set[UUID],
+        report: TurnReport,
     ) -> dict[UUID, Inbox]:
         """Return the inboxes of claimed runs by chain, and add the records of new runs to the report.
 
         Records of blocked runs are not loaded, since a run may be blocked because its record cannot be read. Inboxes
         that came with the claim are not read again, except long ones and those of runs in ``waiting``, which need less.
+        So do those of runs in ``early``, which may begin later.
         """
         others = {run.chain_id for run in claimed if run.chain_id in waiting or run.chain_id in self._long_inboxes}
+        # Messages that wait until a run begins are not read with each new one.
+        unread_only = waiting | early
+        others |= early
         inbox = claim_result.inbox([run.chain_id for run in claimed if run.chain_id not in others])
         chains = [run.chain_id for run in claimed if run.chain_id not in inbox]
-        new = [run.run_id for run in claimed if _is_new(run) and run.chain_id not in waiting]
+        new = [run.run_id for run in claimed if is_unstarted(run) and run.chain_id not in waiting]
         if chains or new:
             other_inboxes, records = self.storage.load_turn_input(
-                chains, waiting=waiting, page=self._page_size(claimed), runs=new
+                chains, waiting=unread_only, page=self._page_size(claimed), runs=new
             )
             inbox |= other_inboxes
             report.records.update(records)
@@ -585,10 +587,6 @@ def _log_refusals(step: ActivationStep, write: RunWrite) -> None:
             error_line(fault.error),
             extra={"run_id": str(run_id), "reference": reference},
         )
-
-
-def _is_new(run: RunState) -> bool:
-    return run.head_token is None and not run.closed and not run.failed_tries
 
 
 def _is_budget_spent(until: float) -> bool:

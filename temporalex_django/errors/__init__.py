@@ -8,6 +8,7 @@ message of its class.
     ├── NotAwaited · ScheduleInvalid
     ├── UnknownWorkflow · UnknownVersion · AmbiguousId · WorkflowNotFound · AlreadyRunning · ResumeRefused
     ├── InvalidId └── MessageIdTaken
+    ├── InvalidStart
     ├── NotCancellable · UnknownQuery · UnknownSignal · QueryFailed · EngineNotFound · NotConfigured
     ├── ActivityNotFound · WorkerNotFound · RunChanged · IdempotencyKeyReused
     ├── ActionNotPermitted └── FourEyes
@@ -90,6 +91,7 @@ from temporalex_django.errors.requests import (
     HumanTaskNotFound,
     IdempotencyKeyReused,
     InvalidId,
+    InvalidStart,
     MessageIdTaken,
     NotCancellable,
     QueryFailed,
@@ -126,6 +128,7 @@ __all__ = [
     "HumanTaskNotFound",
     "IdempotencyKeyReused",
     "InvalidId",
+    "InvalidStart",
     "JudgingFailed",
     "KeyMissing",
     "MessageIdTaken",

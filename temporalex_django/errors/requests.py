@@ -64,6 +64,13 @@ class AlreadyRunning(TemporalexError):
         self.pending = pending
 
 
+class InvalidStart(TemporalexError):
+    """An option of a start has a wrong form, or contradicts another option."""
+
+    code = "invalid_start"
+    next_step = "Correct the option that the message names. Nothing was started."
+
+
 class ResumeRefused(TemporalexError):
     """The event does not match exactly one waiting step."""
 

@@ -604,6 +604,11 @@ class Migration(migrations.Migration):
                 ("parent", models.CharField(max_length=200, null=True)),
                 ("parent_seq", models.IntegerField(null=True)),
                 ("expires_at", models.DateTimeField(help_text="When the whole chain times out.", null=True)),
+                ("starts_at", models.DateTimeField(help_text="When it begins, if its start named a time.", null=True)),
+                (
+                    "start_before",
+                    models.DateTimeField(help_text="It times out if it has not begun by then.", null=True),
+                ),
                 (
                     "run_timeout",
                     models.FloatField(help_text="Timeout of each run of the chain, in seconds.", null=True),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any, Self
 
 from django.contrib.contenttypes.fields import GenericForeignKey
@@ -109,6 +110,8 @@ class Instance(models.Model):
     parent_run = unconstrained_key("self", null=True)
     parent_seq = models.IntegerField(null=True)
     expires_at = models.DateTimeField(null=True, help_text=_("When the whole chain times out."))
+    starts_at = models.DateTimeField(null=True, help_text=_("When it begins, if its start named a time."))
+    start_before = models.DateTimeField(null=True, help_text=_("It times out if it has not begun by then."))
     run_timeout = models.FloatField(null=True, help_text=_("Timeout of each run of the chain, in seconds."))
     parent_close = models.CharField(max_length=20, null=True)  # noqa: DJ001 - as above
 
@@ -193,6 +196,11 @@ class Instance(models.Model):
     def is_open(self) -> bool:
         """True until the run is closed."""
         return self.status not in CLOSED_STATUSES
+
+    @property
+    def begins_at(self) -> datetime:
+        """The time at which the run begins: the one that its start named, or that of the start."""
+        return self.starts_at or self.created_at
 
     @property
     def input(self) -> Any:

@@ -563,6 +563,7 @@ _NEXT_STEPS = {
     "late": gettext_noop(
         "Check the load and the log of the workers, or start another one: manage.py temporalex worker"
     ),
+    "not_begun": gettext_noop("Wait, or: manage.py temporalex cancel {run}"),
     "not_taken_up": gettext_noop("Start a worker that has its class: manage.py temporalex worker"),
     "paused": gettext_noop("manage.py temporalex unpause {run}"),
     "off": gettext_noop("See what is switched off: manage.py temporalex switches show"),

@@ -55,6 +55,8 @@ def _completed_sentence(run: RunView, words: dict[str, object]) -> str:
 
 
 def _timed_out_sentence(run: RunView, words: dict[str, object]) -> str:
+    if run.started_at is None:
+        return _("Timed out %(at)s, before it began.") % words
     if run.end.limit is not None:
         return _("Timed out %(at)s (limit: %(limit)s).") % words
     return _("Timed out %(at)s.") % words
@@ -81,6 +83,8 @@ def _failed_sentence(run: RunView, words: dict[str, object]) -> str:
 
 def _cancelled_sentence(run: RunView, words: dict[str, object]) -> str:
     """Return the sentence about a cancelled run. ``words`` fill the gaps in the text."""
+    if run.started_at is None:
+        return _cancelled_early_sentence(run, words)
     # Code may cancel a run, too: then there is no actor.
     if run.end.actor and run.end.reason:
         return _("Cancelled by %(who)s %(at)s: %(reason)s. Cleanup finished.") % words
@@ -89,6 +93,17 @@ def _cancelled_sentence(run: RunView, words: dict[str, object]) -> str:
     if run.end.reason:
         return _("Cancelled %(at)s: %(reason)s. Cleanup finished.") % words
     return _("Cancelled %(at)s. Cleanup finished.") % words
+
+
+def _cancelled_early_sentence(run: RunView, words: dict[str, object]) -> str:
+    """Return the sentence about a run that was cancelled before it began. ``words`` fill the gaps in the text."""
+    if run.end.actor and run.end.reason:
+        return _("Cancelled by %(who)s %(at)s, before it began: %(reason)s.") % words
+    if run.end.actor:
+        return _("Cancelled by %(who)s %(at)s, before it began.") % words
+    if run.end.reason:
+        return _("Cancelled %(at)s, before it began: %(reason)s.") % words
+    return _("Cancelled %(at)s, before it began.") % words
 
 
 def _terminated_sentence(run: RunView, words: dict[str, object]) -> str:
@@ -216,11 +231,14 @@ def _due_summary(run: RunView, since: datetime, now: datetime) -> Summary | None
 
 def _unstarted_summary(run: RunView, now: datetime) -> Summary:
     """Return the summary of a run that has not made its first turn."""
-    wait_time = now - run.created_at
+    begin = run.starts_at or run.created_at
+    if begin > now:
+        return _future_summary(run, begin, now)
+    wait_time = now - begin
     words = {"span": format_duration(wait_time), "title": run.title, "version": run.version}
     if wait_time < DUE_GRACE_PERIOD or run.workers is None:
         text = _("Started %(span)s ago; no worker has picked it up yet.") % words
-        return Summary(state="not_taken_up", text=text, since=run.created_at)
+        return Summary(state="not_taken_up", text=text, since=begin)
     if run.workers.missing is not None:
         start_text = _("Started %(span)s ago; no worker has picked it up yet. It is waiting for %(missing)s.") % {
             **words,
@@ -230,7 +248,16 @@ def _unstarted_summary(run: RunView, now: datetime) -> Summary:
         start_text = _("Started %(span)s ago; no worker has picked it up yet, although a live worker could.") % words
     alive_text = ngettext("%(count)d worker is alive.", "%(count)d workers are alive.", run.workers.alive_count)
     text = f"{start_text} {alive_text % {'count': run.workers.alive_count}}"
-    return Summary(state="not_taken_up", text=text, trouble=True, since=run.created_at)
+    return Summary(state="not_taken_up", text=text, trouble=True, since=begin)
+
+
+def _future_summary(run: RunView, begin: datetime, now: datetime) -> Summary:
+    """Return the summary of a run that begins later, at ``begin``."""
+    text = _("Starts %(at)s.") % {"at": format_at(begin, now)}
+    if run.start_before is not None:
+        limit = format_time(run.start_before, now)
+        text = f"{text} {_('Times out if it has not begun by %(limit)s.') % {'limit': limit}}"
+    return Summary(state="not_begun", text=text, since=run.created_at, until=begin)
 
 
 # -- one thing --------------------------------------------------------------------------------------------------------

@@ -155,6 +155,7 @@ class RunView:
     """The facts about a run at one moment from which its summary is built.
 
     - ``title`` and ``workflow``: the title and the name of its class.
+    - ``starts_at`` and ``start_before``: the times of its start, if its caller named them.
     - ``is_started``: False until its first turn.
     - ``activities`` and ``more_activities``: the first open activities, and the number of the others.
     - ``workers``: set if the run waits for a worker, before its first turn or since ``due_since``.
@@ -170,6 +171,8 @@ class RunView:
     created_at: datetime
     started_at: datetime | None = None
     closed_at: datetime | None = None
+    starts_at: datetime | None = None
+    start_before: datetime | None = None
     is_started: bool = True
     waits: Sequence[WaitView] = ()
     activities: Sequence[ActivityView] = ()

@@ -24,6 +24,19 @@ else:
 time_field = partial(serializers.DateTimeField, format=ISO_8601, default_timezone=UTC)
 
 
+class AwareTimeField(serializers.DateTimeField):
+    """A time in a request, in ISO 8601 with an offset from UTC. Without the offset it is invalid: it could mean any."""
+
+    default_error_messages: ClassVar[dict[str, Any]] = {
+        "naive": "Write the time with its offset from UTC, such as 2026-11-27T09:00:00+01:00."
+    }
+
+    def enforce_timezone(self, value: datetime) -> datetime:
+        if value.utcoffset() is None:
+            self.fail("naive")
+        return value
+
+
 def _texts_field(**options: Any) -> serializers.ListField:
     # A child belongs to one field, so each field gets a new one.
     return serializers.ListField(child=serializers.CharField(), **options)

@@ -18,7 +18,7 @@ from temporalex_django.core.names import quoted
 from temporalex_django.models import BulkItem, BulkJob, Ending, FourEyesScope, HistoryEvent, Status
 from temporalex_django.models.fields import UnreadablePayload
 from temporalex_django.present.timeline import TimelineRow
-from temporalex_django.rest.output_fields import Base, RecordOut, run_column_fields, time_field
+from temporalex_django.rest.output_fields import AwareTimeField, Base, RecordOut, run_column_fields, time_field
 
 _MAX_NAME_LENGTH = 200
 #: Largest number of unknown fields that an error names.
@@ -54,6 +54,9 @@ class StartBody(Body):
     Give ``id``, or ``value`` for a class with ``unique``. Without either, an id is generated. ``version`` selects the
     version of a versioned class. ``search_attributes`` are those that the class declares; write decimals and times as
     strings. ``tags`` are added to those of the class.
+
+    The run begins at ``start_at``, or ``start_delay`` seconds after the start. If it has not begun by ``start_before``,
+    it is timed out. Write times with their offset from UTC.
     """
 
     workflow = serializers.CharField(max_length=_MAX_NAME_LENGTH)
@@ -67,6 +70,9 @@ class StartBody(Body):
         required=False, allow_null=True, default=None, child=serializers.JSONField(allow_null=True)
     )
     tags = serializers.ListField(required=False, allow_null=True, default=None, child=serializers.CharField())
+    start_at = AwareTimeField(required=False, allow_null=True, default=None)
+    start_delay = serializers.FloatField(required=False, allow_null=True, default=None)
+    start_before = AwareTimeField(required=False, allow_null=True, default=None)
 
 
 class SignalBody(Body):

@@ -87,6 +87,9 @@ class InstanceViewSet(RunReadViewSet):
             value=body["value"],
             search_attributes=search_attributes,
             tags=body["tags"],
+            start_at=body["start_at"],
+            start_delay=body["start_delay"],
+            start_before=body["start_before"],
         )
         start = Start(start_request, by=self._actor())
         return self._created_response(self._run_once(start.execute, lambda target: (target.run_id, True)))

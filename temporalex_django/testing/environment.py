@@ -50,6 +50,9 @@ class Environment(EnvironmentActivities):
         tags: Sequence[str] | None = None,
         subject: Any = None,
         by: Person | None = None,
+        start_at: datetime | None = None,
+        start_delay: timedelta | float | None = None,
+        start_before: datetime | None = None,
     ) -> EnvironmentHandle[R]: ...
     @overload
     def start(
@@ -64,6 +67,9 @@ class Environment(EnvironmentActivities):
         tags: Sequence[str] | None = None,
         subject: Any = None,
         by: Person | None = None,
+        start_at: datetime | None = None,
+        start_delay: timedelta | float | None = None,
+        start_before: datetime | None = None,
         **options: Any,
     ) -> EnvironmentHandle: ...
     def start(
@@ -78,6 +84,9 @@ class Environment(EnvironmentActivities):
         tags: Sequence[str] | None = None,
         subject: Any = None,
         by: Person | None = None,
+        start_at: datetime | None = None,
+        start_delay: timedelta | float | None = None,
+        start_before: datetime | None = None,
         **options: Any,
     ) -> EnvironmentHandle:
         """Start a run and let it work until every unit waits. Return its handle.
@@ -96,6 +105,9 @@ class Environment(EnvironmentActivities):
             search_attributes=search_attributes,
             tags=tags,
             by=by,
+            start_at=start_at,
+            start_delay=start_delay,
+            start_before=start_before,
         )
         return self.backend.start(request)
 
@@ -111,6 +123,9 @@ class Environment(EnvironmentActivities):
         tags: Sequence[str] | None = None,
         subject: Any = None,
         by: Person | None = None,
+        start_at: datetime | None = None,
+        start_delay: timedelta | float | None = None,
+        start_before: datetime | None = None,
     ) -> EnvironmentHandle:
         """Send a signal to the open run with the business id ``id`` of that class, after a start if there is none.
 
@@ -125,6 +140,9 @@ class Environment(EnvironmentActivities):
             search_attributes=search_attributes,
             tags=tags,
             by=by,
+            start_at=start_at,
+            start_delay=start_delay,
+            start_before=start_before,
         )
         return self.backend.signal_with_start(request, signal, payload)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 from uuid import UUID, uuid4
 
@@ -52,6 +53,7 @@ from temporalex_django.core.people.four_eyes import fork_snapshot
 from temporalex_django.engine.contracts.records import RunState
 from temporalex_django.engine.ids import parse_run_id
 from temporalex_django.engine.outcomes import run_result, update_result
+from temporalex_django.engine.refusals import nothing_published_error, start_wait
 from temporalex_django.engine.reset import apply
 from temporalex_django.engine.reset.plan import REDELIVER, ResetPlan, fork_id, make_plan, should_redeliver, successors
 from temporalex_django.engine.run_start import RunStart
@@ -111,7 +113,14 @@ class MemoryBackend:
                 f"runs in memory have no subject, so {workflow.name} cannot have one: use DjangoEnvironment"
             )
         chain_id = env.storage.start(
-            RunStart(workflow_id=workflow_id, args=plain, seed=env.new_seed(), snapshot=run_snapshot, **options)
+            RunStart(
+                workflow_id=workflow_id,
+                args=plain,
+                seed=env.new_seed(),
+                snapshot=run_snapshot,
+                **request.times.as_options(),
+                **options,
+            )
         )
         env.remember_class(chain_id, workflow)
         env.work()
@@ -223,6 +232,13 @@ class MemoryRunOperations:
     def _selected_run(self) -> Any:
         return self._env.row(self._selected_run_id)
 
+    def _future_start(self, row: Any) -> datetime | None:
+        """Return the time at which the run of a row begins, if that is later than now."""
+        starts_at: datetime | None = row.facts.starts_at
+        if row.status != "pending" or starts_at is None or starts_at <= self._env.clock:
+            return None
+        return starts_at
+
     def _code(self, record: Any) -> type[Workflow]:
         return self._env.class_of(self._chain_id, record.workflow, record.version)
 
@@ -253,6 +269,8 @@ class MemoryRunOperations:
         del fresh
         user = self._require_permitted(by, "query")
         row = self._selected_run
+        if (starts_at := self._future_start(row)) is not None:
+            raise nothing_published_error(row.facts.workflow, row.facts.workflow_id, starts_at=starts_at)
         published = row.published
         runs = self._env.run_ids(self._chain_id)
         if self._address.run_id is None and published is None and row.status == "pending" and len(runs) > 1:
@@ -293,9 +311,12 @@ class MemoryRunOperations:
     def describe(self, *, by: Person | None) -> Description:
         redactor, env, row = self._redactor(by), self._env, self._selected_run
         open_activities = env.engine.tasks.open_activities(self._selected_run_id, limit=MOST_ACTIVITIES)
+        waiting = [*row.waiting_for]
+        if (starts_at := self._future_start(row)) is not None:
+            waiting.append(start_wait(starts_at))
         return Description(
             **describe_columns(row.column, redactor),
-            waiting_for=redactor.redact_waiting_for(row.waiting_for, row.waits),
+            waiting_for=redactor.redact_waiting_for(waiting, row.waits),
             activities=[redactor.redact_activity(activity) for activity in open_activities],
             failed_messages=[
                 redactor.redact_failed_message(failed)
@@ -418,7 +439,8 @@ class MemoryRunOperations:
         self._require_permitted(by, "cancel")
         check_text(reason, label="the reason")
         self._require_open("cancel request")
-        if self._code(self._newest_run.facts).cancels_at_once:
+        newest_run = self._newest_run
+        if self._code(newest_run.facts).cancels_at_once or self._future_start(newest_run) is not None:
             self._env.close(self._chain_id, "cancelled", reason)
             return
         self.send("cancel", "", {"reason": reason})

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
+from temporalex_django.authoring.requests.start_times import StartTimes, check_start_times
 from temporalex_django.authoring.unique import check_id
 from temporalex_django.errors import InvalidId
 
@@ -22,6 +24,9 @@ class StartRequest:
     from ``value`` by the ``unique`` of the class. ``subject`` is the model instance that the run is about.
     ``telemetry`` (JSON) goes into the Django signals about the steps of a graph. ``search_attributes`` are values of
     declared attributes, and ``tags`` are added to those of the class. ``by`` is the user in whose name it starts.
+
+    The run begins at ``start_at``, or ``start_delay`` (a timedelta or seconds) after the start. It is timed out if it
+    has not begun by ``start_before``.
     """
 
     workflow: type[Workflow]
@@ -33,6 +38,16 @@ class StartRequest:
     search_attributes: Mapping[str, Any] | None = None
     tags: Sequence[str] | None = None
     by: Person | None = None
+    start_at: datetime | None = None
+    start_delay: timedelta | float | None = None
+    start_before: datetime | None = None
+
+    @property
+    def times(self) -> StartTimes:
+        """The times of the start, checked. Raises ``InvalidStart``."""
+        return check_start_times(
+            self.start_at, self.start_delay, self.start_before, label=f"start of {self.workflow.name}"
+        )
 
     @property
     def needs_id(self) -> bool:

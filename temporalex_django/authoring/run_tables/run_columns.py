@@ -161,6 +161,9 @@ RUN_COLUMNS: Final[tuple[RunColumn, ...]] = (
         places=frozenset({Place.REST, Place.LIST, Place.TEXT}),
         heading="Created",
     ),
+    # In the admin, the sentence about the run names the time.
+    _inserted("starts_at", _TIME, NextRun.EMPTY, places=_EVERYWHERE - {Place.ADMIN}, heading="Starts"),
+    _start("start_before", _TIME, NextRun.EMPTY, places=_ONE_RUN),
     _turn("started_at", _TIME, places=_EVERYWHERE - {Place.ADMIN}, heading="Started"),
     _turn("closed_at", _TIME, places=_EVERYWHERE - {Place.ADMIN}, heading="Closed"),
     # A description also names what the run lacks, so its texts are computed and not taken from the column alone.

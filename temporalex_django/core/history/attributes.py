@@ -163,7 +163,8 @@ class TimerFiredAttributes(TypedDict):
 class ChildStartedAttributes(TypedDict):
     """A child: ``workflow`` is the name of its class. The other attributes are the options of its start.
 
-    Timeouts are in seconds. ``parent_close`` says what happens to the child when its parent closes.
+    Timeouts are in seconds. ``parent_close`` says what happens to the child when its parent closes. ``start_at`` and
+    ``start_before`` are times in ISO format.
     """
 
     seq: int
@@ -179,6 +180,8 @@ class ChildStartedAttributes(TypedDict):
     search_attributes: NotRequired[dict[str, Any] | None]
     tags: NotRequired[list[str] | None]
     metadata: NotRequired[dict[str, Any] | None]
+    start_at: NotRequired[str]
+    start_before: NotRequired[str]
 
 
 class ChildCompletedAttributes(TypedDict):

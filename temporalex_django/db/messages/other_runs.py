@@ -81,7 +81,7 @@ class ExternalRunWriter:
                 free.append(child)
         new = [(uuid7(), uuid7(), child) for child in sorted(free, key=lambda child: child.open_key or "")]
         chains = [
-            (chain, run, c.queue, c.at, c.deadline(c.at), c.open_key, c.scope, c.workflow_id, c.workflow)
+            (chain, run, c.queue, c.begins_at(c.at), c.deadline(c.at), c.open_key, c.scope, c.workflow_id, c.workflow)
             for chain, run, c in new
         ]
         self._sql.write(_CHAIN.columns, _CHAIN_INSERT, chains)
@@ -99,7 +99,13 @@ class ExternalRunWriter:
     def _insert_first_runs(self, new: Sequence[tuple[UUID, UUID, NewChild]]) -> None:
         """Insert the first runs of new chains, given as triples of chain, run and child."""
         runs = [
-            new_run_row(c, chain, run, {"created_at": c.at, "expires_at": c.expires_at(c.at)}) for chain, run, c in new
+            new_run_row(
+                c,
+                chain,
+                run,
+                {"created_at": c.at, "starts_at": c.starts_at(c.at), "expires_at": c.expires_at(c.at)},
+            )
+            for chain, run, c in new
         ]
         self._sql.write(NEW_RUN.columns, _RUN_INSERT, runs)
         search_attributes = [(run, c.search_attributes) for _, run, c in new if c.search_attributes]

@@ -87,15 +87,17 @@ class RunRecord:
     started_at: datetime | None = None
     snapshot: dict[str, Any] | None = None  # data that it starts with beside its input: see core.four_eyes
     search_attributes: Mapping[str, Any] | None = None  # its present ones
+    starts_at: datetime | None = None  # when it begins, if its caller named a time
+    start_before: datetime | None = None  # it is timed out if it has not begun by then
 
     @classmethod
-    def from_start(cls, start: RunStart, *, run_id: UUID, started_at: datetime) -> RunRecord:
-        """Return the record of the first run of a chain, from the values of its start.
+    def from_start(cls, start: RunStart, *, run_id: UUID, now: datetime) -> RunRecord:
+        """Return the record of the first run of a chain, from the values of its start at the time ``now``.
 
-        The record has the id ``run_id``. ``started_at`` is the time from which the timeout of the chain counts.
+        The record has the id ``run_id``.
         """
         shared: dict[str, Any] = {name: getattr(start, name) for name in _START_FIELDS}
-        return cls(run_id=run_id, expires_at=start.expires_at(started_at), **shared)
+        return cls(run_id=run_id, expires_at=start.expires_at(now), starts_at=start.starts_at(now), **shared)
 
     def deadline(self, started_at: datetime) -> datetime | None:
         """Return when a run that starts at ``started_at`` times out, or None if it has no timeout."""
@@ -107,7 +109,8 @@ class RunRecord:
 
 #: Fields that a start shares with the row of its run.
 _START_FIELDS = frozenset(f.name for f in fields(RunStart)) & frozenset(f.name for f in fields(RunRecord)) - {
-    "expires_at"
+    "expires_at",
+    "starts_at",
 }
 
 

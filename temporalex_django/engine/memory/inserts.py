@@ -24,7 +24,7 @@ class MemoryInserts(MemoryTables):
     """Inserts of new chains and messages."""
 
     def start(self, start: RunStart) -> UUID:
-        """Start a new chain that is due now, and return its id.
+        """Start a new chain, which is due when its run begins, and return its id.
 
         Raises ``AlreadyRunning`` when an open run in its scope has the id, and ``InvalidId`` when the id is that of a
         run.
@@ -50,7 +50,7 @@ class MemoryInserts(MemoryTables):
         record = RunRecord.from_start(
             replace(start, args=deep_copy(start.args), snapshot=deep_copy(start.snapshot)),
             run_id=uuid7(),
-            started_at=self.clock,
+            now=self.clock,
         )
         self._add_run(chain_id, record, labels=start_labels(start))
         self._chains_of[workflow_id] = (*self._chains_of.get(workflow_id, ()), chain_id)
@@ -65,7 +65,7 @@ class MemoryInserts(MemoryTables):
             length=0,
             activations=0,
             activated_at=None,
-            due_at=self.clock,
+            due_at=start.begins_at(self.clock),
             deadline=start.deadline(self.clock),
         )
         return chain_id

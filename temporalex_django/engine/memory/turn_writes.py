@@ -298,7 +298,7 @@ def _successor_record(record: RunRecord, new: NewRun) -> RunRecord:
         "snapshot": deep_copy(new.snapshot),
         "search_attributes": deep_copy(new.search_attributes),
     }
-    return replace(record, run_id=new.run_id, started_at=None, **changes)
+    return replace(record, run_id=new.run_id, started_at=None, starts_at=None, start_before=None, **changes)
 
 
 def _state_after(write: RunWrite) -> RunState:

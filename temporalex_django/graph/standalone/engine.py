@@ -232,6 +232,7 @@ class EngineBackend:
             search_attributes=request.search_attributes,
             tags=request.tags,
             by=request.by,
+            **request.times.as_options(),
         )
         if (request.id is None) == (request.value is None):
             raise InvalidId(f"{workflow.name}: an engine needs either the id or the value of an instance")

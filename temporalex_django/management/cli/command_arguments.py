@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from datetime import datetime
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
@@ -70,6 +71,25 @@ def parse_json(text: str | None, *, option: str) -> Any:
             f"""Quote it for the shell: {option} '{{"a": 1}}'. Write a string as '"text"'. """
             f"{option} - reads standard input.",
         ) from exc
+
+
+def parse_time(text: str | None, *, option: str) -> datetime | None:
+    """Parse ``text``, the value of an option, as a time in ISO 8601 with an offset from UTC.
+
+    Returns None for an option that is not given (None). Raises ``CommandError``, with ``option`` as its name.
+    """
+    if text is None:
+        return None
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        moment = None
+    if moment is None or moment.utcoffset() is None:
+        raise usage_error(
+            f"{option} {escape(text[:60])} is not a time with an offset from UTC",
+            f"Write {option} 2026-11-27T09:00:00+01:00.",
+        )
+    return moment
 
 
 def _reject_constant(name: str) -> Any:

@@ -48,6 +48,7 @@ class RunListed:
     closed: bool
     summary: Where
     created_at: datetime
+    starts_at: datetime | None
     started_at: datetime | None
     closed_at: datetime | None
     tags: Sequence[str] | None

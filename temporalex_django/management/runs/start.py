@@ -15,7 +15,7 @@ from temporalex_django.conf import get_settings
 from temporalex_django.core.payloads.search_attributes import parse_all
 from temporalex_django.management.cli import as_user as people
 from temporalex_django.management.cli import printing
-from temporalex_django.management.cli.command_arguments import parse_json
+from temporalex_django.management.cli.command_arguments import parse_json, parse_time
 from temporalex_django.management.cli.exit_codes import usage_error
 from temporalex_django.management.cli.outputs import RunNamed, run_fields
 from temporalex_django.operations.runs.start import Start
@@ -54,6 +54,13 @@ def add_arguments(parser: CommandParser) -> None:
         action="append",
         help="A tag in addition to those of the class (can be repeated).",
     )
+    parser.add_argument(
+        "--start-at", metavar="TIME", help="Time at which the run begins, such as 2026-11-27T09:00:00+01:00."
+    )
+    parser.add_argument(
+        "--start-delay", metavar="SECONDS", type=float, help="Seconds after which the run begins, instead of a time."
+    )
+    parser.add_argument("--start-before", metavar="TIME", help="The run times out if it has not begun by then.")
     people.add_user_argument(parser)
     printing.add_json_argument(parser)
 
@@ -69,6 +76,9 @@ def handle(
     subject: str | None,
     attributes: list[str] | None,
     tags: list[str] | None,
+    start_at: str | None,
+    start_delay: float | None,
+    start_before: str | None,
     as_user: str | None,
     json: bool,
     **_: Any,
@@ -92,6 +102,9 @@ def handle(
         subject=subject_object,
         search_attributes=search_attributes,
         tags=tags,
+        start_at=parse_time(start_at, option="--start-at"),
+        start_delay=start_delay,
+        start_before=parse_time(start_before, option="--start-before"),
     )
     target = Start(request, by=actor).execute()
     if json:

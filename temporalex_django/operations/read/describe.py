@@ -23,9 +23,11 @@ from temporalex_django.db.messages.failed_messages import failed_count, failed_m
 from temporalex_django.db.messages.listen import listen
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine.outcomes import run_result
+from temporalex_django.engine.refusals import start_wait
 from temporalex_django.errors import ResultTimeout, WorkflowNotFound, WorkflowSwitchedOff
 from temporalex_django.graph import snapshot
 from temporalex_django.models import Instance
+from temporalex_django.models.instance import Status
 from temporalex_django.operations import inline_turn
 from temporalex_django.operations.fleet.live_workers import LiveWorkers, live_workers
 from temporalex_django.operations.host import host
@@ -54,7 +56,9 @@ def describe(
     """
     run = run or _load_run(target, storage=storage)
     waiting = [*(run.waiting_for or ())]
-    if run.is_open and not run.blocked:
+    if run.is_open and run.status == Status.PENDING and run.starts_at is not None and run.starts_at > storage.now():
+        waiting.append(start_wait(run.starts_at))
+    elif run.is_open and not run.blocked:
         waiting += _unmet_needs(run, storage=storage)
     description = build_description(run, waiting_for=waiting, redactor=redactor)
     if failed_count(run):

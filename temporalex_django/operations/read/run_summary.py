@@ -36,6 +36,7 @@ from temporalex_django.authoring.redaction import Redactor
 from temporalex_django.authoring.run_tables.run_columns import PAYLOAD_COLUMNS
 from temporalex_django.core import aliases
 from temporalex_django.db.messages.failed_messages import failed_count
+from temporalex_django.engine.refusals import start_wait
 from temporalex_django.errors import WorkflowSwitchedOff
 from temporalex_django.models import ActivityTask, Instance, Message, OperatorAction, SwitchedOff, Worker
 from temporalex_django.models.fields import UnreadablePayload, decode_payload
@@ -275,7 +276,7 @@ class RunStateLoader:
         return None
 
     def _waits_for_worker(self, run: Instance) -> bool:
-        return run.started_at is None or run.pk in self.due_times
+        return (run.started_at is None and run.begins_at <= self.now) or run.pk in self.due_times
 
     def _load_ends(self, runs: Sequence[Any]) -> dict[UUID, _RunEnd]:
         """Return how runs ended, by run id; nothing is read if the runs have the annotations of ``annotate_ends``."""
@@ -315,6 +316,8 @@ class RunStateLoader:
             created_at=run.created_at,
             started_at=run.started_at,
             closed_at=run.closed_at,
+            starts_at=run.starts_at,
+            start_before=run.start_before,
             is_started=not is_pending,
             waits=self._build_waits(run, code, redactor),
             activities=[self._build_activity(task, redactor) for task in tasks],
@@ -359,8 +362,10 @@ class RunStateLoader:
         """Return phrases that name what the run waits for.
 
         They are those of its row, and the worker that it needs if it has been due for a while and no live worker can
-        claim it.
+        claim it; or the time of its start.
         """
+        if run.is_open and run.started_at is None and (begin := run.begins_at) > self.now:
+            return [start_wait(begin)]
         missing_worker = None
         if self._is_late(run):
             missing_worker = self.missing_worker(run)
@@ -377,7 +382,7 @@ class RunStateLoader:
 
     def _is_late(self, run: Instance) -> bool:
         """Return True if the run has waited for a worker so long that a missing worker should be mentioned."""
-        return run.pk in self.due_times or (run.started_at is None and self.now - run.created_at >= DUE_GRACE_PERIOD)
+        return run.pk in self.due_times or (run.started_at is None and self.now - run.begins_at >= DUE_GRACE_PERIOD)
 
     def _build_waits(self, run: Instance, code: Any, redactor: Redactor) -> list[WaitView]:
         """Return the waits of a run; a wait for a child contains the summary of that child."""
@@ -520,7 +525,7 @@ def _passed_limit(closing: Mapping[str, Any], run: Instance) -> float | None:
     if timeout == "run_timeout":
         return run.run_timeout
     if timeout == "execution_timeout" and run.expires_at is not None:
-        return (run.expires_at - run.created_at).total_seconds()
+        return (run.expires_at - run.begins_at).total_seconds()
     return None
 
 

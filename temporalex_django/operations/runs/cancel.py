@@ -10,11 +10,13 @@ from django.utils.translation import gettext_lazy as _
 
 from temporalex_django.conf import get_settings
 from temporalex_django.db.inserts import insert_message, notify_on_commit
+from temporalex_django.engine.fates import begins_later
 from temporalex_django.models import Instance
+from temporalex_django.models.instance import Status
 from temporalex_django.operations.fleet.live_workers import live_workers
 from temporalex_django.operations.run_lookup import find_run_class
 from temporalex_django.operations.runs.operator_action import OperatorRunAction, Text
-from temporalex_django.operations.runs.terminate import close_run
+from temporalex_django.operations.runs.terminate import close_locked_run, close_run
 
 
 class Cancel(OperatorRunAction[None]):
@@ -23,8 +25,8 @@ class Cancel(OperatorRunAction[None]):
     The request is one INSERT into the inbox, which locks nothing. The code decides how it reacts, and a second request
     is dropped. A paused run receives the request when it is unpaused.
 
-    A graph is closed in the caller's transaction, with its chain locked. If this process lacks the class of the graph,
-    it gets a request, too.
+    A graph, and a run that has not begun, is closed in the caller's transaction, with its chain locked. If this process
+    lacks the class of the graph, it gets a request, too.
     """
 
     name: ClassVar[str] = "cancel"
@@ -34,9 +36,29 @@ class Cancel(OperatorRunAction[None]):
     effect: ClassVar[Promise] = _("The run is asked to end. Its code may clean up first; a graph ends at once.")
     done: ClassVar[Promise] = _("The run is asked to end.")
     destructive: ClassVar[bool] = True
+    _was_unbegun = False
+
+    # None of the code of a run has run before it begins, so there is nothing to clean up.
+    def _close_before_begin(self) -> bool:
+        """Close the run as cancelled if it begins later, and return True then."""
+        target, storage = self.target, self.storage
+        if target.status != Status.PENDING or target.closed or target.row.starts_at is None:
+            return False
+        if target.row.starts_at <= storage.now():
+            return False
+        with storage.transaction():
+            run = self.lock_run()
+            starts_at = storage.run_records([run.run_id])[run.run_id].starts_at
+            if not begins_later(run, starts_at, storage.now()):
+                return False
+            close_locked_run(self, "cancelled", run)
+        self._was_unbegun = True
+        return True
 
     @property
     def done_message(self) -> Text:
+        if self._was_unbegun:
+            return _("The run is cancelled. It had not begun.")
         if self.is_held_by_pause:
             return _("The run is asked to end. It is paused, so it receives the request when it is unpaused.")
         return f"{self.done} {self.notice}".strip()
@@ -75,6 +97,8 @@ class Cancel(OperatorRunAction[None]):
         # A function is asked to cancel, but a graph is closed at once (see decision 27). This locks the chain.
         if self.closes_at_once:
             close_run(self, "cancelled")
+            return
+        if self._close_before_begin():
             return
         if target.closed:
             self.refuse(_("the run is already closed"), closed=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any, ClassVar
 from uuid import UUID
 
@@ -10,6 +11,7 @@ from django.db import DatabaseError
 from temporalex_django import access
 from temporalex_django.conf import codec, get_settings
 from temporalex_django.core.history.events import CLOSED_STATUSES
+from temporalex_django.engine.refusals import nothing_published_error
 from temporalex_django.engine.scheduling import policy
 from temporalex_django.errors import QueryFailed, TemporalexError, UnknownQuery
 from temporalex_django.operations import inline_turn
@@ -18,6 +20,8 @@ from temporalex_django.operations.host import host
 from temporalex_django.operations.polling import inside_transaction
 from temporalex_django.operations.run_lookup import RunAction, RunTarget
 
+#: Facts about a run, as ``Query._read_row`` returns them.
+_Row = tuple[str, bytes | None, bool, bool, int, datetime | None]
 BUILT_IN = ("__accepts", "__describe")
 
 
@@ -72,6 +76,8 @@ class Query(RunAction[Any]):
             row = self._read_row()
         if isinstance(self.query, str) and self.query.startswith("__"):
             return self._answer_built_in()
+        if row[5] is not None:
+            raise nothing_published_error(self.target.workflow, self.target.workflow_id, starts_at=row[5])
         published = None
         if row[1] is not None:
             published = codec().decode(row[1])
@@ -87,30 +93,35 @@ class Query(RunAction[Any]):
         with inline_turn.crash_marker(self.storage).record_work("run", self.target.run_id):
             return cls.answer(self.query, self.args, published)
 
-    def _may_advance(self, row: tuple[str, bytes | None, bool, bool, int]) -> bool:
+    def _may_advance(self, row: _Row) -> bool:
         """Return True if the row, as ``_read_row`` returns it, is stale and a turn in this process may update it."""
-        status, _, blocked, has_undelivered, _ = row
+        status, _, blocked, has_undelivered, _, starts_at = row
+        if starts_at is not None:
+            return False
         is_stale = has_undelivered or (status == "pending" and not blocked)
         may_run = self.fresh and host().runs_turns and self.target.workflow_class is not None
         return is_stale and may_run and status not in CLOSED_STATUSES
 
-    def _read_row(self) -> tuple[str, bytes | None, bool, bool, int]:
-        """Read five facts from the rows of the run and its chain, in one statement.
+    def _read_row(self) -> _Row:
+        """Read six facts from the rows of the run and its chain, in one statement.
 
         These are the status, the published state as bytes, True if the run is blocked, and True if it has unread
-        messages. The last one is the number of processes in a row that died while they ran its code.
+        messages. Then come the number of processes in a row that died while they ran its code, and the time at which it
+        begins if that is later than now.
         """
         run = "c.run_id" if self.target.pinned is None else "%s"
         pinned = [] if self.target.pinned is None else [self.target.pinned]
+        now, clock = self.storage.sql.now_expression(self.storage.clock)
         rows = self.storage.sql.select(
             "select i.status, i.published, i.blocked is not null,"  # noqa: S608 - one of two constants
-            " exists (select 1 from temporalex_message m where m.chain_id = c.id and not m.settled and m.fresh), c.crashes"
+            " exists (select 1 from temporalex_message m where m.chain_id = c.id and not m.settled and m.fresh), c.crashes,"
+            f" case when i.status = 'pending' and i.starts_at > {now} then i.starts_at end"
             f" from temporalex_chain c join temporalex_instance i on i.id = {run} where c.id = %s",
-            [*pinned, self.target.chain_id],
-            ("text", "bytea", "bool", "bool", "int4"),
+            [*clock, *pinned, self.target.chain_id],
+            ("text", "bytea", "bool", "bool", "int4", "timestamptz"),
         )
-        status, published, blocked, has_undelivered, crashes = rows[0]
-        return status, published, blocked, has_undelivered, crashes
+        status, published, blocked, has_undelivered, crashes, starts_at = rows[0]
+        return status, published, blocked, has_undelivered, crashes, starts_at
 
     def _advance_run(self) -> bool:
         """Run a turn, if the lock of the chain can be had; return True if the row has to be read again."""

@@ -33,13 +33,13 @@ from temporalex_django.operations.run_lookup import RunTarget
 class Start(Action[RunTarget]):
     """Operation that starts a run and returns its target.
 
-    It inserts a chain that is due now, and its first run, in the caller's transaction if one is open. It locks nothing
-    that exists. ``request`` describes the run. The business id is the ``id`` of the request; for a class with
-    ``unique`` it may be derived from its ``value``; without either it is generated.
+    It inserts a chain that is due when the run begins, and that run, in the caller's transaction if one is open. It
+    locks nothing that exists. ``request`` describes the run. The business id is the ``id`` of the request; for a class
+    with ``unique`` it may be derived from its ``value``; without either it is generated.
 
-    Raises ``InvalidId``, ``PayloadError`` and ``AlreadyRunning``; nothing is written then. ``PayloadError`` means that
-    the input cannot be encoded or does not fit the annotation of ``run``, or that a search attribute or a tag is
-    invalid.
+    Raises ``InvalidId``, ``InvalidStart``, ``PayloadError`` and ``AlreadyRunning``; nothing is written then.
+    ``PayloadError`` means that the input cannot be encoded or does not fit the annotation of ``run``, or that a search
+    attribute or a tag is invalid.
     """
 
     name: ClassVar[str] = "start"
@@ -121,6 +121,7 @@ class Start(Action[RunTarget]):
                 telemetry=None if request.telemetry is None else to_plain_payload(request.telemetry, label="telemetry"),
                 started_by=authorization.sender_of(self.by.user),
             ),
+            **request.times.as_options(),
             **start_options(cls, search_attributes=request.search_attributes, tags=request.tags),
         )
 

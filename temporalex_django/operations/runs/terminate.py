@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 from django.utils.functional import Promise
 from django.utils.translation import gettext_lazy as _
 
+from temporalex_django.engine.contracts.records import RunState
 from temporalex_django.engine.run_closing import CLOSERS
 from temporalex_django.operations import inline_turn
 from temporalex_django.operations.runs.operator_action import OperatorRunAction
@@ -39,11 +40,15 @@ def close_run(action: OperatorRunAction[Any], status: str) -> None:
 
     Runs in the caller's transaction. Raises what ``OperatorRunAction.lock_run`` raises.
     """
+    with action.storage.transaction():
+        close_locked_run(action, status, action.lock_run())
+
+
+def close_locked_run(action: OperatorRunAction[Any], status: str, run: RunState) -> None:
+    """Close the run of ``action``, which the open transaction has locked; see ``close_run``."""
     target, storage = action.target, action.storage
-    with storage.transaction():
-        run = action.lock_run()
-        run_record = storage.run_records([run.run_id])[run.run_id]
-        write = CLOSERS[status](run, reason=action.reason, now=storage.now(), record=run_record)
-        storage.write([write])
-        action.record(target.audit_subject, reason=action.reason)
-        inline_turn.notify_after_close(write, target, storage=storage)
+    run_record = storage.run_records([run.run_id])[run.run_id]
+    write = CLOSERS[status](run, reason=action.reason, now=storage.now(), record=run_record)
+    storage.write([write])
+    action.record(target.audit_subject, reason=action.reason)
+    inline_turn.notify_after_close(write, target, storage=storage)

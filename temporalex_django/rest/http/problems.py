@@ -49,6 +49,7 @@ STATUS_OF_ERRORS: tuple[tuple[type[errors.TemporalexError], HTTPStatus], ...] = 
     (errors.UnknownQuery, HTTPStatus.NOT_FOUND),
     (errors.UnknownSignal, HTTPStatus.NOT_FOUND),
     (errors.InvalidId, HTTPStatus.BAD_REQUEST),
+    (errors.InvalidStart, HTTPStatus.BAD_REQUEST),
     (errors.PayloadError, HTTPStatus.BAD_REQUEST),
     (errors.ActionNotPermitted, HTTPStatus.FORBIDDEN),
     (errors.UpdateTimeout, HTTPStatus.SERVICE_UNAVAILABLE),

@@ -9,19 +9,26 @@ from urllib.parse import urlencode
 from django import forms
 from django.contrib import admin, messages
 from django.core.exceptions import PermissionDenied
+from django.db.models import Case, F, QuerySet, TextField, Value, When
 from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
 from django.urls import path, reverse
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
 
-from temporalex_django.access import Operation, policy
+from temporalex_django.access import VIEW_PAYLOAD, Operation, policy
 from temporalex_django.admin.base import ReadOnlyAdmin, actor_of, user_of
 from temporalex_django.admin.formatting import format_time
 from temporalex_django.authoring.authorization import APP, Person
 from temporalex_django.errors import ActionNotPermitted, TemporalexError
 from temporalex_django.models import SwitchedOff
 from temporalex_django.operations.base import storage
-from temporalex_django.operations.fleet.switches import SwitchOff, SwitchOn, switchable_names
+from temporalex_django.operations.fleet.switches import (
+    SwitchOff,
+    SwitchOn,
+    active_switches,
+    redact_holds,
+    switchable_names,
+)
 
 _MAX_REASON_LENGTH = 2000
 
@@ -34,6 +41,7 @@ class SwitchForm(forms.Form):
     """
 
     thing = forms.ChoiceField(label=_("What"), label_suffix="")
+    key = forms.CharField(required=False, max_length=200, widget=forms.HiddenInput)
     reason = forms.CharField(
         required=False, max_length=_MAX_REASON_LENGTH, label=_("Reason"), label_suffix="",
         help_text=_("Shown to people whose runs are waiting, and in the audit."),
@@ -45,6 +53,7 @@ class SwitchForm(forms.Form):
         groups: list[Any] = [
             (label, [(f"{kind}:{name}", name) for name in sorted(switchable_names(kind, alias=alias))])
             for kind, label in SwitchedOff.Switchable.choices
+            if kind != SwitchedOff.Switchable.HOLD
         ]
         choice_keys = {value for _label, options in groups for value, _name in options}
         selected_key = str(self.data.get("thing") or self.initial.get("thing") or "")
@@ -77,10 +86,23 @@ class SwitchedOffAdmin(ReadOnlyAdmin[SwitchedOff]):
     Rows are added and deleted by ``off_view`` and ``on_view``, not by saving them.
     """
 
-    list_display = ("name", "kind", "off_since", "by", "reason")
+    list_display = ("name", "kind", "off_since", "by", "shown_reason")
     list_display_links = None
     ordering = ("kind", "name")
     change_list_template = "admin/temporalex_django/switchedoff/change_list.html"
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[SwitchedOff]:
+        """Return the switches that are off, each with the reason that the user may see."""
+        reason: Any = F("reason")
+        # The reason of a hold is the message of an error, which may quote payloads.
+        if not policy().allows(user_of(request), VIEW_PAYLOAD):
+            reason = Case(When(until=None, then=F("reason")), default=Value(""), output_field=TextField())
+        active = active_switches(storage().alias).values("pk")
+        return super().get_queryset(request).filter(pk__in=active).annotate(visible_reason=reason)
+
+    @admin.display(description=_("reason"), ordering="visible_reason")
+    def shown_reason(self, switch: SwitchedOff) -> str:
+        return str(switch.visible_reason)  # type: ignore[attr-defined] # an annotation
 
     @admin.display(description=_("since"), ordering="since")
     def off_since(self, switch: SwitchedOff) -> SafeString:
@@ -119,7 +141,8 @@ class SwitchedOffAdmin(ReadOnlyAdmin[SwitchedOff]):
             cleaned_data = form.cleaned_data
             try:
                 kind, _colon, name = cleaned_data["thing"].partition(":")
-                action(kind, name, reason=cleaned_data["reason"], by=actor_of(request)).execute()
+                options = {"reason": cleaned_data["reason"], "key": cleaned_data["key"]}
+                action(kind, name, **options, by=actor_of(request)).execute()
             except ActionNotPermitted as exc:
                 raise PermissionDenied(str(exc)) from exc
             except TemporalexError as exc:
@@ -140,7 +163,7 @@ class SwitchedOffAdmin(ReadOnlyAdmin[SwitchedOff]):
         is_allowed = can_switch(user_of(request))
         switches = []
         if is_allowed and self.has_view_permission(request):
-            switches = [*SwitchedOff.objects.using(storage().alias)]
+            switches = redact_holds(active_switches(storage().alias), user_of(request))
         context: dict[str, Any] = {"switch_form": None, "off": switches}
         if is_allowed:
             context["switch_form"] = SwitchForm(alias=storage().alias, initial={"thing": thing})

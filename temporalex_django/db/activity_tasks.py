@@ -18,6 +18,7 @@ from temporalex_django.authoring.backend import OpenActivity
 from temporalex_django.conf import codec
 from temporalex_django.core.error_text import error_line
 from temporalex_django.db import background_tasks
+from temporalex_django.db.holds import store_holds
 from temporalex_django.db.session import StorageSession
 from temporalex_django.db.sql_columns import (
     CAUSE,
@@ -176,7 +177,9 @@ class ActivityTasks:
             return []
         with self._session.join_transaction():
             # One attempt has one result. A lost attempt of the same activity may be beside it.
-            return self._finish_and_deliver(_results_of_runs(results)) + self._finish_others(results)
+            valid_ids = self._finish_and_deliver(_results_of_runs(results)) + self._finish_others(results)
+            store_holds(results, valid_ids, sql=self._sql)
+            return valid_ids
 
     def finish_undelivered(self, results: Sequence[TaskResult]) -> tuple[list[int], list[FinishedActivity]]:
         return self.submit_finish(results)()
@@ -192,7 +195,9 @@ class ActivityTasks:
 
         def fetch_finished() -> tuple[list[int], list[FinishedActivity]]:
             valid, activities = fetch_deleted()
-            return valid + self._finish_others(results), activities
+            valid += self._finish_others(results)
+            store_holds(results, valid, sql=self._sql)
+            return valid, activities
 
         return fetch_finished
 

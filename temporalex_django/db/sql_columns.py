@@ -34,6 +34,7 @@ from temporalex_django.models import (
     Limit,
     Message,
     SearchAttribute,
+    SwitchedOff,
     Worker,
 )
 
@@ -225,6 +226,7 @@ WORKERS = SqlTable(Worker)
 ENDED_TASKS = SqlTable(EndedTask)
 SEARCH_ATTRIBUTES = SqlTable(SearchAttribute)
 LIMITS = SqlTable(Limit)
+SWITCHES = SqlTable(SwitchedOff)
 
 #: The columns of a new chain, and of a new run.
 NEW_CHAIN = CHAINS.pick_columns("id", "run_id", "queue", "due_at", "deadline", "open_key")

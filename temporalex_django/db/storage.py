@@ -163,6 +163,7 @@ class DjangoStorage(StorageSession):
 
     claim_limited = _from(_limited_claims, LimitedClaims.claim_limited)
     repartition = _from(_limited_claims, LimitedClaims.repartition)
+    move_to_partitions = _from(_limited_claims, LimitedClaims.move_to_partitions)
     release_unstarted = _from(_limited_claims, LimitedClaims.release_unstarted)
 
     next_due = _from(_due_times, DueTimes.next_due)

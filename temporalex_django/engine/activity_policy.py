@@ -9,10 +9,17 @@ from typing import Any
 from temporalex_django.authoring.activity import Activity
 from temporalex_django.authoring.activity_context import ActivityContext, PreviousFailure
 from temporalex_django.authoring.retry import jitter_draw, next_delay, requested_delay
-from temporalex_django.core.failures import AttemptFailure, ReturnedErr, attempt_failure, describe, failure_types
+from temporalex_django.core.failures import (
+    AttemptFailure,
+    ReturnedErr,
+    attempt_failure,
+    describe,
+    exception_message,
+    failure_types,
+)
 from temporalex_django.core.payloads import codec
 from temporalex_django.core.payloads.round_trip import encode_lossless
-from temporalex_django.engine.contracts.records import NewTask, TaskResult, TaskState
+from temporalex_django.engine.contracts.records import Hold, NewTask, TaskResult, TaskState
 from temporalex_django.engine.scheduling import policy
 from temporalex_django.errors import (
     ActivityNotFound,
@@ -22,6 +29,7 @@ from temporalex_django.errors import (
     RetryLater,
     UnknownWorkflow,
 )
+from temporalex_django.errors.retry_later import LONGEST_HOLD
 
 #: Timeouts that count for an activity that is queued, and for one that is running.
 _QUEUED_TIMEOUTS = ("schedule_to_start", "schedule_to_close")
@@ -137,11 +145,34 @@ def failed_result(task: TaskState, error: BaseException, now: datetime, *, final
     if retry_at is not None:
         failure = attempt_failure(error, at=now, attempt=task.attempt)
         count = not isinstance(error, RetryLater) or error.counts
-        return TaskResult(task=task, retry_at=retry_at, failure=failure, count=count)
+        hold = _hold(task, error, now, retry_at)
+        return TaskResult(task=task, retry_at=retry_at, failure=failure, count=count, hold=hold)
     attributes = {"seq": task.seq, **describe(error), "attempts": task.attempt, "timeout": None}
     if isinstance(error, ReturnedErr):
         attributes.update(type="Err", reason=error.reason)
-    return final_result(task, "ActivityFailed", attributes)
+    result = final_result(task, "ActivityFailed", attributes)
+    result.hold = _hold(task, error, now, None)
+    return result
+
+
+def _hold(task: TaskState, error: BaseException, now: datetime, retry_at: datetime | None) -> Hold | None:
+    """Return what ``error`` asks to keep back, or None.
+
+    It ends when the next attempt begins (``retry_at``), or at the time that the error names if no attempt is left.
+    """
+    if not isinstance(error, RetryLater) or error.hold is None or task.atomic:
+        return None
+    key = task.options.get("concurrency_key") if error.hold == "key" else None
+    if retry_at is None:
+        retry_at = now + timedelta(seconds=error.seconds_from(now) or 0.0)
+    if retry_at <= now or (error.hold == "key" and key is None):
+        return None
+    reason, longest = exception_message(error), now + timedelta(seconds=LONGEST_HOLD)
+    if retry_at > longest:
+        reason = f"{reason.rstrip('.')} (asked until {retry_at:%Y-%m-%d %H:%M} UTC; a hold lasts at most an hour)"
+    return Hold(
+        queue=task.queue, key=key, since=now, until=min(retry_at, longest), activity=task.activity, reason=reason
+    )
 
 
 def next_timeout(

@@ -5,12 +5,16 @@ from __future__ import annotations
 import math
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from temporalex_django.errors.outcomes import ApplicationError
 
+#: Longest hold, in seconds: an hour.
+LONGEST_HOLD = 3600.0
 #: Longest pause between two attempts, in seconds: a year. A service may send any number.
 LONGEST_PAUSE = 365 * 86_400.0
+#: What a hold keeps back: the other activities of the queue, or those with the same concurrency key.
+HOLDS = ("queue", "key")
 #: Longest header that a message quotes, in characters.
 _MAX_HEADER_LENGTH = 100
 #: Numbers of seconds with more digits are longer than ``LONGEST_PAUSE``.
@@ -26,12 +30,15 @@ class RetryLater(ApplicationError):
       place of the pause of the retry policy, also if it is longer than ``max_interval``. A time in the past means at
       once, and a pause is at most 365 days. With None, the retry policy decides the pause.
     - With ``counts=False``, the attempt does not count for ``max_attempts``, and the next one has the same number.
+    - ``hold`` keeps other work back until then, at most for an hour: "queue" all activities of the queue, "key" those
+      of the queue with the same concurrency key. Activities that run already continue. An atomic activity, and "key"
+      for an activity without a concurrency key, hold nothing back.
 
     ``message`` is shown as the reason for the wait. ``type`` and ``details`` are as in ``ApplicationError``.
     ``non_retryable`` of the retry policy does not apply. The activity fails with this error if no attempt is left, or
     if the next one would begin after ``schedule_to_close``.
 
-    Raises ``TypeError`` or ``ValueError`` for an ``after`` that makes no sense.
+    Raises ``TypeError`` or ``ValueError`` for an ``after`` or a ``hold`` that makes no sense.
     """
 
     code = "retry_later"
@@ -46,12 +53,16 @@ class RetryLater(ApplicationError):
         *,
         after: timedelta | datetime | float | None = None,
         counts: bool = True,
+        hold: Literal["queue", "key"] | None = None,
         type: str | None = None,
         details: Any = None,
     ) -> None:
         super().__init__(message, type=type, details=details)
+        if hold is not None and hold not in HOLDS:
+            raise ValueError(f'RetryLater: hold={hold!r} is unknown. Pass "queue", "key" or None.')
         self.after = _parse_after(after)
         self.counts = bool(counts)
+        self.hold = hold
 
     @classmethod
     def from_header(
@@ -60,6 +71,7 @@ class RetryLater(ApplicationError):
         message: str | None = None,
         *,
         counts: bool = True,
+        hold: Literal["queue", "key"] | None = None,
         type: str | None = None,
         details: Any = None,
     ) -> Self:
@@ -71,7 +83,7 @@ class RetryLater(ApplicationError):
         after = _parse_header(value)
         if message is None:
             message = _header_message(value, after)
-        return cls(message, after=after, counts=counts, type=type, details=details)
+        return cls(message, after=after, counts=counts, hold=hold, type=type, details=details)
 
     def seconds_from(self, now: datetime) -> float | None:
         """Return the seconds from ``now`` until the next attempt, between 0 and a year; None: the policy decides."""

@@ -1004,7 +1004,12 @@ class Migration(migrations.Migration):
                 (
                     "kind",
                     models.CharField(
-                        choices=[("queue", "queue"), ("activity", "activity"), ("workflow", "workflow class")],
+                        choices=[
+                            ("queue", "queue"),
+                            ("activity", "activity"),
+                            ("workflow", "workflow class"),
+                            ("hold", "held activities of a queue"),
+                        ],
                         max_length=10,
                     ),
                 ),
@@ -1017,6 +1022,16 @@ class Migration(migrations.Migration):
                     ),
                 ),
                 ("reason", models.TextField(blank=True)),
+                (
+                    "key",
+                    models.CharField(
+                        blank=True, help_text="Of a hold: the concurrency key that is held.", max_length=200
+                    ),
+                ),
+                (
+                    "until",
+                    models.DateTimeField(help_text="When a hold ends. Empty for all other switches.", null=True),
+                ),
             ],
             options={
                 "verbose_name": "switch that is off",
@@ -1025,7 +1040,9 @@ class Migration(migrations.Migration):
                 "ordering": ["kind", "name"],
                 "permissions": [("use_switches", "Can switch queues, activities and workflow classes off and on")],
                 "default_permissions": ("view",),
-                "constraints": [models.UniqueConstraint(fields=("kind", "name"), name="temporalex_switched_off_once")],
+                "constraints": [
+                    models.UniqueConstraint(fields=("kind", "name", "key"), name="temporalex_switched_off_once")
+                ],
             },
         ),
         migrations.AddIndex(

@@ -28,7 +28,12 @@ class Limit(models.Model):
 
 
 class SwitchedOff(models.Model):
-    """A queue, an activity or a workflow class that is off. Workers claim nothing of it while the row exists."""
+    """A queue, an activity or a workflow class that is off. Workers claim nothing of it while the row exists.
+
+    A hold is a switch with an end, ``until``: an activity asked to keep back the activities of a queue, or those of one
+    concurrency key in it. ``name`` is then the queue, ``key`` the key or empty, and ``by`` the name of the activity. It
+    is over when ``until`` has passed on the clock of the database, also while its row exists.
+    """
 
     class Switchable(models.TextChoices):
         """The kinds of things that can be switched off."""
@@ -36,6 +41,7 @@ class SwitchedOff(models.Model):
         QUEUE = "queue", _("queue")
         ACTIVITY = "activity", _("activity")
         WORKFLOW = "workflow", _("workflow class")
+        HOLD = "hold", _("held activities of a queue")
 
     id = models.BigAutoField(primary_key=True)
     kind = models.CharField(max_length=10, choices=Switchable.choices)
@@ -43,6 +49,8 @@ class SwitchedOff(models.Model):
     since = models.DateTimeField()
     by = models.CharField(max_length=200, blank=True, help_text=_("Who switched it off: the name at that time."))
     reason = models.TextField(blank=True)
+    key = models.CharField(max_length=200, blank=True, help_text=_("Of a hold: the concurrency key that is held."))
+    until = models.DateTimeField(null=True, help_text=_("When a hold ends. Empty for all other switches."))
 
     class Meta:
         db_table = "temporalex_switched_off"
@@ -51,7 +59,7 @@ class SwitchedOff(models.Model):
         ordering = ["kind", "name"]
         default_permissions = ("view",)
         permissions = [("use_switches", _("Can switch queues, activities and workflow classes off and on"))]
-        constraints = [models.UniqueConstraint(fields=["kind", "name"], name="temporalex_switched_off_once")]
+        constraints = [models.UniqueConstraint(fields=["kind", "name", "key"], name="temporalex_switched_off_once")]
 
     def __str__(self) -> str:
         return f"{self.kind} {self.name}"

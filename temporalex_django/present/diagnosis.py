@@ -331,7 +331,8 @@ def _switch_diagnoses(project: ProjectView, now: datetime) -> Iterator[Diagnosis
         # A class that is off matters only if it has runs, and they are reported as blocked with the code switched_off.
         if switch.kind != "workflow":
             text = switched_off_sentence(switch, _("the activity %(name)s") % {"name": switch.name}, now=now)
-            next_step = f"manage.py temporalex switches on {switch.kind} {shlex.quote(switch.name)}"
+            key = f" --key {shlex.quote(switch.key)}" if switch.key else ""
+            next_step = f"manage.py temporalex switches on {switch.kind} {shlex.quote(switch.name)}{key}"
             yield Diagnosis(severity="warning", code="off", text=text, next_step=next_step)
 
 

@@ -186,7 +186,8 @@ def short_activity(activity_view: ActivityView, now: datetime) -> tuple[bool, st
     if state == "silent":
         return True, _("%(activity)s (no heartbeat)") % words
     if state == "off":
-        return False, _("%(activity)s (switched off)") % words
+        is_held = activity_view.switch is not None and activity_view.switch.until is not None
+        return False, (_("%(activity)s (held back)") if is_held else _("%(activity)s (switched off)")) % words
     if state == "no_worker":
         return True, _("%(activity)s (no worker)") % words
     return False, (_("%(activity)s (running)") if state == "running" else _("%(activity)s (queued)")) % words
@@ -273,8 +274,10 @@ def _cause_sentence(blocked: BlockedView, words: dict[str, object]) -> str:
 def switched_off_sentence(switch: SwitchView, title: str, *, now: datetime) -> str:
     """Return the sentences that say what is switched off, by whom and why, and that it can be switched on again.
 
-    ``title`` is the title of the workflow class or activity; a queue is called by its name.
+    ``title`` is the title of the workflow class or activity; a queue is called by its name. A hold ends by itself.
     """
+    if switch.until is not None:
+        return _held_sentence(switch, switch.until, now=now)
     words = {
         "name": switch.name, "title": capitalize(title), "who": switch.actor or _("somebody"), "at": format_at(switch.since, now),
         "reason": _first_line(switch.reason),
@@ -289,6 +292,20 @@ def switched_off_sentence(switch: SwitchView, title: str, *, now: datetime) -> s
     else:
         text = _("%(title)s was switched off by %(who)s %(at)s.")
     return f"{text % words} {_('Work continues when it is switched on again.')}"
+
+
+def _held_sentence(switch: SwitchView, until: datetime, *, now: datetime) -> str:
+    """Return the sentence that says what a hold keeps back until when, who asked for it, and why."""
+    words = {
+        "queue": switch.name, "key": switch.key, "at": format_at(until, now), "who": switch.actor,
+        "reason": _first_line(switch.reason),
+    }  # fmt: skip
+    if switch.key:
+        text = _("Activities of the queue %(queue)s with the key %(key)s are held back; they continue %(at)s.")
+    else:
+        text = _("Activities of the queue %(queue)s are held back; they continue %(at)s.")
+    request_text = _("%(who)s asked for it: %(reason)s.") if switch.reason else _("%(who)s asked for it.")
+    return f"{text % words} {request_text % words}"
 
 
 def paused_sentence(pause: PausedView, *, now: datetime) -> str:

@@ -282,6 +282,7 @@ def _activity_summary(activity_view: ActivityView, now: datetime) -> Summary:
             state=state,
             text=problems.switched_off_sentence(activity_view.switch, activity_view.title, now=now),
             since=activity_view.switch.since,
+            until=activity_view.switch.until,
         )
     if state == "no_worker":
         return Summary(

@@ -50,7 +50,9 @@ class WaitView:
 class SwitchView:
     """A switch that is off: who (``actor``) turned it off, when and why.
 
-    ``kind`` is "queue", "activity" or "workflow", and ``name`` the name of the queue, activity or workflow class.
+    ``kind`` is "queue", "activity" or "workflow", and ``name`` the name of the queue, activity or workflow class. For a
+    hold, ``kind`` is "hold", ``name`` the queue, ``key`` the concurrency key or empty, ``until`` its end, and ``actor``
+    the name of the activity that asked for it.
     """
 
     kind: str
@@ -58,6 +60,8 @@ class SwitchView:
     since: datetime
     actor: str = ""
     reason: str = ""
+    key: str = ""
+    until: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,7 +18,7 @@ from temporalex_django.models import SwitchedOff, Worker
 from temporalex_django.operations.base import storage
 from temporalex_django.operations.fleet.drain import DrainWorker, UndrainWorker
 from temporalex_django.operations.fleet.queue_stats import QueueFigures, queue_figures
-from temporalex_django.operations.fleet.switches import Switch, SwitchOff, SwitchOn
+from temporalex_django.operations.fleet.switches import Switch, SwitchOff, SwitchOn, active_switches, redact_holds
 from temporalex_django.rest import serializers
 from temporalex_django.rest.base import ContractViewSet
 from temporalex_django.rest.contract import Contract, with_contract
@@ -144,14 +144,22 @@ class TypeViewSet(ContractViewSet):
 
 
 class SwitchBody(serializers.ReasonBody):
-    """A switch: the kind, and the name of a queue, an activity or a workflow class."""
+    """A switch: the kind, and the name of a queue, an activity or a workflow class.
+
+    A hold has the kind ``hold``, the name of its queue and, if it holds only one, its concurrency ``key``.
+    """
 
     kind = fields.ChoiceField(choices=SwitchedOff.Switchable.values)
     name = fields.CharField(max_length=300)
+    key = fields.CharField(max_length=200, required=False)
 
 
 class SwitchOut(RecordOut):
-    """A switch that is off, with the time, the person and the reason."""
+    """A switch that is off, with the time, the person and the reason.
+
+    A hold also has the time at which it ends by itself (``until``). You need the permission to see payloads to see its
+    reason.
+    """
 
     record = Switch
 
@@ -171,7 +179,7 @@ class SwitchViewSet(ContractViewSet):
     """The switches that are off for all workers, whichever runs the caller may see."""
 
     def get_queryset(self) -> QuerySet[SwitchedOff]:
-        return SwitchedOff.objects.using(storage().alias).order_by("-id")
+        return active_switches(storage().alias).order_by("-id")
 
     @with_contract(
         Contract(
@@ -186,7 +194,7 @@ class SwitchViewSet(ContractViewSet):
     def list(self, request: Request) -> Response:
         """Return the switches that are off, the latest first. One read."""
         page = self.paginate_queryset(self.get_queryset()) or ()
-        return self._page_response([*SwitchOut(page, many=True).data])
+        return self._page_response([*SwitchOut(redact_holds(page, self._user), many=True).data])
 
     @with_contract(_switch_contract(SwitchOff, "Switch a queue, an activity or a workflow class off"))
     def off(self, request: Request) -> Response:
@@ -198,7 +206,7 @@ class SwitchViewSet(ContractViewSet):
 
     @with_contract(_switch_contract(SwitchOn, "Switch it on again"))
     def on(self, request: Request) -> Response:
-        """Switch a queue, an activity or a workflow class on again: status 200.
+        """Switch a queue, an activity or a workflow class on again, or end a hold: status 200.
 
         Work that has waited continues. Status 409 if it is not off.
         """
@@ -209,4 +217,4 @@ class SwitchViewSet(ContractViewSet):
         # ``kind`` and ``name`` are positional: the rest of the body is what every operation takes.
         name = body.pop("name")
         row = action(body.pop("kind"), name, by=self._actor(), **body).execute()
-        return Response(SwitchOut(row).data)
+        return Response(SwitchOut(*redact_holds([row], self._user)).data)

@@ -122,6 +122,8 @@ class EnvironmentActivities(EnvironmentBase):
         # Announce only a result that counts: the attempt may have closed or cancelled its own run.
         if self.engine.tasks.finish_tasks([result]):
             self._announce_attempt(task, result)
+        if result.hold is not None:
+            self._read_switches()
         self._maybe_crash("after_result")
 
     def _perform_in_savepoint(self, task: TaskState) -> tuple[TaskResult | None, BaseException | None]:
@@ -166,6 +168,10 @@ class EnvironmentActivities(EnvironmentBase):
             return TaskResult(task=task, retry_at=self.clock, count=False)
         return activity_policy.lost_result(task, self.clock)
 
+    def _held_until(self, task: TaskState) -> datetime | None:
+        """Return when the hold that keeps back the activity ends, or None if none does."""
+        raise NotImplementedError
+
     def _run_next_activity(self) -> bool:
         """Run the activity that is due first. Return False if none is due.
 
@@ -174,6 +180,10 @@ class EnvironmentActivities(EnvironmentBase):
         claim = self.engine.tasks.claim_tasks
         # One at a time, so that the order of attempts is the same in every run of the test.
         while tasks := claim(capacity=Capacity(threads=1), queues=self._queues(), owner=OWNER, atomic=True):
+            if (held_until := self._held_until(tasks[0])) is not None:
+                # The virtual clock stops at due times, so a hold moves the due time to its end.
+                self.engine.tasks.finish_tasks([TaskResult(task=tasks[0], retry_at=held_until, count=False)])
+                continue
             tasks[0].started_at = self.clock
             if tasks[0].activity not in self._held_activities:
                 self._commit_attempt(tasks[0])

@@ -173,11 +173,17 @@ class DjangoEnvironment(Environment):
 
     def _read_switches(self) -> None:
         """Read what is switched off (queues, activities, workflows), and wake runs that were switched on again."""
-        old_switches, self._switches = self._switches, read_switches(self.storage.sql)
+        old_switches, self._switches = self._switches, read_switches(self.storage.sql, self.storage.clock)
         # Runs that waited for a switch are woken once, when it changes, as recovery does in a worker.
         if self._switches != old_switches:
             self.storage.switched_off = self._switches.activities
             wake_switched_on(self.storage, self._switches.workflows)
+
+    def _held_until(self, task: TaskState) -> datetime | None:
+        until = None
+        if self._switches.holds and not task.atomic:
+            until = self._switches.held_until(task.queue, task.options.get("concurrency_key"))
+        return until if until is not None and until > self.clock else None
 
     def _run_bulk_jobs(self) -> bool:
         """Work on bulk jobs if the environment is entered, because the jobs belong to the application."""

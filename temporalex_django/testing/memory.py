@@ -136,6 +136,9 @@ class WorkflowEnvironment(Environment):
             make_judge=lambda: self._judge,
         )
 
+    def _held_until(self, task: TaskState) -> datetime | None:
+        return self.storage.held_until(task)
+
     def _judge(self, key: str, permission: str, message: str) -> bool:
         """Return True if the user with this key, who was passed as ``by``, has the permission."""
         del message

@@ -108,7 +108,7 @@ def _run_call(call: dict[str, Any], calls: CallReader, send: Any) -> dict[str, A
         on_purpose: dict[str, Any] = {}
         if isinstance(exc, RetryLater):
             after = exc.after.isoformat() if isinstance(exc.after, datetime) else exc.after
-            on_purpose = {"retry_later": {"after": after, "counts": exc.counts}}
+            on_purpose = {"retry_later": {"after": after, "counts": exc.counts, "hold": exc.hold}}
         elif isinstance(exc, ApplicationError):
             on_purpose = {"non_retryable": exc.non_retryable}
         return {"raised": failure, "bases": bases, "traceback": text, **on_purpose}

@@ -55,9 +55,17 @@ class Admission:
     @property
     def unlimited_queues(self) -> Sequence[str]:
         """The queues whose activities the worker may claim without a check of limits."""
-        limits = queue_limits()
+        limits, queues = queue_limits(), self._activity_queues
         if limits:
-            return [queue for queue in self.queues if not limits.get(queue, NO_LIMITS).is_limited]
+            return [queue for queue in queues if not limits.get(queue, NO_LIMITS).is_limited]
+        return queues
+
+    @property
+    def _activity_queues(self) -> Sequence[str]:
+        """The queues whose activities the worker may claim: those that are neither off nor held."""
+        held_queues = self.switches.held_queues
+        if held_queues:
+            return [queue for queue in self.queues if queue not in held_queues]
         return self.queues
 
     @property
@@ -80,9 +88,32 @@ class Admission:
 
     def is_refused(self, task: NewTask) -> bool:
         """Return True if a new activity has to wait until a claim has checked limits and switches."""
-        if task.activity in self.switches.activities:
+        if task.activity in self.switches.activities or self._is_held(task):
             return True
         return not task.is_local and task.activity in activity.limits_by_name
+
+    def _is_held(self, task: NewTask | TaskState) -> bool:
+        """Return True if a hold of its queue or its concurrency key keeps the activity back."""
+        if not self.switches.holds:
+            return False
+        return self.switches.held_until(task.queue, task.options.get("concurrency_key")) is not None
+
+    def _release_held(self, tasks: list[TaskState]) -> list[TaskState]:
+        """Return those of the claimed activities that no hold keeps back.
+
+        The others are released, and those whose key is held move to partitions, where they are not claimed again. An
+        activity outside of partitions is stored without its key, so this is known only after the claim.
+        """
+        held_tasks = [task for task in tasks if self._is_held(task)]
+        if not held_tasks:
+            return tasks
+        self._storage.release_unstarted([(task.id, task.attempt, task.owner or 0) for task in held_tasks])
+        keyed = [task for task in held_tasks if task.options.get("concurrency_key")]
+        if keyed:
+            self._storage.partitioned = True
+            self._storage.move_to_partitions(keyed)
+        held_ids = {task.id for task in held_tasks}
+        return [task for task in tasks if task.id not in held_ids]
 
     def resolve(self, chain: UUID, name: str, version: int) -> type[workflow.Workflow]:
         """Return the class of a run.
@@ -97,8 +128,9 @@ class Admission:
     def filter_claimed(self, tasks: list[TaskState]) -> list[TaskState]:
         """Return those of the claimed activities that may start.
 
-        The others are off or have limits of their own; they are released and moved to partitions.
+        The others are off, held, or have limits of their own; they are released and moved to partitions.
         """
+        tasks = self._release_held(tasks)
         limited_names = self.switches.activities | activity.limits_by_name.keys()
         misplaced = [task for task in tasks if task.activity in limited_names]
         if not misplaced:
@@ -133,7 +165,7 @@ class Admission:
             if limited_claim is None:
                 has_partitions = True
                 continue
-            tasks += limited_claim.tasks
+            tasks += self._release_held(limited_claim.tasks)
             moved += limited_claim.moved
             has_partitions |= limited_claim.has_partitions
             lacks_capacity |= limited_claim.lacks_capacity
@@ -146,9 +178,9 @@ class Admission:
     def _queues_with_limits(self) -> Sequence[str]:
         """Return the queues whose activities are claimed under limits; all of them if some wait in partitions."""
         if self.switches.has_partitions or self._storage.partitioned:
-            return self.queues
+            return self._activity_queues
         limits = queue_limits()
-        return [queue for queue in self.queues if limits.get(queue, NO_LIMITS).is_limited]
+        return [queue for queue in self._activity_queues if limits.get(queue, NO_LIMITS).is_limited]
 
     def _claim_queue(self, queue: str, capacity: Capacity, *, owner: int, suspects: bool) -> LimitedClaim | None:
         """Claim activities of one queue as ``claim`` does.
@@ -161,6 +193,7 @@ class Admission:
                 capacity=capacity,
                 owner=owner,
                 off=self.switches.activities,
+                held_keys={key for held_queue, key in self.switches.holds if held_queue == queue and key},
                 unpartitioned=queue_limits().get(queue, NO_LIMITS).is_limited,
                 suspects=suspects,
             )

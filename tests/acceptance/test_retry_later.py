@@ -18,7 +18,7 @@ from temporalex_django import (
     errors,
 )
 from tests.acceptance.graphs import graph
-from tests.support.runs import flow, kinds
+from tests.support.runs import flow, kinds, other
 
 POLICY = RetryPolicy(max_attempts=3, initial_interval=10, max_interval=10)
 
@@ -56,7 +56,7 @@ def calling(act, **options):
         except errors.ActivityFailure as exc:
             return Ok([exc.type, exc.cause, exc.attempts, exc.details])
 
-    return flow(run)
+    return flow(run, name=f"test.Calling-{act.name}")
 
 
 @pytest.mark.parametrize("act", [ask, ask_atomically], ids=["external", "atomic"])
@@ -178,10 +178,96 @@ def test_jitter_spreads_the_attempts_of_activities_that_failed_together(env):
 
     env.mock(ask, stand_in)
     retry = RetryPolicy(initial_interval=100, jitter=0.5)
-    handles = [env.start(calling(ask, retry=retry)) for _ in range(8)]
+    cls = calling(ask, retry=retry)
+    handles = [env.start(cls) for _ in range(8)]
     env.advance(100)
 
     assert {h.result() for h in handles} == {"done"}
     pauses = [second - first for first, second in times.values()]
     assert all(50 <= pause <= 100 for pause in pauses)
     assert len(set(pauses)) > 1
+
+
+def banking(env, *later):
+    """Let the first calls of ``pay`` raise ``later``; return the key and the time of each attempt."""
+    attempts = []
+
+    def stand_in(key):
+        attempts.append((key, (env.clock - begun).total_seconds()))
+        if len(attempts) <= len(later):
+            raise later[len(attempts) - 1]
+        return key
+
+    begun = env.clock
+    env.mock(pay, stand_in)
+    return attempts
+
+
+@activity(name="test.pay", queue="bank")
+def pay(key):
+    return key
+
+
+async def pay_for(self, key):
+    return Ok(await pay.options(concurrency_key=key)(key))
+
+
+Paying = flow(pay_for, name="test.Paying")
+
+
+@pytest.mark.parametrize(
+    ("hold", "times"),
+    [
+        (None, [("a", 0), ("a", 0), ("b", 0), ("a", 300)]),
+        ("key", [("a", 0), ("b", 0), ("a", 300), ("a", 300)]),
+        ("queue", [("a", 0), ("a", 300), ("a", 300), ("b", 300)]),
+    ],
+)
+def test_a_hold_keeps_back_the_others_of_the_queue_or_of_the_key(env, hold, times):
+    attempts = banking(env, RetryLater("busy", after=300, hold=hold))
+    handles = [env.start(Paying, key) for key in ("a", "a", "b")]
+    elsewhere = env.start(calling(ask))
+
+    assert elsewhere.result() == 1
+    env.advance(299)
+    assert [time for time in sorted(times) if time[1] == 0] == sorted(attempts)
+    env.advance(1)
+    assert [h.status for h in handles] == ["completed"] * 3
+    assert sorted(attempts) == sorted(times)
+
+
+def test_a_hold_lasts_at_most_an_hour_and_the_retry_as_long_as_it_says(env):
+    attempts = banking(env, RetryLater("busy", after=7200, hold="queue"))
+    env.start(Paying, "a")
+    env.start(Paying, "b")
+
+    env.advance(7200)
+
+    assert attempts == [("a", 0), ("b", 3600), ("a", 7200)]
+
+
+def test_a_last_attempt_still_holds_others_back(env):
+    attempts = banking(env, RetryLater("busy", after=60, hold="queue"))
+
+    async def run(self, args):
+        try:
+            await pay.options(retry=RetryPolicy(max_attempts=1))("once")
+        except errors.ActivityFailure as exc:
+            return Ok(exc.type)
+
+    h = env.start(flow(run, name="test.PaysOnce"))
+    env.start(Paying, "b")
+    env.advance(60)
+
+    assert h.result() == "RetryLater"
+    assert attempts == [("once", 0), ("b", 60)]
+
+
+def test_nothing_is_held_without_a_key_and_by_atomic_activities(env):
+    asking(env, ask, RetryLater(after=60, hold="key"))
+    asking(env, ask_atomically, RetryLater(after=60, hold="queue"))
+    env.start(calling(ask))
+    env.start(calling(ask_atomically))
+    env.mock(other, lambda value=None: "done")
+
+    assert env.start(calling(other)).result() == "done"

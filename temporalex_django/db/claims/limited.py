@@ -11,9 +11,10 @@ so no capacity is lost when a worker dies. Each claim is one transaction.
 from __future__ import annotations
 
 import json
-from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from types import MappingProxyType
 from typing import Any
 
@@ -26,6 +27,7 @@ from temporalex_django.db.claims.activities import TaskClaims
 from temporalex_django.db.session import StorageSession
 from temporalex_django.db.sql_columns import LIMITS
 from temporalex_django.engine.contracts.dialect import Dialect
+from temporalex_django.engine.contracts.records import TaskState
 from temporalex_django.engine.scheduling import policy
 from temporalex_django.engine.scheduling.capacity import Capacity
 from temporalex_django.engine.scheduling.limit_usage import (
@@ -58,14 +60,15 @@ class LimitedClaims:
         owner: int,
         off: Collection[str],
         unpartitioned: bool,
+        held_keys: Collection[str] = (),
         suspects: bool = False,
     ) -> LimitedClaim:
         """Claim the activities of a queue that may start now under their limits.
 
         ``capacity`` is that of the worker, from which each claimed activity is subtracted, and ``owner`` its epoch.
-        ``off`` has the names of activities that are switched off. With ``unpartitioned`` it also claims activities
-        outside of partitions. With ``suspects`` it claims only those during which a worker has died. If no activity
-        waits, nothing is locked.
+        ``off`` has the names of activities that are switched off, and ``held_keys`` the concurrency keys that a hold
+        keeps back. With ``unpartitioned`` it also claims activities outside of partitions. With ``suspects`` it claims
+        only those during which a worker has died. If no activity waits, nothing is locked.
         """
         self._suspects = suspects
         limits = queue_limits().get(queue, NO_LIMITS)
@@ -74,8 +77,11 @@ class LimitedClaims:
         with self._session.transaction("limited"):
             names = self._next_partitions(queue)
             claim = LimitedClaim(has_due=True, has_partitions=bool(names))
+            free_names = [name for name in names if QueuePartition.from_name(name).key not in held_keys]
             partitions = [
-                partition for name in names if (partition := self._usable_partition(queue, name, limits, off, claim))
+                partition
+                for name in free_names
+                if (partition := self._usable_partition(queue, name, limits, off, claim))
             ]
             groups = []
             if unpartitioned:
@@ -186,6 +192,19 @@ class LimitedClaims:
             self._move_tasks(queue, "line is null and activity = %s", [name], QueuePartition(name, None).name)
             for name in names
         )
+
+    def move_to_partitions(self, tasks: Sequence[TaskState]) -> None:
+        """Move waiting activities to the partitions of their concurrency keys, for as long as these are held."""
+        ids_by_partition: defaultdict[str | None, list[int]] = defaultdict(list)
+        for task in tasks:
+            name = task.activity if task.activity in activity.limits_by_name else None
+            ids_by_partition[QueuePartition(name, task.options["concurrency_key"]).name].append(task.id)
+        for partition, ids in ids_by_partition.items():
+            membership, parameter = self._sql.in_array(ids, "int8")
+            self._sql.execute(
+                f"update temporalex_activity_task set line = %s where id {membership} and owner is null",
+                [partition, parameter],
+            )
 
     # -- choosing -----------------------------------------------------------------------------------------------------
 
@@ -335,26 +354,43 @@ _Candidate = tuple[int, str, str | None]
 class Switches:
     """The names of queues, activities and workflow classes that are off, former names of renamed ones included.
 
-    ``has_partitions`` is True if activities wait in partitions of their queues.
+    ``holds`` has the end of each hold by queue and key; the key is empty for a whole queue. ``has_partitions`` is True
+    if activities wait in partitions of their queues.
     """
 
     queues: frozenset[str] = frozenset()
     activities: frozenset[str] = frozenset()
     workflows: frozenset[str] = frozenset()
+    holds: Mapping[tuple[str, str], datetime] = MappingProxyType({})
     has_partitions: bool = False
 
+    @property
+    def held_queues(self) -> frozenset[str]:
+        """The queues of which no activity may start. Their runs may."""
+        return frozenset(queue for queue, key in self.holds if not key)
 
-def read_switches(sql: Dialect) -> Switches:
-    """Read the present state of the switches. Locks nothing."""
+    def held_until(self, queue: str, key: str | None) -> datetime | None:
+        """Return when the last hold of an activity of the queue with this key ends, or None if none holds it."""
+        ends = (self.holds.get((queue, "")), self.holds.get((queue, key or "")))
+        return max((end for end in ends if end is not None), default=None)
+
+
+def read_switches(sql: Dialect, clock: Callable[[], datetime] | None = None) -> Switches:
+    """Read the present state of the switches, without holds that are over. Locks nothing.
+
+    ``clock`` replaces the clock of the database, as in ``StorageSession``.
+    """
+    now, moment = sql.now_expression(clock)
     rows = sql.select(
-        "select kind, name from temporalex_switched_off union all select 'line', '' where exists (select 1 from"
+        f"select kind, name, key, until from temporalex_switched_off where until is null or until > {now}"
+        " union all select 'line', '', '', null where exists (select 1 from"
         " temporalex_activity_task where line is not null and owner is null and not atomic)",
-        [],
-        ("text", "text"),
+        moment,
+        ("text", "text", "text", "timestamptz"),
     )
 
     def names_of(kind: str, aliases: Mapping[str, str] = MappingProxyType({})) -> frozenset[str]:
-        names = {name for its_kind, name in rows if its_kind == kind}
+        names = {name for its_kind, name, _key, _until in rows if its_kind == kind}
         # Rows of old code carry the former name, so a switch by the present name has to stop them, too.
         return frozenset(names | {old for old, new in aliases.items() if new in names})
 
@@ -362,5 +398,6 @@ def read_switches(sql: Dialect) -> Switches:
         queues=names_of("queue"),
         activities=names_of("activity", aliases.ACTIVITIES),
         workflows=names_of("workflow", aliases.WORKFLOWS),
+        holds={(name, key): until for kind, name, key, until in rows if kind == "hold"},
         has_partitions=bool(names_of("line")),
     )

@@ -419,6 +419,22 @@ _TASK_FIELDS = frozenset(f.name for f in fields(NewTask)) & frozenset(f.name for
 }
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hold:
+    """A request of an attempt to keep back the activities of a queue, or those of its concurrency key, for a while.
+
+    ``key`` is None for the whole queue. ``since`` and ``until`` are times, ``activity`` is the name of the one that
+    asked for it, and ``reason`` its message, which may quote payloads.
+    """
+
+    queue: str
+    key: str | None
+    since: datetime
+    until: datetime
+    activity: str
+    reason: str
+
+
 @dataclass(slots=True, kw_only=True)
 class TaskResult:
     """The end of one attempt of an activity.
@@ -426,7 +442,7 @@ class TaskResult:
     ``outcome`` is ``(kind of event, attributes)`` of a final result. With None the activity is due again at
     ``retry_at``, and ``failure`` says why; ``failure`` None keeps the stored one. A result whose attempt or owner does
     not match the row any more changes nothing. With ``count`` False the attempt does not count, and ``waits_for`` names
-    the code or key that this process lacked.
+    the code or key that this process lacked. ``hold`` is what the attempt asked to keep back, or None.
     """
 
     task: TaskState
@@ -436,6 +452,7 @@ class TaskResult:
     encoded: bytes | None = None  # the attributes as they will be stored, if known already
     count: bool = True
     waits_for: str | None = None
+    hold: Hold | None = None
     details: bytes | None = None  # of its last heartbeat, as they are stored; None: there were none
     # Of a background task: the path of the exception class and the traceback, see engine.background_task.
     error_entry: Mapping[str, str] | None = None

@@ -175,16 +175,21 @@ class WorkerStorage(RunStorage, TaskStorage, Protocol):
         owner: int,
         off: Collection[str],
         unpartitioned: bool,
+        held_keys: Collection[str] = (),
         suspects: bool = False,
     ) -> LimitedClaim:
         """Claim the activities of a queue that may start now under their limits, in a transaction of its own.
 
         ``capacity``, ``owner`` and ``suspects`` are those of ``claim_tasks``. With ``unpartitioned`` it also claims
-        activities outside of partitions. ``off`` has the names of activities that are switched off.
+        activities outside of partitions. ``off`` has the names of activities that are switched off, and ``held_keys``
+        the concurrency keys that a hold keeps back.
         """
 
     def repartition(self, queue: str, names: Collection[str]) -> int:
         """Move waiting activities with these names to partitions of their own; return the number that moved."""
+
+    def move_to_partitions(self, tasks: Sequence[TaskState]) -> None:
+        """Move waiting activities to the partitions of their concurrency keys, for as long as these are held."""
 
     def mark_tasks_started(self, tasks: Sequence[TaskState]) -> None:
         """Store that these attempts run since their ``started_at``, from which their timeouts count.

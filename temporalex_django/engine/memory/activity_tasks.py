@@ -16,7 +16,7 @@ from temporalex_django.core.failures import AttemptFailure
 from temporalex_django.core.payloads.codec import JsonCodec
 from temporalex_django.core.payloads.copying import deep_copy
 from temporalex_django.engine import activity_policy
-from temporalex_django.engine.contracts.records import NewTask, Retry, TaskResult, TaskState
+from temporalex_django.engine.contracts.records import Hold, NewTask, Retry, TaskResult, TaskState
 from temporalex_django.engine.external_messages import FinishedActivity
 from temporalex_django.engine.memory.tables import MemoryTables
 from temporalex_django.engine.memory.undo import Table
@@ -33,6 +33,7 @@ class MemoryTasks(MemoryTables):
         super().__init__(now)
         self.open_tasks: Table[int, TaskState] = Table(self.undo_log)
         self._failures: Table[int, AttemptFailure] = Table(self.undo_log)
+        self._holds: Table[tuple[str, str], datetime] = Table(self.undo_log)  # their ends, by queue and key
         # By run and command number: the numbers of open activities.
         self._task_ids_by_run: defaultdict[UUID, Table[int, int]] = defaultdict(lambda: Table(self.undo_log))
         # Heaps by queue and by whether the activities are atomic. They hold all that have no owner, and entries of some
@@ -136,6 +137,7 @@ class MemoryTasks(MemoryTables):
                 if task is None:
                     continue
                 valid.append(task.id)
+                self._store_hold(result.hold)
                 if result.outcome is not None:
                     assert task.chain_id is not None  # there are no background tasks here
                     self._drop_tasks(task.run_id, [task.seq])
@@ -159,6 +161,17 @@ class MemoryTasks(MemoryTables):
                     released_task = replace(task, owner=None, started_at=None, beat_at=None, attempt=attempt)
                     self._make_available(replace(released_task, due_at=result.retry_at))
         return valid, activities
+
+    def _store_hold(self, hold: Hold | None) -> None:
+        if hold is not None:
+            name = (hold.queue, hold.key or "")
+            self._holds[name] = max(hold.until, self._holds.get(name) or hold.until)
+
+    def held_until(self, task: TaskState) -> datetime | None:
+        """Return when the hold that keeps back the activity ends, or None if none does."""
+        names = ((task.queue, ""), (task.queue, task.options.get("concurrency_key") or ""))
+        ends = [end for name in names if (end := self._holds.get(name)) is not None and end > self.clock]
+        return None if task.atomic else max(ends, default=None)
 
     def expired_tasks(self, *, limit: int) -> list[TaskState]:
         expired = []

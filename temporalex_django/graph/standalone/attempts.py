@@ -48,7 +48,7 @@ def run_attempt(instance: Instance, number: int, attempt: int) -> Result | NextA
 
     ``attempt`` is the number of this attempt, from 1. An undeclared event, a value that is no result, and data that
     cannot be encoded fail the step at once. An exception and an ``Err`` fail it after the last attempt that its retry
-    policy allows. ``RetryLater`` says itself when the next attempt begins.
+    policy allows. ``RetryLater`` says itself when the next attempt begins; its ``hold`` is ignored here.
     """
     graph = instance.graph
     step, activity, source = graph.steps[number], activity_of(graph.steps[number]), _InstanceSource(instance)

@@ -43,12 +43,14 @@ from temporalex_django.management.cli import as_user as people
 from temporalex_django.management.cli import command_arguments, exit_codes, printing
 from temporalex_django.management.runs.list_runs import DEFERRED_COLUMNS
 from temporalex_django.management.runs.replay import replay_runs
-from temporalex_django.models import ActivityTask, Chain, HumanTask, Instance, Message, SwitchedOff, Worker
+from temporalex_django.models import ActivityTask, Chain, HumanTask, Instance, Message, Worker
 from temporalex_django.operations.base import Actor, storage
 from temporalex_django.operations.fleet.live_workers import LiveWorkers
+from temporalex_django.operations.fleet.switches import active_switches
 from temporalex_django.operations.read import run_filters
 from temporalex_django.operations.read.failure_groups import failure_groups
 from temporalex_django.operations.read.run_summary import summarize_run, summarize_runs
+from temporalex_django.operations.read.switch_views import switch_view
 from temporalex_django.present import diagnosis
 from temporalex_django.present.deploys import CodeMismatch, deploy_diagnoses, input_diagnoses
 from temporalex_django.present.diagnosis import (
@@ -63,7 +65,7 @@ from temporalex_django.present.diagnosis import (
     WorkerView,
 )
 from temporalex_django.present.sentences import Summary
-from temporalex_django.present.view_models import DUE_GRACE_PERIOD, SwitchView
+from temporalex_django.present.view_models import DUE_GRACE_PERIOD
 
 _BATCH_SIZE = 20
 _PAYLOAD_COLUMNS = ("args", "published")
@@ -410,10 +412,7 @@ def _load_fleet(alias: str, runs: Runs, common: Mapping[str, Any]) -> ProjectVie
             )
             for entry in workers
         ],
-        switches=[
-            SwitchView(kind=entry.kind, name=entry.name, since=entry.since, actor=entry.by, reason=entry.reason)
-            for entry in SwitchedOff.objects.using(alias)
-        ],
+        switches=[switch_view(entry) for entry in active_switches(alias)],
         due_runs=[*_due_runs(alias, runs, live, late_before)],
         stopped_runs=[*_stopped_runs(alias, runs)],
         unclaimed_activities=[*_unclaimed_activities(alias, runs, live, late_before)],

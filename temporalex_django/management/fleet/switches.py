@@ -16,7 +16,7 @@ from temporalex_django.management.cli import as_user as people
 from temporalex_django.management.cli import printing
 from temporalex_django.models import SwitchedOff
 from temporalex_django.operations.base import storage
-from temporalex_django.operations.fleet.switches import Switch, SwitchOff, SwitchOn
+from temporalex_django.operations.fleet.switches import Switch, SwitchOff, SwitchOn, active_switches, redact_holds
 
 _VIEW_OPERATION = Operation(action="view", permission=f"{APP}.view_switchedoff")
 
@@ -39,6 +39,9 @@ def add_arguments(parser: CommandParser) -> None:
                 "name", metavar="NAME", help="Name of the queue, the activity or the workflow class."
             )
             subparser.add_argument(
+                "--key", default="", metavar="KEY", help="Concurrency key, for a hold that keeps back only one key."
+            )
+            subparser.add_argument(
                 "--reason",
                 default="",
                 metavar="TEXT",
@@ -56,6 +59,7 @@ def handle(
     json: bool,
     kind: str = "",
     name: str = "",
+    key: str = "",
     reason: str = "",
     **options: object,
 ) -> None:
@@ -68,25 +72,37 @@ def handle(
     if what == "show":
         alias = storage().alias
         require_access(actor.user, _VIEW_OPERATION, alias=alias)
-        outputs = [_switch_output(row) for row in SwitchedOff.objects.using(alias)]
+        outputs = [_switch_output(row) for row in redact_holds(active_switches(alias), actor.user)]
         if json:
             printing.print_json(command, outputs)
         elif not outputs:
             printing.write_line(command, "nothing is switched off")
         else:
             cells = [
-                (switch.kind, switch.name, f"{switch.since:%Y-%m-%d %H:%M}", switch.by, switch.reason)
+                (switch.kind, switch.name, f"{switch.since:%Y-%m-%d %H:%M}", switch.by, _reason_cell(switch))
                 for switch in outputs
             ]
             printing.print_table(command, ("KIND", "NAME", "SINCE", "BY", "REASON"), cells)
         return
     # Switching on deletes the row, and the action returns it as it was.
-    row = (SwitchOff if what == "off" else SwitchOn)(kind, name, reason=reason, by=actor).execute()
+    row = (SwitchOff if what == "off" else SwitchOn)(kind, name, reason=reason, key=key, by=actor).execute()
     if json:
-        printing.print_json(command, _switch_output(row))
+        printing.print_json(command, *map(_switch_output, redact_holds([row], actor.user)))
+    elif row.until is not None:
+        printing.write_line(command, f"the hold of the queue {row.name} has ended")
     else:
         printing.write_line(command, f"the {row.kind} {row.name} is switched {what}")
 
 
+def _reason_cell(switch: Switch) -> str:
+    """Return the reason of a switch; for a hold, its key and its end come first."""
+    if switch.until is None:
+        return switch.reason
+    parts = [f"key {switch.key}" if switch.key else "", f"until {switch.until:%Y-%m-%d %H:%M}", switch.reason]
+    return ", ".join(part for part in parts if part)
+
+
 def _switch_output(row: SwitchedOff) -> Switch:
-    return Switch(kind=row.kind, name=row.name, since=row.since, by=row.by, reason=row.reason)
+    return Switch(
+        kind=row.kind, name=row.name, since=row.since, by=row.by, reason=row.reason, key=row.key, until=row.until
+    )

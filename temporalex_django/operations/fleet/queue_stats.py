@@ -11,7 +11,7 @@ from django.db.models.functions import Now
 
 from temporalex_django.conf import queue_limits
 from temporalex_django.core.limits import NO_LIMITS, Limits
-from temporalex_django.db.claims.limited import read_switches
+from temporalex_django.db.claims.limited import Switches, read_switches
 from temporalex_django.models import SwitchedOff, Worker
 from temporalex_django.operations.base import storage
 from temporalex_django.operations.fleet.switches import switchable_names
@@ -34,6 +34,7 @@ class QueueFigures:
     - ``oldest_due``: the time since which the oldest run or activity is due.
     - ``lag``: the seconds since ``oldest_due``; 0.0 if nothing is due.
     - ``off``: True if the queue is switched off.
+    - ``held_until``: the time until which an activity asked to hold back all activities of the queue, or None.
     - ``concurrency``: the largest number of activities that run at a time, or None without a limit.
     - ``rate``: the largest number of starts within a period, as text such as ``100/m``, or None without a limit.
     """
@@ -47,6 +48,7 @@ class QueueFigures:
     oldest_due: datetime | None
     lag: float
     off: bool
+    held_until: datetime | None
     concurrency: int | None
     rate: str | None
 
@@ -83,7 +85,7 @@ def queue_figures(queues: Collection[str] | None = None) -> list[QueueFigures]:
             ("text", "int8"),
         )
     )
-    off_queues = read_switches(sql).queues
+    switches = read_switches(sql)
     live_workers = Worker.objects.using(store.alias).filter(expires_at__gt=Now(), buried_at=None, drained_at=None)
     pollers = [
         (str(worker), {*worker.queues}) for worker in live_workers.only("host", "pid", "queues").order_by("host", "pid")
@@ -94,7 +96,7 @@ def queue_figures(queues: Collection[str] | None = None) -> list[QueueFigures]:
             row,
             running.get(queue, 0),
             workers=[name for name, queues in pollers if queue in queues],
-            off=queue in off_queues,
+            switches=switches,
             limits=limits.get(queue, NO_LIMITS),
         )
         for queue, row in zip(queue_names, rows, strict=True)
@@ -102,12 +104,12 @@ def queue_figures(queues: Collection[str] | None = None) -> list[QueueFigures]:
 
 
 def _build_figures(
-    queue: str, row: Sequence[Any], running: int, *, workers: Sequence[str], off: bool, limits: Limits
+    queue: str, row: Sequence[Any], running: int, *, workers: Sequence[str], switches: Switches, limits: Limits
 ) -> QueueFigures:
     """Build the figures of a queue from ``row``, its row of the statement in ``queue_figures``.
 
     ``running`` is the number of its claimed activities, and ``workers`` are the names of the workers that poll it.
-    ``off`` is True if the queue is switched off.
+    ``switches`` are those that are off.
     """
     *oldest, runs, tasks, partitioned_tasks, now = row
     oldest_due = min((at for at in oldest if at is not None), default=None)
@@ -120,7 +122,8 @@ def _build_figures(
         workers=workers,
         oldest_due=oldest_due,
         lag=0.0 if oldest_due is None else max(0.0, (now - oldest_due).total_seconds()),
-        off=off,
+        off=queue in switches.queues,
+        held_until=switches.holds.get((queue, "")),
         concurrency=limits.concurrency,
         rate=None if limits.rate is None else str(limits.rate),
     )

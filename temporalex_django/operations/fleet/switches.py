@@ -7,8 +7,12 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import ClassVar
 
+from django.db.models import Q, QuerySet
+
+from temporalex_django.access import VIEW_PAYLOAD, policy
 from temporalex_django.authoring import activity
 from temporalex_django.authoring import workflow as workflows
+from temporalex_django.authoring.authorization import Person
 from temporalex_django.conf import queue_limits
 from temporalex_django.core.names import quoted
 from temporalex_django.core.payloads.codec import check_text
@@ -30,13 +34,37 @@ _WAITING_SOURCES = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Switch:
-    """A switch that is off, or was off before this command."""
+    """A switch that is off, or was off before this command.
+
+    ``key`` and ``until`` are those of a hold: its concurrency key, empty for a whole queue, and its end.
+    """
 
     kind: str
     name: str
     since: datetime
     by: str
     reason: str
+    key: str = ""
+    until: datetime | None = None
+
+
+def active_switches(alias: str) -> QuerySet[SwitchedOff]:
+    """Return the switches that are off, without holds that are over by the clock of the database."""
+    return SwitchedOff.objects.using(alias).filter(Q(until=None) | Q(until__gt=host().storage(alias).now()))
+
+
+def redact_holds(switches: Iterable[SwitchedOff], user: Person | None) -> list[SwitchedOff]:
+    """Return the switches, with the reasons of holds removed unless the user may see payloads.
+
+    The reason of a hold is the message of an error. ``user`` None is code, which sees everything.
+    """
+    rows = list(switches)
+    if user is None or policy().allows(user, VIEW_PAYLOAD):
+        return rows
+    for row in rows:
+        if row.until is not None:
+            row.reason = ""
+    return rows
 
 
 class SwitchOff(Action[SwitchedOff]):
@@ -48,15 +76,15 @@ class SwitchOff(Action[SwitchedOff]):
     activities are claimed from it. If an activity is off, it is not started, while other activities of its queue are.
     Runs of a workflow class that is off stop where they are, and refuse updates. Whatever arrives meanwhile waits.
 
-    Raises ``ActionNotPossible`` if it is off already, for a name that neither this process nor a worker knows, and for
-    an atomic activity. Writes one row, in the caller's transaction. Audited.
+    Raises ``ActionNotPossible`` if it is off already, for a name that neither this process nor a worker knows, for an
+    atomic activity, and for a hold, which only activities set. Writes one row, in the caller's transaction. Audited.
     """
 
     name: ClassVar[str] = "switch_off"
     permission: ClassVar[str] = "use_switches"
     forced: ClassVar[bool] = True
 
-    def __init__(self, kind: str, switch_name: str, *, reason: str = "", by: Actor = CODE) -> None:
+    def __init__(self, kind: str, switch_name: str, *, reason: str = "", key: str = "", by: Actor = CODE) -> None:
         super().__init__(by=by)
         if kind not in SwitchedOff.Switchable.values:
             raise ActionNotPossible(
@@ -65,8 +93,15 @@ class SwitchOff(Action[SwitchedOff]):
         self.kind = kind
         self.switch_name = check_text(switch_name, label=f"the name of the {kind}")
         self.reason = check_text(reason, label="the reason")
+        self.key = check_text(key, label="the key")
+        if self.key and kind != SwitchedOff.Switchable.HOLD:
+            raise ActionNotPossible("only a hold has a key: leave the key out")
 
     def perform(self) -> SwitchedOff:
+        if self.kind == SwitchedOff.Switchable.HOLD:
+            raise ActionNotPossible(
+                "only activities hold work back, by RetryLater(hold=...): switch the queue or the activity off instead"
+            )
         alias = self.storage.alias
         names = switchable_names(self.kind, alias=alias)
         if self.switch_name not in names and not self._is_enqueued():
@@ -112,7 +147,8 @@ class SwitchOff(Action[SwitchedOff]):
         """Write the audit row of this operation, with the kind and the name of what was switched."""
         workflow = self.switch_name if self.kind == SwitchedOff.Switchable.WORKFLOW else ""
         subject = AuditSubject(run_id=None, workflow=workflow, workflow_id="")
-        self.record(subject, reason=reason, kind=self.kind, name=self.switch_name)
+        key = {"key": self.key} if self.key else {}
+        self.record(subject, reason=reason, kind=self.kind, name=self.switch_name, **key)
 
 
 def waiting_queues(*, alias: str) -> list[str]:
@@ -173,6 +209,9 @@ def switchable_names(kind: str, *, alias: str) -> set[str]:
 class SwitchOn(SwitchOff):
     """Operation that switches a queue, an activity or a workflow class on again, and returns the row that was deleted.
 
+    It also ends a hold before its time: ``kind`` is then "hold", ``switch_name`` the queue, and ``key`` the concurrency
+    key or empty. The activity that asked for the hold still waits for its own next attempt.
+
     Work that has waited continues within a second. Raises ``ActionNotPossible`` if it is not off. Runs in the caller's
     transaction. Audited.
     """
@@ -182,7 +221,10 @@ class SwitchOn(SwitchOff):
     def perform(self) -> SwitchedOff:
         with self.storage.transaction():
             rows = SwitchedOff.objects.using(self.storage.alias).select_for_update()
-            row = rows.filter(kind=self.kind, name=self.switch_name).first()
+            row = rows.filter(kind=self.kind, name=self.switch_name, key=self.key).first()
+            if row is None and self.kind == SwitchedOff.Switchable.HOLD:
+                suffix = f" with the key {quoted(self.key)}" if self.key else ""
+                raise ActionNotPossible(f"no hold keeps back activities of the queue {self.switch_name}{suffix}")
             if row is None:
                 raise ActionNotPossible(f"the {self.kind} {self.switch_name} is not switched off")
             SwitchedOff.objects.using(self.storage.alias).filter(pk=row.pk).delete()

@@ -129,8 +129,8 @@ def _missing_code(run: Instance, workers: LiveWorkers, *, due_before: datetime, 
 
 def _switched_off_names(run: Instance, *, storage: DjangoStorage) -> list[str]:
     """Return a phrase for each thing that is switched off and that the run needs: its class, a queue or an activity."""
-    switches = read_switches(storage.sql)
-    if not (switches.queues or switches.activities or switches.workflows):
+    switches = read_switches(storage.sql, storage.clock)
+    if not (switches.queues or switches.activities or switches.workflows or switches.holds):
         return []
     rows = storage.sql.select(
         "select distinct activity, queue from temporalex_activity_task where run_id = %s and owner is null order by 1, 2",
@@ -144,7 +144,12 @@ def _switched_off_names(run: Instance, *, storage: DjangoStorage) -> list[str]:
         f"the queue {queue}" for queue in (run.queue, *(queue for _, queue in rows)) if queue in switches.queues
     ]
     switched_names += [f"the activity {name}" for name, _ in rows if name in switches.activities]
-    return [f"{switched_name} to be switched on" for switched_name in dict.fromkeys(switched_names)]
+    hold_texts = [
+        f"the hold of the queue {queue} to end at {switches.holds[queue, ''].isoformat(timespec='seconds')}"
+        for _, queue in rows
+        if queue in switches.held_queues
+    ]
+    return [*(f"{name} to be switched on" for name in dict.fromkeys(switched_names)), *dict.fromkeys(hold_texts)]
 
 
 def build_description(

@@ -84,8 +84,10 @@ def stuck_runs(runs: Runs) -> Runs:
     untaken_tasks = waiting_tasks.filter(
         Q(due_at__lt=due_before) & live_workers(alias=alias).unpolled_tasks() | Q(waits_for__isnull=False)
     )
-    untaken_tasks = untaken_tasks.exclude(queue__in=_switched_off_names("queue", alias)).exclude(
-        activity__in=_switched_off_names("activity", alias)
+    untaken_tasks = (
+        untaken_tasks.exclude(queue__in=_switched_off_names("queue", alias))
+        .exclude(activity__in=_switched_off_names("activity", alias))
+        .exclude(queue__in=_switched_off_names("hold", alias).filter(key="", until__gt=timezone.now()))
     )
     due_chains = Chain.objects.using(alias).filter(due_at__lt=due_before, closed=False, paused=False)
     blocked_runs = Instance.objects.using(alias).filter(blocked__isnull=False)
@@ -116,7 +118,7 @@ def with_cause(runs: Runs, cause: str) -> Runs:
 
 
 def _switched_off_names(kind: str, alias: str) -> QuerySet[Any]:
-    """Return a subquery of the names that are switched off; ``kind`` is "queue", "activity" or "workflow"."""
+    """Return a subquery of the names that are switched off; ``kind`` is that of the switch."""
     return SwitchedOff.objects.using(alias).filter(kind=kind).order_by().values("name")
 
 

@@ -34,7 +34,6 @@ from temporalex_django.authoring import workflow as workflows
 from temporalex_django.authoring.backend import OpenActivity
 from temporalex_django.authoring.redaction import Redactor
 from temporalex_django.authoring.run_tables.run_columns import PAYLOAD_COLUMNS
-from temporalex_django.core import aliases
 from temporalex_django.db.messages.failed_messages import failed_count
 from temporalex_django.engine.refusals import start_wait
 from temporalex_django.errors import WorkflowSwitchedOff
@@ -42,6 +41,7 @@ from temporalex_django.models import ActivityTask, Instance, Message, OperatorAc
 from temporalex_django.models.fields import UnreadablePayload, decode_payload
 from temporalex_django.operations.fleet.live_workers import live_workers_from
 from temporalex_django.operations.read import display_names
+from temporalex_django.operations.read.switch_views import SwitchViews, load_switches, switch_of_run, switch_of_task
 from temporalex_django.present.formatting import humanize_name
 from temporalex_django.present.sentences import Summary, build_summary
 from temporalex_django.present.view_models import (
@@ -51,7 +51,6 @@ from temporalex_django.present.view_models import (
     EndView,
     PausedView,
     RunView,
-    SwitchView,
     WaitView,
     WorkersView,
 )
@@ -234,8 +233,8 @@ class RunStateLoader:
             return [*Worker.objects.using(self.alias)]
         return []
 
-    def _load_switches(self, runs: Sequence[Instance]) -> dict[tuple[str, str], SwitchView]:
-        """Return the switches that are off, by kind and name.
+    def _load_switches(self, runs: Sequence[Instance]) -> SwitchViews:
+        """Return the switches that are off, by kind, name and key.
 
         One statement if something waits for a worker, and an empty dict without a read otherwise.
         """
@@ -247,12 +246,7 @@ class RunStateLoader:
         # The annotation says that nothing is switched off at all, which is true nearly always.
         if not any(getattr(run, "anything_off", True) for run in runs):
             return {}
-        return {
-            (row.kind, row.name): SwitchView(
-                kind=row.kind, name=row.name, since=row.since, actor=row.by, reason=row.reason
-            )
-            for row in SwitchedOff.objects.using(self.alias)
-        }
+        return load_switches(str(self.alias), now=self.now)
 
     def _due_since(self, run: Instance) -> datetime | None:
         """Return the time since which a started run waits for a worker.
@@ -329,7 +323,7 @@ class RunStateLoader:
             if waits_for_worker
             else None,
             due_since=self.due_times.get(run.pk),
-            switch=self._switch_of(run) if waits_for_worker or _is_stopped_by_switch(run) else None,
+            switch=switch_of_run(self.switches, run) if waits_for_worker or _is_stopped_by_switch(run) else None,
             failed_messages=self._count_failed_messages(run),
         )
 
@@ -340,15 +334,6 @@ class RunStateLoader:
         if self.with_details:
             return failed_count(run)
         return 0
-
-    def _switch_of(self, run: Instance) -> SwitchView | None:
-        names = (run.workflow, aliases.current_name(run.workflow))
-        class_switches = (self.switches.get(("workflow", name)) for name in names)
-        return next(filter(None, class_switches), None) or self.switches.get(("queue", run.queue))
-
-    def _switch_of_activity(self, name: str) -> SwitchView | None:
-        current_name = aliases.ACTIVITIES.get(name, name)
-        return self.switches.get(("activity", name)) or self.switches.get(("activity", current_name))
 
     @staticmethod
     def is_untouched(run: Instance) -> bool:
@@ -425,7 +410,7 @@ class RunStateLoader:
             has_worker=is_polled,
             pollers=0 if is_polled is not False else self.live_workers.count_pollers(task.queue),
             last_poller=last_seen,
-            switch=self._switch_of_activity(task.activity) or self.switches.get(("queue", task.queue)),
+            switch=switch_of_task(self.switches, task, redactor),
         )
 
     def _build_blocked(self, run: Instance, redactor: Redactor) -> BlockedView | None:

@@ -25,7 +25,7 @@ class BankBusy(RetryLater):
 def asks(named: bool) -> None:
     SEEN.append(activity_context().previous_failure)
     if named:
-        raise BankBusy(after=AT, counts=False, details={"code": 429})
+        raise BankBusy(after=AT, counts=False, hold="key", details={"code": 429})
     raise RetryLater("slow down", after=30)
 
 
@@ -48,8 +48,8 @@ def call(*args: Any, previous: Any = None) -> Any:
 @pytest.mark.parametrize(
     ("named", "type_name", "message", "request_made"),
     [
-        (True, "BankBusy", "The bank is busy.", (AT, False, {"code": 429})),
-        (False, "RetryLater", "slow down", (30.0, True, None)),
+        (True, "BankBusy", "The bank is busy.", (AT, False, "key", {"code": 429})),
+        (False, "RetryLater", "slow down", (30.0, True, None, None)),
     ],
 )
 def test_the_request_arrives_in_the_worker(named: bool, type_name: str, message: str, request_made: Any) -> None:
@@ -58,7 +58,7 @@ def test_the_request_arrives_in_the_worker(named: bool, type_name: str, message:
 
     error = caught.value
     assert (error.type, error.message) == (type_name, message)
-    assert (error.after, error.counts, error.details) == request_made
+    assert (error.after, error.counts, error.hold, error.details) == request_made
 
 
 def test_the_process_knows_the_failure_before() -> None:

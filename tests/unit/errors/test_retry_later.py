@@ -44,6 +44,7 @@ def test_after_is_a_span_or_a_point_in_time(after: Any, seconds: float | None) -
         ({"after": "120"}, r"after='120' is no point in time.*from_header"),
         ({"after": True}, "after=True is no point in time"),
         ({"after": math.nan}, "after=nan is no number"),
+        ({"hold": "all"}, 'hold=\'all\' is unknown. Pass "queue", "key" or None'),
     ],
 )
 def test_arguments_that_make_no_sense_are_refused(arguments: dict[str, Any], text: str) -> None:
@@ -77,11 +78,11 @@ def test_a_header_takes_the_arguments_of_the_class() -> None:
     class BankBusy(RetryLater):
         """The bank is busy."""
 
-    error = BankBusy.from_header("5", "closed", counts=False, type="Busy", details={"code": 429})
+    error = BankBusy.from_header("5", "closed", counts=False, hold="key", type="Busy", details={"code": 429})
 
     assert isinstance(error, BankBusy)
-    assert (error.message, error.after, error.counts, error.type, error.details) == (
-        *("closed", 5.0, False, "Busy", {"code": 429}),
+    assert (error.message, error.after, error.counts, error.hold, error.type, error.details) == (
+        *("closed", 5.0, False, "key", "Busy", {"code": 429}),
     )
 
 

@@ -45,15 +45,19 @@ class DatabaseBackend:
         return backend, ()
 
     def start(self, request: StartRequest) -> WorkflowHandle[Any]:
-        target = Start(request, by=_actor(request.by)).execute()
-        return self._handle(target, workflow=request.workflow)
+        start = Start(request, by=_actor(request.by))
+        handle = self._handle(start.execute(), workflow=request.workflow)
+        handle.start_outcome = start.outcome
+        return handle
 
     async def astart(self, request: StartRequest) -> WorkflowHandle[Any]:
         return await sync_to_async(self.start)(request)
 
     def signal_with_start(self, request: StartRequest, signal: str, payload: Any) -> WorkflowHandle[Any]:
-        target = SignalWithStart(request, signal=signal, payload=payload, by=_actor(request.by)).execute()
-        return self._handle(target, workflow=request.workflow)
+        action = SignalWithStart(request, signal=signal, payload=payload, by=_actor(request.by))
+        handle = self._handle(action.execute(), workflow=request.workflow)
+        handle.start_outcome = action.outcome
+        return handle
 
     async def asignal_with_start(self, request: StartRequest, signal: str, payload: Any) -> WorkflowHandle[Any]:
         return await sync_to_async(self.signal_with_start)(request, signal, payload)

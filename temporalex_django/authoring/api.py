@@ -71,6 +71,18 @@ def sleep(duration: timedelta | float, *, then: str | None = None) -> Awaitable[
     return cast("Awaitable[None]", Call(table.SLEEP, lambda: primitives.sleep(port, wait, label)))
 
 
+def sleep_until(until: datetime, *, then: str | None = None) -> Awaitable[None]:
+    """Wait for a durable timer that ends at ``until``, a datetime with a time zone.
+
+    A time that has passed returns at once, without a command; it is compared with ``now()``. ``then`` is that of
+    ``sleep``. Raises ``TypeError`` for anything else than a datetime, and ``ValueError`` for one without a time zone.
+    """
+    port = current.runtime_for(table.SLEEP_UNTIL)
+    moment = names.aware_datetime(until, label="sleep_until")
+    label = names.check_label(then, owner="sleep_until")
+    return cast("Awaitable[None]", Call(table.SLEEP_UNTIL, lambda: primitives.sleep_until(port, moment, label)))
+
+
 def task(task: Any, /, *args: Any, **kwargs: Any) -> Awaitable[Any]:
     """Run a Django task, a function decorated with ``@task`` of ``django.tasks``, as an activity.
 

@@ -20,6 +20,7 @@ from temporalex_django.authoring.requests.run_request import (
     inputs,
     operation_method,
 )
+from temporalex_django.authoring.requests.start_policy import StartOutcome
 from temporalex_django.authoring.type_hints import R, Result_co, TypedWorkflow
 from temporalex_django.core.history.events import HistoryEvent
 
@@ -46,7 +47,12 @@ class WorkflowHandle(Generic[Result_co]):
     the audit and in messages. The handler decides who may send a message (``permission=``, or the role of an approval).
     All other methods need the permission of the operation (``temporalex_django.cancel_instance`` …). They raise
     ``ActionNotPermitted`` without it, and write nothing then. ``reason`` is a text for the audit.
+
+    ``start_outcome`` says what the start did that returned the handle: "started", "existing" or "replaced".
     """
+
+    #: What the start did that returned this handle; None for other handles.
+    start_outcome: StartOutcome | None = None
 
     @overload
     def __init__(

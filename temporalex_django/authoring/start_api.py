@@ -15,6 +15,7 @@ from types import MethodType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
 from temporalex_django.authoring import backend
+from temporalex_django.authoring.requests.start_policy import OnClosed, OnConflict
 from temporalex_django.authoring.requests.start_request import StartRequest
 from temporalex_django.authoring.run_tables import run_filters
 from temporalex_django.core.names import key_text
@@ -125,6 +126,8 @@ class Startable:
         start_at: datetime | None = None,
         start_delay: timedelta | float | None = None,
         start_before: datetime | None = None,
+        on_conflict: OnConflict = "fail",
+        on_closed: OnClosed = "allow",
         **options: Any,
     ) -> StartRequest:
         """Start a run and return its handle.
@@ -142,9 +145,16 @@ class Startable:
         a timedelta or seconds; a time that has passed means at once. A run that has not begun by ``start_before`` is
         timed out. ``execution_timeout`` and ``run_timeout`` count from the time at which it begins.
 
+        ``on_conflict`` decides if an open run of the class has the id: "fail" raises ``AlreadyRunning``,
+        "use_existing" returns its handle, and "terminate_existing" terminates it and starts the new run, in one
+        transaction. ``on_closed`` decides if a run with the id has ended: "allow" starts another one, "failed_only"
+        only if the last one has no result, and "reject" never; otherwise ``AlreadyEnded`` is raised. The attribute
+        ``start_outcome`` of the handle says what happened: "started", "existing" or "replaced".
+
         ``by`` is the user in whose name the run is started. The user is recorded in the audit, and needs the permission
-        ``temporalex_django.start_instance``. Raises ``AlreadyRunning``, ``InvalidId``, ``InvalidStart``,
-        ``UnknownVersion``, ``PayloadError``; nothing is written then.
+        ``temporalex_django.start_instance``; to use or to terminate the open run, also that to view or to terminate it.
+        Raises ``AlreadyRunning``, ``InvalidId``, ``InvalidStart``, ``UnknownVersion``, ``PayloadError``; nothing is
+        written then.
         """
         workflow_class = cls.choose(version, options)
         value, args = parse_start_arguments(workflow_class, positional, args=args, id=id, value=value)
@@ -161,6 +171,8 @@ class Startable:
             start_at=start_at,
             start_delay=start_delay,
             start_before=start_before,
+            on_conflict=on_conflict,
+            on_closed=on_closed,
         )
 
     @_takes_arguments_of(_start)

@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Protocol, Required, TypedDict, TypeVar
 
 from temporalex_django.authoring.authorization import Person
+from temporalex_django.authoring.requests.start_policy import OnClosed, OnConflict
 from temporalex_django.core.results import ContinueAsNew, Err, Ok
 
 if TYPE_CHECKING:
@@ -35,6 +36,8 @@ class ValueOptions(TypedDict, total=False):
     start_at: datetime | None
     start_delay: timedelta | float | None
     start_before: datetime | None
+    on_conflict: OnConflict
+    on_closed: OnClosed
 
 
 class StartOptions(ValueOptions, total=False):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -133,6 +133,23 @@ def wait_seconds(value: Any, *, label: str) -> float:
     if number < 0:
         raise ValueError(f"{label} must not be negative: {value!r}")
     return number
+
+
+def aware_datetime(value: Any, *, label: str) -> datetime:
+    """Return ``value`` if it is a datetime with a time zone. ``label`` names it in errors.
+
+    Raises ``TypeError`` for a value that is no datetime, and ``ValueError`` for one without a time zone.
+    """
+    if not isinstance(value, datetime):
+        raise TypeError(f"{label} must be a datetime with a time zone, not {value!r}")
+    if value.utcoffset() is None:
+        parts = (value.year, value.month, value.day, value.hour, value.minute, value.second)
+        arguments = ", ".join(str(part) for part in (parts if value.second else parts[:-1]))
+        raise ValueError(
+            f"{label} has no time zone: write datetime({arguments}, tzinfo=ZoneInfo('Europe/Berlin')), with the zone "
+            "that you mean"
+        )
+    return value
 
 
 def check_wait(timeout: Any, mode: str = "auto") -> float | None:

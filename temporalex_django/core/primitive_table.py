@@ -62,6 +62,7 @@ class Primitive:
 ACTIVITY: Final = Primitive(name="activity", usage=AWAIT)
 
 SLEEP: Final = Primitive(name="sleep", usage=AWAIT)
+SLEEP_UNTIL: Final = Primitive(name="sleep_until", usage=AWAIT)
 TASK: Final = Primitive(name="task", usage=AWAIT)
 WAIT_FOR_SIGNAL: Final = Primitive(name="wait_for_signal", usage=AWAIT)
 APPROVAL: Final = Primitive(name="approval", usage=AWAIT)
@@ -107,7 +108,7 @@ SENDER: Final = Primitive(name="sender", usage=AT_ONCE, acts=False, pure_context
 
 #: The functions of ``api``, in the order of that module.
 PRIMITIVES: Final[tuple[Primitive, ...]] = (
-    *(SLEEP, TASK, WAIT_FOR_SIGNAL, APPROVAL, PUBLISH_STATE, SET_SEARCH_ATTRIBUTES, NOW, RANDOM, UUID4),
+    *(SLEEP, SLEEP_UNTIL, TASK, WAIT_FOR_SIGNAL, APPROVAL, PUBLISH_STATE, SET_SEARCH_ATTRIBUTES, NOW, RANDOM, UUID4),
     *(PATCHED, DEPRECATE_PATCH, PHASE, PARALLEL, RACE, UPDATE_STATE, WAIT_CONDITION, CHILD, SIGNAL_EXTERNAL),
     *(CANCEL_EXTERNAL, CANCEL_REQUESTED, WAIT_CANCELLED, SHIELD, SAGA, INFO, SENDER),
 )

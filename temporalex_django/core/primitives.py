@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
 
 from temporalex_django.core.determinism import guard
 from temporalex_django.core.messages.phase import Phase
+from temporalex_django.core.names import to_seconds
 from temporalex_django.core.payloads.copying import deep_copy
 from temporalex_django.core.runtime_protocol import WorkflowRuntime
 from temporalex_django.core.typed_dicts import WaitInfo
@@ -57,6 +58,13 @@ def sleep(runtime: WorkflowRuntime, duration: float, then: str | None = None) ->
     if then is not None:
         ivar.wait_info["then"] = then
     return ivar
+
+
+def sleep_until(runtime: WorkflowRuntime, until: datetime, then: str | None = None) -> IVar:
+    """Start a timer that ends at ``until``, as ``sleep`` does. A time that has passed returns at once."""
+    # The clock of the run, and not that of the call: the call may be awaited in a later activation.
+    duration = (until - runtime.run_context.now).total_seconds()
+    return sleep(runtime, to_seconds(max(0.0, duration), label="sleep_until"), then)
 
 
 async def phase(runtime: WorkflowRuntime, open_phase: Phase, timeout: float | None) -> Any:

@@ -6,8 +6,9 @@ message of its class.
     TemporalexError
     ├── WorkflowDefinitionError · PayloadError · KeyMissing · OutsideWorkflow · NestingError · DeterminismViolation
     ├── NotAwaited · ScheduleInvalid
-    ├── UnknownWorkflow · UnknownVersion · AmbiguousId · WorkflowNotFound · AlreadyRunning · ResumeRefused
+    ├── UnknownWorkflow · UnknownVersion · AmbiguousId · WorkflowNotFound · ResumeRefused
     ├── InvalidId └── MessageIdTaken
+    ├── AlreadyRunning └── AlreadyEnded
     ├── InvalidStart
     ├── NotCancellable · UnknownQuery · UnknownSignal · QueryFailed · EngineNotFound · NotConfigured
     ├── ActivityNotFound · WorkerNotFound · RunChanged · IdempotencyKeyReused
@@ -82,6 +83,7 @@ from temporalex_django.errors.requests import (
     ActionNotPermitted,
     ActionNotPossible,
     ActivityNotFound,
+    AlreadyEnded,
     AlreadyRunning,
     AmbiguousId,
     FormChanged,
@@ -110,6 +112,7 @@ __all__ = [
     "ActionNotPossible",
     "ActivityFailure",
     "ActivityNotFound",
+    "AlreadyEnded",
     "AlreadyRunning",
     "AmbiguousId",
     "ApplicationError",

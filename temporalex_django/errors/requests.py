@@ -64,6 +64,13 @@ class AlreadyRunning(TemporalexError):
         self.pending = pending
 
 
+class AlreadyEnded(AlreadyRunning):
+    """A run with this id has ended, and the policy ``on_closed`` of the start allows no other one."""
+
+    code = "already_ended"
+    next_step = "Use another id, or start with another `on_closed`."
+
+
 class InvalidStart(TemporalexError):
     """An option of a start has a wrong form, or contradicts another option."""
 

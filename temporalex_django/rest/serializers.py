@@ -7,12 +7,13 @@ schemas in OpenAPI.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, get_args
 
 from rest_framework import serializers
 
 from temporalex_django.authoring.backend import FailedMessage, OpenActivity
 from temporalex_django.authoring.redaction import Redactor
+from temporalex_django.authoring.requests.start_policy import OnClosed, OnConflict
 from temporalex_django.core.failures import AttemptFailure
 from temporalex_django.core.names import quoted
 from temporalex_django.models import BulkItem, BulkJob, Ending, FourEyesScope, HistoryEvent, Status
@@ -57,6 +58,9 @@ class StartBody(Body):
 
     The run begins at ``start_at``, or ``start_delay`` seconds after the start. If it has not begun by ``start_before``,
     it is timed out. Write times with their offset from UTC.
+
+    ``on_conflict`` says what happens if an open run of the class has the id. ``on_closed`` says if the start is
+    possible when a run with the id has ended.
     """
 
     workflow = serializers.CharField(max_length=_MAX_NAME_LENGTH)
@@ -73,6 +77,8 @@ class StartBody(Body):
     start_at = AwareTimeField(required=False, allow_null=True, default=None)
     start_delay = serializers.FloatField(required=False, allow_null=True, default=None)
     start_before = AwareTimeField(required=False, allow_null=True, default=None)
+    on_conflict = serializers.ChoiceField(choices=get_args(OnConflict), required=False, default="fail")
+    on_closed = serializers.ChoiceField(choices=get_args(OnClosed), required=False, default="allow")
 
 
 class SignalBody(Body):

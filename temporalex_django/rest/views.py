@@ -66,14 +66,14 @@ class InstanceViewSet(RunReadViewSet):
             "start",
             "Start a run",
             serializers.StartBody,
-            {201: serializers.RunOut},
+            {201: serializers.RunOut, 200: serializers.RunOut},
             scope="start",
             keyed=True,
         )
     )
     @with_idempotency_key
     def create(self, request: Request) -> Response:
-        """Start a run: status 201.
+        """Start a run: status 201, or 200 if ``on_conflict`` let the start use the open run.
 
         The response is the run, with its address in ``Location``.
         """
@@ -90,9 +90,12 @@ class InstanceViewSet(RunReadViewSet):
             start_at=body["start_at"],
             start_delay=body["start_delay"],
             start_before=body["start_before"],
+            on_conflict=body["on_conflict"],
+            on_closed=body["on_closed"],
         )
         start = Start(start_request, by=self._actor())
-        return self._created_response(self._run_once(start.execute, lambda target: (target.run_id, True)))
+        target = self._run_once(start.execute, lambda target: (target.run_id, start.outcome != "existing"))
+        return self._created_response(target, is_new=start.outcome != "existing")
 
     @with_contract(
         command_contract(
@@ -238,7 +241,7 @@ class InstanceViewSet(RunReadViewSet):
         # An address with an id operates a run, one without it starts one.
         if "id" in names:
             return self._operation_response(target, is_new=is_new)
-        return self._created_response(target)
+        return self._created_response(target, is_new=is_new)
 
     def _current_target(self, target: RunTarget) -> RunTarget:
         """Return the target of the chain as it is now: the operation may have created another run, as a reset does.
@@ -252,9 +255,11 @@ class InstanceViewSet(RunReadViewSet):
         except errors.WorkflowNotFound:  # deleted
             return target
 
-    def _created_response(self, target: RunTarget) -> Response:
+    def _created_response(self, target: RunTarget, *, is_new: bool) -> Response:
+        """Return the response to a start: status 201 for a new run, and 200 for one that was open already."""
+        status = 201 if is_new else 200
         return self._run_response(
-            target, status=201, headers={"Location": self._url_for("instance", id=target.workflow_id)}
+            target, status=status, headers={"Location": self._url_for("instance", id=target.workflow_id)}
         )
 
     def _operation_response(self, target: RunTarget, *, is_new: bool) -> Response:

@@ -9,6 +9,7 @@ from typing import Any, cast, overload
 from uuid import UUID
 
 from temporalex_django.authoring.authorization import Person
+from temporalex_django.authoring.requests.start_policy import OnClosed, OnConflict
 from temporalex_django.authoring.requests.start_request import StartRequest
 from temporalex_django.authoring.run_tables import run_filters
 from temporalex_django.authoring.start_api import Startable
@@ -70,6 +71,8 @@ class Environment(EnvironmentActivities):
         start_at: datetime | None = None,
         start_delay: timedelta | float | None = None,
         start_before: datetime | None = None,
+        on_conflict: OnConflict = "fail",
+        on_closed: OnClosed = "allow",
         **options: Any,
     ) -> EnvironmentHandle: ...
     def start(
@@ -87,6 +90,8 @@ class Environment(EnvironmentActivities):
         start_at: datetime | None = None,
         start_delay: timedelta | float | None = None,
         start_before: datetime | None = None,
+        on_conflict: OnConflict = "fail",
+        on_closed: OnClosed = "allow",
         **options: Any,
     ) -> EnvironmentHandle:
         """Start a run and let it work until every unit waits. Return its handle.
@@ -108,6 +113,8 @@ class Environment(EnvironmentActivities):
             start_at=start_at,
             start_delay=start_delay,
             start_before=start_before,
+            on_conflict=on_conflict,
+            on_closed=on_closed,
         )
         return self.backend.start(request)
 

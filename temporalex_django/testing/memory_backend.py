@@ -69,6 +69,7 @@ from temporalex_django.graph.durable.run import resume_request
 from temporalex_django.graph.workflow import GraphWorkflow
 from temporalex_django.testing.handles import EnvironmentHandle, EnvironmentUpdate
 from temporalex_django.testing.memory_actions import OPERATIONS, MemoryOperator
+from temporalex_django.testing.memory_starts import start_by_policy
 
 if TYPE_CHECKING:
     from temporalex_django.testing.memory import WorkflowEnvironment
@@ -112,19 +113,21 @@ class MemoryBackend:
             raise NotConfigured(
                 f"runs in memory have no subject, so {workflow.name} cannot have one: use DjangoEnvironment"
             )
-        chain_id = env.storage.start(
-            RunStart(
-                workflow_id=workflow_id,
-                args=plain,
-                seed=env.new_seed(),
-                snapshot=run_snapshot,
-                **request.times.as_options(),
-                **options,
-            )
+        run_start = RunStart(
+            workflow_id=workflow_id,
+            args=plain,
+            seed=env.new_seed(),
+            snapshot=run_snapshot,
+            **request.times.as_options(),
+            **options,
         )
-        env.remember_class(chain_id, workflow)
+        chain_id, outcome = start_by_policy(env, request, run_start)
+        if outcome != "existing":
+            env.remember_class(chain_id, workflow)
         env.work()
-        return EnvironmentHandle(env, workflow_id, chain_id)
+        handle: EnvironmentHandle[Any] = EnvironmentHandle(env, workflow_id, chain_id)
+        handle.start_outcome = outcome
+        return handle
 
     async def astart(self, request: StartRequest) -> EnvironmentHandle[Any]:
         return self.start(request)
@@ -139,7 +142,9 @@ class MemoryBackend:
             row = env.row(env.run_ids(chain_id)[-1])
             if row.status not in CLOSED_STATUSES and row.facts.workflow_id == request.id:
                 self._run(RunAddress(id=request.id, chain_id=chain_id)).send("signal", signal, plain, by=by)
-                return EnvironmentHandle(env, request.id, chain_id)
+                open_run: EnvironmentHandle[Any] = EnvironmentHandle(env, request.id, chain_id)
+                open_run.start_outcome = "existing"
+                return open_run
         # In a batch, so that the start and the signal arrive in one activation; batches cannot be nested.
         with nullcontext() if env.batching else env.batch():
             handle = self.start(request)

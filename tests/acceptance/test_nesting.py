@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from datetime import UTC, datetime, timedelta
 from itertools import product
 from types import SimpleNamespace
 
@@ -57,6 +58,10 @@ async def use_others():
         await api.signal_external("nobody", "hello")
     with suppress(errors.WorkflowNotFound):
         await api.cancel_external("nobody")
+
+
+async def use_sleep_until():
+    return await api.sleep_until(api.now() + timedelta(seconds=1))
 
 
 async def use_sleep():
@@ -122,6 +127,7 @@ async def use_reads():
 USES = {
     "activity": use_activity,
     "sleep": use_sleep,
+    "sleep_until": use_sleep_until,
     "wait_for_signal": use_wait_for_signal,
     "now, random, uuid4": use_now,
     "publish_state": use_publish,
@@ -337,9 +343,12 @@ def test_phase_that_was_called_in_run_cannot_be_awaited_in_a_branch(env):
     assert "phase is not allowed in a branch" in env.start(flow(run)).result()
 
 
+LATER = datetime(2100, 1, 1, tzinfo=UTC)
+
 CALLS = {
     "activity": lambda: work(1),
     "sleep": lambda: api.sleep(1),
+    "sleep_until": lambda: api.sleep_until(LATER),
     "task": lambda: api.task(TASK, 1),
     "wait_for_signal": lambda: api.wait_for_signal("x"),
     "approval": lambda: api.approval("Really?", users=["ann"]),

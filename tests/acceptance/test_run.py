@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import msgspec
 import pytest
@@ -638,3 +639,47 @@ def test_a_run_that_is_closed_before_its_first_turn_has_a_beginning(env, how):
     ]
     assert h.history()[0].attributes["args"] == {"a": 1}
     env.replay(h)
+
+
+def test_a_sleep_can_end_at_a_given_time(env):
+    until = (env.clock + timedelta(hours=2)).astimezone(ZoneInfo("Europe/Berlin"))
+
+    async def run(self, args):
+        await api.sleep_until(until, then="send the reminder")
+        return Ok(api.now().isoformat())
+
+    h = env.start(flow(run))
+    assert h.describe().waiting_for == [f"timer {(env.clock + timedelta(hours=2)).isoformat(timespec='seconds')}"]
+    assert h.history()[-1].attributes["then"] == "send the reminder"
+    env.advance(timedelta(hours=2) - timedelta(seconds=1))
+    assert h.status == "waiting"
+    env.advance(1)
+    assert h.result() == until.astimezone(UTC).isoformat()
+
+
+@pytest.mark.parametrize("past", [timedelta(0), timedelta(days=1)])
+def test_a_time_that_has_passed_needs_no_sleep(env, past):
+    async def run(self, args):
+        later = api.sleep_until(api.now() + timedelta(seconds=30))
+        await api.sleep_until(api.now() - past)
+        await api.sleep(60)
+        return Ok(await later)
+
+    h = env.start(flow(run))
+    env.advance(60)
+    assert h.result() is None
+    assert len(events(h, "TimerStarted")) == 1
+
+
+def test_a_time_without_a_zone_is_refused(env):
+    async def run(self, args):
+        try:
+            api.sleep_until(datetime(2030, 1, 1, 9))  # noqa: DTZ001 - the error of it
+        except ValueError as exc:
+            return Ok(str(exc))
+
+    text = env.start(flow(run)).result()
+    assert text == (
+        "sleep_until has no time zone: write datetime(2030, 1, 1, 9, 0, tzinfo=ZoneInfo('Europe/Berlin')), with the "
+        "zone that you mean"
+    )

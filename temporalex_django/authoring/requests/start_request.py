@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
+from temporalex_django.authoring.requests.start_policy import OnClosed, OnConflict, check_start_policy
 from temporalex_django.authoring.requests.start_times import StartTimes, check_start_times
 from temporalex_django.authoring.unique import check_id
 from temporalex_django.errors import InvalidId
@@ -27,6 +28,9 @@ class StartRequest:
 
     The run begins at ``start_at``, or ``start_delay`` (a timedelta or seconds) after the start. It is timed out if it
     has not begun by ``start_before``.
+
+    ``on_conflict`` says what happens if an open run has the id, and ``on_closed`` if the start is possible when a run
+    with the id has ended. Raises ``InvalidStart`` for policies that do not exist.
     """
 
     workflow: type[Workflow]
@@ -41,6 +45,13 @@ class StartRequest:
     start_at: datetime | None = None
     start_delay: timedelta | float | None = None
     start_before: datetime | None = None
+    on_conflict: OnConflict = "fail"
+    on_closed: OnClosed = "allow"
+
+    def __post_init__(self) -> None:
+        # Nearly all starts have neither policy, and starts are many.
+        if self.on_conflict != "fail" or self.on_closed != "allow":
+            check_start_policy(self.on_conflict, self.on_closed, label=f"start of {self.workflow.name}")
 
     @property
     def times(self) -> StartTimes:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from temporalex_django.core.names import wait_seconds
+from temporalex_django.core.names import aware_datetime, wait_seconds
 from temporalex_django.errors import InvalidStart
 
 #: The options of a start that name its times.
@@ -44,8 +44,8 @@ def check_start_times(start_at: object, start_delay: object, start_before: objec
         return _NO_TIMES
     if start_at is not None and start_delay is not None:
         raise InvalidStart(f"{label}: pass start_at or start_delay, not both")
-    begin = None if start_at is None else check_aware(start_at, label=f"{label}: start_at")
-    limit = None if start_before is None else check_aware(start_before, label=f"{label}: start_before")
+    begin = _check_time(start_at, "start_at", label=label)
+    limit = _check_time(start_before, "start_before", label=label)
     if begin is not None and limit is not None and limit <= begin:
         raise InvalidStart(
             f"{label}: start_before ({limit.isoformat()}) must be later than start_at ({begin.isoformat()})"
@@ -59,22 +59,17 @@ def check_start_times(start_at: object, start_delay: object, start_before: objec
     return StartTimes(start_at=begin, start_delay=delay, start_before=limit)
 
 
-def check_aware(value: object, *, label: str) -> datetime:
-    """Return ``value`` if it is a datetime with a time zone. ``label`` begins the message. Raises ``InvalidStart``."""
-    if not isinstance(value, datetime):
-        raise InvalidStart(f"{label} must be a datetime with a time zone, not {value!r}")
-    if value.utcoffset() is None:
-        raise InvalidStart(
-            f"{label} has no time zone: write datetime({_arguments_of(value)}, tzinfo=ZoneInfo('Europe/Berlin')), "
-            "with the zone that you mean"
-        )
-    return value
+def _check_time(value: object, name: str, *, label: str) -> datetime | None:
+    """Return ``value``, the option ``name`` of a start, if it is None or a datetime with a time zone.
 
-
-def _arguments_of(value: datetime) -> str:
-    """Return the arguments with which a datetime is written in code, without a time zone."""
-    parts = (value.year, value.month, value.day, value.hour, value.minute, value.second)
-    return ", ".join(str(part) for part in (parts if value.second else parts[:5]))
+    ``label`` names the start in the message. Raises ``InvalidStart``.
+    """
+    if value is None:
+        return None
+    try:
+        return aware_datetime(value, label=name)
+    except (TypeError, ValueError) as exc:
+        raise InvalidStart(f"{label}: {exc}") from None
 
 
 def start_time_of_child(times: StartTimes, now: datetime) -> dict[str, str]:

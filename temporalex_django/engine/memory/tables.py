@@ -170,6 +170,10 @@ class MemoryTables:
 
     # -- which run an id means ----------------------------------------------------------------------------------------
 
+    def chains_of(self, workflow_id: str) -> tuple[UUID, ...]:
+        """Return the chains with a business id, oldest first."""
+        return self._chains_of.get(workflow_id, ())
+
     def find_chain(self, ref: str, *, workflow: str | None = None) -> UUID | None:
         """Return the chain that a run id or a business id (``ref``) means, or None.
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, get_args
 
 from django.apps import apps
 from django.core.management.base import BaseCommand, CommandParser
 from django.db.models import Model
 
 from temporalex_django.authoring import workflow as workflows
+from temporalex_django.authoring.requests.start_policy import OnClosed, OnConflict
 from temporalex_django.authoring.requests.start_request import StartRequest
 from temporalex_django.conf import get_settings
 from temporalex_django.core.payloads.search_attributes import parse_all
@@ -61,6 +62,18 @@ def add_arguments(parser: CommandParser) -> None:
         "--start-delay", metavar="SECONDS", type=float, help="Seconds after which the run begins, instead of a time."
     )
     parser.add_argument("--start-before", metavar="TIME", help="The run times out if it has not begun by then.")
+    parser.add_argument(
+        "--on-conflict",
+        choices=get_args(OnConflict),
+        default="fail",
+        help="What happens if an open run of the workflow has the id (default: fail).",
+    )
+    parser.add_argument(
+        "--on-closed",
+        choices=get_args(OnClosed),
+        default="allow",
+        help="Whether the start is possible if a run with the id has ended (default: allow).",
+    )
     people.add_user_argument(parser)
     printing.add_json_argument(parser)
 
@@ -79,6 +92,8 @@ def handle(
     start_at: str | None,
     start_delay: float | None,
     start_before: str | None,
+    on_conflict: OnConflict,
+    on_closed: OnClosed,
     as_user: str | None,
     json: bool,
     **_: Any,
@@ -105,12 +120,18 @@ def handle(
         start_at=parse_time(start_at, option="--start-at"),
         start_delay=start_delay,
         start_before=parse_time(start_before, option="--start-before"),
+        on_conflict=on_conflict,
+        on_closed=on_closed,
     )
-    target = Start(request, by=actor).execute()
+    start = Start(request, by=actor)
+    target = start.execute()
     if json:
         printing.print_json(command, RunNamed(**run_fields(target)))
     else:
-        printing.write_line(command, f"started {target.workflow} {target.workflow_id}, run {target.run_id}")
+        verb = {"existing": "already open:", "replaced": "terminated the open run, and started"}.get(
+            start.outcome, "started"
+        )
+        printing.write_line(command, f"{verb} {target.workflow} {target.workflow_id}, run {target.run_id}")
 
 
 def _parse_attributes(texts: list[str], declared: Mapping[str, Any]) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from temporalex_django import access
+from temporalex_django.authoring.requests.start_policy import StartOutcome
 from temporalex_django.authoring.requests.start_request import StartRequest
 from temporalex_django.errors import AlreadyRunning, WorkflowNotFound
 from temporalex_django.operations.base import CODE, Action, Actor
@@ -32,6 +33,7 @@ class SignalWithStart(Action[RunTarget]):
         self.request = request
         self.signal = signal
         self.payload = payload
+        self.outcome: StartOutcome = "started"
 
     @property
     def workflow_name(self) -> str:
@@ -43,11 +45,13 @@ class SignalWithStart(Action[RunTarget]):
 
     def perform(self) -> RunTarget:
         start = Start(self.request, by=self.by)
+        self.outcome = "existing"
         with self.storage.transaction():
             target = self._find_open_run()
             if target is None:
                 try:
                     target = start.execute()
+                    self.outcome = start.outcome
                 except AlreadyRunning:
                     # Somebody else started the run after the lookup above.
                     target = self._find_open_run()

@@ -5,18 +5,28 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, ClassVar
+from uuid import UUID
 
 from django.db import models
 
 from temporalex_django import access
 from temporalex_django.authoring import authorization
 from temporalex_django.authoring.authorization import APP, Person
+from temporalex_django.authoring.requests.start_policy import REPLACED, StartOutcome, require_reusable
 from temporalex_django.authoring.requests.start_request import StartRequest
 from temporalex_django.authoring.workflow import Workflow, input_or_default, start_options
 from temporalex_django.core.payloads import codec
 from temporalex_django.core.payloads.round_trip import warn_lossy_value
 from temporalex_django.db.inserts import NewStart, insert_start
-from temporalex_django.errors import ActionNotPermitted, AlreadyRunning, PayloadError
+from temporalex_django.db.starts.conflicts import last_ended_status
+from temporalex_django.errors import (
+    ActionNotPermitted,
+    AlreadyEnded,
+    AlreadyRunning,
+    PayloadError,
+    WorkflowClosed,
+    WorkflowNotFound,
+)
 from temporalex_django.graph.snapshot import start_snapshot
 from temporalex_django.operations.base import (
     CODE,
@@ -27,7 +37,11 @@ from temporalex_django.operations.base import (
     to_plain_payload,
 )
 from temporalex_django.operations.host import host
-from temporalex_django.operations.run_lookup import RunTarget
+from temporalex_django.operations.run_lookup import RunTarget, find_run
+from temporalex_django.operations.runs.terminate import Terminate
+
+#: Tries of a start that uses or terminates the open run with its id.
+_MAX_TRIES = 5
 
 
 class Start(Action[RunTarget]):
@@ -36,6 +50,9 @@ class Start(Action[RunTarget]):
     It inserts a chain that is due when the run begins, and that run, in the caller's transaction if one is open. It
     locks nothing that exists. ``request`` describes the run. The business id is the ``id`` of the request; for a class
     with ``unique`` it may be derived from its ``value``; without either it is generated.
+
+    ``outcome`` says afterwards what it did. With ``on_conflict`` "terminate_existing" it locks the chain of the open
+    run, as ``Terminate`` does; with "use_existing" it locks nothing.
 
     Raises ``InvalidId``, ``InvalidStart``, ``PayloadError`` and ``AlreadyRunning``; nothing is written then.
     ``PayloadError`` means that the input cannot be encoded or does not fit the annotation of ``run``, or that a search
@@ -49,6 +66,7 @@ class Start(Action[RunTarget]):
     def __init__(self, request: StartRequest, *, by: Actor = CODE) -> None:
         super().__init__(by=by)
         self.request = request
+        self.outcome: StartOutcome = "started"
         require_saved_subject(request.subject, workflow_name=request.workflow.name)
 
     def check(self) -> None:
@@ -61,11 +79,24 @@ class Start(Action[RunTarget]):
         return self.request.workflow.name
 
     def perform(self) -> RunTarget:
-        cls = self.request.workflow
         new_start = self._build_start()
+        if self.request.on_conflict == "fail":
+            return self._insert(new_start)
+        with self.storage.transaction():
+            return self._insert_or_resolve(new_start)
+
+    def _insert(self, new_start: NewStart) -> RunTarget:
+        """Insert the run, unless another one has its id, and write the audit row."""
+        cls = self.request.workflow
+        may_repeat = self.request.on_closed == "allow"
         try:
-            with self.audit_transaction():
+            if not may_repeat:
+                self._require_reusable(new_start)
+            with self.audit_transaction() if may_repeat else self.storage.transaction():
                 inserted_run = insert_start(new_start, storage=self.storage)
+                # Again, because a run may have begun and ended between the check above and the insert.
+                if not may_repeat:
+                    self._require_reusable(new_start, besides=inserted_run.chain_id)
                 self.record(
                     AuditSubject(run_id=str(inserted_run.run_id), workflow=cls.name, workflow_id=new_start.workflow_id)
                 )
@@ -74,6 +105,9 @@ class Start(Action[RunTarget]):
                 self._require_visible(pk=inserted_run.run_id)
         # Report it only to users who see the run that has the id. Others get the same ``ActionNotPermitted`` as for a
         # new run that would not exist for them, so nobody can find out which ids of other tenants are taken.
+        except AlreadyEnded:
+            self._require_visible(workflow_id=new_start.workflow_id)
+            raise
         except AlreadyRunning:
             self._require_visible(workflow_id=new_start.workflow_id, closed_at=None)
             raise
@@ -88,6 +122,59 @@ class Start(Action[RunTarget]):
             version=cls.version,
             status="pending",
         )
+
+    def _require_reusable(self, new_start: NewStart, *, besides: UUID | None = None) -> None:
+        """Raise ``AlreadyEnded`` if a run with the id has ended, and the policy of the start allows no other one."""
+        require_reusable(
+            last_ended_status(new_start, storage=self.storage, besides=besides),
+            self.request.on_closed,
+            workflow=new_start.workflow,
+            workflow_id=new_start.workflow_id,
+        )
+
+    def _insert_or_resolve(self, new_start: NewStart) -> RunTarget:
+        """Insert the run in the open transaction; use or terminate the open run that has its id, as the policy says.
+
+        Other callers may start or end a run with the id between two statements, so this is tried a few times. The
+        unique index of the open keys decides in the end.
+        """
+        for tries_left in reversed(range(_MAX_TRIES)):
+            try:
+                return self._insert(new_start)
+            except AlreadyEnded:
+                raise
+            except AlreadyRunning as exc:
+                if exc.pending or not tries_left:
+                    raise
+            open_run = self._find_open(new_start)
+            if open_run is None:
+                continue
+            if self.request.on_conflict == "use_existing":
+                return self._use(open_run)
+            try:
+                Terminate(open_run, reason=REPLACED, by=self.by).execute()
+            except WorkflowClosed:
+                continue
+            self.outcome = "replaced"
+        raise AssertionError("the last try returns or raises")
+
+    def _find_open(self, new_start: NewStart) -> RunTarget | None:
+        """Return the open run of the class that has the id, or None."""
+        version = new_start.version if new_start.scope == "version" else None
+        try:
+            target = find_run(new_start.workflow_id, storage=self.storage, workflow=new_start.workflow, version=version)
+        except WorkflowNotFound:
+            return None
+        if target.closed or target.pinned is not None:
+            return None
+        return target
+
+    def _use(self, open_run: RunTarget) -> RunTarget:
+        """Return the open run instead of a new one, if the user may look at it."""
+        access.require_access(self.by.user, access.VIEW, alias=self.storage.alias, run=open_run.row)
+        self.outcome = "existing"
+        self.record(open_run.audit_subject, outcome=self.outcome)
+        return open_run
 
     def _require_visible(self, **lookups: Any) -> None:
         require_visible_run(self.by, workflow_class=self.request.workflow, alias=self.storage.alias, **lookups)

@@ -107,6 +107,17 @@ def starts(count: int) -> dict[str, Any]:
     return {"starts_per_s": round(count / sum(took)), **milliseconds(took)}
 
 
+def start_many(count: int) -> dict[str, Any]:
+    """Measure starts/s of one client that starts a thousand runs in each call; no worker runs."""
+    from benchmarks.app.workflows import One
+
+    One.start_many([None])
+    items = [None] * min(count, 1_000)
+    calls = max(1, count // len(items))
+    took = [timed(lambda: One.start_many(items)) for _ in range(calls)]
+    return {"starts_per_s": round(calls * len(items) / sum(took)), **milliseconds(took)}
+
+
 def _steps(cls: Any, workflows: int, workers: int = 1) -> dict[str, Any]:
     """Measure from the commit of all runs, for which workers wait, until the last run has ended."""
     with ExitStack() as stack:

@@ -20,6 +20,7 @@ from temporalex_django.authoring.requests.run_request import RunAddress, RunRequ
 from temporalex_django.authoring.requests.start_request import StartRequest
 from temporalex_django.authoring.start_api import Startable
 from temporalex_django.authoring.workflow import decode_result
+from temporalex_django.errors import AlreadyRunning
 from temporalex_django.operations.base import CODE, Action, Actor, refuse_inside_workflow, storage
 from temporalex_django.operations.human_tasks import inbox
 from temporalex_django.operations.human_tasks.decide import Decide
@@ -30,6 +31,7 @@ from temporalex_django.operations.run_lookup import RunTarget, find_by_version, 
 from temporalex_django.operations.runs.resume import Resume
 from temporalex_django.operations.runs.signal_with_start import SignalWithStart
 from temporalex_django.operations.runs.start import Start
+from temporalex_django.operations.runs.start_many import start_many, target_of
 
 T = TypeVar("T")
 
@@ -52,6 +54,21 @@ class DatabaseBackend:
 
     async def astart(self, request: StartRequest) -> WorkflowHandle[Any]:
         return await sync_to_async(self.start)(request)
+
+    def start_many(self, requests: Sequence[StartRequest]) -> list[WorkflowHandle[Any] | AlreadyRunning]:
+        by = requests[0].by if requests else None
+        return [self._start_result(result) for result in start_many(requests, by=_actor(by))]
+
+    async def astart_many(self, requests: Sequence[StartRequest]) -> list[WorkflowHandle[Any] | AlreadyRunning]:
+        return await sync_to_async(self.start_many)(requests)
+
+    def _start_result(self, result: Start | AlreadyRunning) -> WorkflowHandle[Any] | AlreadyRunning:
+        """Return the handle of a run that ``start_many`` started, or the error."""
+        if isinstance(result, AlreadyRunning):
+            return result
+        handle = self._handle(target_of(result), workflow=result.request.workflow)
+        handle.start_outcome = result.outcome
+        return handle
 
     def signal_with_start(self, request: StartRequest, signal: str, payload: Any) -> WorkflowHandle[Any]:
         action = SignalWithStart(request, signal=signal, payload=payload, by=_actor(request.by))

@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from temporalex_django.core.failures import AttemptFailure
-from temporalex_django.errors import EngineNotFound, NotConfigured
+from temporalex_django.errors import AlreadyRunning, EngineNotFound, NotConfigured
 
 if TYPE_CHECKING:
     from temporalex_django.authoring.authorization import Person
@@ -139,6 +139,10 @@ class Backend(Protocol):
     def start(self, request: StartRequest) -> WorkflowHandle[Any]: ...
 
     async def astart(self, request: StartRequest) -> WorkflowHandle[Any]: ...
+
+    def start_many(self, requests: Sequence[StartRequest]) -> list[WorkflowHandle[Any] | AlreadyRunning]: ...
+
+    async def astart_many(self, requests: Sequence[StartRequest]) -> list[WorkflowHandle[Any] | AlreadyRunning]: ...
 
     def signal_with_start(self, request: StartRequest, signal: str, payload: Any) -> WorkflowHandle[Any]: ...
 

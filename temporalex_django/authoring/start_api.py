@@ -8,7 +8,7 @@ A class with ``unique``, which makes ids from values, has ``start(value, args)``
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import wraps
 from types import MethodType
@@ -188,6 +188,31 @@ class Startable:
     start: ClassVar[Any] = _ConditionalMethod(_start_now, needs="nothing")
     astart: ClassVar[Any] = _ConditionalMethod(_start_in_async, needs="nothing")
 
+    def _start_many(cls: Any, items: Iterable[Any], *, by: Person | None = None) -> list[StartRequest]:  # noqa: N805
+        """Start many runs in one transaction, and return a list in the order of ``items``.
+
+        An item is the input of a run. An item that is a tuple is always ``(input, options)``, where ``options`` are
+        those of ``start`` without ``by``, such as ``{"id": "order-42"}``. Write an input that is a tuple as ``(input,
+        {})``. A class with ``unique`` needs the option ``value`` or ``id``.
+
+        The list has a handle for each run, or ``AlreadyRunning`` if an open run has its id. Every other error is raised
+        before anything is written; it is one of ``start``. Inside a transaction, all runs commit or roll back with it.
+        A thousand runs take two statements; those with ``on_conflict`` or ``on_closed`` are started one by one. Each
+        start in the name of ``by`` is audited.
+        """
+        return [_request_of_item(cls, item, by) for item in items]
+
+    @_takes_arguments_of(_start_many)
+    def _start_many_now(cls: Any, *positional: Any, **options: Any) -> Any:  # noqa: N805
+        return backend.backend(cls).start_many(Startable._start_many(cls, *positional, **options))
+
+    @_takes_arguments_of(_start_many)
+    async def _start_many_in_async(cls: Any, *positional: Any, **options: Any) -> Any:  # noqa: N805
+        return await backend.backend(cls).astart_many(Startable._start_many(cls, *positional, **options))
+
+    start_many: ClassVar[Any] = _ConditionalMethod(_start_many_now, needs="nothing")
+    astart_many: ClassVar[Any] = _ConditionalMethod(_start_many_in_async, needs="nothing")
+
     def _signal_with_start(
         cls: Any,  # noqa: N805 - made a class method below
         signal: str,
@@ -354,8 +379,34 @@ class Startable:
 
 #: Names of the methods above; an attribute of a workflow class would hide them.
 START_API = frozenset(
-    {"start", "astart", "resume", "aresume", "get", "aget", "list", "alist", "cancel", "acancel", "choose"}
+    {
+        "start",
+        "astart",
+        "start_many",
+        "astart_many",
+        "resume",
+        "aresume",
+        "get",
+        "aget",
+        "list",
+        "alist",
+        "cancel",
+        "acancel",
+        "choose",
+    }
 )
+
+
+def _request_of_item(cls: Any, item: Any, by: Person | None) -> StartRequest:
+    """Return the request for an item of ``start_many``. Raises ``TypeError`` for a tuple of another form."""
+    if not isinstance(item, tuple):
+        return Startable._start(cls, args=item, by=by)  # noqa: SLF001 - of this module
+    if len(item) != 2 or not isinstance(item[1], Mapping) or "by" in item[1] or "args" in item[1]:
+        raise TypeError(
+            f"{cls.__name__}.start_many: a tuple is (input, options), where options is a mapping of the options of start "
+            f"without by; write an input that is a tuple as (input, {{}}), not {item!r}"
+        )
+    return Startable._start(cls, args=item[0], by=by, **item[1])  # noqa: SLF001 - as above
 
 
 def parse_start_arguments(

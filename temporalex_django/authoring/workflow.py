@@ -7,7 +7,7 @@ import inspect
 import itertools
 import types
 import typing
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextvars import Context
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -27,6 +27,7 @@ from temporalex_django.core.payloads import search_attributes as attributes
 from temporalex_django.core.payloads.copying import deep_copy
 from temporalex_django.core.results import ContinueAsNew, Err, Ok
 from temporalex_django.errors import (
+    AlreadyRunning,
     QueryFailed,
     TemporalexError,
     UnknownQuery,
@@ -39,6 +40,7 @@ from temporalex_django.errors import (
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
+    from temporalex_django.authoring.authorization import Person
     from temporalex_django.authoring.handle import WorkflowHandle
     from temporalex_django.authoring.type_hints import SignalStartOptions, StartOptions, ValueOptions
     from temporalex_django.authoring.versions import VersionedWorkflow
@@ -302,6 +304,21 @@ class Workflow(Startable):
         ) -> WorkflowHandle[R]: ...
         @classmethod
         async def astart(cls, *positional: Any, **options: Any) -> Any: ...
+
+        @classmethod
+        def start_many(
+            cls: type[TypedWorkflow[A, R]],
+            items: Iterable[A | tuple[A, Mapping[str, Any]]],
+            *,
+            by: Person | None = None,
+        ) -> list[WorkflowHandle[R] | AlreadyRunning]: ...
+        @classmethod
+        async def astart_many(
+            cls: type[TypedWorkflow[A, R]],
+            items: Iterable[A | tuple[A, Mapping[str, Any]]],
+            *,
+            by: Person | None = None,
+        ) -> list[WorkflowHandle[R] | AlreadyRunning]: ...
 
         @classmethod
         def get(cls: type[TypedWorkflow[Any, R]], value: str, *, version: int | None = None) -> WorkflowHandle[R]: ...

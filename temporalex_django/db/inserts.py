@@ -140,10 +140,15 @@ def insert_start(start: NewStart, *, storage: DjangoStorage) -> StartedRun:
             pending=True,
         ) from exc
     if not done:
-        raise AlreadyRunning(f"{start.workflow} {start.workflow_id!r} is open already: use its handle, or another id")
+        raise open_already_error(start)
     if notifies and not notifies_with_insert:
         notify_on_commit(alias=storage.alias, queues=[start.queue])
     return started
+
+
+def open_already_error(start: RunStart) -> AlreadyRunning:
+    """Return the error for a start whose id an open run has."""
+    return AlreadyRunning(f"{start.workflow} {start.workflow_id!r} is open already: use its handle, or another id")
 
 
 @contextmanager
@@ -219,15 +224,20 @@ def reopen_chain(chain_id: UUID, start: RunStart, *, storage: DjangoStorage) -> 
     return done == 1
 
 
+def subject_columns(start: NewStart, alias: str) -> dict[str, Any]:
+    """Return the columns of a run that name its subject; empty if it has none."""
+    if start.subject is None:
+        return {}
+    kind = ContentType.objects.db_manager(alias).get_for_model(start.subject)
+    return {"subject_type_id": kind.pk, "subject_id": str(start.subject.pk)}
+
+
 def _run_row(start: NewStart, started: StartedRun, alias: str, **when: datetime | None) -> dict[str, Any]:
     """Return the values of the row of the first run, by column; columns without a value are left out.
 
     ``started`` has the ids of the chain and the run. ``when`` has times by column.
     """
-    subject: dict[str, Any] = {}
-    if start.subject is not None:
-        kind = ContentType.objects.db_manager(alias).get_for_model(start.subject)
-        subject = {"subject_type_id": kind.pk, "subject_id": str(start.subject.pk)}
+    subject = subject_columns(start, alias)
     if start.seed is not None:
         seed = start.seed
     else:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 from uuid import UUID
 
 from asgiref.sync import sync_to_async
 
 from temporalex_django.authoring.authorization import Person
+from temporalex_django.authoring.handle import WorkflowHandle
 from temporalex_django.authoring.requests.run_request import RunAddress, RunRequest, inputs
 from temporalex_django.authoring.requests.start_request import StartRequest
 from temporalex_django.authoring.start_api import Startable
 from temporalex_django.client import READS, DatabaseBackend, build_action
-from temporalex_django.errors import UpdateTimeout, WorkflowNotFound
+from temporalex_django.errors import AlreadyRunning, UpdateTimeout, WorkflowNotFound
 from temporalex_django.operations.host import use_host
 from temporalex_django.operations.run_lookup import RunTarget, find_run
 from temporalex_django.operations.runs.update import SendUpdate
@@ -47,6 +48,18 @@ class EnvironmentBackend(DatabaseBackend):
         env.remember_class(handle.chain_id, request.workflow)
         env.work()
         return handle
+
+    def start_many(self, requests: Sequence[StartRequest]) -> list[WorkflowHandle[Any] | AlreadyRunning]:
+        env = self._env
+        for request in requests:
+            env.remember_person(request.by)
+        with use_host(self._host):
+            results = super().start_many(requests)
+        for request, result in zip(requests, results, strict=True):
+            if not isinstance(result, AlreadyRunning):
+                env.remember_new_class(cast("UUID", result.chain_id), request.workflow)
+        env.work()
+        return results
 
     def signal_with_start(self, request: StartRequest, signal: str, payload: Any) -> EnvironmentHandle[Any]:
         env = self._env

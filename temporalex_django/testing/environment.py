@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from typing import Any, cast, overload
@@ -23,7 +23,7 @@ from temporalex_django.core.history.inputs import ReplayDifference
 from temporalex_django.core.history.replay import replay
 from temporalex_django.core.names import key_text, wait_seconds
 from temporalex_django.engine.turn_report import TurnReport
-from temporalex_django.errors import TemporalexError
+from temporalex_django.errors import AlreadyRunning, TemporalexError
 from temporalex_django.testing.activities import EnvironmentActivities
 from temporalex_django.testing.environment_base import Crash
 from temporalex_django.testing.handles import EnvironmentHandle
@@ -117,6 +117,17 @@ class Environment(EnvironmentActivities):
             on_closed=on_closed,
         )
         return self.backend.start(request)
+
+    def start_many(
+        self, workflow: type[Startable], items: Iterable[Any], *, by: Person | None = None
+    ) -> Sequence[EnvironmentHandle | AlreadyRunning]:
+        """Start many runs, and let them work until every unit waits.
+
+        The arguments and the errors are those of ``Workflow.start_many``. Returns a list in the order of ``items``, of
+        handles or ``AlreadyRunning``.
+        """
+        requests = Startable._start_many(workflow, items, by=by)  # noqa: SLF001 - the library's own
+        return cast("Sequence[EnvironmentHandle | AlreadyRunning]", self.backend.start_many(requests))
 
     def signal_with_start(
         self,

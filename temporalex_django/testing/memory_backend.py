@@ -18,11 +18,11 @@ from temporalex_django.authoring.authorization import (
     require_permission,
     require_start,
     sender_key,
-    sender_of,
     split_decider,
 )
 from temporalex_django.authoring.backend import MOST_ACTIVITIES, Description
 from temporalex_django.authoring.declared_messages import warn_lossy
+from temporalex_django.authoring.handle import WorkflowHandle
 from temporalex_django.authoring.human_tasks import (
     OpenHumanTask,
     base_key,
@@ -39,7 +39,6 @@ from temporalex_django.authoring.workflow import (
     Workflow,
     decode_result,
     fork_options,
-    input_or_default,
     require_signal,
     start_options,
 )
@@ -48,7 +47,6 @@ from temporalex_django.core.names import check_message_id, check_name, check_wai
 from temporalex_django.core.payloads import codec
 from temporalex_django.core.payloads.codec import check_text
 from temporalex_django.core.payloads.copying import deep_copy
-from temporalex_django.core.payloads.round_trip import warn_lossy_value
 from temporalex_django.core.people.four_eyes import fork_snapshot
 from temporalex_django.engine.contracts.records import RunState
 from temporalex_django.engine.ids import parse_run_id
@@ -60,7 +58,7 @@ from temporalex_django.engine.run_start import RunStart
 from temporalex_django.errors import (
     ActionNotPermitted,
     ActionNotPossible,
-    NotConfigured,
+    AlreadyRunning,
     WorkflowClosed,
     WorkflowNotFound,
 )
@@ -69,7 +67,7 @@ from temporalex_django.graph.durable.run import resume_request
 from temporalex_django.graph.workflow import GraphWorkflow
 from temporalex_django.testing.handles import EnvironmentHandle, EnvironmentUpdate
 from temporalex_django.testing.memory_actions import OPERATIONS, MemoryOperator
-from temporalex_django.testing.memory_starts import start_by_policy
+from temporalex_django.testing.memory_starts import build_start, start_by_policy
 
 if TYPE_CHECKING:
     from temporalex_django.testing.memory import WorkflowEnvironment
@@ -99,29 +97,10 @@ class MemoryBackend:
             workflow_id = env.generate_id(workflow)
         else:
             workflow_id = request.business_id(suffix=env.random_suffix)
-        plain = codec.to_plain(input_or_default(workflow, request.args), label=f"the input of {workflow.name}")
-        warn_lossy_value(
-            request.args,
-            plain,
-            lambda: workflow.definition.args_type,
-            reader=f"run of {workflow.name}",
-            emit_warning=False,
+        run_start = build_start(request, workflow_id=workflow_id, seed=env.new_seed())
+        chain_id, outcome = start_by_policy(
+            env.storage, request, run_start, terminate=lambda chain, reason: env.close(chain, "terminated", reason)
         )
-        run_snapshot = snapshot.start_snapshot(workflow, started_by=sender_of(request.by))
-        options = start_options(workflow, search_attributes=request.search_attributes, tags=request.tags)
-        if request.subject is not None:
-            raise NotConfigured(
-                f"runs in memory have no subject, so {workflow.name} cannot have one: use DjangoEnvironment"
-            )
-        run_start = RunStart(
-            workflow_id=workflow_id,
-            args=plain,
-            seed=env.new_seed(),
-            snapshot=run_snapshot,
-            **request.times.as_options(),
-            **options,
-        )
-        chain_id, outcome = start_by_policy(env, request, run_start)
         if outcome != "existing":
             env.remember_class(chain_id, workflow)
         env.work()
@@ -131,6 +110,20 @@ class MemoryBackend:
 
     async def astart(self, request: StartRequest) -> EnvironmentHandle[Any]:
         return self.start(request)
+
+    def start_many(self, requests: Sequence[StartRequest]) -> list[WorkflowHandle[Any] | AlreadyRunning]:
+        env, results = self._env, list[WorkflowHandle[Any] | AlreadyRunning]()
+        # All or nothing: an input that does not fit undoes the starts before it.
+        with nullcontext() if env.batching else env.batch(), env.storage.transaction():
+            for request in requests:
+                try:
+                    results.append(self.start(request))
+                except AlreadyRunning as exc:
+                    results.append(exc)
+        return results
+
+    async def astart_many(self, requests: Sequence[StartRequest]) -> list[WorkflowHandle[Any] | AlreadyRunning]:
+        return self.start_many(requests)
 
     def signal_with_start(self, request: StartRequest, signal: str, payload: Any) -> EnvironmentHandle[Any]:
         env, workflow, by = self._env, request.workflow, check_person(request.by)

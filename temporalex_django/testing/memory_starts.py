@@ -2,44 +2,50 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 from uuid import UUID
 
-from temporalex_django.authoring.authorization import require_operation
+from temporalex_django.authoring.authorization import require_operation, sender_of
 from temporalex_django.authoring.requests.start_policy import REPLACED, StartOutcome, require_reusable
 from temporalex_django.authoring.requests.start_request import StartRequest
+from temporalex_django.authoring.workflow import input_or_default, start_options
 from temporalex_django.core.aliases import all_names
 from temporalex_django.core.history.events import CLOSED_STATUSES
+from temporalex_django.core.payloads import codec
+from temporalex_django.core.payloads.round_trip import warn_lossy_value
+from temporalex_django.engine.memory.storage import MemoryRunStorage
 from temporalex_django.engine.run_start import RunStart
-from temporalex_django.errors import AlreadyRunning
-
-if TYPE_CHECKING:
-    from temporalex_django.testing.memory import WorkflowEnvironment
+from temporalex_django.errors import AlreadyRunning, NotConfigured
+from temporalex_django.graph import snapshot
 
 
-def start_by_policy(env: WorkflowEnvironment, request: StartRequest, start: RunStart) -> tuple[UUID, StartOutcome]:
+def start_by_policy(
+    storage: MemoryRunStorage, request: StartRequest, start: RunStart, *, terminate: Callable[[UUID, str], None]
+) -> tuple[UUID, StartOutcome]:
     """Start a run, or use or terminate the open run that has its id; return the chain and what happened.
+
+    ``terminate(chain, reason)`` terminates the open run of a chain.
 
     Raises ``AlreadyRunning``, ``AlreadyEnded`` and ``ActionNotPermitted``.
     """
-    _require_reusable(env, request, start)
+    _require_reusable(storage, request, start)
     try:
-        return env.storage.start(start), "started"
+        return storage.start(start), "started"
     except AlreadyRunning:
-        chain_id = _find_open(env, start)
+        chain_id = _find_open(storage, start)
         if chain_id is None or request.on_conflict == "fail":
             raise
     if request.on_conflict == "use_existing":
         require_operation(request.by, "view", action="view")
         return chain_id, "existing"
     require_operation(request.by, "terminate", action="terminate")
-    env.close(chain_id, "terminated", REPLACED)
-    _require_reusable(env, request, start)
-    return env.storage.start(start), "replaced"
+    terminate(chain_id, REPLACED)
+    _require_reusable(storage, request, start)
+    return storage.start(start), "replaced"
 
 
-def _require_reusable(env: WorkflowEnvironment, request: StartRequest, start: RunStart) -> None:
-    statuses = [status for _, status in _runs_with_id(env, start) if status in CLOSED_STATUSES]
+def _require_reusable(storage: MemoryRunStorage, request: StartRequest, start: RunStart) -> None:
+    statuses = [status for _, status in _runs_with_id(storage, start) if status in CLOSED_STATUSES]
     require_reusable(
         statuses[-1] if statuses else None,
         request.on_closed,
@@ -48,18 +54,48 @@ def _require_reusable(env: WorkflowEnvironment, request: StartRequest, start: Ru
     )
 
 
-def _find_open(env: WorkflowEnvironment, start: RunStart) -> UUID | None:
+def _find_open(storage: MemoryRunStorage, start: RunStart) -> UUID | None:
     """Return the chain of the open run of the class that has the id, or None."""
-    open_chains = [chain for chain, status in _runs_with_id(env, start) if status not in CLOSED_STATUSES]
+    open_chains = [chain for chain, status in _runs_with_id(storage, start) if status not in CLOSED_STATUSES]
     return open_chains[-1] if open_chains else None
 
 
-def _runs_with_id(env: WorkflowEnvironment, start: RunStart) -> list[tuple[UUID, str]]:
+def _runs_with_id(storage: MemoryRunStorage, start: RunStart) -> list[tuple[UUID, str]]:
     """Return the chains of the class that have the id, oldest first, with the statuses of their current runs."""
     names, runs = all_names(start.workflow), []
-    for chain_id in env.storage.chains_of(start.workflow_id):
-        run = env.storage.current_run(chain_id)
+    for chain_id in storage.chains_of(start.workflow_id):
+        run = storage.current_run(chain_id)
         same_version = start.scope != "version" or run.facts.version == start.version
         if run.facts.workflow in names and same_version:
             runs.append((chain_id, run.status))
     return runs
+
+
+def build_start(request: StartRequest, *, workflow_id: str, seed: int) -> RunStart:
+    """Return the start of a run in memory, with this business id and this seed.
+
+    Raises ``PayloadError``, ``InvalidStart``, and ``NotConfigured`` for a subject.
+    """
+    workflow = request.workflow
+    plain = codec.to_plain(input_or_default(workflow, request.args), label=f"the input of {workflow.name}")
+    warn_lossy_value(
+        request.args,
+        plain,
+        lambda: workflow.definition.args_type,
+        reader=f"run of {workflow.name}",
+        emit_warning=False,
+    )
+    run_snapshot = snapshot.start_snapshot(workflow, started_by=sender_of(request.by))
+    options = start_options(workflow, search_attributes=request.search_attributes, tags=request.tags)
+    if request.subject is not None:
+        raise NotConfigured(
+            f"runs in memory have no subject, so {workflow.name} cannot have one: use DjangoEnvironment"
+        )
+    return RunStart(
+        workflow_id=workflow_id,
+        args=plain,
+        seed=seed,
+        snapshot=run_snapshot,
+        **request.times.as_options(),
+        **options,
+    )

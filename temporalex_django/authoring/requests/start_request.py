@@ -50,8 +50,13 @@ class StartRequest:
 
     def __post_init__(self) -> None:
         # Nearly all starts have neither policy, and starts are many.
-        if self.on_conflict != "fail" or self.on_closed != "allow":
+        if self.has_policy:
             check_start_policy(self.on_conflict, self.on_closed, label=f"start of {self.workflow.name}")
+
+    @property
+    def has_policy(self) -> bool:
+        """True if the start has a policy about other runs with its id, so that it needs more than an insert."""
+        return self.on_conflict != "fail" or self.on_closed != "allow"
 
     @property
     def times(self) -> StartTimes:

@@ -14,7 +14,8 @@ from uuid import UUID
 from temporalex_django.conf import codec
 from temporalex_django.core.aliases import all_names
 from temporalex_django.db.search_attributes import insert_search_attributes
-from temporalex_django.db.sql_columns import CHAINS, MESSAGES, NEW_CHAIN, NEW_RUN, RUNS, new_run_row
+from temporalex_django.db.sql_columns import CHAINS, MESSAGES, NEW_RUN, RUNS, new_run_row
+from temporalex_django.db.starts.statement import SCOPED_CHAIN, SCOPED_CHAIN_INSERT
 from temporalex_django.engine.contracts.dialect import Dialect
 from temporalex_django.engine.contracts.records import RunWrite
 from temporalex_django.engine.external_messages import PARENT_CLOSED, Delivery, NewChild, NewMessage
@@ -25,13 +26,6 @@ log = logging.getLogger("temporalex_django.db")
 
 # Joins name the key of the chain, since its current run has no index. "is not null" lets prepared plans use the partial
 # index.
-_CHAIN = CHAINS.pick_columns(*NEW_CHAIN.column_names, scope="text", workflow_id="text", workflow="text")
-_CHAIN_INSERT = (
-    _CHAIN.insert + f" where v.scope not in ('global', 'workflow') or not exists (select 1 from {RUNS.name} i"
-    f" join {CHAINS.name} c on c.id = i.chain_id and c.run_id = i.id where i.workflow_id = v.workflow_id"
-    " and (v.scope = 'global' or i.workflow = v.workflow) and c.open_key is not null)"
-    " on conflict (open_key) where open_key is not null do nothing"
-)
 _RUN_INSERT = NEW_RUN.insert
 _MESSAGE = MESSAGES.pick_columns("chain_id", "run_id", "kind", "name", "body", "request_id", "created_at", place="int4")
 # The ids of the rows are the order of an inbox, and a join keeps none.
@@ -84,7 +78,7 @@ class ExternalRunWriter:
             (chain, run, c.queue, c.begins_at(c.at), c.deadline(c.at), c.open_key, c.scope, c.workflow_id, c.workflow)
             for chain, run, c in new
         ]
-        self._sql.write(_CHAIN.columns, _CHAIN_INSERT, chains)
+        self._sql.write(SCOPED_CHAIN.columns, SCOPED_CHAIN_INSERT, chains)
         inserted_ids = self._existing_chains([chain for chain, _, _ in new])
         self._insert_first_runs([entry for entry in new if entry[0] in inserted_ids])
         colliding_children += [child for chain, _, child in new if chain not in inserted_ids]

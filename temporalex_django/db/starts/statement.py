@@ -1,15 +1,25 @@
-"""The statement that starts a run on a database that can insert into two tables at once."""
+"""Statements that start runs."""
 
 from __future__ import annotations
 
 from functools import lru_cache
 from typing import Any, Final, Literal, NamedTuple
 
-from temporalex_django.db.sql_columns import CHAINS, RUNS
+from temporalex_django.db.sql_columns import CHAINS, NEW_CHAIN, RUNS
 from temporalex_django.engine.contracts.dialect import Placeholder
 from temporalex_django.engine.run_start import RunStart
 
 UNLESS_OPEN: Final = "on conflict (open_key) where open_key is not null do nothing"
+#: New chains, with the facts about their runs by which ids in wider scopes are compared.
+SCOPED_CHAIN: Final = CHAINS.pick_columns(*NEW_CHAIN.column_names, scope="text", workflow_id="text", workflow="text")
+# Joins name the key of the chain, since its current run has no index. "is not null" lets prepared plans use the partial
+# index.
+SCOPED_CHAIN_INSERT: Final = (
+    SCOPED_CHAIN.insert + f" where v.scope not in ('global', 'workflow') or not exists (select 1 from {RUNS.name} i"
+    f" join {CHAINS.name} c on c.id = i.chain_id and c.run_id = i.id where i.workflow_id = v.workflow_id"
+    " and (v.scope = 'global' or i.workflow = v.workflow) and c.open_key is not null)"
+    f" {UNLESS_OPEN}"
+)
 #: The way in which a start names the time at which its run begins; empty if it begins at once.
 DelayKind = Literal["", "at", "after"]
 

@@ -250,6 +250,20 @@ class EngineBackend:
         """Start an instance and return its handle, from async code; see ``start``."""
         return await asyncio.to_thread(self.start, request)
 
+    def start_many(self, requests: Sequence[StartRequest]) -> list[WorkflowHandle[Any] | AlreadyRunning]:
+        """Start instances one by one; return their handles, and the error for each id that is open already."""
+        results: list[WorkflowHandle[Any] | AlreadyRunning] = []
+        for request in requests:
+            try:
+                results.append(self.start(request))
+            except AlreadyRunning as exc:
+                results.append(exc)
+        return results
+
+    async def astart_many(self, requests: Sequence[StartRequest]) -> list[WorkflowHandle[Any] | AlreadyRunning]:
+        """Start instances one by one, from async code; see ``start_many``."""
+        return await asyncio.to_thread(self.start_many, requests)
+
     def signal_with_start(self, request: StartRequest, signal: str, payload: Any) -> WorkflowHandle[Any]:
         """Raise ``UnknownWorkflow``, because graphs take no signals."""
         del signal, payload

@@ -17,7 +17,7 @@ from temporalex_django.authoring.requests.start_request import StartRequest
 from temporalex_django.authoring.workflow import Workflow, input_or_default, start_options
 from temporalex_django.core.payloads import codec
 from temporalex_django.core.payloads.round_trip import warn_lossy_value
-from temporalex_django.db.inserts import NewStart, insert_start
+from temporalex_django.db.inserts import NewStart, StartedRun, insert_start
 from temporalex_django.db.starts.conflicts import last_ended_status
 from temporalex_django.errors import (
     ActionNotPermitted,
@@ -67,6 +67,8 @@ class Start(Action[RunTarget]):
         super().__init__(by=by)
         self.request = request
         self.outcome: StartOutcome = "started"
+        #: The run, once it is started or used.
+        self.target: RunTarget | None = None
         require_saved_subject(request.subject, workflow_name=request.workflow.name)
 
     def check(self) -> None:
@@ -79,7 +81,7 @@ class Start(Action[RunTarget]):
         return self.request.workflow.name
 
     def perform(self) -> RunTarget:
-        new_start = self._build_start()
+        new_start = self.build()
         if self.request.on_conflict == "fail":
             return self._insert(new_start)
         with self.storage.transaction():
@@ -87,7 +89,6 @@ class Start(Action[RunTarget]):
 
     def _insert(self, new_start: NewStart) -> RunTarget:
         """Insert the run, unless another one has its id, and write the audit row."""
-        cls = self.request.workflow
         may_repeat = self.request.on_closed == "allow"
         try:
             if not may_repeat:
@@ -97,9 +98,7 @@ class Start(Action[RunTarget]):
                 # Again, because a run may have begun and ended between the check above and the insert.
                 if not may_repeat:
                     self._require_reusable(new_start, besides=inserted_run.chain_id)
-                self.record(
-                    AuditSubject(run_id=str(inserted_run.run_id), workflow=cls.name, workflow_id=new_start.workflow_id)
-                )
+                target = self.note_started(new_start, inserted_run)
                 # Check after the insert: the policy narrows a queryset, so it can judge only rows. A refusal rolls
                 # back.
                 self._require_visible(pk=inserted_run.run_id)
@@ -111,9 +110,15 @@ class Start(Action[RunTarget]):
         except AlreadyRunning:
             self._require_visible(workflow_id=new_start.workflow_id, closed_at=None)
             raise
-        return RunTarget(
-            chain_id=inserted_run.chain_id,
-            run_id=inserted_run.run_id,
+        return target
+
+    def note_started(self, new_start: NewStart, started: StartedRun) -> RunTarget:
+        """Write the audit row of a run that was inserted in the open transaction, and return its target."""
+        cls = self.request.workflow
+        self.record(AuditSubject(run_id=str(started.run_id), workflow=cls.name, workflow_id=new_start.workflow_id))
+        self.target = RunTarget(
+            chain_id=started.chain_id,
+            run_id=started.run_id,
             queue=new_start.queue,
             closed=False,
             paused=False,
@@ -122,6 +127,7 @@ class Start(Action[RunTarget]):
             version=cls.version,
             status="pending",
         )
+        return self.target
 
     def _require_reusable(self, new_start: NewStart, *, besides: UUID | None = None) -> None:
         """Raise ``AlreadyEnded`` if a run with the id has ended, and the policy of the start allows no other one."""
@@ -172,14 +178,15 @@ class Start(Action[RunTarget]):
     def _use(self, open_run: RunTarget) -> RunTarget:
         """Return the open run instead of a new one, if the user may look at it."""
         access.require_access(self.by.user, access.VIEW, alias=self.storage.alias, run=open_run.row)
-        self.outcome = "existing"
+        self.outcome, self.target = "existing", open_run
         self.record(open_run.audit_subject, outcome=self.outcome)
         return open_run
 
     def _require_visible(self, **lookups: Any) -> None:
         require_visible_run(self.by, workflow_class=self.request.workflow, alias=self.storage.alias, **lookups)
 
-    def _build_start(self) -> NewStart:
+    def build(self) -> NewStart:
+        """Return what the start inserts. Raises the errors of the input, of the id and of the times."""
         request, cls = self.request, self.request.workflow
         if request.needs_id:
             workflow_id = host().generate_id(cls)

@@ -1,0 +1,53 @@
+"""Start many runs at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from temporalex_django.authoring.requests.start_request import StartRequest
+from temporalex_django.db.starts.many import insert_many
+from temporalex_django.errors import AlreadyRunning
+from temporalex_django.operations.base import CODE, Actor
+from temporalex_django.operations.run_lookup import RunTarget
+from temporalex_django.operations.runs.start import Start
+
+
+def start_many(requests: Sequence[StartRequest], *, by: Actor = CODE) -> list[Start | AlreadyRunning]:
+    """Start these runs in one transaction, the caller's if one is open; the result is in the order of the requests.
+
+    For each request, the result has the operation, with its ``target`` and its ``outcome``, or ``AlreadyRunning`` if an
+    open run has the id. All other errors are raised before anything is written, and are those of ``Start``.
+
+    Requests with policies are started one by one, and the others a thousand a statement. Each start of a user is
+    audited.
+    """
+    starts = [Start(request, by=by) for request in requests]
+    for start in {start.request.workflow: start for start in starts}.values():
+        with start.audit_denials():
+            start.check()
+    new_starts = [start.build() for start in starts]
+    results: list[Start | AlreadyRunning] = [*starts]
+    if not starts:
+        return results
+    storage = starts[0].storage
+    with storage.transaction():
+        plain = [number for number, start in enumerate(starts) if not start.request.has_policy]
+        inserted = insert_many([new_starts[number] for number in plain], storage=storage)
+        for number, ids in zip(plain, inserted, strict=True):
+            if isinstance(ids, AlreadyRunning):
+                results[number] = ids
+            else:
+                starts[number].note_started(new_starts[number], ids)
+        for number, start in enumerate(starts):
+            if start.request.has_policy:
+                try:
+                    start.perform()
+                except AlreadyRunning as exc:
+                    results[number] = exc
+    return results
+
+
+def target_of(start: Start) -> RunTarget:
+    """Return the run that a start of ``start_many`` started or used."""
+    assert start.target is not None
+    return start.target

@@ -53,6 +53,7 @@ ROWS: Final = {
         measure=_from("throughput", "starts", "starts"), peers=("dbos", "absurd", "django-q2", "temporal"), sqlite=True
     ),
     "start_many": Row(measure=_from("throughput", "start_many", "starts"), sqlite=True),
+    "schedules": Row(measure=_from("schedules", "run", "schedules"), sqlite=True),
     "tasks": Row(measure=_from("tasks", "run", "count"), peers=("django-tasks-db",), sqlite=True),
     "latency": Row(measure=_from("latency", "latency", "calls"), peers=("dbos", "absurd", "temporal"), sqlite=True),
     "update": Row(measure=_from("latency", "update", "updates"), peers=("temporal",), sqlite=True),

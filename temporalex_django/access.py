@@ -21,7 +21,7 @@ from temporalex_django.authoring.redaction import UNREDACTED, Redactor, redacted
 from temporalex_django.authoring.versions import VersionedWorkflow
 from temporalex_django.authoring.workflow import Workflow
 from temporalex_django.errors import ActionNotPermitted, NotConfigured, WorkflowNotFound
-from temporalex_django.models import HumanTask, Instance
+from temporalex_django.models import HumanTask, Instance, Schedule
 
 T = TypeVar("T")
 
@@ -72,6 +72,16 @@ class AccessPolicy:
         """
         del user
         return runs
+
+    def narrow_schedules(self, user: Person, schedules: QuerySet[Schedule]) -> QuerySet[Schedule]:
+        """Return those of ``schedules`` that exist for this user.
+
+        By default a user for whom ``narrow`` hides runs sees only the schedules that start runs in their name, since a
+        schedule has no tenant of its own. Others see all.
+        """
+        if is_unfiltered(self.narrow(user, Instance.objects.all())):
+            return schedules
+        return schedules.filter(editor=getattr(user, "pk", None)) if getattr(user, "pk", None) else schedules.none()
 
     def permits(self, user: Person, permission: str) -> bool:
         """Return True if the user has a Django permission, written ``app.codename``.
@@ -157,6 +167,19 @@ def runs_or_all(runs: QuerySet[Instance] | None, *, alias: str) -> QuerySet[Inst
     if runs is None:
         return Instance.objects.using(alias)
     return runs
+
+
+def schedules_for(user: Person, *, alias: str) -> QuerySet[Schedule]:
+    """Return the schedules of the database ``alias`` that exist for a user, ordered by name.
+
+    Raises ``NotConfigured`` when ``AccessPolicy.narrow_schedules`` returns anything but a queryset of schedules.
+    """
+    schedules = policy().narrow_schedules(user, Schedule.objects.using(alias))
+    if not isinstance(schedules, QuerySet) or schedules.model is not Schedule:
+        raise NotConfigured(
+            f"narrow_schedules() of the access policy must return a queryset of schedules, not {type(schedules).__name__}"
+        )
+    return schedules.using(alias)
 
 
 def is_unfiltered(runs: QuerySet[Any]) -> bool:

@@ -8,17 +8,20 @@ import sys
 import threading
 from http import HTTPStatus
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from django.apps import AppConfig, apps
 from django.conf import settings
+from django.core import mail
+from django.db import connections
+from django.db.models.signals import post_migrate
 from django.utils.module_loading import module_has_submodule
 from django.utils.translation import gettext_lazy as _
 
 from temporalex_django.conf import get_settings, problems
 from temporalex_django.db import background_hooks
-from temporalex_django.db.background_hooks import BACKGROUND_HOOKS, BackgroundHook
-from temporalex_django.errors import NotConfigured, WorkflowDefinitionError
+from temporalex_django.db.background_hooks import BACKGROUND_HOOKS, SCHEDULE_HOOKS, BackgroundHook
+from temporalex_django.errors import NotConfigured, ScheduleInvalid, WorkflowDefinitionError
 
 if TYPE_CHECKING:
     from temporalex_django.authoring.backend import Backend
@@ -62,10 +65,12 @@ class TemporalexConfig(AppConfig):
         # Assign the slice: other modules imported this very list, and a second ready() must not add the hooks again.
         BACKGROUND_HOOKS[:] = [
             BackgroundHook(has_work=_has_bulk_jobs, run=_run_bulk_jobs),
-            *(_cleanup_hook(kind) for kind in ("ANSWERS", "JOBS", "TASK_ENDS")),
+            *(_cleanup_hook(kind) for kind in ("ANSWERS", "JOBS", "TASK_ENDS", "SLOTS")),
         ]
+        SCHEDULE_HOOKS[:] = [BackgroundHook(has_work=_has_due_schedules, run=_fire_due_schedules)]
         background_hooks.bind_run_due(_run_burst)
         checks.definition_errors[:] = _import_app_modules()
+        post_migrate.connect(_sync_schedules, sender=self, dispatch_uid="temporalex_django.schedules")
         _start_local_runner()
 
 
@@ -95,22 +100,41 @@ def _is_rest_framework_refusal(exc: Exception) -> bool:
     )
 
 
-def _import_app_modules() -> list[tuple[str, WorkflowDefinitionError]]:
-    """Import ``activities`` and ``workflows`` of all apps; return a pair (module, error) for each bad definition.
+def _import_app_modules() -> list[tuple[str, WorkflowDefinitionError | ScheduleInvalid]]:
+    """Import the modules that define workflows, in all apps; return a pair (module, error) for each bad definition.
+
+    They are ``activities``, ``workflows`` and ``schedules``.
 
     A bad definition does not stop the import of the others, so that ``manage.py check`` can report all of them.
     """
     definition_errors = []
     for app in apps.get_app_configs():
-        for name in ("activities", "workflows"):
+        for name in ("activities", "workflows", "schedules"):
             if app.module is None or not module_has_submodule(app.module, name):
                 continue
             try:
                 import_module(f"{app.name}.{name}")
-            except WorkflowDefinitionError as exc:
+            except (WorkflowDefinitionError, ScheduleInvalid) as exc:
                 logger.error("%s.%s is not loaded: %s", app.name, name, exc)
                 definition_errors.append((f"{app.name}.{name}", exc))
     return definition_errors
+
+
+def _sync_schedules(*, using: str, **options: Any) -> None:
+    """Create and update the rows of schedules that code declares; the receiver of ``post_migrate``.
+
+    In a test database it does nothing, so that tests begin without schedules; ``drain(schedules=True)`` makes them.
+    """
+    from temporalex_django.models import Schedule  # noqa: PLC0415 - it needs the models
+    from temporalex_django.operations.schedules.sync import sync_schedules  # noqa: PLC0415 - it needs the models
+
+    del options
+    # Django's test runner and pytest-django replace the outbox before they create the databases.
+    if using != get_settings().DATABASE or hasattr(mail, "outbox"):
+        return
+    # A migration backwards removes the tables.
+    if Schedule._meta.db_table in connections[using].introspection.table_names():  # noqa: SLF001 - Django documents it
+        sync_schedules(using)
 
 
 def _get_backend() -> Backend:
@@ -142,6 +166,18 @@ def _run_bulk_jobs(alias: str) -> bool:
     from temporalex_django.operations.bulk.worker import run_jobs  # noqa: PLC0415 - it needs the models
 
     return run_jobs(alias)
+
+
+def _has_due_schedules(alias: str) -> bool:
+    from temporalex_django.operations.schedules.fire import has_due  # noqa: PLC0415 - it needs the models
+
+    return has_due(alias)
+
+
+def _fire_due_schedules(alias: str) -> bool:
+    from temporalex_django.operations.schedules.fire import fire_due  # noqa: PLC0415 - it needs the models
+
+    return fire_due(alias)
 
 
 def _cleanup_hook(kind: str) -> BackgroundHook:

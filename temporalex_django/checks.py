@@ -26,11 +26,11 @@ from temporalex_django import conf
 from temporalex_django.authoring.lint.checks import Finding, lint
 from temporalex_django.core.determinism.rules import is_project_file
 from temporalex_django.db.dialects.checks import check_connection
-from temporalex_django.errors import WorkflowDefinitionError
+from temporalex_django.errors import ScheduleInvalid, WorkflowDefinitionError
 
 TAG = "temporalex"
 #: Modules that could not be loaded, each with its error; the app fills the list when Django starts.
-definition_errors: list[tuple[str, WorkflowDefinitionError]] = []
+definition_errors: list[tuple[str, WorkflowDefinitionError | ScheduleInvalid]] = []
 _BROKER = "temporalex_django.workers.q2.Broker"
 _BROKER_PACKAGE = "temporalex_django.workers.q2"
 
@@ -84,6 +84,19 @@ def check_migrations(databases: Sequence[str] | None = None, **_: Any) -> list[C
             id="temporalex_django.W005",
         )
     ]
+
+
+@register(Tags.database)
+def check_schedules(databases: Sequence[str] | None = None, **_: Any) -> list[CheckMessage]:
+    """Warn about schedules whose rows differ from what code declares; runs with ``check --database``, as above."""
+    alias = conf.read()[0].DATABASE
+    if not databases or alias not in databases or alias not in settings.DATABASES or _is_migrating():
+        return []
+    if unapplied_migrations(alias):
+        return []
+    from temporalex_django.operations.schedules.sync import schedule_differences  # noqa: PLC0415 - needs the models
+
+    return [Warning(difference.text, id="temporalex_django.W013") for difference in schedule_differences(alias)]
 
 
 def _is_migrating() -> bool:

@@ -32,7 +32,7 @@ _JSON_CODEC = "temporalex_django.core.payloads.JsonCodec"
 _METHODS = {
     "PAYLOAD_CODEC": ("encode", "decode"),
     "ACCESS_POLICY": (
-        *("narrow", "permits", "allows", "startable", "mask"),
+        *("narrow", "narrow_schedules", "permits", "allows", "startable", "mask"),
         *("permissions", "stands_in_for", "may_delegate"),
     ),
 }
@@ -105,6 +105,10 @@ class Settings:
     BULK_JOBS: int = _setting(
         20,
         "Number of bulk jobs that one person may have running at the same time. Starting another raises `ActionNotPossible`.",
+    )
+    SCHEDULE_BUFFER: int = _setting(
+        100,
+        "Maximum number of slots of one schedule that wait for an earlier run, with `Overlap.BUFFER_ALL` or in a backfill.",
     )
     CLAIM_SECONDS: float = _setting(
         900.0, "Seconds after which the claim of a human task expires. Claiming it again starts a new period."

@@ -46,7 +46,8 @@ class Info:
 
     ``id`` is the business id, and ``run_id`` the UUID as text. ``attempt`` is the number of the run in its chain.
     ``parent`` is the id of the run that started this one as a child, or None. ``history_length`` counts the events
-    before the present activation.
+    before the present activation. ``scheduled_for`` is the time (UTC) of the slot for which a schedule started the
+    chain, or None.
     """
 
     workflow: str
@@ -57,6 +58,7 @@ class Info:
     parent: str | None
     history_length: int
     continue_as_new_suggested: bool
+    scheduled_for: datetime | None
 
 
 def sleep(duration: timedelta | float, *, then: str | None = None) -> Awaitable[None]:
@@ -444,6 +446,7 @@ def info() -> Info:
         parent=run.parent,
         history_length=port.run_context.history_length,
         continue_as_new_suggested=port.run_context.history_length >= SUGGEST_CONTINUE_AS_NEW,
+        scheduled_for=run.scheduled_for,
     )
 
 

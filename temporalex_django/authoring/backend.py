@@ -95,7 +95,8 @@ class Description:
     ``start_before`` are the times of its start, if the caller named them. ``activities`` are the
     first hundred that have no result yet, with their attempts and last failures. ``failed_messages`` are the first
     hundred failed messages of the chain, which people can deliver again or discard. ``search_attributes`` are those
-    that workflow code has set, and ``tags`` are those of the class and of the start.
+    that workflow code has set, and ``tags`` are those of the class and of the start. ``scheduled_for`` is the time of
+    the slot for which a schedule started the run.
     """
 
     id: str
@@ -115,6 +116,7 @@ class Description:
     failed_messages: list[FailedMessage] = field(default_factory=list)
     search_attributes: dict[str, Any] = field(default_factory=dict)
     tags: list[str] = field(default_factory=list)
+    scheduled_for: datetime | None = None
 
     def __getitem__(self, name: str) -> Any:
         if name not in self.__slots__:

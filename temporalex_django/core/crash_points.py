@@ -30,6 +30,7 @@ SITES = {
     "bulk": "one operation on one run",
     "bulk end": "the same after a replay",
     "bulk let go": "the same, released to be tried again",
+    "schedule": "a slot of a schedule, with the start of its run and the next position",
     "update": "an update in a request, with its turn",
     "update left": "an update that is left to a worker",
 }

@@ -1,11 +1,12 @@
 """Hooks by which workers call modules that they do not import; the app config registers them when Django is ready.
 
-``BACKGROUND_HOOKS`` are work that a worker does beside turns. ``run_due`` processes due work in the calling thread.
+``BACKGROUND_HOOKS`` are work that a worker does beside turns. ``SCHEDULE_HOOKS`` fire schedules, in a thread of their
+own, because bulk jobs must not delay them. ``run_due`` processes due work in the calling thread.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from temporalex_django.errors import NotConfigured
@@ -23,6 +24,7 @@ class BackgroundHook(NamedTuple):
 
 
 BACKGROUND_HOOKS: list[BackgroundHook] = []
+SCHEDULE_HOOKS: list[BackgroundHook] = []
 
 
 _run_due: Callable[[float], int] | None = None
@@ -47,16 +49,16 @@ def run_due(seconds: float) -> int:
     return _run_due(seconds)
 
 
-def has_work(alias: str) -> bool:
-    """Return True if any hook has work to do on this database alias. Raises the errors of the hooks."""
-    return any(hook.has_work(alias) for hook in BACKGROUND_HOOKS)
+def has_work(alias: str, hooks: Sequence[BackgroundHook] = BACKGROUND_HOOKS) -> bool:
+    """Return True if any of the hooks has work to do on this database alias. Raises the errors of the hooks."""
+    return any(hook.has_work(alias) for hook in hooks)
 
 
-def run_hooks(alias: str) -> bool:
-    """Run each hook for a moment on this database alias, and return True if there may be more to do.
+def run_hooks(alias: str, hooks: Sequence[BackgroundHook] = BACKGROUND_HOOKS) -> bool:
+    """Run each of the hooks for a moment on this database alias, and return True if there may be more to do.
 
     Raises the errors of the hooks.
     """
     # A list, not a generator: every hook has its moment, also after one that has more to do.
-    results = [hook.run(alias) for hook in BACKGROUND_HOOKS]
+    results = [hook.run(alias) for hook in hooks]
     return any(results)

@@ -303,6 +303,7 @@ class Executors:
             version=record.version,
             attempt=record.attempt,
             parent=record.parent,
+            scheduled_for=record.scheduled_for,
         )
         on_wait = None
         if self._deadlock_timeout is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
@@ -35,6 +35,8 @@ def started_attributes(record: RunRecord) -> dict[str, Any]:
         "attempt": record.attempt,
         "parent": record.parent,
     }
+    if record.scheduled_for is not None:
+        attributes["scheduled_for"] = record.scheduled_for.astimezone(UTC).isoformat()
     if record.carried_messages is not None:
         attributes["carried"] = len(record.carried_messages["signals"])
         if failed := record.carried_messages.get("failed"):

@@ -21,6 +21,7 @@ class RunStart:
 
     The run begins at ``start_at``, or ``start_delay`` seconds after it was started. Without either, and with a time
     that has passed, it begins at once. If it has not begun by ``start_before``, it is timed out.
+    ``scheduled_for`` is the time of the slot for which a schedule starts it.
     """
 
     workflow_id: str
@@ -37,6 +38,7 @@ class RunStart:
     parent_run: UUID | None = None
     parent_seq: int | None = None
     parent_close: str | None = None
+    scheduled_for: datetime | None = None
     tags: Sequence[str] | None = None
     metadata: Mapping[str, Any] | None = None
     search_attributes: Mapping[str, Any] | None = None

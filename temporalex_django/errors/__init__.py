@@ -7,6 +7,7 @@ message of its class.
     ├── WorkflowDefinitionError · PayloadError · KeyMissing · OutsideWorkflow · NestingError · DeterminismViolation
     ├── NotAwaited · ScheduleInvalid
     ├── UnknownWorkflow · UnknownVersion · AmbiguousId · WorkflowNotFound · ResumeRefused
+    ├── ScheduleNotFound
     ├── InvalidId └── MessageIdTaken
     ├── AlreadyRunning └── AlreadyEnded
     ├── InvalidStart
@@ -99,6 +100,7 @@ from temporalex_django.errors.requests import (
     QueryFailed,
     ResumeRefused,
     RunChanged,
+    ScheduleNotFound,
     UnknownQuery,
     UnknownSignal,
     WorkerNotFound,
@@ -152,6 +154,7 @@ __all__ = [
     "RunChanged",
     "RunPaused",
     "ScheduleInvalid",
+    "ScheduleNotFound",
     "TemporalexError",
     "TooManyUpdates",
     "UnexpectedError",

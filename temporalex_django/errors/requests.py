@@ -46,6 +46,13 @@ class WorkflowNotFound(TemporalexError):
     next_step = "Check the id. Check that the transaction that started the run has committed."
 
 
+class ScheduleNotFound(TemporalexError):
+    """No schedule has this name."""
+
+    code = "schedule_not_found"
+    next_step = "Check the name, for example with `temporalex schedules list`."
+
+
 class AlreadyRunning(TemporalexError):
     """A run with this id is open already.
 

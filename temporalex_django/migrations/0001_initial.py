@@ -481,10 +481,7 @@ class Migration(migrations.Migration):
                 (
                     "decided_for",
                     models.CharField(
-                        blank=True,
-                        default="",
-                        help_text="Name of the person for whom they stood in.",
-                        max_length=200,
+                        blank=True, default="", help_text="Name of the person for whom they stood in.", max_length=200
                     ),
                 ),
                 ("comment", models.TextField(blank=True, default="")),
@@ -614,6 +611,12 @@ class Migration(migrations.Migration):
                     models.FloatField(help_text="Timeout of each run of the chain, in seconds.", null=True),
                 ),
                 ("parent_close", models.CharField(max_length=20, null=True)),
+                (
+                    "scheduled_for",
+                    models.DateTimeField(
+                        help_text="The time of the slot for which a schedule started the chain.", null=True
+                    ),
+                ),
                 ("subject_id", models.CharField(max_length=200, null=True)),
                 ("tags", models.JSONField(null=True)),
                 ("metadata", models.JSONField(null=True)),
@@ -766,8 +769,7 @@ class Migration(migrations.Migration):
                 (
                     "part",
                     models.IntegerField(
-                        help_text="Number of the activity or timer of the run, if the action applies to one.",
-                        null=True,
+                        help_text="Number of the activity or timer of the run, if the action applies to one.", null=True
                     ),
                 ),
                 ("tries", models.SmallIntegerField(default=0, help_text="How many times its run was busy.")),
@@ -964,6 +966,182 @@ class Migration(migrations.Migration):
             },
         ),
         migrations.CreateModel(
+            name="Schedule",
+            fields=[
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                ("name", models.CharField(max_length=100, unique=True)),
+                ("workflow", models.CharField(max_length=200)),
+                ("owner", models.CharField(choices=[("code", "Code"), ("people", "People")], max_length=10)),
+                (
+                    "module",
+                    models.CharField(blank=True, help_text="The module whose code declares it.", max_length=300),
+                ),
+                ("specs", models.JSONField(help_text="When it fires: see the page about schedules.")),
+                (
+                    "tz",
+                    models.CharField(default="UTC", help_text="The time zone of the wall-clock times.", max_length=100),
+                ),
+                ("dst_gap", models.CharField(default="shift", max_length=10)),
+                ("dst_fold", models.CharField(default="first", max_length=10)),
+                ("start", models.DateTimeField(blank=True, help_text="No slot comes before this time.", null=True)),
+                ("end", models.DateTimeField(blank=True, help_text="No slot comes after this time.", null=True)),
+                ("args", models.BinaryField(help_text="The input of its runs.", null=True)),
+                (
+                    "arguments_function",
+                    models.CharField(
+                        blank=True,
+                        help_text="The registered function that makes the input from the time of the slot.",
+                        max_length=300,
+                    ),
+                ),
+                ("workflow_id", models.CharField(max_length=200)),
+                (
+                    "overlap",
+                    models.CharField(
+                        choices=[
+                            ("skip", "Skip the slot"),
+                            ("buffer_one", "Let one slot wait"),
+                            ("buffer_all", "Let all slots wait"),
+                            ("cancel_other", "Cancel the open run, then start"),
+                            ("terminate_other", "Terminate the open run and start"),
+                            ("allow_all", "Start beside the open runs"),
+                        ],
+                        default="skip",
+                        max_length=20,
+                    ),
+                ),
+                ("catch_up", models.DurationField(help_text="A slot that is older than this is not started any more.")),
+                (
+                    "jitter",
+                    models.DurationField(
+                        blank=True, help_text="Each slot fires at a time of its own within this period.", null=True
+                    ),
+                ),
+                (
+                    "max_fires",
+                    models.IntegerField(blank=True, help_text="It ends after this number of slots.", null=True),
+                ),
+                (
+                    "pause_after",
+                    models.IntegerField(
+                        blank=True, help_text="It pauses itself after this number of failures in a row.", null=True
+                    ),
+                ),
+                ("position", models.DateTimeField(help_text="All slots up to this time have an outcome.")),
+                (
+                    "last_walls",
+                    models.JSONField(
+                        default=dict,
+                        help_text="The wall-clock time of the last slot of each spec, so that no slot comes twice.",
+                    ),
+                ),
+                ("fires", models.IntegerField(default=0)),
+                ("failures", models.IntegerField(default=0, help_text="Failures in a row.")),
+                (
+                    "waiting",
+                    models.IntegerField(default=0, help_text="Slots that wait until an earlier run has closed."),
+                ),
+                ("next_at", models.DateTimeField(help_text="When a worker has to look at it again.", null=True)),
+                ("backfill", models.JSONField(null=True)),
+                (
+                    "error",
+                    models.TextField(blank=True, help_text="Why its slots cannot be computed; it is tried again."),
+                ),
+                ("paused_at", models.DateTimeField(null=True)),
+                ("pause_reason", models.TextField(blank=True)),
+                (
+                    "paused_by",
+                    models.CharField(blank=True, help_text="The name of the user at that time.", max_length=200),
+                ),
+                ("paused_by_failures", models.BooleanField(default=False)),
+                ("gone_since", models.DateTimeField(help_text="Since when the code no longer declares it.", null=True)),
+                (
+                    "editor_name",
+                    models.CharField(blank=True, help_text="The name of the user at that time.", max_length=200),
+                ),
+                ("created_at", models.DateTimeField()),
+                ("changed_at", models.DateTimeField()),
+                (
+                    "editor",
+                    models.ForeignKey(
+                        db_constraint=False,
+                        null=True,
+                        on_delete=django.db.models.deletion.SET_NULL,
+                        related_name="+",
+                        to=settings.AUTH_USER_MODEL,
+                    ),
+                ),
+            ],
+            options={
+                "verbose_name": "schedule",
+                "verbose_name_plural": "schedules",
+                "db_table": "temporalex_schedule",
+                "ordering": ["name"],
+                "permissions": [
+                    ("manage_schedule", "Can create, change, pause, trigger, backfill and delete schedules")
+                ],
+                "default_permissions": ("view",),
+            },
+        ),
+        migrations.CreateModel(
+            name="ScheduleSlot",
+            fields=[
+                ("id", models.BigAutoField(primary_key=True, serialize=False)),
+                ("at", models.DateTimeField(help_text="The time of the slot.")),
+                ("cause", models.CharField(max_length=10)),
+                ("outcome", models.CharField(max_length=10)),
+                ("reason", models.CharField(blank=True, max_length=10)),
+                ("decided_at", models.DateTimeField()),
+                ("workflow_id", models.CharField(blank=True, max_length=200)),
+                ("running", models.BooleanField(default=False, help_text="Its run has not been seen closed.")),
+                ("error_code", models.CharField(blank=True, max_length=40)),
+                ("error", models.TextField(blank=True)),
+                (
+                    "until",
+                    models.DateTimeField(help_text="The time of the last slot, if it stands for several.", null=True),
+                ),
+                ("count", models.IntegerField(default=1)),
+                ("actor", models.CharField(blank=True, help_text="Who triggered or backfilled it.", max_length=200)),
+                (
+                    "chain",
+                    models.ForeignKey(
+                        db_constraint=False,
+                        db_index=False,
+                        null=True,
+                        on_delete=django.db.models.deletion.DO_NOTHING,
+                        related_name="+",
+                        to="temporalex_django.chain",
+                    ),
+                ),
+                (
+                    "run",
+                    models.ForeignKey(
+                        db_constraint=False,
+                        db_index=False,
+                        null=True,
+                        on_delete=django.db.models.deletion.DO_NOTHING,
+                        related_name="+",
+                        to="temporalex_django.instance",
+                    ),
+                ),
+                (
+                    "schedule",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="slots",
+                        to="temporalex_django.schedule",
+                    ),
+                ),
+            ],
+            options={
+                "verbose_name": "slot of a schedule",
+                "verbose_name_plural": "slots of schedules",
+                "db_table": "temporalex_schedule_slot",
+                "ordering": ["-at"],
+                "default_permissions": (),
+            },
+        ),
+        migrations.CreateModel(
             name="SearchAttribute",
             fields=[
                 (
@@ -1028,10 +1206,7 @@ class Migration(migrations.Migration):
                         blank=True, help_text="Of a hold: the concurrency key that is held.", max_length=200
                     ),
                 ),
-                (
-                    "until",
-                    models.DateTimeField(help_text="When a hold ends. Empty for all other switches.", null=True),
-                ),
+                ("until", models.DateTimeField(help_text="When a hold ends. Empty for all other switches.", null=True)),
             ],
             options={
                 "verbose_name": "switch that is off",
@@ -1258,6 +1433,38 @@ class Migration(migrations.Migration):
             index=models.Index(
                 condition=models.Q(("automatic", False)), fields=["id"], name="temporalex_operator_people"
             ),
+        ),
+        migrations.AddIndex(
+            model_name="schedule",
+            index=models.Index(
+                condition=models.Q(("next_at__isnull", False)), fields=["next_at"], name="temporalex_schedule_due"
+            ),
+        ),
+        migrations.AddIndex(
+            model_name="schedule",
+            index=models.Index(
+                condition=models.Q(("waiting__gt", 0)), fields=["id"], name="temporalex_schedule_waiting"
+            ),
+        ),
+        migrations.AddIndex(
+            model_name="scheduleslot",
+            index=models.Index(
+                condition=models.Q(("running", True)), fields=["schedule", "at"], name="temporalex_slot_running"
+            ),
+        ),
+        migrations.AddIndex(
+            model_name="scheduleslot",
+            index=models.Index(
+                condition=models.Q(("outcome", "waiting")), fields=["schedule", "at"], name="temporalex_slot_waiting"
+            ),
+        ),
+        migrations.AddIndex(
+            model_name="scheduleslot",
+            index=models.Index(fields=["decided_at"], name="temporalex_slot_decided"),
+        ),
+        migrations.AddConstraint(
+            model_name="scheduleslot",
+            constraint=models.UniqueConstraint(fields=("schedule", "at"), name="temporalex_schedule_slot_once"),
         ),
         migrations.AddIndex(
             model_name="searchattribute",

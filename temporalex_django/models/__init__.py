@@ -16,6 +16,7 @@ from temporalex_django.models.idempotency import KeptAnswer
 from temporalex_django.models.instance import Instance, InstanceQuerySet, Status
 from temporalex_django.models.limits_and_switches import Limit, SwitchedOff
 from temporalex_django.models.message import Message
+from temporalex_django.models.schedules import Schedule, ScheduleSlot
 from temporalex_django.models.search_attributes import SearchAttribute
 from temporalex_django.models.worker import Worker
 
@@ -38,6 +39,8 @@ __all__ = [
     "Limit",
     "Message",
     "OperatorAction",
+    "Schedule",
+    "ScheduleSlot",
     "SearchAttribute",
     "Status",
     "SwitchedOff",

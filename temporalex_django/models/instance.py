@@ -115,6 +115,10 @@ class Instance(models.Model):
     run_timeout = models.FloatField(null=True, help_text=_("Timeout of each run of the chain, in seconds."))
     parent_close = models.CharField(max_length=20, null=True)  # noqa: DJ001 - as above
 
+    scheduled_for = models.DateTimeField(
+        null=True, help_text=_("The time of the slot for which a schedule started the chain.")
+    )
+
     subject_type = unconstrained_key("contenttypes.ContentType", null=True)
     subject_id = models.CharField(max_length=200, null=True)  # noqa: DJ001 - as above
     subject = GenericForeignKey("subject_type", "subject_id")

@@ -16,6 +16,7 @@ from uuid import UUID
 from django.db import connections
 
 from temporalex_django.authoring import workflow as workflows
+from temporalex_django.authoring.start_api import Startable
 from temporalex_django.authoring.workflow import Workflow
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine.ids import uuid7
@@ -56,6 +57,16 @@ class OperationHost:
         """
         del chain_id
         return workflows.class_for_run(workflow, version)
+
+    def find_workflow(self, name: str) -> type[Startable]:
+        """Return the class with this name, for a run that a schedule starts.
+
+        Raises ``UnknownWorkflow`` if this process does not have it.
+        """
+        return workflows.find(name)
+
+    def record_start(self, chain_id: UUID, workflow: type[Workflow]) -> None:
+        """Receive the class of each run that a schedule starts; this host does nothing with it."""
 
     def record_turn(self, report: TurnReport) -> None:
         """Receive the report of each turn that ran in the process of a caller; this host does nothing with it."""

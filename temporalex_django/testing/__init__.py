@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     )
     from temporalex_django.testing.database import DjangoEnvironment, drain
     from temporalex_django.testing.memory import WorkflowEnvironment
+    from temporalex_django.testing.schedules import assert_fires
 
 __all__ = [
     "DjangoEnvironment",
@@ -22,6 +23,7 @@ __all__ = [
     "assert_cancelled",
     "assert_completed",
     "assert_failed",
+    "assert_fires",
     "assert_waiting_for",
     "drain",
 ]
@@ -31,6 +33,7 @@ _HOME = {
     "DjangoEnvironment": "database",
     "drain": "database",
     **dict.fromkeys((name for name in __all__ if name.startswith("assert_")), "assertions"),
+    "assert_fires": "schedules",
 }
 
 

@@ -40,8 +40,10 @@ from temporalex_django.liveness.leases import wake_switched_on
 from temporalex_django.models import ActivityTask, Chain, Instance
 from temporalex_django.operations.human_tasks import inbox
 from temporalex_django.operations.read import describe
+from temporalex_django.operations.schedules.sync import sync_schedules
 from temporalex_django.testing.commit_hooks import commit_point, has_open_transaction, hide_savepoint
 from temporalex_django.testing.database_backend import EnvironmentBackend
+from temporalex_django.testing.database_schedules import DatabaseSchedules
 from temporalex_django.testing.environment import Environment
 from temporalex_django.testing.environment_base import EPOCH
 from temporalex_django.testing.environment_host import EnvironmentStorage, is_entered, run_application
@@ -50,12 +52,17 @@ from temporalex_django.workers.attempts import announce_result, notify_safely
 from temporalex_django.workers.loop import run_until_idle
 
 
-def drain(timeout: float | None = 20.0) -> int:
+def drain(timeout: float | None = 20.0, *, schedules: bool = False) -> int:
     """Run turns, activities and due timers on committed data, in this thread, until nothing is due.
+
+    Schedules that are due are fired as well. ``schedules`` creates and updates the rows of those that code declares
+    first, which a migration of a test database does not do.
 
     Return the number of turns of runs. It commits. Raises ``TimeoutError`` when there is still work after ``timeout``
     seconds.
     """
+    if schedules:
+        sync_schedules(get_settings().DATABASE)
     return run_until_idle(timeout=timeout)
 
 
@@ -113,18 +120,19 @@ class DjangoEnvironment(Environment):
 
     Enter the environment (``with``, or ``self.enterContext(DjangoEnvironment())`` in ``setUp``) to run the application
     on it. Runs that views and signal receivers start and message then belong to the environment.
-    ``django.utils.timezone.now`` returns its clock, which starts at ``clock`` (aware; by default 2026-01-01T00:00Z).
+    ``django.utils.timezone.now`` returns its clock, which starts at ``now`` (aware; by default 2026-01-01T00:00Z).
     ``evict=True`` rebuilds each run from its history before every activation.
     """
 
-    def __init__(self, *, evict: bool = False, clock: datetime | None = None) -> None:
+    def __init__(self, *, evict: bool = False, now: datetime | None = None) -> None:
         super().__init__()
         self._exit_stack = ExitStack()
         self._has_worker = False
         self._switches = Switches()
-        self.clock = EPOCH if clock is None else clock
+        self.clock = EPOCH if now is None else now
         self.storage = EnvironmentStorage(clock=self.now)
-        self.backend = EnvironmentBackend(self)
+        self.backend = backend = EnvironmentBackend(self)
+        self.schedules = DatabaseSchedules(self, backend.host)
         # An activation takes the whole inbox, so that tests do not depend on the size of a page.
         self.storage.inbox_page = 1_000_000
         self.engine = WorkflowEngine(
@@ -293,7 +301,8 @@ class DjangoEnvironment(Environment):
         tasks = tasks.exclude(queue__in=switches.queues).exclude(activity__in=switches.activities)
         queued = tasks.filter(owner__isnull=True).aggregate(at=Min("due_at"))["at"]
         expiring = tasks.filter(expires_at__isnull=False).aggregate(at=Min("expires_at"))["at"]
-        return min((at for at in (chains, queued, expiring) if at is not None), default=None)
+        times = (chains, queued, expiring, self.schedules.next_due())
+        return min((at for at in times if at is not None), default=None)
 
     def _wake_blocked(self) -> None:
         Chain.objects.using(self.storage.alias).filter(failed_tries__gt=0, closed=False).update(due_at=self.clock)

@@ -35,7 +35,7 @@ class EnvironmentBackend(DatabaseBackend):
 
     def __init__(self, env: DjangoEnvironment) -> None:
         self._env = env
-        self._host = HandleHost(env)
+        self.host = HandleHost(env)
 
     def __reduce__(self) -> Any:
         raise TypeError("the handle of an environment cannot be copied or pickled: its runs live in the environment")
@@ -43,7 +43,7 @@ class EnvironmentBackend(DatabaseBackend):
     def start(self, request: StartRequest) -> EnvironmentHandle[Any]:
         env = self._env
         env.remember_person(request.by)
-        with use_host(self._host):
+        with use_host(self.host):
             handle = cast("EnvironmentHandle[Any]", super().start(request))
         env.remember_class(handle.chain_id, request.workflow)
         env.work()
@@ -53,7 +53,7 @@ class EnvironmentBackend(DatabaseBackend):
         env = self._env
         for request in requests:
             env.remember_person(request.by)
-        with use_host(self._host):
+        with use_host(self.host):
             results = super().start_many(requests)
         for request, result in zip(requests, results, strict=True):
             if not isinstance(result, AlreadyRunning):
@@ -64,14 +64,14 @@ class EnvironmentBackend(DatabaseBackend):
     def signal_with_start(self, request: StartRequest, signal: str, payload: Any) -> EnvironmentHandle[Any]:
         env = self._env
         env.remember_person(request.by)
-        with use_host(self._host):
+        with use_host(self.host):
             handle = cast("EnvironmentHandle[Any]", super().signal_with_start(request, signal, payload))
         env.remember_new_class(handle.chain_id, request.workflow)
         env.work()
         return handle
 
     def handle(self, id: str, *, workflow: type[Startable] | None = None) -> EnvironmentHandle[Any]:
-        with use_host(self._host):
+        with use_host(self.host):
             target = self._find_started(id, workflow)
         return EnvironmentHandle(self._env, target.workflow_id, target.chain_id, pinned=target.pinned)
 
@@ -86,14 +86,14 @@ class EnvironmentBackend(DatabaseBackend):
         self, workflow: type[Startable], filters: dict[str, Any], *, by: Person | None = None
     ) -> Iterator[EnvironmentHandle[Any]]:
         env = self._env
-        with use_host(self._host):
+        with use_host(self.host):
             runs = [*super().list(workflow, filters, by=by)]
         return (EnvironmentHandle(env, handle.id, cast("UUID", handle.chain_id)) for handle in runs)
 
     def perform(self, address: RunAddress, request: RunRequest[T]) -> T:
         env = self._env
         env.remember_person(request.by)
-        with use_host(self._host):
+        with use_host(self.host):
             try:
                 result = super().perform(address, request)
             except UpdateTimeout:
@@ -116,7 +116,7 @@ class EnvironmentBackend(DatabaseBackend):
         env = self._env
         env.remember_person(by)
         request: RunRequest[Any] = RunRequest("update", by, inputs(update=name, args=args, id=id))
-        with use_host(self._host):
+        with use_host(self.host):
             update = cast("SendUpdate", build_action(address, request))
             update.send()
         env.work()

@@ -12,6 +12,7 @@ from temporalex_django.authoring.authorization import Person
 from temporalex_django.authoring.requests.start_policy import OnClosed, OnConflict
 from temporalex_django.authoring.requests.start_request import StartRequest
 from temporalex_django.authoring.run_tables import run_filters
+from temporalex_django.authoring.schedules.schedule import Schedule
 from temporalex_django.authoring.start_api import Startable
 from temporalex_django.authoring.type_hints import R, TypedWorkflow
 from temporalex_django.authoring.unique import check_id
@@ -183,6 +184,15 @@ class Environment(EnvironmentActivities):
         """
         return [*self.backend.list(workflow, run_filters.check_filters(workflow, filters), by=by)]
 
+    def schedule(self, schedule: Schedule) -> None:
+        """Add a declared schedule: it fires from now on, when the clock reaches its slots.
+
+        ``env.schedules`` shows its slots, and triggers it. A schedule of the same name is replaced. Raises
+        ``ScheduleInvalid`` and ``PayloadError``.
+        """
+        self.schedules.add(schedule)
+        self.work()
+
     def evict_run(self, run_id: UUID) -> None:
         """Drop the executor of a run, so that only its history is left, and do the work that is due."""
         entry = self.engine.cache.take(run_id)
@@ -293,7 +303,7 @@ class Environment(EnvironmentActivities):
             if report.run_count:
                 self._maybe_crash("after_turn")
                 continue
-            if not self._run_next_activity() and not self._run_bulk_jobs():
+            if not self._run_next_activity() and not self._run_bulk_jobs() and not self.schedules.fire():
                 if unexpected:
                     # Only when all work is done, so that one failing run does not keep the others from being driven.
                     raise unexpected[0]

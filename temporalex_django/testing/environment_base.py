@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from temporalex_django.authoring.requests.start_request import StartRequest
     from temporalex_django.authoring.start_api import Startable
     from temporalex_django.testing.handles import EnvironmentHandle, EnvironmentUpdate
+    from temporalex_django.testing.schedules import EnvironmentSchedules
 
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -95,11 +96,13 @@ class EnvironmentBase(ABC):
     """The state of an environment, and the methods that memory and the database implement differently.
 
     ``engine`` runs turns, ``backend`` performs the requests of handles, and ``clock`` is the present virtual time.
+    ``schedules`` are the schedules that were added.
     """
 
     engine: WorkflowEngine
     clock: datetime
     backend: HandleBackend
+    schedules: EnvironmentSchedules
 
     def __init__(self) -> None:
         #: One list of commands per recorded activation, in running order over all runs.

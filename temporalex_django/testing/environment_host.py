@@ -16,6 +16,7 @@ from uuid import UUID
 
 from django.utils import timezone
 
+from temporalex_django.authoring.start_api import Startable
 from temporalex_django.authoring.workflow import Workflow
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine import ids
@@ -85,6 +86,15 @@ class ApplicationHost(OperationHost):
 
     def find_class(self, chain_id: UUID, workflow: str, version: int) -> type[Workflow]:
         return self._env.class_of(chain_id, workflow, version)
+
+    def find_workflow(self, name: str) -> type[Startable]:
+        workflow: type[Startable] | None = self._env.schedules.workflows.get(name)
+        if workflow is None:
+            return super().find_workflow(name)
+        return workflow
+
+    def record_start(self, chain_id: UUID, workflow: type[Workflow]) -> None:
+        self._env.remember_class(chain_id, workflow)
 
     def record_turn(self, report: TurnReport) -> None:
         self._env.note(report)

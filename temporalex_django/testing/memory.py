@@ -34,6 +34,7 @@ from temporalex_django.present.view_models import LATE_PERIOD
 from temporalex_django.testing.environment import Environment
 from temporalex_django.testing.environment_base import EPOCH
 from temporalex_django.testing.memory_backend import MemoryBackend
+from temporalex_django.testing.memory_schedules import MemorySchedules
 
 _MANY_ATTEMPTS = 5
 
@@ -100,7 +101,9 @@ VIEW = f"{APP}.view_instance"
 
 
 class WorkflowEnvironment(Environment):
-    """Workflows in memory with a virtual clock, which starts at 2026-01-01T00:00Z and moves by ``advance`` alone.
+    """Workflows in memory with a virtual clock, which moves by ``advance`` alone.
+
+    The clock starts at ``now`` (aware; by default 2026-01-01T00:00Z).
 
     ``evict=True`` rebuilds each run from its history before every activation. ``deadlock_timeout`` (real seconds)
     blocks a run whose code does not reach a wait in time; None means no limit.
@@ -117,12 +120,14 @@ class WorkflowEnvironment(Environment):
         deadlock_timeout: float | None = None,
         admit_updates: bool = False,
         max_pending: int | None = None,
+        now: datetime | None = None,
     ) -> None:
         super().__init__()
         limits = {"admit_updates": admit_updates, "max_pending": max_pending}
-        self.storage = MemoryRunStorage(EPOCH)
-        self.clock = EPOCH
-        self.backend = MemoryBackend(self)
+        self.clock = EPOCH if now is None else now
+        self.storage = MemoryRunStorage(self.clock)
+        self.backend = backend = MemoryBackend(self)
+        self.schedules = MemorySchedules(self, backend)
         self.engine = WorkflowEngine(
             self.storage,
             self.storage,
@@ -254,6 +259,7 @@ class WorkflowEnvironment(Environment):
         for task in self.storage.open_tasks.values():
             if task.id not in held_ids:
                 times += [self.storage.next_timeout(task), task.due_at if task.owner is None else None]
+        times.append(self.schedules.next_due())
         return min((moment for moment in times if moment is not None), default=None)
 
     def _wake_blocked(self) -> None:

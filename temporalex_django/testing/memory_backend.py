@@ -91,6 +91,12 @@ class MemoryBackend:
     # -- starting and finding ------------------------------------------------------------------------------------------
 
     def start(self, request: StartRequest) -> EnvironmentHandle[Any]:
+        handle = self.insert_run(request)
+        self._env.work()
+        return handle
+
+    def insert_run(self, request: StartRequest) -> EnvironmentHandle[Any]:
+        """Insert the run that the request describes, which does no work yet, and return its handle."""
         env, workflow = self._env, request.workflow
         require_start(request.by, workflow)
         if request.needs_id:
@@ -103,7 +109,6 @@ class MemoryBackend:
         )
         if outcome != "existing":
             env.remember_class(chain_id, workflow)
-        env.work()
         handle: EnvironmentHandle[Any] = EnvironmentHandle(env, workflow_id, chain_id)
         handle.start_outcome = outcome
         return handle
@@ -505,6 +510,7 @@ class MemoryRunOperations:
                 seed=seed,
                 snapshot=fork_snapshot(plan.record.snapshot, env.remember_person(by)),
                 search_attributes=plan.search_attributes,
+                scheduled_for=plan.record.scheduled_for,
                 **fork_options(code, tags=env.row(plan.record.run_id).column("tags") or ()),
             )
             chain_id = storage.start(fork_start)

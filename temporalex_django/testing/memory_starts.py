@@ -96,6 +96,7 @@ def build_start(request: StartRequest, *, workflow_id: str, seed: int) -> RunSta
         args=plain,
         seed=seed,
         snapshot=run_snapshot,
+        scheduled_for=request.scheduled_for,
         **request.times.as_options(),
         **options,
     )

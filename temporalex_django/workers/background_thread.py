@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Sequence
 
 from temporalex_django.core.error_text import error_line
 from temporalex_django.db import background_hooks
+from temporalex_django.db.background_hooks import BackgroundHook
 from temporalex_django.db.connections import worker_session
 from temporalex_django.engine.scheduling import policy
 
@@ -14,20 +16,24 @@ log = logging.getLogger("temporalex_django.workers")
 
 
 class BackgroundThread:
-    """A thread that runs background hooks on one database alias: neither heartbeats nor turns wait for it.
+    """A thread that runs hooks on one database alias: neither heartbeats nor turns wait for it.
 
-    Hooks (``db.background_hooks``) are work that a worker does beside turns, and may run code of users.
+    ``hooks`` is one of the lists of ``db.background_hooks``: work that a worker does beside turns, which may run code
+    of users. ``name`` is the name of the thread, and ``pause`` the seconds between two rounds.
     """
 
-    def __init__(self, alias: str) -> None:
+    def __init__(self, alias: str, hooks: Sequence[BackgroundHook], *, name: str, pause: float) -> None:
         self.alias = alias
+        self._hooks = hooks
+        self._name = name
+        self._pause = pause
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
     def ensure_running(self) -> None:
         """Start the thread if there is work and it is not running. One statement; raises errors of the database."""
-        if (self._thread is None or not self._thread.is_alive()) and background_hooks.has_work(self.alias):
-            self._thread = threading.Thread(target=self._run, name="temporalex-chores", daemon=True)
+        if (self._thread is None or not self._thread.is_alive()) and background_hooks.has_work(self.alias, self._hooks):
+            self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
             self._thread.start()
 
     def stop(self) -> None:
@@ -39,7 +45,7 @@ class BackgroundThread:
     def _run(self) -> None:
         with worker_session(self.alias):
             try:
-                while not self._stop.is_set() and background_hooks.run_hooks(self.alias):
-                    self._stop.wait(policy.BACKGROUND_PAUSE)
+                while not self._stop.is_set() and background_hooks.run_hooks(self.alias, self._hooks):
+                    self._stop.wait(self._pause)
             except Exception as exc:  # noqa: BLE001 - maintenance starts it again
                 log.warning("the background thread of a worker failed and will be restarted: %s", error_line(exc))

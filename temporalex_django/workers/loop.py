@@ -16,8 +16,9 @@ from temporalex_django.authoring import workflow
 from temporalex_django.conf import get_settings
 from temporalex_django.core import crash_points
 from temporalex_django.core.error_text import error_line
-from temporalex_django.db import background_tasks
+from temporalex_django.db import background_hooks, background_tasks
 from temporalex_django.db.atomic_activities import run_atomic_activity
+from temporalex_django.db.background_hooks import SCHEDULE_HOOKS
 from temporalex_django.db.connections import worker_session
 from temporalex_django.db.messages.notify import notify_payloads, send_notifications, send_turn_signals
 from temporalex_django.db.people.deciders import DatabaseJudge
@@ -198,7 +199,7 @@ class WorkerLoop:
         ``TimeoutError``. When it returns, activities that have not started are released and the attempt does not count;
         those that still run are released with their attempt counted.
         """
-        maintenance = Maintenance(self)
+        maintenance = Maintenance(self, fires_schedules=not until_idle)
         self._stop_event = stop
         with worker_session(self.alias):
             watchdog.set_heartbeat(self.marker.heartbeat)
@@ -244,7 +245,9 @@ class WorkerLoop:
             has_waiting = self._has_waiting(due)
             fruitless = fruitless + 1 if has_waiting else 0
             if until_idle and self._is_idle and (not has_waiting or fruitless > policy.FRUITLESS_POLLS):
-                return
+                if not self._fire_schedules():
+                    return
+                continue
             self._wait_for_work(due)
 
     def _has_waiting(self, due: float | None) -> bool:
@@ -324,7 +327,7 @@ class WorkerLoop:
 
         ``timeout`` is in seconds, None sets none; see ``run_until_idle``.
         """
-        maintenance = Maintenance(self)
+        maintenance = Maintenance(self, fires_schedules=False)
         maintenance.register()
         deadline = None
         if timeout is not None:
@@ -342,10 +345,16 @@ class WorkerLoop:
                     continue
                 fruitless += 1
                 if self._is_finished(fruitless):
-                    return self.turn_count
+                    if not self._fire_schedules():
+                        return self.turn_count
+                    continue
                 time.sleep(policy.CONTENDED_SECONDS)
         finally:
             self._shut_down(None, hurried=True)
+
+    def _fire_schedules(self) -> bool:
+        """Fire due schedules in this thread, as the last work before nothing is due; return True if there were any."""
+        return background_hooks.run_hooks(self.alias, SCHEDULE_HOOKS)
 
     def _is_finished(self, fruitless: int) -> bool:
         """Return True if nothing is due any more, or if so many polls in a row (``fruitless``) took nothing of it."""

@@ -16,6 +16,7 @@ from django.db import connections
 
 from temporalex_django.conf import get_settings
 from temporalex_django.core.error_text import error_line
+from temporalex_django.db.background_hooks import BACKGROUND_HOOKS, SCHEDULE_HOOKS
 from temporalex_django.db.claims.limited import read_switches
 from temporalex_django.db.connections import worker_session
 from temporalex_django.db.retention import Retention
@@ -40,19 +41,25 @@ class Maintenance:
     """The maintenance of one worker loop, in a thread of its own.
 
     It has a storage and a connection of its own, so that a long turn does not keep the worker from sending heartbeats.
+    A loop that ends when nothing is due fires schedules itself (``fires_schedules=False``).
     """
 
-    def __init__(self, loop: MaintainedLoop) -> None:
+    def __init__(self, loop: MaintainedLoop, *, fires_schedules: bool = True) -> None:
         self.loop = loop
+        self._fires_schedules = fires_schedules
         self.storage = DjangoStorage(loop.alias, worker=True)
         self.listener: Listener | None = None
-        self.background_thread = BackgroundThread(loop.alias)
+        self.background_thread = BackgroundThread(
+            loop.alias, BACKGROUND_HOOKS, name="temporalex-chores", pause=policy.BACKGROUND_PAUSE
+        )
+        self.schedule_thread = BackgroundThread(loop.alias, SCHEDULE_HOOKS, name="temporalex-schedules", pause=0)
         self._heartbeat_at = 0.0
         self._orphans_at = 0.0
         self._retention = Retention(self.storage)
         self._retention_at = 0.0
         self._abandoned_at = 0.0
         self._background_at = 0.0
+        self._schedules_at = 0.0
         self._reported_at = 0.0
         self.heartbeats = Heartbeats()
         self._code_checked_at = 0.0
@@ -84,6 +91,7 @@ class Maintenance:
         if self._thread.is_alive():
             self._thread.join(policy.STOP_SECONDS)
         self.background_thread.stop()
+        self.schedule_thread.stop()
         if self.listener is not None:
             self.listener.stop()
         self.report.remove()
@@ -167,11 +175,19 @@ class Maintenance:
         if time.monotonic() - self._orphans_at >= policy.ORPHANS_SECONDS:
             release_orphans(self.storage)
             self._orphans_at = time.monotonic()
-        if time.monotonic() - self._background_at >= policy.BACKGROUND_SECONDS and self.loop.row.drained_at is None:
-            self._background_at = time.monotonic()
-            self.background_thread.ensure_running()
+        if self.loop.row.drained_at is None:
+            self._start_background_work()
         if time.monotonic() - self._retention_at >= policy.RETENTION_SECONDS and not self._retention.sweep():
             self._retention_at = time.monotonic()
+
+    def _start_background_work(self) -> None:
+        """Start the threads of background work and of schedules, if there is work for them."""
+        if time.monotonic() - self._background_at >= policy.BACKGROUND_SECONDS:
+            self._background_at = time.monotonic()
+            self.background_thread.ensure_running()
+        if self._fires_schedules and time.monotonic() - self._schedules_at >= policy.SCHEDULE_SECONDS:
+            self._schedules_at = time.monotonic()
+            self.schedule_thread.ensure_running()
 
     def _read_switches(self) -> None:
         """Read the switches and pass them to the loop; make runs due whose class was off and is on again."""

@@ -11,10 +11,12 @@ from tests.structure.source import PACKAGE, modules, name, parse
 
 #: Django looks for these by name.
 DJANGOS = {"Command", "Config", "Media", "Meta", "Migration"}
-#: A graph's value and the row it is stored in, an event of the core and its row: users import both under these names.
+#: A graph's value and the row it is stored in, an event of the core and its row, the declaration of a schedule and its
+#: row: users import both under these names.
 PUBLIC_PAIRS = {
     "Instance": {"temporalex_django/graph/instance.py", "temporalex_django/models/instance.py"},
     "HistoryEvent": {"temporalex_django/core/history/events.py", "temporalex_django/models/history.py"},
+    "Schedule": {"temporalex_django/authoring/schedules/schedule.py", "temporalex_django/models/schedules.py"},
 }
 
 

@@ -31,6 +31,7 @@ class StartRequest:
 
     ``on_conflict`` says what happens if an open run has the id, and ``on_closed`` if the start is possible when a run
     with the id has ended. Raises ``InvalidStart`` for policies that do not exist.
+    ``scheduled_for`` is the time of the slot for which a schedule starts it.
     """
 
     workflow: type[Workflow]
@@ -47,6 +48,7 @@ class StartRequest:
     start_before: datetime | None = None
     on_conflict: OnConflict = "fail"
     on_closed: OnClosed = "allow"
+    scheduled_for: datetime | None = None
 
     def __post_init__(self) -> None:
         # Nearly all starts have neither policy, and starts are many.

@@ -179,6 +179,13 @@ RUN_COLUMNS: Final[tuple[RunColumn, ...]] = (
     ),
     _start("tags", ColumnType.TEXTS, of_class=True, places=_EVERYWHERE, heading="Tags", describe=_or_no_tags),
     _start("metadata", _JSON, of_class=True, places=frozenset({Place.ADMIN}), heading="Metadata"),
+    _start(
+        "scheduled_for",
+        _TIME,
+        forked=True,
+        places=_EVERYWHERE - {Place.LIST},
+        heading="Scheduled for",
+    ),
     _start("parent_run_id", _KEY, engine_name="parent_run", places=frozenset({Place.REST})),
     # -- shown in another form, or not at all --------------------------------------------------------------------------
     _inserted("chain_id", _KEY, NextRun.COPIED, nullable=False),

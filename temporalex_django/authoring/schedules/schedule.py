@@ -13,6 +13,7 @@ from typing import Any, TypeAlias, TypeVar, overload
 
 from temporalex_django.authoring.schedules.functions import ARGUMENTS, HOLIDAYS
 from temporalex_django.authoring.schedules.run_ids import DEFAULT_TEMPLATE, has_slot, render_run_id
+from temporalex_django.authoring.schedules.run_inputs import plain_input
 from temporalex_django.authoring.schedules.slots import DstFold, DstGap, TimeTable
 from temporalex_django.authoring.schedules.specs import Duration, HolidaysFunction, Spec, parse_specs
 from temporalex_django.authoring.start_api import Startable
@@ -25,6 +26,8 @@ _Holidays = TypeVar("_Holidays", bound=Callable[[date], bool])
 
 #: Slots whose ids `schedule_problems` compares.
 _IDS_COMPARED = 100
+#: The shortest catch-up window. Workers look every second, so a shorter one would miss slots in a busy moment.
+SHORTEST_CATCH_UP = timedelta(seconds=10)
 #: A time to check templates with.
 _SAMPLE = datetime(2027, 3, 3, 9, tzinfo=UTC)
 
@@ -180,14 +183,20 @@ class Schedule:
                 name=self.name,
                 template=self.workflow_id,
                 overlap=self.overlap,
+                catch_up=_duration(self.catch_up, "catch_up"),
                 jitter=None if self.jitter is None else _duration(self.jitter, "jitter"),
             )
         ]
 
     def check(self, now: datetime) -> None:
-        """Raise ``ScheduleInvalid`` with all problems of the schedule at the time ``now`` (aware), if it has any."""
+        """Raise ``ScheduleInvalid`` with all problems of the schedule at the time ``now`` (aware), if it has any.
+
+        Raises ``PayloadError`` for an input that does not fit the class.
+        """
         if problems := self.problems(now):
             raise ScheduleInvalid(f"schedule {quoted(self.name)}: {'; '.join(problems)}")
+        if self.arguments_function_name is None:
+            plain_input(self.workflow, self.args)
 
     def _check_identity(self) -> None:
         if not is_name(self.name) or "/" in self.name:
@@ -259,12 +268,21 @@ def check_template(template: str, overlap: Overlap, workflow: Any, *, name: str,
 
 
 def schedule_problems(
-    table: TimeTable, now: datetime, *, name: str, template: str, overlap: Overlap, jitter: timedelta | None
+    table: TimeTable,
+    now: datetime,
+    *,
+    name: str,
+    template: str,
+    overlap: Overlap,
+    catch_up: timedelta,
+    jitter: timedelta | None,
 ) -> Iterator[str]:
     """Yield a sentence for each problem of a schedule, declared or not, at the time ``now`` (aware).
 
     Calls functions for holidays. Raises nothing for problems of the schedule.
     """
+    if catch_up < SHORTEST_CATCH_UP:
+        yield f"catch_up: {catch_up} must be at least {SHORTEST_CATCH_UP.total_seconds():g} seconds"
     try:
         table.check(now)
         shortest = table.smallest_gap(now) if jitter else None

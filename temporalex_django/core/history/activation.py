@@ -40,7 +40,8 @@ class RunInfo:
     """Facts of a run that never change while it is open.
 
     ``workflow`` is the name of its class, ``id`` its business id, and ``run_id`` its UUID as text. ``attempt`` is its
-    number in its chain, from 1. ``parent`` is the id of the run that started it as a child, or None.
+    number in its chain, from 1. ``parent`` is the id of the run that started it as a child, or None. ``scheduled_for``
+    is the time of the slot for which a schedule started the chain, or None.
     """
 
     workflow: str
@@ -49,6 +50,7 @@ class RunInfo:
     version: int
     attempt: int = 1
     parent: str | None = None
+    scheduled_for: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -55,7 +55,8 @@ class WorkflowStartedAttributes(TypedDict):
     """The input of a run and the facts with which it starts.
 
     ``engine`` is the engine number, and ``format`` that of the stored events. ``attempt`` is the number of the run in
-    its chain. ``carried`` counts the signals that came from the previous run, and ``failed`` has its failed messages.
+    its chain. ``scheduled_for`` is the time of the slot of a schedule (ISO 8601, UTC). ``carried`` counts the signals
+    that came from the previous run, and ``failed`` has its failed messages.
     """
 
     workflow: str
@@ -68,6 +69,7 @@ class WorkflowStartedAttributes(TypedDict):
     format: int
     attempt: int
     parent: str | None
+    scheduled_for: NotRequired[str]
     carried: NotRequired[int]
     failed: NotRequired[list[dict[str, Any]]]
     snapshot: NotRequired[dict[str, Any]]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from datetime import datetime
 from functools import partial
 
 from temporalex_django.core.executor import Executor
@@ -104,6 +105,12 @@ def _replay_history(
         return
 
 
+def _parse_time(text: str | None) -> datetime | None:
+    if text is None:
+        return None
+    return datetime.fromisoformat(text)
+
+
 def _new_executor(
     kind: type[Executor],
     definition: Definition,
@@ -121,5 +128,6 @@ def _new_executor(
         version=facts.get("version", 1),
         attempt=facts.get("attempt", 1),
         parent=facts.get("parent"),
+        scheduled_for=_parse_time(facts.get("scheduled_for")),
     )
     return kind(definition, info, strict=strict, skip_failed=skip_failed)

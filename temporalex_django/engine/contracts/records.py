@@ -82,6 +82,7 @@ class RunRecord:
     parent_seq: int | None = None
     parent_run: UUID | None = None
     parent_close: str | None = None
+    scheduled_for: datetime | None = None  # the slot of the schedule that started the chain
     expires_at: datetime | None = None  # when the whole chain times out
     run_timeout: float | None = None  # seconds for each run of the chain
     started_at: datetime | None = None

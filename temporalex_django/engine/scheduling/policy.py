@@ -236,6 +236,22 @@ ORPHANS_SECONDS = 30.0
 RETENTION_SECONDS = 5.0
 ABANDONED_SECONDS = 2.0
 BACKGROUND_SECONDS = 2.0
+#: Time between two looks for schedules that are due, the time for which one round fires them, the schedules that a
+#: round reads, and those that share a transaction. [schedules]
+SCHEDULE_SECONDS = 1.0
+SCHEDULE_BUDGET = 0.5
+SCHEDULE_BATCH = 200
+SCHEDULES_TOGETHER = 20
+#: Time for which a schedule is left to workers that have its code, before another one lists its slot as failed; and
+#: time until a schedule is tried again whose slots cannot be computed. [tests/integration/operations/test_schedules.py]
+SCHEDULE_CODE_WAIT = 60.0
+SCHEDULE_RETRY = 60.0
+#: Time that an arguments function of a schedule may take. [tests/integration/operations/test_schedules.py]
+ARGUMENTS_SECONDS = 10.0
+#: Slots that one step passes over, and the slots of a step that get a row each instead of one for all.
+#: [tests/unit/engine/schedules/test_firing.py]
+PASSED_SLOTS = 10_000
+LISTED_SLOTS = 100
 #: Time between two writes of the files that say how a worker and its guardian are. [tests/faults/test_health.py]
 REPORT_SECONDS = 1.0
 #: Time between two looks for runs that were blocked for lack of code which this worker has.

@@ -1,4 +1,4 @@
-"""The deletion of rows that were kept long enough: answers to requests, bulk jobs and results of background tasks.
+"""The deletion of rows that were kept long enough: answers, bulk jobs, results of background tasks, and slots.
 
 Workers delete them in small batches as a part of their maintenance. The audit is never deleted.
 """
@@ -13,11 +13,13 @@ from typing import Any
 from django.db.models import QuerySet
 from django.utils import timezone
 
-from temporalex_django.models import BulkItem, BulkJob, EndedTask, KeptAnswer
+from temporalex_django.models import BulkItem, BulkJob, EndedTask, KeptAnswer, ScheduleSlot
 
-#: Retention of answers and of finished bulk jobs. A job that was stopped may be resumed, so it is kept.
+#: Retention of answers, of finished bulk jobs and of slots of schedules. A job that was stopped may be resumed, so it
+#: is kept.
 ANSWER_RETENTION = timedelta(hours=24)
 JOB_RETENTION = timedelta(days=90)
+SLOT_RETENTION = timedelta(days=90)
 #: Seconds between two checks of a worker for each kind, and the rows that it deletes at a time.
 _CHECK_INTERVAL = 60.0
 _BATCH_SIZE = 500
@@ -84,6 +86,12 @@ def _expired_task_results(alias: str) -> QuerySet[EndedTask]:
     return EndedTask.objects.using(alias).filter(keep_until__lt=timezone.now()).order_by("keep_until")
 
 
+def _expired_slots(alias: str) -> QuerySet[ScheduleSlot]:
+    slots = ScheduleSlot.objects.using(alias).filter(decided_at__lt=timezone.now() - SLOT_RETENTION, running=False)
+    return slots.exclude(outcome="waiting").order_by("decided_at")
+
+
 ANSWERS = CleanupJob(_expired_answers)
 JOBS = BulkJobCleanup(_expired_jobs)
 TASK_ENDS = CleanupJob(_expired_task_results)
+SLOTS = CleanupJob(_expired_slots)

@@ -14,6 +14,7 @@ from temporalex_django.authoring import authorization
 from temporalex_django.authoring.authorization import APP, Person
 from temporalex_django.authoring.requests.start_policy import REPLACED, StartOutcome, require_reusable
 from temporalex_django.authoring.requests.start_request import StartRequest
+from temporalex_django.authoring.start_api import Startable
 from temporalex_django.authoring.workflow import Workflow, input_or_default, start_options
 from temporalex_django.core.payloads import codec
 from temporalex_django.core.payloads.round_trip import warn_lossy_value
@@ -210,6 +211,7 @@ class Start(Action[RunTarget]):
             seed=host().new_seed(),
             generated=request.needs_id and host().has_random_ids,
             subject=request.subject,
+            scheduled_for=request.scheduled_for,
             snapshot=start_snapshot(
                 cls,
                 telemetry=None if request.telemetry is None else to_plain_payload(request.telemetry, label="telemetry"),
@@ -244,12 +246,17 @@ def require_start_access(by: Actor, cls: type[Workflow], *, alias: str) -> None:
     user = by.user
     if user is None:
         return
-    for operation in _start_operations(cls):
-        access.require_access(user, operation, alias=alias)
+    require_start_permission(by, cls, alias=alias)
     if by.source != CODE.source and not access.policy().startable(user, cls):
         raise ActionNotPermitted(
             f"you cannot start {cls.name} (version {cls.version}) here: it is internal, or an old version"
         )
+
+
+def require_start_permission(by: Actor, cls: type[Startable], *, alias: str) -> None:
+    """Raise ``ActionNotPermitted`` unless the actor has the permissions that a start of the class needs."""
+    for operation in _start_operations(cls) if by.user is not None else ():
+        access.require_access(by.user, operation, alias=alias)
 
 
 def refused_start_operation(user: Person, cls: type[Workflow]) -> access.Operation | None:
@@ -266,7 +273,7 @@ def refused_start_operation(user: Person, cls: type[Workflow]) -> access.Operati
     return refused_operation
 
 
-def _start_operations(cls: type[Workflow]) -> Iterator[access.Operation]:
+def _start_operations(cls: Any) -> Iterator[access.Operation]:
     """Yield the operations that the access policy must allow before a run of that class is created."""
     operation = access.Operation(action=Start.name, permission=f"{APP}.{Start.permission}", workflow=cls.name)
     yield operation

@@ -279,7 +279,7 @@ def test_it_is_gone_when_it_is_left(env: Any) -> None:
     env.__exit__()
     assert DjangoStorage().clock is None
     assert default() > EPOCH + DAY
-    with DjangoEnvironment(clock=EPOCH + DAY):
+    with DjangoEnvironment(now=EPOCH + DAY):
         assert timezone.now() == EPOCH + DAY
 
 

@@ -1,0 +1,363 @@
+"""The firing of schedules: which slots are due, and what becomes of each. No I/O of its own, no clock.
+
+A store keeps a schedule, its slots and its runs. The database and the memory of environments are stores, so both fire
+by the rules of this module.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from itertools import islice
+from typing import Any, Protocol
+from uuid import UUID
+
+from temporalex_django.authoring.schedules.schedule import Overlap
+from temporalex_django.authoring.schedules.slots import Slot
+from temporalex_django.engine.schedules.records import (
+    Backfill,
+    SchedulePause,
+    ScheduleState,
+    SlotCause,
+    SlotOutcome,
+    SlotReason,
+    SlotRecord,
+)
+from temporalex_django.engine.scheduling import policy
+
+#: Statuses of a closed run that count as a failure in a row, and those that end such a row. A run that people cancel or
+#: terminate does neither.
+_FAILURES = frozenset({"failed", "timed_out"})
+_SUCCESSES = frozenset({"completed"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotStart:
+    """The run that was started for a slot."""
+
+    chain_id: UUID
+    run_id: UUID
+    workflow_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotFailure:
+    """The error for which no run was started for a slot: its code, and a message for people."""
+
+    code: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunningSlot:
+    """A started slot whose run the schedule has not seen closed.
+
+    ``closed_as`` is the status of the closed run, "deleted" if the run no longer exists, and None while it is open.
+    """
+
+    slot: SlotRecord
+    closed_as: str | None
+
+
+class ScheduleStore(Protocol):
+    """The place of a schedule, its slots and its runs. All calls belong to one transaction."""
+
+    def find_slot(self, at: datetime) -> SlotRecord | None: ...
+
+    def add_slots(self, slots: Sequence[SlotRecord]) -> None: ...
+
+    def replace_slot(self, slot: SlotRecord) -> None:
+        """Store the new outcome of the slot with the same time."""
+
+    def running_slots(self) -> list[RunningSlot]:
+        """Return the slots that are ``running``, oldest first."""
+        ...
+
+    def waiting_slots(self, limit: int) -> list[SlotRecord]:
+        """Return the slots that wait, oldest first."""
+        ...
+
+    def mark_closed(self, slots: Sequence[SlotRecord]) -> None:
+        """Store that these slots are no longer ``running``."""
+
+    def start(self, schedule: ScheduleState, at: datetime, cause: SlotCause) -> SlotStart | SlotFailure:
+        """Start the run of a slot. Whatever failed has left nothing behind."""
+        ...
+
+    def stop_run(self, schedule: ScheduleState, slot: SlotRecord, *, terminate: bool) -> SlotFailure | None:
+        """Ask the run of a slot to cancel, or terminate it; return the reason if this failed."""
+        ...
+
+    def save(self, schedule: ScheduleState) -> None:
+        """Store the position and the other values that firing changes."""
+
+
+class ScheduleFirer:
+    """Fires the schedule of a store. ``buffer_limit`` is how many of its slots may wait."""
+
+    def __init__(self, store: ScheduleStore, *, buffer_limit: int) -> None:
+        self._store = store
+        self._buffer_limit = buffer_limit
+
+    def fire(self, schedule: ScheduleState, now: datetime) -> ScheduleState:
+        """Do the next step of a schedule that is due, save it and return its new state.
+
+        A step handles the runs that have closed, one waiting slot, one slot of the time and one of a backfill. So there
+        is more to do if ``next_due()`` of the result is not after ``now``.
+        """
+        step = _Step(self._store, schedule, now, self._buffer_limit)
+        step.see_closed_runs()
+        step.start_waiting()
+        step.fire_time_slot()
+        step.fire_backfill()
+        self._store.save(step.schedule)
+        return step.schedule
+
+    def trigger(self, schedule: ScheduleState, now: datetime, *, actor: str = "") -> tuple[ScheduleState, SlotRecord]:
+        """Fire the schedule once for the time ``now``, also while it is paused; return its state and the slot.
+
+        The overlap policy decides as for any other slot. The position does not change.
+        """
+        step = _Step(self._store, schedule, now, self._buffer_limit)
+        step.see_closed_runs()
+        at = now
+        while self._store.find_slot(at) is not None:
+            at += timedelta(microseconds=1)
+        slot = step.decide(at, SlotCause.TRIGGER, actor=actor)
+        self._store.save(step.schedule)
+        return step.schedule, slot
+
+
+class _Step:
+    """One step of one schedule, whose state changes from method to method."""
+
+    def __init__(self, store: ScheduleStore, schedule: ScheduleState, now: datetime, buffer_limit: int) -> None:
+        self.store = store
+        self.schedule = schedule
+        self.now = now
+        self.buffer_limit = buffer_limit
+        self.open_slots: list[SlotRecord] = []
+
+    def see_closed_runs(self) -> None:
+        """Mark the slots whose run has closed, count failures in a row, and pause the schedule after too many."""
+        running = self.store.running_slots()
+        self.open_slots = [entry.slot for entry in running if entry.closed_as is None]
+        closed = [entry for entry in running if entry.closed_as is not None]
+        if not closed:
+            return
+        self.store.mark_closed([entry.slot for entry in closed])
+        for entry in closed:
+            if entry.closed_as in _FAILURES:
+                self._count_failure()
+            elif entry.closed_as in _SUCCESSES:
+                self.schedule = self.schedule.changed(failures=0)
+
+    def _count_failure(self) -> None:
+        failures, limit = self.schedule.failures + 1, self.schedule.pause_after
+        self.schedule = self.schedule.changed(failures=failures)
+        if limit is not None and failures >= limit and self.schedule.paused is None:
+            pause = SchedulePause(since=self.now, reason=f"{failures} failures in a row", after_failures=True)
+            self.schedule = self.schedule.changed(paused=pause)
+
+    def start_waiting(self) -> None:
+        """Start the oldest waiting slot, if no run is open and the schedule is not paused."""
+        if not self.schedule.waiting or self.open_slots or self.schedule.is_held:
+            return
+        for slot in self.store.waiting_slots(1):
+            self.schedule = self.schedule.changed(waiting=self.schedule.waiting - 1)
+            self.store.replace_slot(self._start(slot))
+
+    def fire_time_slot(self) -> None:
+        """Decide the next slot of the time, if it is due, or pass over those that are older than the window."""
+        schedule = self.schedule
+        if schedule.has_ended:
+            return
+        slot = schedule.table.next_slot(schedule.position, schedule.last_walls)
+        if slot is None or slot.instant + schedule.jitter_of(slot.instant) > self.now:
+            return
+        oldest = self.now - schedule.catch_up - (schedule.jitter or timedelta(0))
+        if slot.instant < oldest:
+            self._pass_over(oldest)
+            return
+        # A slot that has a row was decided before the clock or the position was set back.
+        if self.store.find_slot(slot.instant) is None:
+            self._decide_by_time(slot.instant)
+        self._move_behind(slot)
+
+    def _decide_by_time(self, at: datetime) -> None:
+        if self.schedule.is_held:
+            self._add(at, SlotCause.TIME, SlotOutcome.SKIPPED, self._hold_reason)
+            return
+        slot = self.decide(at, SlotCause.TIME)
+        if slot.outcome in (SlotOutcome.STARTED, SlotOutcome.WAITING):
+            self.schedule = self.schedule.changed(fires=self.schedule.fires + 1)
+
+    @property
+    def _hold_reason(self) -> SlotReason:
+        if self.schedule.gone_since is not None:
+            return SlotReason.GONE
+        return SlotReason.PAUSED
+
+    def _pass_over(self, oldest: datetime) -> None:
+        """List the slots before ``oldest`` as missed, or as skipped while the schedule is paused.
+
+        Each gets a record of its own, unless they are very many.
+        """
+        outcome, reason = SlotOutcome.MISSED, SlotReason.WINDOW
+        if self.schedule.is_held:
+            outcome, reason = SlotOutcome.SKIPPED, self._hold_reason
+        slots = [*islice(self._slots_before(oldest), policy.PASSED_SLOTS)]
+        records = [
+            SlotRecord(at=slot.instant, cause=SlotCause.TIME, outcome=outcome, reason=reason, decided_at=self.now)
+            for slot in slots
+        ]
+        if len(records) > policy.LISTED_SLOTS:
+            records = [replace(records[0], until=slots[-1].instant, count=len(slots))]
+        records = [record for record in records if self.store.find_slot(record.at) is None]
+        self.store.add_slots(records)
+        for slot in slots:
+            self._move_behind(slot)
+
+    def _slots_before(self, oldest: datetime) -> Iterator[Slot]:
+        table, position = self.schedule.table, self.schedule.position
+        slots = table.slots(position, until=oldest, last_walls=self.schedule.last_walls)
+        return (slot for slot in slots if slot.instant < oldest)
+
+    def _move_behind(self, slot: Slot) -> None:
+        walls = {**self.schedule.last_walls, **dict.fromkeys(slot.by_wall, slot.wall)}
+        self.schedule = self.schedule.changed(position=slot.instant, last_walls=walls)
+
+    def fire_backfill(self) -> None:
+        """Decide the next slot of a backfill, if it is due. A pause holds the backfill too."""
+        backfill = self.schedule.backfill
+        if backfill is None or backfill.next_at > self.now or self.schedule.is_held:
+            return
+        if self.schedule.waiting >= self.buffer_limit:
+            self._set_backfill(backfill, next_at=self._later(backfill))
+            return
+        for slot in islice(self.schedule.table.slots(backfill.after, until=backfill.until), policy.PASSED_SLOTS):
+            previous = self.store.find_slot(slot.instant)
+            is_over = previous is None or previous.outcome not in (SlotOutcome.STARTED, SlotOutcome.WAITING)
+            backfill = replace(backfill, after=slot.instant, done=backfill.done + is_over)
+            if is_over:
+                self._backfill_slot(slot.instant, previous, backfill)
+                break
+        else:
+            self.schedule = self.schedule.changed(backfill=None)
+            return
+        self._set_backfill(backfill, next_at=self._later(backfill))
+
+    def _later(self, backfill: Backfill) -> datetime:
+        return max(backfill.next_at, self.now - timedelta(seconds=1)) + timedelta(seconds=backfill.pause)
+
+    def _set_backfill(self, backfill: Backfill, *, next_at: datetime) -> None:
+        next_slot = self.schedule.table.next_slot(backfill.after)
+        if next_slot is None or next_slot.instant > backfill.until:
+            self.schedule = self.schedule.changed(backfill=None)
+        else:
+            self.schedule = self.schedule.changed(backfill=replace(backfill, next_at=next_at))
+
+    def _backfill_slot(self, at: datetime, previous: SlotRecord | None, backfill: Backfill) -> None:
+        """Start the slot ``at``; if runs must not overlap, it waits for those that are open."""
+        waits = self.schedule.overlap is not Overlap.ALLOW_ALL and bool(self.open_slots or self.schedule.waiting)
+        slot = SlotRecord(
+            at=at,
+            cause=SlotCause.BACKFILL,
+            outcome=SlotOutcome.WAITING,
+            decided_at=self.now,
+            actor=backfill.actor,
+        )
+        if waits:
+            self.schedule = self.schedule.changed(waiting=self.schedule.waiting + 1)
+        else:
+            slot = self._start(slot)
+        if previous is None:
+            self.store.add_slots([slot])
+        else:
+            self.store.replace_slot(slot)
+
+    def decide(self, at: datetime, cause: SlotCause, *, actor: str = "") -> SlotRecord:
+        """Decide the slot ``at`` by the overlap policy, store its record and return it."""
+        is_busy = bool(self.open_slots or self.schedule.waiting)
+        overlap = self.schedule.overlap
+        if not is_busy or overlap is Overlap.ALLOW_ALL:
+            return self._add_started(at, cause, actor)
+        if overlap is Overlap.SKIP:
+            return self._add(at, cause, SlotOutcome.SKIPPED, SlotReason.OVERLAP, actor=actor)
+        if overlap is Overlap.BUFFER_ONE and self.schedule.waiting:
+            return self._add(at, cause, SlotOutcome.SKIPPED, SlotReason.OVERLAP, actor=actor)
+        if overlap is Overlap.BUFFER_ALL and self.schedule.waiting >= self.buffer_limit:
+            return self._add(at, cause, SlotOutcome.SKIPPED, SlotReason.BUFFER, actor=actor)
+        if overlap in (Overlap.CANCEL_OTHER, Overlap.TERMINATE_OTHER):
+            return self._replace_other(at, cause, actor)
+        return self._add_waiting(at, cause, actor)
+
+    def _replace_other(self, at: datetime, cause: SlotCause, actor: str) -> SlotRecord:
+        """Stop the open runs for the slot ``at``. It takes the place of a slot that waits."""
+        terminates = self.schedule.overlap is Overlap.TERMINATE_OTHER
+        for slot in self.open_slots:
+            failure = self.store.stop_run(self.schedule, slot, terminate=terminates)
+            if failure is not None:
+                return self._add_failed(at, cause, actor, failure)
+        for slot in self.store.waiting_slots(self.buffer_limit):
+            skipped = replace(
+                slot, outcome=SlotOutcome.SKIPPED, reason=SlotReason.OVERLAP, decided_at=self.now, running=False
+            )
+            self.store.replace_slot(skipped)
+        self.schedule = self.schedule.changed(waiting=0)
+        if not terminates and self.open_slots:
+            return self._add_waiting(at, cause, actor)
+        return self._add_started(at, cause, actor)
+
+    def _start(self, slot: SlotRecord) -> SlotRecord:
+        """Start the run of a slot and return its new record, which is not stored yet."""
+        start = self.store.start(self.schedule, slot.at, slot.cause)
+        if isinstance(start, SlotFailure):
+            self._count_failure()
+            return replace(
+                slot,
+                outcome=SlotOutcome.FAILED,
+                reason=SlotReason.NONE,
+                error_code=start.code,
+                error=start.message,
+                decided_at=self.now,
+            )
+        started = replace(
+            slot,
+            outcome=SlotOutcome.STARTED,
+            reason=SlotReason.NONE,
+            workflow_id=start.workflow_id,
+            run_id=start.run_id,
+            chain_id=start.chain_id,
+            running=True,
+            decided_at=self.now,
+        )
+        self.open_slots.append(started)
+        return started
+
+    def _add_started(self, at: datetime, cause: SlotCause, actor: str) -> SlotRecord:
+        slot = SlotRecord(at=at, cause=cause, outcome=SlotOutcome.WAITING, decided_at=self.now, actor=actor)
+        started = self._start(slot)
+        self.store.add_slots([started])
+        return started
+
+    def _add_waiting(self, at: datetime, cause: SlotCause, actor: str) -> SlotRecord:
+        self.schedule = self.schedule.changed(waiting=self.schedule.waiting + 1)
+        return self._add(at, cause, SlotOutcome.WAITING, SlotReason.OVERLAP, actor=actor)
+
+    def _add_failed(self, at: datetime, cause: SlotCause, actor: str, failure: SlotFailure) -> SlotRecord:
+        self._count_failure()
+        return self._add(at, cause, SlotOutcome.FAILED, actor=actor, error_code=failure.code, error=failure.message)
+
+    def _add(
+        self,
+        at: datetime,
+        cause: SlotCause,
+        outcome: SlotOutcome,
+        reason: SlotReason = SlotReason.NONE,
+        **values: Any,
+    ) -> SlotRecord:
+        slot = SlotRecord(at=at, cause=cause, outcome=outcome, reason=reason, decided_at=self.now, **values)
+        self.store.add_slots([slot])
+        return slot

@@ -1,0 +1,137 @@
+"""Backfill a schedule: start the slots of a past range that have no run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from itertools import islice
+from typing import ClassVar
+
+from temporalex_django.authoring.schedules.slots import TimeTable
+from temporalex_django.engine.schedules.records import Backfill, SlotOutcome
+from temporalex_django.errors import ActionNotPossible, ScheduleInvalid
+from temporalex_django.models import Schedule, ScheduleSlot
+from temporalex_django.operations.base import CODE, Actor
+from temporalex_django.operations.schedules.base import ScheduleAction, require_run_access, require_workflow
+from temporalex_django.operations.schedules.state import backfill_column, table_of
+
+#: Most slots of one backfill, and the limits of its rate.
+BACKFILL_LIMIT = 10_000
+_RATES = (1, 6_000)
+_TICK = timedelta(microseconds=1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackfillPreview:
+    """The slots of a backfill: how many are in the range, how many of them run already, and the first and last."""
+
+    slots: int
+    started: int
+    first: datetime | None
+    last: datetime | None
+
+    @property
+    def to_start(self) -> int:
+        return self.slots - self.started
+
+
+def preview_backfill(row: Schedule, start: datetime, end: datetime, *, alias: str) -> BackfillPreview:
+    """Return which slots a backfill from ``start`` to ``end`` (both aware, inclusive) would start.
+
+    Slots that have started already are left out by a backfill. Only the past can be backfilled: the range ends at the
+    position of the schedule. Raises ``ScheduleInvalid`` for an empty range, and for more than 10,000 slots.
+    """
+    if start.tzinfo is None or end.tzinfo is None:
+        raise ScheduleInvalid("backfill: give both times a time zone")
+    until = min(end, row.position)
+    if start > until:
+        raise ScheduleInvalid(
+            f"backfill: no slot from {start.isoformat()} to {end.isoformat()} is over: a backfill starts slots of the past"
+        )
+    instants = [*islice(_instants(table_of(row), start, until), BACKFILL_LIMIT + 1)]
+    if len(instants) > BACKFILL_LIMIT:
+        raise ScheduleInvalid(
+            f"backfill: the range has more than {BACKFILL_LIMIT:,} slots: choose a shorter one, and continue after it"
+        )
+    slots = ScheduleSlot.objects.using(alias).filter(schedule_id=row.pk, at__gte=start, at__lte=until)
+    decided = {*slots.filter(outcome__in=[SlotOutcome.STARTED, SlotOutcome.WAITING]).values_list("at", flat=True)}
+    return BackfillPreview(
+        slots=len(instants),
+        started=len(decided.intersection(instants)),
+        first=instants[0] if instants else None,
+        last=instants[-1] if instants else None,
+    )
+
+
+def _instants(table: TimeTable, start: datetime, until: datetime) -> list[datetime]:
+    slots = islice(table.slots(start - _TICK, until=until), BACKFILL_LIMIT + 1)
+    return [slot.instant for slot in slots]
+
+
+class BackfillSchedule(ScheduleAction[BackfillPreview]):
+    """Operation that starts the slots of a past range that have no run; returns what will be started.
+
+    ``start`` and ``end`` are aware and inclusive. At most ``per_minute`` runs are started a minute. Unless the overlap
+    policy is ``ALLOW_ALL``, they start one after the other. Workers do this; a pause of the schedule holds it.
+
+    Locks and writes one row. Raises ``ScheduleInvalid`` for a bad range or rate, and ``ActionNotPossible`` for a range
+    without slots, or while another backfill is under way.
+    """
+
+    name: ClassVar[str] = "backfill_schedule"
+
+    def __init__(
+        self,
+        schedule_name: str,
+        *,
+        start: datetime,
+        end: datetime,
+        per_minute: int = 60,
+        reason: str = "",
+        by: Actor = CODE,
+    ) -> None:
+        super().__init__(schedule_name, reason=reason, by=by)
+        self.start, self.end, self.per_minute = start, end, per_minute
+
+    def perform(self) -> BackfillPreview:
+        lowest, highest = _RATES
+        if type(self.per_minute) is not int or not lowest <= self.per_minute <= highest:
+            raise ScheduleInvalid(f"backfill: per_minute must be a whole number from {lowest} to {highest:,}")
+        with self.storage.transaction():
+            row, now = self.lock(), self.now()
+            if self.by.user is not None:
+                require_run_access(self.by, require_workflow(row), row.overlap, alias=self.storage.alias)
+            if row.backfill is not None:
+                raise ActionNotPossible(f"a backfill of {row.name} is under way: wait for its end")
+            preview = preview_backfill(row, self.start, self.end, alias=self.storage.alias)
+            if not preview.to_start or preview.last is None:
+                raise ActionNotPossible(f"every slot of {row.name} in this range has been started: nothing to do")
+            backfill = Backfill(
+                after=self.start - _TICK,
+                until=preview.last,
+                pause=60 / self.per_minute,
+                next_at=now,
+                total=preview.to_start,
+                actor=self.actor_name,
+            )
+            self.save(row, backfill=backfill_column(backfill))
+            self.record_schedule(row, start=self.start.isoformat(), end=self.end.isoformat(), slots=preview.to_start)
+        return preview
+
+
+class StopBackfill(ScheduleAction[Schedule]):
+    """Operation that stops the backfill of a schedule and returns its row. Slots that wait stay.
+
+    Raises ``ActionNotPossible`` if none is under way.
+    """
+
+    name: ClassVar[str] = "stop_backfill"
+
+    def perform(self) -> Schedule:
+        with self.storage.transaction():
+            row = self.lock()
+            if row.backfill is None:
+                raise ActionNotPossible(f"no backfill of {row.name} is under way")
+            self.save(row, backfill=None)
+            self.record_schedule(row)
+        return row

@@ -1,0 +1,111 @@
+"""Base of the operations on schedules, and the schedules that exist for a user."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, ClassVar, TypeVar
+
+from django.db.models import QuerySet
+
+from temporalex_django import access
+from temporalex_django.access import Operation
+from temporalex_django.authoring.authorization import APP, Person
+from temporalex_django.core.names import quoted
+from temporalex_django.errors import ScheduleNotFound
+from temporalex_django.models import Schedule
+from temporalex_django.operations.base import CODE, Action, Actor, AuditSubject
+from temporalex_django.operations.host import host
+from temporalex_django.operations.runs.cancel import Cancel
+from temporalex_django.operations.runs.start import require_start_permission
+from temporalex_django.operations.runs.terminate import Terminate
+from temporalex_django.operations.schedules.state import FIRED_COLUMNS, state_columns, state_of
+
+T = TypeVar("T")
+VIEW_SCHEDULE = Operation(action="view_schedule", permission=f"{APP}.view_schedule")
+#: What an overlap policy does to runs, which needs its permission too.
+_STOPPING = {
+    Schedule.OverlapPolicy.CANCEL_OTHER: Cancel,
+    Schedule.OverlapPolicy.TERMINATE_OTHER: Terminate,
+}
+
+
+def visible_schedules(user: Person | None, *, alias: str) -> QuerySet[Schedule]:
+    """Return the schedules that a user may look at, ordered by name; code (``user`` None) may look at all.
+
+    Raises ``ActionNotPermitted`` for a user without the permission.
+    """
+    schedules = Schedule.objects.using(alias)
+    if user is None:
+        return schedules
+    access.require_access(user, VIEW_SCHEDULE, alias=alias)
+    return access.schedules_for(user, alias=alias)
+
+
+def find_schedule(name: str, user: Person | None, *, alias: str) -> Schedule:
+    """Return the schedule with that name. Raises ``ScheduleNotFound``, and ``ActionNotPermitted``. One read."""
+    row = visible_schedules(user, alias=alias).filter(name=name).first()
+    if row is None:
+        raise ScheduleNotFound(f"there is no schedule {quoted(name)}")
+    return row
+
+
+def require_run_access(by: Actor, workflow: Any, overlap: str, *, alias: str) -> None:
+    """Raise ``ActionNotPermitted`` unless the actor may do what a schedule does: start runs, and stop others."""
+    require_start_permission(by, workflow, alias=alias)
+    stopping = _STOPPING.get(Schedule.OverlapPolicy(overlap))
+    if stopping is not None:
+        operation = Operation(action=stopping.name, permission=f"{APP}.{stopping.permission}", workflow=workflow.name)
+        access.require_access(by.user, operation, alias=alias)
+
+
+class ScheduleAction(Action[T]):
+    """Base class of the operations on one schedule, named ``schedule_name``.
+
+    They need the permission to manage schedules, and are audited. ``perform`` locks the row of the schedule, so it
+    waits for a worker that is firing it.
+    """
+
+    permission: ClassVar[str] = "manage_schedule"
+    forced: ClassVar[bool] = True
+
+    def __init__(self, schedule_name: str, *, reason: str = "", by: Actor = CODE) -> None:
+        super().__init__(by=by)
+        self.schedule_name = schedule_name
+        self.reason = reason
+
+    def lock(self) -> Schedule:
+        """Lock the row of the schedule in the open transaction and return it. Raises ``ScheduleNotFound``."""
+        alias = self.storage.alias
+        rows = Schedule.objects.using(alias)
+        if self.by.user is not None:
+            rows = rows.filter(pk__in=access.schedules_for(self.by.user, alias=alias).values("pk"))
+        row = rows.select_for_update().filter(name=self.schedule_name).first()
+        if row is None:
+            raise ScheduleNotFound(f"there is no schedule {quoted(self.schedule_name)}")
+        return row
+
+    def save(self, row: Schedule, **values: Any) -> None:
+        """Save changed values of a locked row, and when it is due next."""
+        for name, value in values.items():
+            setattr(row, name, value)
+        columns = state_columns(state_of(row))
+        row.next_at = columns["next_at"]
+        row.save(using=self.storage.alias, update_fields={*FIRED_COLUMNS, *values})
+
+    def record_schedule(self, row: Schedule, **details: Any) -> None:
+        """Write the audit row of this operation in the open transaction."""
+        subject = AuditSubject(run_id=None, workflow=row.workflow, workflow_id="")
+        self.record(subject, reason=self.reason, schedule=row.name, **details)
+
+    def now(self) -> datetime:
+        return self.storage.now()
+
+    @property
+    def actor_name(self) -> str:
+        """The name of the user, for the row of a schedule or a slot; empty for code."""
+        return "" if self.by.sender is None else self.by.sender.name
+
+
+def require_workflow(row: Schedule) -> Any:
+    """Return the class of the runs of a schedule. Raises ``UnknownWorkflow`` if this process does not have it."""
+    return host().find_workflow(row.workflow)

@@ -1,0 +1,164 @@
+"""The definition of a schedule: everything that code declares, or people fill in, and the checks of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from temporalex_django.authoring.schedules.functions import ARGUMENTS
+from temporalex_django.authoring.schedules.run_ids import DEFAULT_TEMPLATE
+from temporalex_django.authoring.schedules.run_inputs import plain_input
+from temporalex_django.authoring.schedules.schedule import (
+    Overlap,
+    Schedule,
+    check_template,
+    parse_overlap,
+    schedule_problems,
+)
+from temporalex_django.authoring.schedules.slots import TimeTable
+from temporalex_django.authoring.schedules.specs import Spec, specs_to_json
+from temporalex_django.authoring.start_api import Startable
+from temporalex_django.conf import codec as project_codec
+from temporalex_django.conf import get_settings
+from temporalex_django.errors import ScheduleInvalid
+from temporalex_django.models import Schedule as ScheduleRow
+from temporalex_django.operations.host import host
+
+#: Input of a definition that leaves the input of a stored schedule as it is.
+KEPT: Final[Any] = object()
+#: Columns whose change begins the position of the schedule anew.
+TIME_COLUMNS = ("specs", "tz", "dst_gap", "dst_fold", "start", "end")
+#: Columns whose change makes a person the starter of the runs.
+RUN_COLUMNS = ("workflow", "args", "arguments_function", "overlap")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScheduleDefinition:
+    """The definition of a schedule: when it fires, and which runs it starts.
+
+    ``workflow`` is the name of the class, and ``tz`` the name of the time zone. ``args`` is the input of the runs, or
+    ``KEPT``; ``arguments_function`` names a registered function that makes it instead. ``workflow_id`` is the template
+    of their ids. Naive times are wall-clock times of the zone.
+    """
+
+    name: str
+    workflow: str
+    specs: Sequence[Spec]
+    tz: str = "UTC"
+    args: Any = None
+    arguments_function: str = ""
+    workflow_id: str = DEFAULT_TEMPLATE
+    overlap: Overlap = Overlap.SKIP
+    catch_up: timedelta = timedelta(hours=1)
+    jitter: timedelta | None = None
+    start: datetime | None = None
+    end: datetime | None = None
+    max_fires: int | None = None
+    pause_after: int | None = None
+    dst_gap: str = "shift"
+    dst_fold: str = "first"
+
+    @classmethod
+    def of_declaration(cls, schedule: Schedule) -> ScheduleDefinition:
+        """Return the definition of a schedule that code declares."""
+        values = {field.name: getattr(schedule, field.name) for field in fields(cls)}
+        args, function = values["args"], schedule.arguments_function_name or ""
+        if function:
+            args = None
+        return cls(**{**values, "workflow": schedule.workflow.name, "args": args, "arguments_function": function})
+
+    def table(self) -> TimeTable:
+        """Return the time table. Raises ``ScheduleInvalid`` for an unknown zone, and an end before the start."""
+        return TimeTable(tuple(self.specs), self.tz, self.start, self.end, self.dst_gap, self.dst_fold)  # type: ignore[arg-type] # checked there
+
+    def workflow_class(self) -> type[Startable]:
+        """Return the class of the runs. Raises ``UnknownWorkflow``."""
+        return host().find_workflow(self.workflow)
+
+    def check(self, now: datetime) -> None:
+        """Check the definition as a whole at the time ``now``; calls functions for holidays.
+
+        Raises ``ScheduleInvalid`` with all problems, ``UnknownWorkflow``, and ``PayloadError`` for an input that does
+        not fit the class.
+        """
+        workflow, table = self.workflow_class(), self.table()
+        problems = [*self._number_problems()]
+        try:
+            overlap = parse_overlap(self.overlap)
+            check_template(self.workflow_id, overlap, workflow, name=self.name, zone=self.tz)
+        except ScheduleInvalid as exc:
+            problems.append(str(exc))
+        else:
+            problems += schedule_problems(
+                table,
+                now,
+                name=self.name,
+                template=self.workflow_id,
+                overlap=overlap,
+                catch_up=self.catch_up,
+                jitter=self.jitter,
+            )
+        if problems:
+            raise ScheduleInvalid(f"schedule {self.name!r}: {'; '.join(problems)}")
+        if self.arguments_function:
+            if self.args not in (None, KEPT):
+                raise ScheduleInvalid(f"schedule {self.name!r}: give an input or a function that makes it, not both")
+            ARGUMENTS.find(self.arguments_function)
+        elif self.args is not KEPT:
+            self.plain_args(workflow)
+
+    def _number_problems(self) -> list[str]:
+        problems = []
+        for name in ("max_fires", "pause_after"):
+            number = getattr(self, name)
+            if number is not None and (type(number) is not int or number < 1):
+                problems.append(f"{name}: {number!r} must be a whole number of 1 or more, or empty")
+        return problems
+
+    def plain_args(self, workflow: type[Startable]) -> Any:
+        """Return the input as plain JSON types. Raises ``PayloadError`` if it does not fit the class."""
+        return plain_input(workflow, self.args, limit=get_settings().MAX_PAYLOAD_BYTES)
+
+    def columns(self) -> dict[str, Any]:
+        """Return the values of the columns of a schedule; without ``args`` if the input is kept."""
+        table = self.table()
+        columns: dict[str, Any] = {
+            field.name: getattr(self, field.name) for field in fields(self) if field.name not in ("specs", "args")
+        }
+        columns |= {"specs": specs_to_json(table.specs), "start": table.start, "end": table.end}
+        columns["overlap"] = str(parse_overlap(self.overlap))
+        if self.args is not KEPT:
+            args = None
+            if not self.arguments_function:
+                args = project_codec().encode(self.plain_args(self.workflow_class()))
+            columns["args"] = args
+        return columns
+
+
+def changed_columns(row: ScheduleRow, columns: Mapping[str, Any]) -> list[str]:
+    """Return the names of the columns whose values differ from those of the row, in alphabetical order."""
+    return sorted(name for name, value in columns.items() if not _is_same(name, getattr(row, name), value))
+
+
+def _is_same(name: str, stored: Any, value: Any) -> bool:
+    if name != "args" or stored is None or value is None:
+        return bool(stored == value)
+    # Compared decoded: a codec that encrypts makes other bytes of one value each time.
+    decode = project_codec().decode
+    return bool(decode(bytes(stored)) == decode(bytes(value)))
+
+
+def apply_columns(row: ScheduleRow, columns: Mapping[str, Any], now: datetime) -> list[str]:
+    """Set columns of a row that is not saved yet or locked, and return the names of those that change.
+
+    A new time table begins anew: its first slot comes after ``now``.
+    """
+    changed = changed_columns(row, columns)
+    for name in changed:
+        setattr(row, name, columns[name])
+    if row._state.adding or not {*changed}.isdisjoint(TIME_COLUMNS):  # noqa: SLF001 - Django documents it
+        row.position, row.last_walls = now, {}
+    row.changed_at, row.error = now, ""
+    return changed

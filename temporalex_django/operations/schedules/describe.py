@@ -1,0 +1,263 @@
+"""Descriptions of schedules and their slots, which REST, commands and the admin show."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from itertools import islice
+from typing import Any
+
+from django.db.models import OuterRef, QuerySet, Subquery
+
+from temporalex_django import access
+from temporalex_django.authoring.authorization import Person
+from temporalex_django.authoring.redaction import redacted_paths_of
+from temporalex_django.authoring.schedules.specs import specs_from_json
+from temporalex_django.authoring.schedules.words import specs_in_words
+from temporalex_django.engine.schedules.records import Backfill, SlotRecord
+from temporalex_django.errors import ScheduleInvalid
+from temporalex_django.models import Chain, Instance, Schedule, ScheduleSlot
+from temporalex_django.models.fields import decode_payload
+from temporalex_django.operations.schedules.definition import ScheduleDefinition
+from temporalex_django.operations.schedules.state import slot_of, state_of
+
+#: Slots that a description has.
+LAST_SLOTS = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotDescription:
+    """A slot with its outcome, as one user sees it.
+
+    The fields are those of ``SlotRecord``. ``run_id`` is the run to link to; it is None if there is none, or if the
+    user may not see it. ``status`` is the status of the run, None with ``run_id``.
+    """
+
+    at: datetime
+    cause: str
+    outcome: str
+    reason: str
+    decided_at: datetime
+    workflow_id: str
+    run_id: str | None
+    status: str | None
+    error_code: str
+    error: str
+    until: datetime | None
+    count: int
+    actor: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScheduleDescription:
+    """A schedule, as one user sees it.
+
+    ``description`` is its time table in words. ``state`` is ``active``, ``paused``, ``gone`` (the code no longer
+    declares it) or ``ended`` (no slot will come). ``next_fires`` are the next slots. ``slots`` are the last ones,
+    newest first. ``args`` is None for a user who may not see payloads. ``error`` says why its slots cannot be computed.
+    """
+
+    name: str
+    workflow: str
+    owner: str
+    module: str
+    description: str
+    state: str
+    specs: list[dict[str, Any]]
+    tz: str
+    dst_gap: str
+    dst_fold: str
+    start: datetime | None
+    end: datetime | None
+    args: Any
+    arguments_function: str
+    workflow_id: str
+    overlap: str
+    catch_up: timedelta
+    jitter: timedelta | None
+    max_fires: int | None
+    pause_after: int | None
+    fires: int
+    failures: int
+    waiting: int
+    next_fires: list[datetime]
+    slots: list[SlotDescription]
+    backfill: Backfill | None
+    paused_at: datetime | None
+    pause_reason: str
+    paused_by: str
+    gone_since: datetime | None
+    error: str
+    editor: str
+    created_at: datetime
+    changed_at: datetime
+
+
+def next_fires(row: Schedule, count: int) -> list[datetime]:
+    """Return the times (UTC) of the next slots of a schedule; an empty list if they cannot be computed."""
+    if row.max_fires is not None:
+        count = min(count, max(row.max_fires - row.fires, 0))
+    try:
+        state = state_of(row)
+        return [slot.instant for slot in islice(state.table.slots(state.position, last_walls=state.last_walls), count)]
+    except ScheduleInvalid:
+        return []
+
+
+def preview_fires(definition: ScheduleDefinition, now: datetime, count: int) -> list[datetime]:
+    """Return the times (UTC) at which a schedule with this definition would fire after ``now``.
+
+    Raises ``ScheduleInvalid`` for a definition whose time table is wrong.
+    """
+    if definition.max_fires is not None:
+        count = min(count, definition.max_fires)
+    return [slot.instant for slot in islice(definition.table().slots(now), count)]
+
+
+def describe_table(row: Schedule) -> str:
+    """Return the time table of a schedule in words; a text that says so if this process cannot read it."""
+    try:
+        return specs_in_words(specs_from_json(row.specs), row.tz)
+    except ScheduleInvalid as exc:
+        return f"unreadable: {exc}"
+
+
+def state_name(row: Schedule) -> str:
+    """Return the state of a schedule: ``gone``, ``paused``, ``ended`` or ``active``."""
+    if row.gone_since is not None:
+        return "gone"
+    if row.paused_at is not None:
+        return "paused"
+    if row.next_at is None:
+        return "ended"
+    return "active"
+
+
+def slots_of(row: Schedule, *, alias: str) -> QuerySet[ScheduleSlot]:
+    """Return the slots of a schedule, newest first."""
+    return ScheduleSlot.objects.using(alias).filter(schedule_id=row.pk).order_by("-at")
+
+
+def last_slots(rows: Sequence[Schedule], *, alias: str, limit: int = LAST_SLOTS) -> dict[int, list[ScheduleSlot]]:
+    """Return the last slots of many schedules, newest first, by the primary key of the schedule. One read."""
+    newest = ScheduleSlot.objects.filter(schedule_id=OuterRef("schedule_id")).order_by("-at")
+    oldest_shown = Subquery(newest.values("at")[limit - 1 : limit])
+    slots = ScheduleSlot.objects.using(alias).filter(schedule_id__in=[row.pk for row in rows])
+    slots_by_schedule: dict[int, list[ScheduleSlot]] = {row.pk: [] for row in rows}
+    for slot in slots.annotate(oldest_shown=oldest_shown).order_by("schedule_id", "-at"):
+        if slot.oldest_shown is None or slot.at >= slot.oldest_shown:
+            slots_by_schedule[slot.schedule_id].append(slot)
+    return slots_by_schedule
+
+
+def describe_slots(slots: Iterable[ScheduleSlot], user: Person | None, *, alias: str) -> list[SlotDescription]:
+    """Return slots as a user sees them; code (``user`` None) sees everything. Two reads.
+
+    A slot shows the newest run of its chain, if that run exists for the user.
+    """
+    rows = [*slots]
+    chains = [row.chain_id for row in rows if row.chain_id is not None]
+    visible_runs = access.runs_or_all(access.runs_for(user, alias=alias), alias=alias)
+    if user is not None and not access.policy().allows(user, access.VIEW):
+        visible_runs = Instance.objects.using(alias).none()
+    current = Chain.objects.using(alias).filter(pk__in=chains).values("run_id")
+    runs = {run.chain_id: run for run in visible_runs.filter(pk__in=current).only("pk", "chain_id", "status")}
+    return [_describe_slot(slot_of(row), runs) for row in rows]
+
+
+def _describe_slot(slot: SlotRecord, runs: dict[Any, Instance]) -> SlotDescription:
+    run = runs.get(slot.chain_id)
+    run_id = status = None
+    if run is not None:
+        run_id, status = str(run.pk), run.status
+    return SlotDescription(
+        at=slot.at,
+        cause=str(slot.cause),
+        outcome=str(slot.outcome),
+        reason=str(slot.reason),
+        decided_at=slot.decided_at,
+        workflow_id=slot.workflow_id,
+        run_id=run_id,
+        status=status,
+        error_code=slot.error_code,
+        error=slot.error,
+        until=slot.until,
+        count=slot.count,
+        actor=slot.actor,
+    )
+
+
+def describe_schedules(
+    rows: Sequence[Schedule], user: Person | None, *, alias: str, fires: int = 5
+) -> list[ScheduleDescription]:
+    """Return schedules as a user sees them, with ``fires`` next slots and the last ten. Three reads."""
+    slots = last_slots(rows, alias=alias)
+    described = iter(describe_slots([slot for row in rows for slot in slots[row.pk]], user, alias=alias))
+    slots_by_schedule = {row.pk: [next(described) for _ in slots[row.pk]] for row in rows}
+    return [_describe_schedule(row, slots_by_schedule[row.pk], user, fires) for row in rows]
+
+
+def describe_schedule(row: Schedule, user: Person | None, *, alias: str, fires: int = 20) -> ScheduleDescription:
+    """Return one schedule as a user sees it, with ``fires`` next slots and the last ten. Three reads."""
+    return describe_schedules([row], user, alias=alias, fires=fires)[0]
+
+
+def _describe_schedule(
+    row: Schedule, slots: list[SlotDescription], user: Person | None, fires: int
+) -> ScheduleDescription:
+    backfill = None
+    if row.backfill is not None:
+        backfill = state_of(row).backfill
+    return ScheduleDescription(
+        name=row.name,
+        workflow=row.workflow,
+        owner=row.owner,
+        module=row.module,
+        description=describe_table(row),
+        state=state_name(row),
+        specs=row.specs,
+        tz=row.tz,
+        dst_gap=row.dst_gap,
+        dst_fold=row.dst_fold,
+        start=row.start,
+        end=row.end,
+        args=visible_args(row, user),
+        arguments_function=row.arguments_function,
+        workflow_id=row.workflow_id,
+        overlap=row.overlap,
+        catch_up=row.catch_up,
+        jitter=row.jitter,
+        max_fires=row.max_fires,
+        pause_after=row.pause_after,
+        fires=row.fires,
+        failures=row.failures,
+        waiting=row.waiting,
+        next_fires=next_fires(row, fires),
+        slots=slots,
+        backfill=backfill,
+        paused_at=row.paused_at,
+        pause_reason=row.pause_reason,
+        paused_by=row.paused_by,
+        gone_since=row.gone_since,
+        error=row.error,
+        editor=row.editor_name,
+        created_at=row.created_at,
+        changed_at=row.changed_at,
+    )
+
+
+def may_view_args(row: Schedule, user: Person | None) -> bool:
+    """Return True if the user may see the input of the runs: with the permission, and if its class redacts nothing."""
+    if user is None:
+        return True
+    paths = redacted_paths_of(row.workflow)
+    # Paths begin at payloads of runs. An input of which a part is hidden there is hidden here as a whole.
+    return paths is not None and not paths and access.policy().allows(user, access.VIEW_PAYLOAD)
+
+
+def visible_args(row: Schedule, user: Person | None) -> Any:
+    """Return the input of the runs of a schedule, or None if the user may not see it."""
+    if row.args is None or not may_view_args(row, user):
+        return None
+    return decode_payload(row.args)

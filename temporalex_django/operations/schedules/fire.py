@@ -1,0 +1,136 @@
+"""The firing of schedules by workers: each step of a schedule is part of one transaction, which locks its row.
+
+The transaction that decides a slot also starts its run and moves the position of the schedule. So a worker that is
+killed leaves the slot either decided or due, and another worker continues.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.db import connections
+from django.db.models import Exists, OuterRef, Q, QuerySet, Value
+from django.db.models.functions import Now
+
+from temporalex_django.authoring import workflow as workflows
+from temporalex_django.authoring.schedules.functions import ARGUMENTS
+from temporalex_django.conf import get_settings
+from temporalex_django.db.storage import DjangoStorage
+from temporalex_django.engine.schedules.firing import ScheduleFirer, SlotFailure
+from temporalex_django.engine.scheduling import policy
+from temporalex_django.errors import KeyMissing, PayloadError, ScheduleInvalid, UpdateTimeout
+from temporalex_django.models import Schedule, ScheduleSlot
+from temporalex_django.operations import audit
+from temporalex_django.operations.host import host
+from temporalex_django.operations.schedules.store import Prepared, SlotInterrupted, load_stores, save_new_slots
+
+logger = logging.getLogger("temporalex_django.operations")
+
+#: Errors for which this process cannot compute the slots of a schedule, or read its input.
+_POSTPONING = (ScheduleInvalid, PayloadError, KeyMissing)
+
+
+def has_due(alias: str) -> bool:
+    """Return True if a schedule of the database has something to do, so that a worker should call ``fire_due``."""
+    by_time, by_run = _due_schedules(host().storage(alias))
+    return by_time.values("pk").union(by_run.values("pk"), all=True).exists()
+
+
+def fire_due(alias: str) -> bool:
+    """Fire schedules that are due, for a short time; return True if any was due.
+
+    A few schedules share a transaction. Those that another worker has locked are left to it.
+    """
+    storage, deadline = host().storage(alias), time.monotonic() + policy.SCHEDULE_BUDGET
+    keys: list[int] = []
+    for due_schedules in _due_schedules(storage):
+        keys += due_schedules.order_by("next_at").values_list("pk", flat=True)[: policy.SCHEDULE_BATCH]
+    # Workers read the same list. In another order each finds more schedules that no other worker has locked.
+    if storage.clock is None:
+        random.shuffle(keys)
+    did_fire = False
+    for start in range(0, len(keys), policy.SCHEDULES_TOGETHER):
+        did_fire = fire_schedules(keys[start : start + policy.SCHEDULES_TOGETHER], storage) or did_fire
+        if time.monotonic() >= deadline:
+            break
+    return did_fire
+
+
+def _due_schedules(storage: DjangoStorage) -> tuple[QuerySet[Schedule], QuerySet[Schedule]]:
+    """Return the schedules that are due by the time, and those whose waiting slot can start: no run is open any more.
+
+    A schedule whose class or function this process lacks is left to other workers for a minute. Each query reads a
+    partial index, so schedules that are not due cost nothing.
+    """
+    now: Any = Now() if storage.clock is None else Value(storage.now())
+    names = [name for name, _ in workflows.named_classes()]
+    has_code = Q(workflow__in=names, arguments_function__in=["", *ARGUMENTS.names()])
+    is_overdue = Q(next_at__lte=now - timedelta(seconds=policy.SCHEDULE_CODE_WAIT))
+    open_runs = ScheduleSlot.objects.filter(schedule=OuterRef("pk"), running=True, chain__closed=False)
+    schedules = Schedule.objects.using(storage.alias)
+    by_run = schedules.filter(has_code, ~Exists(open_runs), waiting__gt=0, paused_at=None, gone_since=None)
+    return schedules.filter(has_code | is_overdue, next_at__lte=now), by_run
+
+
+def fire_schedules(keys: Sequence[int], storage: DjangoStorage) -> bool:
+    """Do the next step of the schedules with these primary keys; return True if any had something to do.
+
+    They share a transaction, unless one of them needs a transaction of its own.
+    """
+    if len(keys) > 1:
+        try:
+            return _fire_step(keys, storage, {})
+        except (*_POSTPONING, SlotInterrupted, UpdateTimeout):
+            pass  # it was rolled back, so all are still due
+    results = [fire_schedule(key, storage) for key in keys]
+    return any(results)
+
+
+def fire_schedule(key: int, storage: DjangoStorage) -> bool:
+    """Do the next step of the schedule with this primary key, in a transaction of its own.
+
+    Returns False if there was nothing to do: another worker has locked it or was faster, or it was deleted.
+    """
+    prepared: dict[tuple[int, datetime], Any | SlotFailure] = {}
+    while True:
+        try:
+            # Denials are audited after the transaction, which a refusal rolls back.
+            with audit.defer_denials():
+                return _fire_step([key], storage, prepared)
+        except SlotInterrupted as interruption:
+            prepared[interruption.key] = interruption.prepare()
+        except UpdateTimeout as exc:
+            logger.info("a schedule waits for a run that is busy: %s", exc)
+            return False
+        except _POSTPONING as exc:
+            _postpone(key, storage, str(exc))
+            return True
+
+
+def _fire_step(keys: Sequence[int], storage: DjangoStorage, prepared: Prepared) -> bool:
+    """Fire schedules in one transaction. Raises ``SlotInterrupted`` and ``UpdateTimeout`` after a rollback."""
+    alias = storage.alias
+    skip_locked = connections[alias].features.has_select_for_update_skip_locked
+    with storage.transaction("schedule"):
+        locked = Schedule.objects.using(alias).filter(pk__in=keys).select_for_update(skip_locked=skip_locked)
+        locked_rows, now = [*locked], storage.now()
+        rows = [row for row in locked_rows if (row.next_at is not None and row.next_at <= now) or row.waiting]
+        if not rows:
+            return False
+        stores = load_stores(rows, storage, prepared=prepared)
+        for store in stores:
+            ScheduleFirer(store, buffer_limit=get_settings().SCHEDULE_BUFFER).fire(store.state, now)
+        save_new_slots(stores, storage)
+    return True
+
+
+def _postpone(key: int, storage: DjangoStorage, error: str) -> None:
+    """Look at a schedule again in a while, because this process cannot compute its slots or read its input."""
+    rows = Schedule.objects.using(storage.alias).filter(pk=key)
+    logger.error("schedule %s cannot fire, and is tried again in %g s: %s", key, policy.SCHEDULE_RETRY, error)
+    rows.update(error=error, next_at=storage.now() + timedelta(seconds=policy.SCHEDULE_RETRY))

@@ -1,0 +1,83 @@
+"""Create a schedule, or change one."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from django.db import IntegrityError
+
+from temporalex_django.errors import ActionNotPossible
+from temporalex_django.models import Schedule
+from temporalex_django.operations.base import CODE, Actor, refuse_inside_workflow
+from temporalex_django.operations.schedules.base import ScheduleAction, require_run_access
+from temporalex_django.operations.schedules.definition import (
+    KEPT,
+    RUN_COLUMNS,
+    ScheduleDefinition,
+    apply_columns,
+)
+
+
+class SaveSchedule(ScheduleAction[Schedule]):
+    """Operation that creates or changes a schedule that people own, and returns its row.
+
+    A changed spec or zone begins anew after the present time. The user becomes the starter of its runs if they change
+    the class, the input or the overlap policy. So they need the permissions to start runs of the class, and to cancel
+    or terminate runs if the policy does so. These are asked for again at each fire.
+
+    ``create`` True refuses a name that exists, and False one that does not. Writes one row, in the caller's
+    transaction. Raises ``ScheduleInvalid``, ``ScheduleNotFound``, ``UnknownWorkflow``, ``PayloadError``, and
+    ``ActionNotPossible`` for a schedule that code declares.
+    """
+
+    name: ClassVar[str] = "save_schedule"
+
+    def __init__(self, definition: ScheduleDefinition, *, create: bool, reason: str = "", by: Actor = CODE) -> None:
+        super().__init__(definition.name, reason=reason, by=by)
+        self.definition = definition
+        self.create = create
+
+    def check(self) -> None:
+        super().check()
+        refuse_inside_workflow(self.name)
+        if self.by.user is not None:
+            workflow = self.definition.workflow_class()
+            require_run_access(self.by, workflow, self.definition.overlap, alias=self.storage.alias)
+
+    @property
+    def workflow_name(self) -> str | None:
+        return self.definition.workflow
+
+    def perform(self) -> Schedule:
+        now = self.now()
+        self.definition.check(now)
+        with self.storage.transaction():
+            row = self._new_row() if self.create else self.lock()
+            if row.owner == Schedule.Owner.CODE:
+                raise ActionNotPossible(
+                    f"the schedule {row.name} is declared in {row.module}: change it there. You can pause, trigger and "
+                    "backfill it here"
+                )
+            changed = apply_columns(row, self.definition.columns(), now)
+            if row.editor_id is None or not {*changed}.isdisjoint(RUN_COLUMNS):
+                row.editor_id = getattr(self.by.user, "pk", None)
+                row.editor_name = self.actor_name
+            self._write(row)
+            self.record_schedule(row, changed=changed)
+        return row
+
+    def _new_row(self) -> Schedule:
+        if self.definition.args is KEPT:
+            raise ActionNotPossible("a new schedule has no input to keep: give one")
+        return Schedule(name=self.schedule_name, owner=Schedule.Owner.PEOPLE, created_at=self.now())
+
+    def _write(self, row: Schedule) -> None:
+        alias = self.storage.alias
+        try:
+            with self.storage.savepoint():
+                if row._state.adding:  # noqa: SLF001 - Django documents it
+                    row.save(using=alias, force_insert=True)
+                self.save(row)
+                row.save(using=alias)
+        except IntegrityError:
+            raise ActionNotPossible(f"there is a schedule {row.name} already: choose another name") from None

@@ -1,0 +1,146 @@
+"""Rows of schedules and slots as the records that the firing works with, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, fields
+from datetime import datetime
+from typing import Any, cast
+
+from temporalex_django.authoring.schedules.schedule import Overlap
+from temporalex_django.authoring.schedules.slots import DstFold, DstGap, TimeTable
+from temporalex_django.authoring.schedules.specs import specs_from_json
+from temporalex_django.conf import codec
+from temporalex_django.engine.schedules.records import (
+    Backfill,
+    SchedulePause,
+    ScheduleState,
+    SlotCause,
+    SlotOutcome,
+    SlotReason,
+    SlotRecord,
+)
+from temporalex_django.models import Schedule, ScheduleSlot
+
+#: Columns that ``state_columns`` returns: those that firing changes.
+FIRED_COLUMNS = (
+    *("position", "last_walls", "fires", "failures", "waiting", "next_at", "backfill"),
+    *("paused_at", "pause_reason", "paused_by", "paused_by_failures", "gone_since", "error"),
+)
+
+
+def table_of(row: Schedule) -> TimeTable:
+    """Return the time table of a schedule. Raises ``ScheduleInvalid`` if this process cannot read its specs."""
+    return TimeTable(
+        specs=specs_from_json(row.specs),
+        zone=row.tz,
+        start=row.start,
+        end=row.end,
+        dst_gap=cast("DstGap", row.dst_gap),
+        dst_fold=cast("DstFold", row.dst_fold),
+    )
+
+
+def state_of(row: Schedule) -> ScheduleState:
+    """Return the state of a schedule. Its input is decoded only if it has one.
+
+    Raises ``ScheduleInvalid`` if this process cannot read its specs, and the errors of the codec.
+    """
+    args = None
+    if row.args is not None:
+        args = codec().decode(bytes(row.args))
+    return ScheduleState(
+        id=row.pk,
+        name=row.name,
+        workflow=row.workflow,
+        table=table_of(row),
+        args=args,
+        arguments_function=row.arguments_function,
+        workflow_id_template=row.workflow_id,
+        overlap=Overlap(row.overlap),
+        catch_up=row.catch_up,
+        jitter=row.jitter,
+        max_fires=row.max_fires,
+        pause_after=row.pause_after,
+        position=row.position,
+        last_walls={key: datetime.fromisoformat(wall) for key, wall in row.last_walls.items()},
+        fires=row.fires,
+        failures=row.failures,
+        waiting=row.waiting,
+        paused=_pause_of(row),
+        gone_since=row.gone_since,
+        backfill=_backfill_of(row.backfill),
+    )
+
+
+def _pause_of(row: Schedule) -> SchedulePause | None:
+    if row.paused_at is None:
+        return None
+    return SchedulePause(
+        since=row.paused_at, reason=row.pause_reason, by=row.paused_by, after_failures=row.paused_by_failures
+    )
+
+
+_BACKFILL_TIMES = ("after", "until", "next_at")
+
+
+def _backfill_of(stored: Mapping[str, Any] | None) -> Backfill | None:
+    if stored is None:
+        return None
+    times = {name: datetime.fromisoformat(stored[name]) for name in _BACKFILL_TIMES}
+    return Backfill(**{**stored, **times})
+
+
+def backfill_column(backfill: Backfill | None) -> dict[str, Any] | None:
+    """Return a backfill as JSON for the column of the schedule; None stays None."""
+    if backfill is None:
+        return None
+    times = {name: getattr(backfill, name).isoformat() for name in _BACKFILL_TIMES}
+    return {**asdict(backfill), **times}
+
+
+def state_columns(state: ScheduleState) -> dict[str, Any]:
+    """Return the values of ``FIRED_COLUMNS`` for a state.
+
+    Raises ``ScheduleInvalid`` if a function of holidays fails.
+    """
+    pause = state.paused or SchedulePause(since=state.position)
+    paused_at = None
+    if state.paused is not None:
+        paused_at = pause.since
+    return {
+        "position": state.position,
+        "last_walls": {key: wall.isoformat() for key, wall in state.last_walls.items()},
+        "fires": state.fires,
+        "failures": state.failures,
+        "waiting": state.waiting,
+        "next_at": state.next_due(),
+        "backfill": backfill_column(state.backfill),
+        "paused_at": paused_at,
+        "pause_reason": pause.reason,
+        "paused_by": pause.by,
+        "paused_by_failures": pause.after_failures,
+        "gone_since": state.gone_since,
+        "error": "",
+    }
+
+
+_SLOT_FIELDS = [field.name for field in fields(SlotRecord)]
+
+
+def slot_columns(slot: SlotRecord) -> dict[str, Any]:
+    """Return the values of the columns of a slot."""
+    return {name: getattr(slot, name) for name in _SLOT_FIELDS}
+
+
+def slot_of(row: ScheduleSlot) -> SlotRecord:
+    """Return the record of a slot."""
+    values = {name: getattr(row, name) for name in _SLOT_FIELDS}
+    return SlotRecord(
+        **{
+            **values,
+            "cause": SlotCause(row.cause),
+            "outcome": SlotOutcome(row.outcome),
+            "reason": SlotReason(row.reason),
+        }
+    )

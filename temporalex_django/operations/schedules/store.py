@@ -1,0 +1,279 @@
+"""The store of schedules in the database: the slots of one locked schedule, and the starts of its runs."""
+
+from __future__ import annotations
+
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any, cast
+from uuid import UUID
+
+from django.core.exceptions import ObjectDoesNotExist
+from django.db import Error as DatabaseError
+from django.db.models import Q, QuerySet
+
+from temporalex_django import access
+from temporalex_django.authoring.authorization import APP
+from temporalex_django.authoring.requests.start_request import StartRequest
+from temporalex_django.core.error_text import error_line
+from temporalex_django.db.storage import DjangoStorage
+from temporalex_django.engine.schedules.firing import RunningSlot, SlotFailure, SlotStart
+from temporalex_django.engine.schedules.records import ScheduleState, SlotCause, SlotOutcome, SlotRecord
+from temporalex_django.errors import ActionNotPermitted, TemporalexError, UpdateTimeout
+from temporalex_django.models import Instance, Schedule, ScheduleSlot
+from temporalex_django.operations.base import Actor
+from temporalex_django.operations.host import host
+from temporalex_django.operations.run_lookup import find_chain
+from temporalex_django.operations.runs.cancel import Cancel
+from temporalex_django.operations.runs.operator_action import OperatorRunAction
+from temporalex_django.operations.runs.start import Start
+from temporalex_django.operations.runs.terminate import Terminate
+from temporalex_django.operations.schedules.arguments import compute_arguments
+from temporalex_django.operations.schedules.state import slot_columns, slot_of, state_columns, state_of
+
+logger = logging.getLogger("temporalex_django.operations")
+
+#: The interface that audit rows name for what a schedule does.
+SOURCE = "schedule"
+MANAGE = access.Operation(action="manage_schedule", permission=f"{APP}.manage_schedule")
+_MAX_ERROR_LENGTH = 500
+#: The status of a run that no longer exists.
+_DELETED = "deleted"
+
+
+class SlotInterrupted(ABC, Exception):
+    """Something has to be known about a slot before its transaction, which has to be rolled back and done again.
+
+    ``prepare()`` returns it: the input of the run, or the failure for which it was not started. The next try finds it
+    under ``key`` in ``prepared`` of its store.
+    """
+
+    def __init__(self, schedule: ScheduleState, at: datetime) -> None:
+        super().__init__(schedule.name, at)
+        self.key = (schedule.id, at)
+
+    @abstractmethod
+    def prepare(self) -> Any | SlotFailure: ...
+
+
+class ArgumentsNeeded(SlotInterrupted):
+    """The arguments function of a schedule has to be called, while nothing is locked: it is code of the project."""
+
+    def __init__(self, schedule: ScheduleState, at: datetime) -> None:
+        super().__init__(schedule, at)
+        self._function = schedule.arguments_function
+        self._local_time = schedule.local_time(at)
+
+    def prepare(self) -> Any | SlotFailure:
+        return compute_arguments(self._function, self._local_time)
+
+
+class StartRefused(SlotInterrupted):
+    """The start of a run failed, possibly after it wrote something."""
+
+    def __init__(self, schedule: ScheduleState, at: datetime, failure: SlotFailure) -> None:
+        super().__init__(schedule, at)
+        self._failure = failure
+
+    def prepare(self) -> SlotFailure:
+        return self._failure
+
+
+#: What is known about slots before their transaction, by the primary key of the schedule and the time of the slot.
+Prepared = Mapping[tuple[int, datetime], Any | SlotFailure]
+
+
+class DatabaseScheduleStore:
+    """The ``ScheduleStore`` of one schedule, whose row the open transaction has locked.
+
+    ``slots`` are those of its slots that run or wait, with their chains, and the one at its next time, if it has a row.
+    ``statuses`` has the status of the closed runs among them, by chain.
+
+    ``start`` and ``stop_run`` raise ``SlotInterrupted``, and ``UpdateTimeout`` for a run that is busy. The transaction
+    has to be rolled back after both.
+    """
+
+    def __init__(
+        self,
+        row: Schedule,
+        state: ScheduleState,
+        storage: DjangoStorage,
+        *,
+        slots: Sequence[ScheduleSlot],
+        statuses: Mapping[UUID, str],
+        prepared: Prepared,
+    ) -> None:
+        self.state = state
+        self._row = row
+        self._storage = storage
+        self._slots = {slot.at: slot for slot in slots}
+        self._statuses = statuses
+        self._prepared = prepared
+        self._new_slots: dict[datetime, SlotRecord] = {}
+
+    @property
+    def _stored_slots(self) -> QuerySet[ScheduleSlot]:
+        return ScheduleSlot.objects.using(self._storage.alias).filter(schedule_id=self._row.pk)
+
+    def find_slot(self, at: datetime) -> SlotRecord | None:
+        if at in self._new_slots:
+            return self._new_slots[at]
+        row = self._slots.get(at)
+        # The next slot of the time was looked up together with those of other schedules.
+        if row is None and at != _next_instant(self.state):
+            row = self._stored_slots.filter(at=at).first()
+        if row is None:
+            return None
+        return slot_of(row)
+
+    def add_slots(self, slots: Sequence[SlotRecord]) -> None:
+        self._new_slots.update((slot.at, slot) for slot in slots)
+
+    def new_rows(self) -> list[ScheduleSlot]:
+        """Return the rows of the slots that were added, which the caller has to insert."""
+        return [ScheduleSlot(schedule_id=self._row.pk, **slot_columns(slot)) for slot in self._new_slots.values()]
+
+    def replace_slot(self, slot: SlotRecord) -> None:
+        if slot.at in self._new_slots:
+            self._new_slots[slot.at] = slot
+        else:
+            self._stored_slots.filter(at=slot.at).update(**slot_columns(slot))
+            self._slots.pop(slot.at, None)
+
+    def running_slots(self) -> list[RunningSlot]:
+        rows = [row for _, row in sorted(self._slots.items()) if row.running]
+        return [RunningSlot(slot=slot_of(row), closed_as=self._closed_as(row)) for row in rows]
+
+    def _closed_as(self, row: ScheduleSlot) -> str | None:
+        if is_open(row):
+            return None
+        return self._statuses.get(cast("UUID", row.chain_id), _DELETED)
+
+    def waiting_slots(self, limit: int) -> list[SlotRecord]:
+        rows = [slot_of(row) for row in self._slots.values() if row.outcome == SlotOutcome.WAITING]
+        new_slots = [slot for slot in self._new_slots.values() if slot.outcome is SlotOutcome.WAITING]
+        return sorted([*rows, *new_slots], key=lambda slot: slot.at)[:limit]
+
+    def mark_closed(self, slots: Sequence[SlotRecord]) -> None:
+        self._stored_slots.filter(at__in=[slot.at for slot in slots]).update(running=False)
+
+    def start(self, schedule: ScheduleState, at: datetime, cause: SlotCause) -> SlotStart | SlotFailure:
+        prepared = self._prepared.get((schedule.id, at), schedule.args)
+        if isinstance(prepared, SlotFailure):
+            return prepared
+        if schedule.arguments_function and (schedule.id, at) not in self._prepared:
+            raise ArgumentsNeeded(schedule, at)
+        try:
+            by = self._actor()
+            request = StartRequest(
+                workflow=host().find_workflow(schedule.workflow).choose(None, {}),
+                args=prepared,
+                id=schedule.workflow_id_of(at, cause=cause),
+                by=by.user,
+                scheduled_for=at,
+            )
+            start = Start(request, by=by)
+            start.storage = self._storage
+            target = start.execute()
+        except Exception as exc:
+            raise StartRefused(schedule, at, self._failure(exc, "start")) from exc
+        host().record_start(target.chain_id, request.workflow)
+        return SlotStart(chain_id=target.chain_id, run_id=target.run_id, workflow_id=target.workflow_id)
+
+    def stop_run(self, schedule: ScheduleState, slot: SlotRecord, *, terminate: bool) -> SlotFailure | None:
+        assert slot.chain_id is not None
+        operation: type[OperatorRunAction[None]] = Cancel
+        if terminate:
+            operation = Terminate
+        reason = f"the schedule {schedule.name} starts its next run"
+        try:
+            with self._storage.savepoint():
+                target = find_chain(slot.chain_id, storage=self._storage)
+                operation(target, reason=reason, by=self._actor()).execute()
+        except UpdateTimeout:
+            raise
+        except Exception as exc:  # noqa: BLE001 - as above
+            return self._failure(exc, operation.name)
+        return None
+
+    def save(self, schedule: ScheduleState) -> None:
+        self.state = schedule
+        rows = Schedule.objects.using(self._storage.alias).filter(pk=self._row.pk)
+        rows.update(**state_columns(schedule))
+
+    def _actor(self) -> Actor:
+        """Return who starts and stops the runs: the person who changed the schedule last, or code.
+
+        Raises ``ActionNotPermitted`` if they are gone or may no longer manage schedules.
+        """
+        # A command without a user, and code that calls the operation, save a schedule without an editor.
+        if self._row.owner == Schedule.Owner.CODE or not self._row.editor_name:
+            return Actor(source=SOURCE)
+        try:
+            user = self._row.editor
+        # The user was deleted by other means than Django, which would have set the column to NULL.
+        except ObjectDoesNotExist:
+            user = None
+        if user is None:
+            raise ActionNotPermitted(
+                f"the user {self._row.editor_name} no longer exists: somebody else has to save the schedule"
+            )
+        access.require_access(user, MANAGE, alias=self._storage.alias)
+        return Actor(user=user, source=SOURCE)
+
+    def _failure(self, error: Exception, operation: str) -> SlotFailure:
+        """Return an error as the outcome of a slot. Raises it if the database failed, so that it is tried again."""
+        if isinstance(error, DatabaseError) and (
+            self._storage.is_transient(error) or self._storage.is_connection_lost(error)
+        ):
+            raise error
+        if isinstance(error, TemporalexError):
+            return SlotFailure(code=error.code, message=str(error)[:_MAX_ERROR_LENGTH])
+        logger.error("%s of schedule %s: %s", operation, self._row.name, error_line(error))
+        return SlotFailure(code="internal", message=type(error).__name__)
+
+
+def is_open(row: ScheduleSlot) -> bool:
+    """Return True if the chain of a slot exists and is open; its chain has been read with it."""
+    try:
+        return row.chain is not None and not row.chain.closed
+    except ObjectDoesNotExist:
+        return False
+
+
+def load_stores(rows: Sequence[Schedule], storage: DjangoStorage, *, prepared: Prepared) -> list[DatabaseScheduleStore]:
+    """Return the stores of schedules that the open transaction has locked. Two reads, or three if runs have closed.
+
+    Raises ``ScheduleInvalid`` and the errors of the codec for a schedule that this process cannot read.
+    """
+    states = {row.pk: state_of(row) for row in rows}
+    instants = [instant for state in states.values() if (instant := _next_instant(state)) is not None]
+    slots = ScheduleSlot.objects.using(storage.alias).filter(schedule_id__in=states)
+    # Two statements, each by an index: a schedule may have a hundred thousand slots.
+    undecided = slots.filter(Q(running=True) | Q(outcome=SlotOutcome.WAITING)).select_related("chain")
+    loaded_slots = [*undecided, *slots.filter(at__in=instants, running=False).exclude(outcome=SlotOutcome.WAITING)]
+    closed_chains = [slot.chain_id for slot in loaded_slots if slot.running and not is_open(slot)]
+    statuses: dict[UUID, str] = {}
+    if closed_chains:
+        runs = Instance.objects.using(storage.alias).filter(current_of__in=closed_chains)
+        statuses = dict(runs.values_list("chain_id", "status"))
+    by_schedule: dict[int, list[ScheduleSlot]] = {row.pk: [] for row in rows}
+    for slot in loaded_slots:
+        by_schedule[slot.schedule_id].append(slot)
+    return [
+        DatabaseScheduleStore(
+            row, states[row.pk], storage, slots=by_schedule[row.pk], statuses=statuses, prepared=prepared
+        )
+        for row in rows
+    ]
+
+
+def _next_instant(state: ScheduleState) -> datetime | None:
+    slot = state.table.next_slot(state.position, state.last_walls)
+    return None if slot is None else slot.instant
+
+
+def save_new_slots(stores: Sequence[DatabaseScheduleStore], storage: DjangoStorage) -> None:
+    """Insert the slots that were added to the stores, with one statement."""
+    ScheduleSlot.objects.using(storage.alias).bulk_create([row for store in stores for row in store.new_rows()])

@@ -11,11 +11,23 @@ from pathlib import Path
 import pytest
 from django.contrib.auth import get_user_model
 from django.core.management import call_command
+from django.db.models import Q
+from django.utils import timezone
 
 from temporalex_django.core import crash_points
 from temporalex_django.db.inserts import insert_message
 from temporalex_django.db.storage import DjangoStorage
-from temporalex_django.models import ActivityTask, BulkJob, Chain, HistoryEvent, Instance, Message, Worker
+from temporalex_django.models import (
+    ActivityTask,
+    BulkJob,
+    Chain,
+    HistoryEvent,
+    Instance,
+    Message,
+    Schedule,
+    ScheduleSlot,
+    Worker,
+)
 from tests.faults.test_guardian import env_with
 from tests.support.campaign import REPEATED
 from tests.support.crash_walk import Walk, prepared, start, walking
@@ -35,6 +47,7 @@ SHORT = (
     "turn: after commit",
     "atomic: before commit",
     "effect: after",
+    "schedule: before commit",
     "atomic effect: after",
     "notify: before",
     "update: after commit",
@@ -63,6 +76,7 @@ def test_killed_at_every_point_nothing_is_lost_or_doubled(walk: Walk) -> None:
         name, body = last_words[run.workflow]
         insert_message(run.chain_id, kind="signal", name=name, body=body, storage=DjangoStorage())
     last = walk.ask()
+    wait_for(lambda: not Schedule.objects.filter(Q(next_at__lte=timezone.now()) | Q(waiting__gt=0)).exists())
     wait_for(lambda: not Instance.objects.open().exists(), what="all runs to end")
     wait_for(lambda: not BulkJob.objects.filter(state="running").exists())
     assert walk.ask(stop=last) == 0
@@ -81,6 +95,10 @@ def test_killed_at_every_point_nothing_is_lost_or_doubled(walk: Walk) -> None:
     assert len(keys) >= len(set(keys)) <= recorded.count()
     assert {run.closing_value["result"] for run in recorded.filter(status="completed")} <= set(keys)
     assert ended.count() == ended.distinct().count()
+    slots = ScheduleSlot.objects.filter(outcome="started")
+    assert slots.count() == ScheduleSlot.objects.count() == 3 * Schedule.objects.count() // 2
+    scheduled_runs = Instance.objects.filter(scheduled_for__isnull=False)
+    assert sorted(slots.values_list("run_id", flat=True)) == sorted(scheduled_runs.values_list("pk", flat=True))
     assert not ActivityTask.objects.exists()
     assert not Message.objects.filter(fresh=True).exclude(chain__closed=True).exists()
     assert not Chain.objects.exclude(pk__in=Instance.objects.values("chain_id")).exists()

@@ -16,7 +16,7 @@ from temporalex_django.models import ActivityTask, Instance, Worker
 from temporalex_django.operations.bulk.start import StartBulk
 from temporalex_django.operations.fleet.switches import SwitchOff, SwitchOn
 from tests.soak.small import Beaten, Booked, Slept, UnderLimits, Waited
-from tests.support.crash_walk import marker, row, start
+from tests.support.crash_walk import due_schedule, marker, row, start
 
 if TYPE_CHECKING:
     from tests.soak.course import Course
@@ -121,6 +121,10 @@ def _without_code(course: Course) -> None:
         course.patiently(lambda: Instance.objects.filter(pk=run.pk).update(blocked=mark))
 
 
+def _scheduled(course: Course) -> None:
+    course.patiently(lambda: due_schedule(f"nightly{course.desk.number()}", slots=2))
+
+
 def _job(action: str) -> Before:
     def begin(course: Course) -> None:
         if (run := _waiting(course)) is not None:
@@ -156,6 +160,7 @@ BEFORE: dict[str, tuple[Before, dict[str, int]]] = {
     "earlier": (_goes_on, {}),
     "heartbeat": (_told(Beaten), {}),
     "code": (_without_code, {}),
+    "schedule": (_scheduled, {}),
     "switched on": (_switched_on, {}),
     "bulk let go": (_job("reset"), {"bulk end: before commit": 1}),
     "bulk end": (_job("reset"), {}),

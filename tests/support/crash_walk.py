@@ -16,12 +16,16 @@ from typing import Any
 from django.core.management import call_command
 from django.utils import timezone
 
+from temporalex_django.authoring.schedules.schedule import Overlap
+from temporalex_django.authoring.schedules.specs import parse_specs
 from temporalex_django.db.inserts import NewStart, StartedRun, insert_message, insert_start
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.liveness import crash_markers
-from temporalex_django.models import ActivityTask, Instance, Worker
+from temporalex_django.models import ActivityTask, Instance, Schedule, Worker
 from temporalex_django.operations.bulk.start import StartBulk
 from temporalex_django.operations.fleet.switches import SwitchOff, SwitchOn
+from temporalex_django.operations.schedules.definition import ScheduleDefinition
+from temporalex_django.operations.schedules.save import SaveSchedule
 from tests.support.waiting import wait_for
 
 #: How a worker that was ended for want of its point is told from one that died there.
@@ -196,6 +200,24 @@ def switched_on(walk: Walk) -> None:
     SwitchOn("workflow", "Sleeping").execute()
 
 
+def scheduled(walk: Walk) -> None:
+    """Two schedules that are due: one that fires alone, and one whose second slot waits for the first."""
+    for name in ("nightly", "hourly"):
+        due_schedule(f"{name}{walk.n}", slots=2 if name == "hourly" else 1)
+
+
+def due_schedule(name: str, *, slots: int) -> None:
+    """A schedule with so many slots that no worker has fired yet; the next one comes in a day."""
+    last = timezone.now().replace(microsecond=0) - timedelta(minutes=1)
+    day = timedelta(days=1)
+    specs = parse_specs(every=day, offset=timedelta(seconds=last.timestamp() % day.total_seconds()))
+    definition = ScheduleDefinition(
+        name=name, workflow="Doubling", specs=specs, args={"n": 2}, catch_up=5 * day, overlap=Overlap.BUFFER_ALL
+    )
+    SaveSchedule(definition, create=True).execute()
+    Schedule.objects.filter(name=name).update(position=last - slots * day, next_at=last)
+
+
 #: By the beginning of the name of a point: what comes before, and what fails on the way.
 BEFORE: dict[str, tuple[Callable[[Walk], None] | None, dict[str, int]]] = {
     "limited": (limited, {}),
@@ -210,6 +232,7 @@ BEFORE: dict[str, tuple[Callable[[Walk], None] | None, dict[str, int]]] = {
     "earlier": (goes_on, {}),
     "heartbeat": (held, {}),
     "code": (stuck, {}),
+    "schedule": (scheduled, {}),
     "switched on": (switched_on, {}),
     "bulk let go": (job("reset"), {"bulk end: before commit": 1}),
     "bulk end": (job("reset"), {}),

@@ -49,7 +49,7 @@ nitpick_ignore_regex = [
     ("py:.*", r"([\w.]+\.)?(T|T_co|R|A|P|C|Result_co)"),
     # Overloads are shown as they are written: names that are not looked up, and halves of what has a comma.
     ("py:class", r"(Person|Startable|StepRef|PayloadCodec|Environment|RunRow|UUID|dict\[str|Mapping\[str|tuple\[str)"),
-    ("py:class", r"(OnConflict|OnClosed|StartOutcome)"),
+    ("py:class", r"(OnConflict|OnClosed|StartOutcome|tuple\[Any)"),
     # Types of Django under the names of their users; types that a step and a queue declare.
     ("py:class", r"(Task|TaskResult|Validator|DeclaredEvent|temporalex_django\.core\.limits\.Limits)"),
     # Names of types that say what they are: a handler, what decorates, what ``run`` promises, a route of a graph.

@@ -48,7 +48,8 @@ class WorkflowHandle(Generic[Result_co]):
     All other methods need the permission of the operation (``temporalex_django.cancel_instance`` …). They raise
     ``ActionNotPermitted`` without it, and write nothing then. ``reason`` is a text for the audit.
 
-    ``start_outcome`` says what the start did that returned the handle: "started", "existing" or "replaced".
+    ``start_outcome`` says what the start did that returned the handle: "started", "existing", "replaced"
+    or "debounced".
     """
 
     #: What the start did that returned this handle; None for other handles.

@@ -128,6 +128,8 @@ class Startable:
         start_before: datetime | None = None,
         on_conflict: OnConflict = "fail",
         on_closed: OnClosed = "allow",
+        debounce: timedelta | float | None = None,
+        throttle: tuple[Any, ...] | None = None,
         **options: Any,
     ) -> StartRequest:
         """Start a run and return its handle.
@@ -149,7 +151,12 @@ class Startable:
         "use_existing" returns its handle, and "terminate_existing" terminates it and starts the new run, in one
         transaction. ``on_closed`` decides if a run with the id has ended: "allow" starts another one, "failed_only"
         only if the last one has no result, and "reject" never; otherwise ``AlreadyEnded`` is raised. The attribute
-        ``start_outcome`` of the handle says what happened: "started", "existing" or "replaced".
+        ``start_outcome`` of the handle says what happened: "started", "existing", "replaced" or "debounced".
+
+        With ``debounce``, a timedelta or seconds, the run begins after that time. A further start with ``debounce`` and
+        the same id replaces the input of a run that has not begun, and the time begins anew. ``throttle`` is ``(count,
+        period)`` or ``(count, period, key)``: at most that many runs of the class, or of those with the key, begin in
+        any such period; further ones begin later. Until the transaction ends, it locks the row that counts them.
 
         ``by`` is the user in whose name the run is started. The user is recorded in the audit, and needs the permission
         ``temporalex_django.start_instance``; to use or to terminate the open run, also that to view or to terminate it.
@@ -173,6 +180,8 @@ class Startable:
             start_before=start_before,
             on_conflict=on_conflict,
             on_closed=on_closed,
+            debounce=debounce,
+            throttle=throttle,
         )
 
     @_takes_arguments_of(_start)
@@ -197,7 +206,8 @@ class Startable:
 
         The list has a handle for each run, or ``AlreadyRunning`` if an open run has its id. Every other error is raised
         before anything is written; it is one of ``start``. Inside a transaction, all runs commit or roll back with it.
-        A thousand runs take two statements; those with ``on_conflict`` or ``on_closed`` are started one by one. Each
+        A thousand runs take two statements; those with ``on_conflict``, ``on_closed``, ``debounce`` or
+        ``throttle`` are started one by one. Each
         start in the name of ``by`` is audited.
         """
         return [_request_of_item(cls, item, by) for item in items]

@@ -38,6 +38,8 @@ class ValueOptions(TypedDict, total=False):
     start_before: datetime | None
     on_conflict: OnConflict
     on_closed: OnClosed
+    debounce: timedelta | float | None
+    throttle: tuple[Any, ...] | None
 
 
 class StartOptions(ValueOptions, total=False):

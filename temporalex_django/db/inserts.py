@@ -133,17 +133,22 @@ def insert_start(start: NewStart, *, storage: DjangoStorage) -> StartedRun:
         # Where one lock keeps all writers out, a wait for it says nothing about this id.
         if storage.sql.writer_lock or not storage.is_transient(exc) or storage.is_interrupted(exc):
             raise
-        wait = get_settings().START_LOCK_WAIT
-        raise AlreadyRunning(
-            f"{start.workflow} {start.workflow_id!r}: another transaction is starting this id and has not ended after "
-            f"{wait:g} s; try again when it has",
-            pending=True,
-        ) from exc
+        raise pending_error(start) from exc
     if not done:
         raise open_already_error(start)
     if notifies and not notifies_with_insert:
         notify_on_commit(alias=storage.alias, queues=[start.queue])
     return started
+
+
+def pending_error(start: RunStart) -> AlreadyRunning:
+    """Return the error for a start whose id another transaction is starting, which has not ended in time."""
+    wait = get_settings().START_LOCK_WAIT
+    return AlreadyRunning(
+        f"{start.workflow} {start.workflow_id!r}: another transaction is starting this id and has not ended after "
+        f"{wait:g} s; try again when it has",
+        pending=True,
+    )
 
 
 def open_already_error(start: RunStart) -> AlreadyRunning:

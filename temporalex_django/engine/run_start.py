@@ -20,7 +20,8 @@ class RunStart:
     ``core.payloads.search_attributes``. ``snapshot`` is data that the run starts with beside ``args``.
 
     The run begins at ``start_at``, or ``start_delay`` seconds after it was started. Without either, and with a time
-    that has passed, it begins at once. If it has not begun by ``start_before``, it is timed out.
+    that has passed, it begins at once. If it has not begun by ``start_before``, it is timed out. ``start_limit`` is the
+    throttle that delays it, if any.
     ``scheduled_for`` is the time of the slot for which a schedule starts it.
     """
 
@@ -46,6 +47,7 @@ class RunStart:
     start_at: datetime | None = None
     start_delay: float | None = None
     start_before: datetime | None = None
+    start_limit: Mapping[str, Any] | None = None
 
     @property
     def open_key(self) -> str | None:

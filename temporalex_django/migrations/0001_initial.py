@@ -607,6 +607,10 @@ class Migration(migrations.Migration):
                     models.DateTimeField(help_text="It times out if it has not begun by then.", null=True),
                 ),
                 (
+                    "start_limit",
+                    models.JSONField(help_text="The throttle that delays its begin: count, seconds.", null=True),
+                ),
+                (
                     "run_timeout",
                     models.FloatField(help_text="Timeout of each run of the chain, in seconds.", null=True),
                 ),

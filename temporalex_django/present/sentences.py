@@ -254,6 +254,14 @@ def _unstarted_summary(run: RunView, now: datetime) -> Summary:
 def _future_summary(run: RunView, begin: datetime, now: datetime) -> Summary:
     """Return the summary of a run that begins later, at ``begin``."""
     text = _("Starts %(at)s.") % {"at": format_at(begin, now)}
+    if run.start_limit is not None:
+        count, seconds = run.start_limit
+        limit_text = ngettext(
+            "It is throttled: at most %(count)d run starts in %(span)s.",
+            "It is throttled: at most %(count)d runs start in %(span)s.",
+            count,
+        ) % {"count": count, "span": format_duration(seconds)}
+        text = f"{text} {limit_text}"
     if run.start_before is not None:
         limit = format_time(run.start_before, now)
         text = f"{text} {_('Times out if it has not begun by %(limit)s.') % {'limit': limit}}"

@@ -160,6 +160,7 @@ class RunView:
 
     - ``title`` and ``workflow``: the title and the name of its class.
     - ``starts_at`` and ``start_before``: the times of its start, if its caller named them.
+    - ``start_limit``: the throttle that delays its begin, as a count and seconds.
     - ``is_started``: False until its first turn.
     - ``activities`` and ``more_activities``: the first open activities, and the number of the others.
     - ``workers``: set if the run waits for a worker, before its first turn or since ``due_since``.
@@ -177,6 +178,7 @@ class RunView:
     closed_at: datetime | None = None
     starts_at: datetime | None = None
     start_before: datetime | None = None
+    start_limit: tuple[int, float] | None = None
     is_started: bool = True
     waits: Sequence[WaitView] = ()
     activities: Sequence[ActivityView] = ()

@@ -60,7 +60,8 @@ class StartBody(Body):
     it is timed out. Write times with their offset from UTC.
 
     ``on_conflict`` says what happens if an open run of the class has the id. ``on_closed`` says if the start is
-    possible when a run with the id has ended.
+    possible when a run with the id has ended. ``debounce`` is in seconds. ``throttle`` is a list of a count, a period
+    in seconds and, if you like, a key.
     """
 
     workflow = serializers.CharField(max_length=_MAX_NAME_LENGTH)
@@ -79,6 +80,8 @@ class StartBody(Body):
     start_before = AwareTimeField(required=False, allow_null=True, default=None)
     on_conflict = serializers.ChoiceField(choices=get_args(OnConflict), required=False, default="fail")
     on_closed = serializers.ChoiceField(choices=get_args(OnClosed), required=False, default="allow")
+    debounce = serializers.FloatField(required=False, allow_null=True, default=None)
+    throttle = serializers.ListField(required=False, allow_null=True, default=None, child=serializers.JSONField())
 
 
 class SignalBody(Body):

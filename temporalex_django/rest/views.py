@@ -92,6 +92,8 @@ class InstanceViewSet(RunReadViewSet):
             start_before=body["start_before"],
             on_conflict=body["on_conflict"],
             on_closed=body["on_closed"],
+            debounce=body["debounce"],
+            throttle=body["throttle"],
         )
         start = Start(start_request, by=self._actor())
         target = self._run_once(start.execute, lambda target: (target.run_id, start.outcome != "existing"))

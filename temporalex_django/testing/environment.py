@@ -74,6 +74,8 @@ class Environment(EnvironmentActivities):
         start_before: datetime | None = None,
         on_conflict: OnConflict = "fail",
         on_closed: OnClosed = "allow",
+        debounce: timedelta | float | None = None,
+        throttle: tuple[Any, ...] | None = None,
         **options: Any,
     ) -> EnvironmentHandle: ...
     def start(
@@ -93,6 +95,8 @@ class Environment(EnvironmentActivities):
         start_before: datetime | None = None,
         on_conflict: OnConflict = "fail",
         on_closed: OnClosed = "allow",
+        debounce: timedelta | float | None = None,
+        throttle: tuple[Any, ...] | None = None,
         **options: Any,
     ) -> EnvironmentHandle:
         """Start a run and let it work until every unit waits. Return its handle.
@@ -116,6 +120,8 @@ class Environment(EnvironmentActivities):
             start_before=start_before,
             on_conflict=on_conflict,
             on_closed=on_closed,
+            debounce=debounce,
+            throttle=throttle,
         )
         return self.backend.start(request)
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime
 from uuid import UUID
 
 from temporalex_django.authoring.authorization import require_operation, sender_of
@@ -28,9 +30,14 @@ def start_by_policy(
 
     Raises ``AlreadyRunning``, ``AlreadyEnded`` and ``ActionNotPermitted``.
     """
+    if request.debounce is not None:
+        chain_id = storage.replace_waiting_input(start, sender_of(request.by))
+        if chain_id is not None:
+            return chain_id, "debounced"
     _require_reusable(storage, request, start)
     try:
-        return storage.start(start), "started"
+        with storage.transaction():
+            return storage.start(_throttled(storage, request, start)), "started"
     except AlreadyRunning:
         chain_id = _find_open(storage, start)
         if chain_id is None or request.on_conflict == "fail":
@@ -41,7 +48,19 @@ def start_by_policy(
     require_operation(request.by, "terminate", action="terminate")
     terminate(chain_id, REPLACED)
     _require_reusable(storage, request, start)
-    return storage.start(start), "replaced"
+    return storage.start(_throttled(storage, request, start)), "replaced"
+
+
+def _throttled(storage: MemoryRunStorage, request: StartRequest, start: RunStart) -> RunStart:
+    """Return the start with the time at which its run may begin under its throttle, and count it."""
+    throttle = request.parsed_throttle
+    if throttle is None:
+        return start
+    name, now = throttle.name_for(start.workflow), storage.clock.timestamp()
+    begin, storage.start_times[name] = throttle.next_begin(storage.start_times.get(name, ()), now)
+    if begin <= now:
+        return start
+    return replace(start, start_at=datetime.fromtimestamp(begin, UTC), start_limit=throttle.as_limit())
 
 
 def _require_reusable(storage: MemoryRunStorage, request: StartRequest, start: RunStart) -> None:

@@ -2,19 +2,92 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Final, Literal, get_args
 
+from temporalex_django.core.names import is_name, wait_seconds
 from temporalex_django.errors import AlreadyEnded, InvalidStart
 
 #: What a start does if an open run has the id.
 OnConflict = Literal["fail", "use_existing", "terminate_existing"]
 #: Whether a start is possible if runs with the id have ended.
 OnClosed = Literal["allow", "failed_only", "reject"]
-#: What a start did: it started a run, returned the open one, or started one in the place of an open one.
-StartOutcome = Literal["started", "existing", "replaced"]
+#: What a start did: it started a run, returned the open one, started one in the place of an open one, or replaced the
+#: input of one that has not begun.
+StartOutcome = Literal["started", "existing", "replaced", "debounced"]
+#: Most runs that a throttle lets begin in its window; it keeps a time for each.
+MAX_THROTTLE: Final = 1000
 
 #: The reason with which ``terminate_existing`` terminates a run.
 REPLACED: Final = "replaced by a start with on_conflict='terminate_existing'"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Throttle:
+    """A limit of the starts under a key: at most ``count`` runs begin in any ``seconds``.
+
+    Without a ``key``, all starts of the class with a throttle share the limit.
+    """
+
+    count: int
+    seconds: float
+    key: str | None = None
+
+    def name_for(self, workflow: str) -> str:
+        """Return the name under which the times of the class ``workflow`` are kept."""
+        return f"start:{workflow}" if self.key is None else f"start:{workflow}:{self.key}"
+
+    def next_begin(self, times: Sequence[float], now: float) -> tuple[float, list[float]]:
+        """Return when the next run may begin, and the times to keep.
+
+        ``times`` are those at which the last runs begin, in seconds since the epoch, oldest first.
+        """
+        recent = sorted(times)[-self.count :]
+        begin = now
+        if len(recent) == self.count:
+            begin = max(now, recent[0] + self.seconds)
+        return begin, sorted([*recent, begin])[-self.count :]
+
+    def as_limit(self) -> dict[str, Any]:
+        """Return the limit as the row of a delayed run has it."""
+        return {"count": self.count, "seconds": self.seconds}
+
+
+def parse_throttle(value: Any, *, label: str) -> Throttle:
+    """Return the throttle that a caller passed: ``(count, period)`` or ``(count, period, key)``.
+
+    The period is a timedelta or a number of seconds. ``label`` names the start in errors. Raises ``InvalidStart``.
+    """
+    parts = [*value] if isinstance(value, (tuple, list)) else []
+    if len(parts) not in (2, 3):
+        raise InvalidStart(f"{label}: throttle must be (count, period) or (count, period, key), not {value!r}")
+    count, period, key = (*parts, None)[:3]
+    if not isinstance(count, int) or isinstance(count, bool) or not 1 <= count <= MAX_THROTTLE:
+        raise InvalidStart(
+            f"{label}: the count of throttle must be a whole number from 1 to {MAX_THROTTLE}, not {count!r}"
+        )
+    if key is not None and not is_name(key):
+        raise InvalidStart(f"{label}: the key of throttle must be a text of 1 to 200 printable characters, not {key!r}")
+    return Throttle(count=count, seconds=_positive_seconds(period, label=f"{label}: the period of throttle"), key=key)
+
+
+def check_debounce(value: Any, *, label: str) -> None:
+    """Raise ``InvalidStart`` unless ``value`` is a positive timedelta or number of seconds.
+
+    ``label`` names the start.
+    """
+    _positive_seconds(value, label=f"{label}: debounce")
+
+
+def _positive_seconds(value: Any, *, label: str) -> float:
+    try:
+        seconds = wait_seconds(value, label=label)
+    except (TypeError, ValueError) as exc:
+        raise InvalidStart(str(exc)) from None
+    if not seconds:
+        raise InvalidStart(f"{label} must be longer than 0 seconds")
+    return seconds
 
 
 def check_start_policy(on_conflict: str, on_closed: str, *, label: str) -> None:

@@ -7,10 +7,17 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from temporalex_django.authoring.requests.start_policy import OnClosed, OnConflict, check_start_policy
+from temporalex_django.authoring.requests.start_policy import (
+    OnClosed,
+    OnConflict,
+    Throttle,
+    check_debounce,
+    check_start_policy,
+    parse_throttle,
+)
 from temporalex_django.authoring.requests.start_times import StartTimes, check_start_times
 from temporalex_django.authoring.unique import check_id
-from temporalex_django.errors import InvalidId
+from temporalex_django.errors import InvalidId, InvalidStart
 
 if TYPE_CHECKING:
     from temporalex_django.authoring.authorization import Person
@@ -30,7 +37,10 @@ class StartRequest:
     has not begun by ``start_before``.
 
     ``on_conflict`` says what happens if an open run has the id, and ``on_closed`` if the start is possible when a run
-    with the id has ended. Raises ``InvalidStart`` for policies that do not exist.
+    with the id has ended. With ``debounce`` (a timedelta or seconds), the run begins after that time, and a start
+    replaces the input of one that has not begun. ``throttle`` is ``(count, period)`` or ``(count, period, key)``.
+    Raises ``InvalidStart`` for options that cannot be, or that contradict each other.
+
     ``scheduled_for`` is the time of the slot for which a schedule starts it.
     """
 
@@ -48,24 +58,54 @@ class StartRequest:
     start_before: datetime | None = None
     on_conflict: OnConflict = "fail"
     on_closed: OnClosed = "allow"
+    debounce: timedelta | float | None = None
+    throttle: tuple[Any, ...] | None = None
     scheduled_for: datetime | None = None
 
     def __post_init__(self) -> None:
         # Nearly all starts have neither policy, and starts are many.
         if self.has_policy:
             check_start_policy(self.on_conflict, self.on_closed, label=f"start of {self.workflow.name}")
+            self._check_pace()
+
+    def _check_pace(self) -> None:
+        """Raise ``InvalidStart`` if the debounce or the throttle cannot be, or contradicts other options."""
+        label = f"start of {self.workflow.name}"
+        paces = [name for name in ("debounce", "throttle") if getattr(self, name) is not None]
+        times = [name for name in ("start_at", "start_delay") if getattr(self, name) is not None]
+        if paces and len(paces + times) > 1:
+            raise InvalidStart(f"{label}: pass only one of {', '.join(paces + times)}: each says when the run begins")
+        if self.debounce is not None and (
+            self.needs_id or (self.workflow.unique is not None and self.workflow.unique.scope == "none")
+        ):
+            raise InvalidStart(f"{label}: debounce needs an id that only one open run can have: pass id= or value=")
+        if self.debounce is not None:
+            check_debounce(self.debounce, label=label)
+        if self.throttle is not None:
+            parse_throttle(self.throttle, label=label)
+
+    @property
+    def parsed_throttle(self) -> Throttle | None:
+        """The throttle, or None. Raises ``InvalidStart``."""
+        if self.throttle is None:
+            return None
+        return parse_throttle(self.throttle, label=f"start of {self.workflow.name}")
 
     @property
     def has_policy(self) -> bool:
         """True if the start has a policy about other runs with its id, so that it needs more than an insert."""
-        return self.on_conflict != "fail" or self.on_closed != "allow"
+        return (
+            self.on_conflict != "fail"
+            or self.on_closed != "allow"
+            or self.debounce is not None
+            or self.throttle is not None
+        )
 
     @property
     def times(self) -> StartTimes:
         """The times of the start, checked. Raises ``InvalidStart``."""
-        return check_start_times(
-            self.start_at, self.start_delay, self.start_before, label=f"start of {self.workflow.name}"
-        )
+        delay = self.start_delay if self.debounce is None else self.debounce
+        return check_start_times(self.start_at, delay, self.start_before, label=f"start of {self.workflow.name}")
 
     @property
     def needs_id(self) -> bool:

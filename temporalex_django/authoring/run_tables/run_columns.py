@@ -205,6 +205,7 @@ RUN_COLUMNS: Final[tuple[RunColumn, ...]] = (
     _start("parent_seq", _INTEGER),
     _start("parent_close", _TEXT),
     _inserted("expires_at", _TIME, NextRun.COPIED),
+    _start("start_limit", _JSON, NextRun.EMPTY),
     _start("run_timeout", ColumnType.NUMBER),
     _inserted("subject_type_id", _KEY, NextRun.COPIED, forked=True),
     _inserted("subject_id", _TEXT, NextRun.COPIED, forked=True),

@@ -93,6 +93,20 @@ def fork_snapshot(snapshot: Snapshot, forker: Sender | None) -> dict[str, Any] |
     return {**(snapshot or {}), EXCLUDED: {**_exclusions_of(snapshot), forker.key: FORKED}}
 
 
+def add_starter(snapshot: Snapshot, starter: Sender) -> dict[str, Any]:
+    """Return the snapshot of a run that has not begun, and that one more person has started.
+
+    This person is the one who started it, and those before stay excluded for that reason.
+    """
+    reasons = _exclusions_of(snapshot)
+    if earlier := (snapshot or {}).get("started_by"):
+        reasons[earlier] = STARTED
+    reasons.pop(starter.key, None)
+    people = {EXCLUDED: reasons} if reasons else {}
+    others = {name: value for name, value in (snapshot or {}).items() if name != EXCLUDED}
+    return {**others, **people, "started_by": starter.key, "started_as": starter.name}
+
+
 def mark_attributes(snapshot: Snapshot) -> dict[str, Any]:
     """Return the excluded users of ``snapshot`` as attributes of the mark in a copied history.
 

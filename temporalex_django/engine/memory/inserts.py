@@ -11,9 +11,11 @@ from temporalex_django.core.aliases import all_names
 from temporalex_django.core.history.prefix import EXTERNAL_KINDS, PendingMessage
 from temporalex_django.core.messages.sender import Sender
 from temporalex_django.core.payloads.copying import deep_copy
+from temporalex_django.core.people.four_eyes import add_starter
 from temporalex_django.core.process import REQUEST
 from temporalex_django.engine.contracts.records import InboxMessage, Outcome, RunRecord, RunState
 from temporalex_django.engine.deduplication import MessageFingerprint
+from temporalex_django.engine.fates import begins_later
 from temporalex_django.engine.ids import run_id_taken_error, uuid7
 from temporalex_django.engine.memory.tables import MemoryMessage, MemoryTables, start_labels
 from temporalex_django.engine.run_start import RunStart
@@ -69,6 +71,34 @@ class MemoryInserts(MemoryTables):
             deadline=start.deadline(self.clock),
         )
         return chain_id
+
+    def replace_waiting_input(self, start: RunStart, starter: Sender | None) -> UUID | None:
+        """Give the open run with the key of ``start`` its input and times if it has not begun; return its chain.
+
+        ``starter`` is the person who starts, or None. Returns None if there is no such run of the class and version.
+        """
+        for chain_id in self._chains_of.get(start.workflow_id, ()):
+            state, run = self.chains[chain_id], self.current_run(chain_id)
+            record = run.facts
+            is_same = (record.workflow, record.version) == (start.workflow, start.version)
+            if self._open_keys.get(chain_id) != start.open_key or not is_same:
+                continue
+            if not begins_later(state, record.starts_at, self.clock):
+                continue
+            snapshot = record.snapshot if starter is None else add_starter(record.snapshot, starter)
+            changed = replace(
+                record,
+                args=deep_copy(start.args),
+                starts_at=start.begins_at(self.clock),
+                start_before=start.start_before,
+                expires_at=start.expires_at(self.clock),
+                snapshot=snapshot,
+            )
+            self.runs[record.run_id] = replace(run, facts=changed)
+            due_at = state.due_at if state.paused else start.begins_at(self.clock)
+            self.chains[chain_id] = replace(state, due_at=due_at, deadline=start.deadline(self.clock))
+            return chain_id
+        return None
 
     def _is_key_in_use(self, key: str, start: RunStart) -> bool:
         """Return True if an open run prevents a start with this open key.

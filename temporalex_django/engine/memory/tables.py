@@ -114,6 +114,7 @@ class MemoryTables:
         self.messages: Table[int, MemoryMessage] = Table(log)
         self.human_tasks: Table[UUID, HumanTaskWrite] = Table(log)
         self.queues: set[str] = set()  # all that were ever used
+        self.start_times: Table[str, list[float]] = Table(log)  # of throttles, by name
         self._chain_of_run: Table[UUID, UUID] = Table(log)
         self._chains_of: Table[str, tuple[UUID, ...]] = Table(log)  # by business id, oldest first
         self._open_keys: Table[UUID, str] = Table(log)  # unique among open runs

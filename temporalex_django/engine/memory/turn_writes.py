@@ -170,7 +170,7 @@ class MemoryWrites(MemoryInserts, MemoryTasks):
     def _add_next_run(self, state: RunState, next_run: NewRun) -> None:
         """Add the next run of the chain ``state``, with the columns that it takes from the run before."""
         like, new = self.runs[next_run.source_run_id or state.run_id], next_run.run_id
-        self._add_run(state.chain_id, _successor_record(like.facts, next_run), labels=like.labels)
+        self._add_run(state.chain_id, _successor_record(like.facts, next_run), labels={**like.labels, **_NO_LABELS})
         if next_run.source_run_id is None:
             self.runs[new] = replace(self.runs[new], **{name: like.column(name) for name in _CONTINUED})
 
@@ -287,6 +287,10 @@ class MemoryWrites(MemoryInserts, MemoryTasks):
             self._update_message(number, fresh=True)
         if write.is_closed_externally:
             write.warn_unfinished(update_names)
+
+
+#: Labels of its start that the next run of a chain does not have.
+_NO_LABELS = {"start_limit": None}
 
 
 def _successor_record(record: RunRecord, new: NewRun) -> RunRecord:

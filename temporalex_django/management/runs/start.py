@@ -74,6 +74,18 @@ def add_arguments(parser: CommandParser) -> None:
         default="allow",
         help="Whether the start is possible if a run with the id has ended (default: allow).",
     )
+    parser.add_argument(
+        "--debounce",
+        metavar="SECONDS",
+        type=float,
+        help="The run begins after that time. A further start with the id replaces the input of one that has not begun.",
+    )
+    parser.add_argument(
+        "--throttle",
+        metavar=("COUNT", "SECONDS"),
+        nargs=2,
+        help="At most COUNT runs of the workflow begin in SECONDS; further ones begin later.",
+    )
     people.add_user_argument(parser)
     printing.add_json_argument(parser)
 
@@ -94,6 +106,8 @@ def handle(
     start_before: str | None,
     on_conflict: OnConflict,
     on_closed: OnClosed,
+    debounce: float | None,
+    throttle: list[str] | None,
     as_user: str | None,
     json: bool,
     **_: Any,
@@ -122,16 +136,31 @@ def handle(
         start_before=parse_time(start_before, option="--start-before"),
         on_conflict=on_conflict,
         on_closed=on_closed,
+        debounce=debounce,
+        throttle=_parse_throttle(throttle),
     )
     start = Start(request, by=actor)
     target = start.execute()
     if json:
         printing.print_json(command, RunNamed(**run_fields(target)))
     else:
-        verb = {"existing": "already open:", "replaced": "terminated the open run, and started"}.get(
-            start.outcome, "started"
-        )
+        verb = {
+            "existing": "already open:",
+            "replaced": "terminated the open run, and started",
+            "debounced": "replaced the input of",
+        }.get(start.outcome, "started")
         printing.write_line(command, f"{verb} {target.workflow} {target.workflow_id}, run {target.run_id}")
+
+
+def _parse_throttle(texts: list[str] | None) -> tuple[Any, ...] | None:
+    """Return the count and the seconds of ``--throttle``. Raises ``CommandError`` for texts that are no numbers."""
+    if texts is None:
+        return None
+    try:
+        return int(texts[0]), float(texts[1])
+    except ValueError:
+        text = printing.escape(" ".join(texts))
+        raise usage_error(f"--throttle {text} is not a count and seconds", "Write --throttle 5 60.") from None
 
 
 def _parse_attributes(texts: list[str], declared: Mapping[str, Any]) -> dict[str, Any]:

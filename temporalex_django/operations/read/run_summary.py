@@ -312,6 +312,7 @@ class RunStateLoader:
             closed_at=run.closed_at,
             starts_at=run.starts_at,
             start_before=run.start_before,
+            start_limit=(run.start_limit["count"], run.start_limit["seconds"]) if run.start_limit else None,
             is_started=not is_pending,
             waits=self._build_waits(run, code, redactor),
             activities=[self._build_activity(task, redactor) for task in tasks],

@@ -20,6 +20,8 @@ from temporalex_django.core.payloads import codec
 from temporalex_django.core.payloads.round_trip import warn_lossy_value
 from temporalex_django.db.inserts import NewStart, StartedRun, insert_start
 from temporalex_django.db.starts.conflicts import last_ended_status
+from temporalex_django.db.starts.debounce import replace_waiting_input
+from temporalex_django.db.starts.throttle import throttle_start
 from temporalex_django.errors import (
     ActionNotPermitted,
     AlreadyEnded,
@@ -83,18 +85,22 @@ class Start(Action[RunTarget]):
 
     def perform(self) -> RunTarget:
         new_start = self.build()
-        if self.request.on_conflict == "fail":
+        if self.request.on_conflict == "fail" and self.request.debounce is None:
             return self._insert(new_start)
         with self.storage.transaction():
             return self._insert_or_resolve(new_start)
 
     def _insert(self, new_start: NewStart) -> RunTarget:
         """Insert the run, unless another one has its id, and write the audit row."""
-        may_repeat = self.request.on_closed == "allow"
+        may_repeat, throttle = self.request.on_closed == "allow", self.request.parsed_throttle
         try:
             if not may_repeat:
                 self._require_reusable(new_start)
-            with self.audit_transaction() if may_repeat else self.storage.transaction():
+            # A start that fails must not count in its throttle, so both are in one transaction.
+            is_plain = may_repeat and throttle is None
+            with self.audit_transaction() if is_plain else self.storage.transaction():
+                if throttle is not None:
+                    new_start = throttle_start(new_start, throttle, storage=self.storage)
                 inserted_run = insert_start(new_start, storage=self.storage)
                 # Again, because a run may have begun and ended between the check above and the insert.
                 if not may_repeat:
@@ -113,10 +119,12 @@ class Start(Action[RunTarget]):
             raise
         return target
 
-    def note_started(self, new_start: NewStart, started: StartedRun) -> RunTarget:
-        """Write the audit row of a run that was inserted in the open transaction, and return its target."""
+    def note_started(self, new_start: NewStart, started: StartedRun, **details: Any) -> RunTarget:
+        """Write the audit row of a run that was written in the open transaction, and return its target."""
         cls = self.request.workflow
-        self.record(AuditSubject(run_id=str(started.run_id), workflow=cls.name, workflow_id=new_start.workflow_id))
+        self.record(
+            AuditSubject(run_id=str(started.run_id), workflow=cls.name, workflow_id=new_start.workflow_id), **details
+        )
         self.target = RunTarget(
             chain_id=started.chain_id,
             run_id=started.run_id,
@@ -140,19 +148,26 @@ class Start(Action[RunTarget]):
         )
 
     def _insert_or_resolve(self, new_start: NewStart) -> RunTarget:
-        """Insert the run in the open transaction; use or terminate the open run that has its id, as the policy says.
+        """Insert the run in the open transaction, or do what the policy says about the open run that has its id.
 
         Other callers may start or end a run with the id between two statements, so this is tried a few times. The
         unique index of the open keys decides in the end.
         """
+        has_failed = False
         for tries_left in reversed(range(_MAX_TRIES)):
+            if self.request.debounce is not None and (waiting_run := self._replace_input(new_start)) is not None:
+                return waiting_run
             try:
                 return self._insert(new_start)
             except AlreadyEnded:
                 raise
             except AlreadyRunning as exc:
-                if exc.pending or not tries_left:
+                # A debounced start looks once more for a run that another caller has just started.
+                if exc.pending or not tries_left or (has_failed and self.request.on_conflict == "fail"):
                     raise
+                has_failed = True
+            if self.request.on_conflict == "fail":
+                continue
             open_run = self._find_open(new_start)
             if open_run is None:
                 continue
@@ -164,6 +179,16 @@ class Start(Action[RunTarget]):
                 continue
             self.outcome = "replaced"
         raise AssertionError("the last try returns or raises")
+
+    def _replace_input(self, new_start: NewStart) -> RunTarget | None:
+        """Give the run with the id that has not begun the input of this start, and return it; None if there is none."""
+        sender = authorization.sender_of(self.by.user)
+        ids = replace_waiting_input(new_start, sender, storage=self.storage)
+        if ids is None:
+            return None
+        self._require_visible(pk=ids.run_id)
+        self.outcome = "debounced"
+        return self.note_started(new_start, ids, outcome=self.outcome)
 
     def _find_open(self, new_start: NewStart) -> RunTarget | None:
         """Return the open run of the class that has the id, or None."""

@@ -1,0 +1,70 @@
+"""Starts that replace the input of a run that has not begun."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from django.db import DatabaseError
+
+from temporalex_django.conf import codec, get_settings
+from temporalex_django.core.messages.sender import Sender
+from temporalex_django.core.people.four_eyes import add_starter
+from temporalex_django.db.inserts import NewStart, StartedRun, pending_error
+from temporalex_django.db.storage import DjangoStorage
+from temporalex_django.models import Instance
+
+
+def replace_waiting_input(start: NewStart, sender: Sender | None, *, storage: DjangoStorage) -> StartedRun | None:
+    """Give the open run with the key of ``start`` its input and its times, if that run has not begun.
+
+    ``sender`` is the person who starts, or None; all who did so count as people who started the run. Returns the ids of
+    the run, or None if there is no such run of the class and version. It locks the chain in the open transaction, and
+    waits at most ``START_LOCK_WAIT`` for the lock. Raises ``AlreadyRunning`` (``pending``) then.
+    """
+    bound = nullcontext() if storage.sql.writer_lock else storage.sql.lock_timeout(get_settings().START_LOCK_WAIT)
+    now = storage.now()
+    try:
+        with storage.savepoint(), bound:
+            ids = _move_begin(start, now, storage)
+            if ids is not None:
+                _write_run(ids.run_id, start, sender, now, storage.alias)
+    except DatabaseError as exc:
+        if storage.sql.writer_lock or not storage.is_transient(exc) or storage.is_interrupted(exc):
+            raise
+        raise pending_error(start) from exc
+    return ids
+
+
+def _move_begin(start: NewStart, now: datetime, storage: DjangoStorage) -> StartedRun | None:
+    """Move the time at which the waiting run begins, and return its ids; None if there is none."""
+    moment = storage.sql.placeholder("timestamptz")
+    rows = storage.sql.select(
+        f"update temporalex_chain set due_at = case when paused then due_at else {moment} end, deadline = {moment}"
+        # After the wait for a lock, PostgreSQL tests the row again: a run that has begun meanwhile has a token.
+        " where open_key = %s and not closed and head_token is null and failed_tries = 0"
+        " and exists (select 1 from temporalex_instance i where i.id = temporalex_chain.run_id and i.workflow = %s"
+        " and i.version = %s and i.starts_at > %s) returning id, run_id",
+        [start.begins_at(now), start.deadline(now), start.open_key, start.workflow, start.version, now],
+        ("uuid", "uuid"),
+    )
+    if not rows:
+        return None
+    return StartedRun(*rows[0])
+
+
+def _write_run(run_id: UUID, start: NewStart, sender: Sender | None, now: datetime, alias: str) -> None:
+    runs = Instance.objects.using(alias).filter(pk=run_id)
+    changes: dict[str, Any] = {
+        "args": codec().encode(start.args),
+        "starts_at": start.begins_at(now),
+        "start_before": start.start_before,
+        "expires_at": start.expires_at(now),
+    }
+    if sender is not None:
+        encoded = runs.values_list("snapshot", flat=True).get()
+        snapshot = None if encoded is None else codec().decode(bytes(encoded))
+        changes["snapshot"] = codec().encode(add_starter(snapshot, sender))
+    runs.update(**changes)

@@ -203,13 +203,13 @@ class ActionNotPossible(TemporalexError):
 
 
 class RunChanged(TemporalexError):
-    """The run has changed since the person or program that acts on it read it.
+    """The run or schedule has changed since the person or program that acts on it read it.
 
     ``changes`` maps the name of each difference to a dict of what it ``was`` and what it ``is``.
     """
 
     code = "changed"
-    next_step = "Look at the run again, and try again if you still want to."
+    next_step = "Look at it again, and try again if you still want to."
 
     def __init__(self, message: str | None = None, *, changes: Mapping[str, Mapping[str, Any]] | None = None) -> None:
         super().__init__(message)

@@ -13,7 +13,7 @@ from typing import Literal
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from temporalex_django.present.diagnosis import Diagnosis
+from temporalex_django.present.view_models import Diagnosis
 
 MismatchKind = Literal["class", "activity", "step", "key", "payload", "replay", "input"]
 

@@ -9,37 +9,20 @@ import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Literal
 
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_noop, ngettext
 
 from temporalex_django.present.formatting import format_duration, format_time
 from temporalex_django.present.problems import no_code_text, switched_off_sentence
-from temporalex_django.present.view_models import SwitchView
-
-Severity = Literal["error", "warning", "note"]
+from temporalex_django.present.schedule_diagnosis import schedule_diagnoses
+from temporalex_django.present.view_models import Diagnosis, ScheduleProblem, Severity, SwitchView
 
 #: A clock that is off by more moves timers and leases in a way that people notice.
 _MAX_SKEW_SECONDS = 2.0
 _MAX_NAMES = 5
 #: Checks that say why a django-q2 cluster is no worker.
 _CLUSTER_CHECKS = ("temporalex_django.W004", "temporalex_django.W006")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Diagnosis:
-    """One finding about a project or a run.
-
-    ``code`` is for programs, ``text`` is a sentence, ``evidence`` lists what shows the problem, and ``next_step`` says
-    what to do.
-    """
-
-    severity: Severity
-    code: str
-    text: str
-    next_step: str
-    evidence: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,6 +162,7 @@ class ProjectView:
     failed_messages: Sequence[FailedMessages] = ()
     undecidable_tasks: Sequence[UndecidableTasks] = ()
     switches: Sequence[SwitchView] = ()
+    schedule_problems: Sequence[ScheduleProblem] = ()
     skew: float = 0.0
 
     @property
@@ -210,6 +194,7 @@ def diagnose(project: ProjectView, *, now: datetime) -> list[Diagnosis]:
             *_switch_diagnoses(project, now),
             *_run_diagnoses(project, now),
             *_message_diagnoses(project, now),
+            *schedule_diagnoses(project.schedule_problems, now),
         ]
         diagnoses += [
             *_failure_diagnoses(project, now),

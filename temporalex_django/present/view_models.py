@@ -1,4 +1,4 @@
-"""View models: the facts about a run from which the sentences about it are built.
+"""View models: the facts about runs and schedules from which the sentences about them are built.
 
 Titles are texts for people; see ``formatting.display_title``. ``operations/read/run_summary.py`` builds the view
 models.
@@ -18,6 +18,7 @@ DUE_GRACE_PERIOD = timedelta(seconds=10)
 #: Time for which a run may be due before a person should look at it, although live workers could take it.
 LATE_PERIOD = timedelta(seconds=60)
 
+Severity = Literal["error", "warning", "note"]
 WaitKind = Literal["phase", "signal", "timer", "condition", "child", "step", "human_task", "cancel", "other"]
 
 
@@ -191,3 +192,43 @@ class RunView:
     switch: SwitchView | None = None
     failed_messages: int = 0
     may_decide: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Diagnosis:
+    """One finding about a project or a run.
+
+    ``code`` is for programs, ``text`` is a sentence, ``evidence`` lists what shows the problem, and ``next_step`` says
+    what to do.
+    """
+
+    severity: Severity
+    code: str
+    text: str
+    next_step: str
+    evidence: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScheduleProblem:
+    """A problem of a schedule, or of many with one cause. ``schedule`` is the name of it, or of one of them.
+
+    ``kind`` says what it is:
+
+    - ``overdue``: ``count`` schedules have been due since ``since``.
+    - ``ahead``: its position ``since`` is in the future.
+    - ``error``: its slots cannot be computed; ``detail`` says why.
+    - ``class``: this process does not have the class ``workflow``, of which ``count`` schedules start runs.
+    - ``unpolled``: its runs wait for ``detail``, a worker that can take them.
+    - ``missed``: ``count`` of its slots were missed in the last day.
+    - ``failures``: it paused itself at ``since``, after ``count`` failures.
+    - ``gone``: the module ``detail`` no longer declares it since ``since``.
+    - ``differs``: its row differs from the code; ``detail`` is a sentence about that.
+    """
+
+    kind: Literal["overdue", "ahead", "error", "class", "unpolled", "missed", "failures", "gone", "differs"]
+    schedule: str
+    workflow: str = ""
+    count: int = 1
+    since: datetime | None = None
+    detail: str = ""

@@ -5,6 +5,7 @@ It needs the extra ``openapi``.
 
 from __future__ import annotations
 
+import inspect
 from functools import cache
 from typing import Any
 
@@ -18,7 +19,7 @@ from rest_framework import serializers as fields
 from temporalex_django.rest.contract import IDEMPOTENCY_KEY, Contract, SerializerType
 from temporalex_django.rest.http.problems import MEDIA_TYPE
 from temporalex_django.rest.output_fields import Base
-from temporalex_django.rest.serializers import ProblemOut, RunOut
+from temporalex_django.rest.serializers import ProblemOut, VariantsOut
 
 _SETTINGS = {"OAS_VERSION": "3.1.1", "TITLE": "Runs", "VERSION": "1", "POSTPROCESSING_HOOKS": []}
 _TYPES = {"string": str, "integer": int, "number": float, "boolean": bool}
@@ -116,17 +117,19 @@ class ContractSchema(AutoSchema):
         ]
 
 
-class RunOutExtension(OpenApiSerializerExtension):  # type: ignore[no-untyped-call] # it is not typed
-    """Extension that describes ``RunOut`` as ``anyOf``: the run, or only its names.
+class VariantsExtension(OpenApiSerializerExtension):  # type: ignore[no-untyped-call] # it is not typed
+    """Extension that describes a ``VariantsOut`` as ``anyOf``: the run or schedule, or only its names.
 
-    It is not ``oneOf``, because the run has the fields of the names as well.
+    It is not ``oneOf``, because the first variant has the fields of the second as well.
     """
 
-    target_class = RunOut
+    target_class = VariantsOut
+    match_subclasses = True
 
     def map_serializer(self, auto_schema: AutoSchema, direction: str) -> dict[str, Any]:
-        refs = [auto_schema.resolve_serializer(serializer_class, direction).ref for serializer_class in RunOut.variants]  # type: ignore[arg-type] # the stubs know two words
-        return {"anyOf": refs, "description": RunOut.__doc__}
+        way: Any = direction  # the stubs know two words
+        refs = [auto_schema.resolve_serializer(variant, way).ref for variant in self.target.variants]
+        return {"anyOf": refs, "description": inspect.getdoc(self.target)}
 
 
 @cache

@@ -7,7 +7,7 @@ schemas in OpenAPI.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, get_args
+from typing import Any, ClassVar, get_args
 
 from rest_framework import serializers
 
@@ -262,10 +262,16 @@ class RunNamesOut(Base):
     url = serializers.CharField()
 
 
-class RunOut(Base):
+class VariantsOut(Base):
+    """Base of the responses that are one of ``variants``: the whole object, or only its names."""
+
+    # Only described, in OpenAPI: the view set chooses one of them when it responds.
+    variants: ClassVar[tuple[type[Base], ...]] = ()
+
+
+class RunOut(VariantsOut):
     """The response to an operation on a run: the run, or only its names if you may not look at it."""
 
-    # Only described, in OpenAPI: ``RunViewSet`` chooses one of them when it responds.
     variants = (InstanceDetail, RunNamesOut)
 
 

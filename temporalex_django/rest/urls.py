@@ -20,6 +20,7 @@ from temporalex_django.rest.bulk import BulkViewSet
 from temporalex_django.rest.fleet import QueueViewSet, SwitchViewSet, TypeViewSet, WorkerViewSet
 from temporalex_django.rest.human_tasks import HumanTaskViewSet
 from temporalex_django.rest.root import HAS_OPENAPI, RootViewSet
+from temporalex_django.rest.schedules import ScheduleSlotViewSet, ScheduleViewSet
 from temporalex_django.rest.views import InstanceViewSet
 
 app_name = APP_NAME
@@ -60,6 +61,7 @@ _TASK_ROUTES: tuple[tuple[str, str, dict[str, str]], ...] = (
     (f"{_TASK_PATH}delegate/", "delegate", {"post": "delegate"}),
     (f"{_TASK_PATH}decide/", "decide", {"post": "decide"}),
 )
+_SCHEDULE_PATH = "schedules/<str:schedule>/"
 _OTHER_ROUTES: tuple[tuple[str, str, type[ContractViewSet], dict[str, str]], ...] = (
     ("", "root", RootViewSet, {"get": "list"}),
     *((("openapi/", "openapi", RootViewSet, {"get": "openapi"}),) if HAS_OPENAPI else ()),
@@ -70,6 +72,21 @@ _OTHER_ROUTES: tuple[tuple[str, str, type[ContractViewSet], dict[str, str]], ...
     ("switches/", "switches", SwitchViewSet, {"get": "list"}),
     ("switches/off/", "switch_off", SwitchViewSet, {"post": "off"}),
     ("switches/on/", "switch_on", SwitchViewSet, {"post": "on"}),
+    ("schedules/", "schedules", ScheduleViewSet, {"get": "list", "post": "create"}),
+    (_SCHEDULE_PATH, "schedule", ScheduleViewSet, {"get": "retrieve", "put": "change", "delete": "destroy"}),
+    (f"{_SCHEDULE_PATH}slots/", "slots", ScheduleSlotViewSet, {"get": "slots"}),
+    (f"{_SCHEDULE_PATH}pause/", "pause_schedule", ScheduleViewSet, {"post": "pause"}),
+    (f"{_SCHEDULE_PATH}unpause/", "unpause_schedule", ScheduleViewSet, {"post": "unpause"}),
+    (f"{_SCHEDULE_PATH}trigger/", "trigger_schedule", ScheduleViewSet, {"post": "trigger"}),
+    (
+        f"{_SCHEDULE_PATH}backfill/",
+        "backfill_schedule",
+        ScheduleViewSet,
+        {"get": "preview_backfill", "post": "backfill"},
+    ),
+    (f"{_SCHEDULE_PATH}backfill/stop/", "stop_backfill", ScheduleViewSet, {"post": "stop_backfill"}),
+    # No address below the schedules, where a schedule of that name would be hidden.
+    ("schedule-preview/", "schedule-preview", ScheduleViewSet, {"post": "preview"}),
     ("types/", "types", TypeViewSet, {"get": "list"}),
     ("types/<str:name>/", "type", TypeViewSet, {"get": "retrieve"}),
 )

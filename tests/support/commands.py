@@ -16,7 +16,7 @@ from django.core.management import base
 from django.core.management.base import OutputWrapper
 
 from temporalex_django.management.commands.temporalex import Command
-from temporalex_django.present import diagnosis, human_tasks, problems, sentences, timeline
+from temporalex_django.present import diagnosis, human_tasks, problems, schedule_diagnosis, sentences, timeline
 
 #: Of the same width as what they stand for, so that tables keep their shape.
 _SAME: tuple[tuple[str, str], ...] = (
@@ -30,7 +30,7 @@ _SAME: tuple[tuple[str, str], ...] = (
 def timeless() -> Iterator[None]:
     """Sentences say the same whenever they are made."""
     with ExitStack() as stack:
-        for module in (diagnosis, human_tasks, sentences, timeline, problems):
+        for module in (diagnosis, human_tasks, schedule_diagnosis, sentences, timeline, problems):
             for name, said in (("format_time", "14:02"), ("format_at", "at 14:02"), ("format_duration", "3 s")):
                 if hasattr(module, name):
                     stack.enter_context(patch.object(module, name, lambda *_, said=said: said))

@@ -8,6 +8,7 @@ import re
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 from django.contrib.auth.models import AnonymousUser, Permission
@@ -42,8 +43,13 @@ from temporalex_django.models import (
     Instance,
     Message,
     OperatorAction,
+    Schedule,
     Worker,
 )
+from temporalex_django.operations.schedules.backfill import BackfillSchedule
+from temporalex_django.operations.schedules.definition_input import parse_definition
+from temporalex_django.operations.schedules.pause import PauseSchedule
+from temporalex_django.operations.schedules.save import SaveSchedule
 from tests.support.client_flows import Basket, drain
 from tests.support.people import stored
 
@@ -59,6 +65,9 @@ class Tenants(AccessPolicy):
 
     def narrow(self, user: Any, runs: QuerySet[Instance]) -> QuerySet[Instance]:
         return runs.filter(workflow_id__startswith=user.username.partition("-")[0])
+
+    def narrow_schedules(self, user: Any, schedules: QuerySet[Schedule]) -> QuerySet[Schedule]:
+        return schedules.filter(name__startswith=user.username.partition("-")[0])
 
 
 @activity(name="matrix.refused", retry=RetryPolicy(initial_interval=3600.0))
@@ -175,6 +184,33 @@ def _blocked() -> WorkflowHandle[Any]:
     return basket
 
 
+#: The schedule of the tenant *red*, and what one of its backfills may cover.
+NIGHTLY = "red-nightly"
+JANUARY = (datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 1, 3, tzinfo=UTC))
+
+
+def nightly(name: str = NIGHTLY) -> dict[str, Any]:
+    """The definition of a schedule of people, in plain values."""
+    return {"name": name, "workflow": Basket.name, "cron": "30 2 * * *", "tz": "Europe/Berlin"}
+
+
+def _schedule() -> WorkflowHandle[Any]:
+    SaveSchedule(parse_definition(nightly()), create=True).execute()
+    return _basket()
+
+
+def _paused_schedule() -> WorkflowHandle[Any]:
+    handle = _schedule()
+    PauseSchedule(NIGHTLY).execute()
+    return handle
+
+
+def _backfill() -> WorkflowHandle[Any]:
+    handle = _schedule()
+    BackfillSchedule(NIGHTLY, start=JANUARY[0], end=JANUARY[1]).execute()
+    return handle
+
+
 #: What a row may be about: a run of the tenant *red*.
 RUNS: dict[str, Callable[[], WorkflowHandle[Any]]] = {
     "basket": _basket,
@@ -188,6 +224,9 @@ RUNS: dict[str, Callable[[], WorkflowHandle[Any]]] = {
     "failed": _failed,
     "moving": lambda: Moving.start("1"),
     "question": lambda: Question.start(value="1"),
+    "schedule": _schedule,
+    "paused schedule": _paused_schedule,
+    "backfill": _backfill,
 }
 
 
@@ -260,6 +299,7 @@ def standing() -> tuple[Any, ...]:
         Message.objects.count(),
         HistoryEvent.objects.count(),
         [*HumanTask.objects.order_by("pk").values_list("pk", "closed_at", "claimed_by_key", "delegated")],
+        [*Schedule.objects.order_by("pk").values()],
         done.count(),
     )
 

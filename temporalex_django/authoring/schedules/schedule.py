@@ -28,6 +28,8 @@ _Holidays = TypeVar("_Holidays", bound=Callable[[date], bool])
 _IDS_COMPARED = 100
 #: The shortest catch-up window. Workers look every second, so a shorter one would miss slots in a busy moment.
 SHORTEST_CATCH_UP = timedelta(seconds=10)
+#: The length of the column.
+_MAX_NAME_LENGTH = 100
 #: A time to check templates with.
 _SAMPLE = datetime(2027, 3, 3, 9, tzinfo=UTC)
 
@@ -199,8 +201,7 @@ class Schedule:
             plain_input(self.workflow, self.args)
 
     def _check_identity(self) -> None:
-        if not is_name(self.name) or "/" in self.name:
-            raise ScheduleInvalid("the name must be a string of 1 to 200 printable characters without '/'")
+        check_schedule_name(self.name)
         if not (isinstance(self.workflow, type) and issubclass(self.workflow, Startable)):
             raise ScheduleInvalid(f"{quoted(self.workflow)} is not a workflow class")
         for name in ("max_fires", "pause_after"):
@@ -235,6 +236,15 @@ class Schedule:
         object.__setattr__(self, name, value)
 
 
+def check_schedule_name(name: object) -> None:
+    """Raise ``ScheduleInvalid`` unless the name is a string of 1 to 100 printable characters without '/'."""
+    if not is_name(name) or len(str(name)) > _MAX_NAME_LENGTH or "/" in str(name) or str(name) != str(name).strip():
+        raise ScheduleInvalid(
+            f"the name must be a string of 1 to {_MAX_NAME_LENGTH} printable characters, without '/' and without blanks "
+            "at its ends"
+        )
+
+
 def parse_overlap(overlap: object) -> Overlap:
     """Return the policy, given as ``Overlap`` or as its value. Raises ``ScheduleInvalid``."""
     try:
@@ -250,6 +260,9 @@ def check_template(template: str, overlap: Overlap, workflow: Any, *, name: str,
     Raises ``ScheduleInvalid`` if it cannot be read, if its ids are no ids of the class ``workflow``, and if it has no
     ``{slot}`` although two runs can be open at once.
     """
+    # Before it is rendered: what `strftime` swallows would stay in the column.
+    if not is_name(template):
+        raise ScheduleInvalid(f"workflow_id: {quoted(template)} is not a template of 1 to 200 printable characters")
     sample = render_run_id(template, schedule=name, instant=_SAMPLE, zone=zone)
     if overlap in _SIDE_BY_SIDE and not has_slot(template):
         raise ScheduleInvalid(

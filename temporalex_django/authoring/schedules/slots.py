@@ -25,7 +25,16 @@ from temporalex_django.authoring.schedules import calendar_rules
 from temporalex_django.authoring.schedules import cron as crons
 from temporalex_django.authoring.schedules.functions import holiday_test
 from temporalex_django.authoring.schedules.local_time import earliest_wall, instants_of, load_zone, wall_time
-from temporalex_django.authoring.schedules.specs import CalendarRule, Cron, Interval, Once, Spec, check_specs, spec_key
+from temporalex_django.authoring.schedules.specs import (
+    CalendarRule,
+    Cron,
+    Interval,
+    Once,
+    Spec,
+    check_specs,
+    check_year,
+    spec_key,
+)
 from temporalex_django.core.names import quoted
 from temporalex_django.errors import ScheduleInvalid
 
@@ -168,6 +177,7 @@ class TimeTable:
             return None
         if not isinstance(moment, datetime):
             raise ScheduleInvalid(f"{name}: {quoted(moment)} must be a datetime")
+        check_year(moment, name)
         if moment.tzinfo is not None:
             return moment.astimezone(UTC)
         return instants_of(moment, self.time_zone, gap="shift", fold="first")[0]

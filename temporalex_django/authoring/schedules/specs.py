@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import date, datetime, timedelta
+from datetime import MAXYEAR, MINYEAR, date, datetime, timedelta
 from typing import Any, TypeAlias
 
 from msgspec import Struct
@@ -72,6 +72,7 @@ class Once(Struct, frozen=True, tag="once"):
     def __post_init__(self) -> None:
         if not isinstance(self.at, datetime):
             raise ScheduleInvalid(f"at: {quoted(self.at)} must be a datetime")
+        check_year(self.at, "at")
 
 
 Spec: TypeAlias = Cron | Interval | CalendarRule | Once
@@ -203,6 +204,12 @@ def _with_holidays(rules: Sequence[CalendarRule], holidays: HolidaysFunction) ->
     return [
         CalendarRule(rule.rule, name) if works else rule for rule, works in zip(rules, has_working_days, strict=True)
     ]
+
+
+def check_year(moment: datetime, label: str) -> None:
+    """Raise ``ScheduleInvalid`` for a time at an end of the calendar, which some zones do not have."""
+    if not MINYEAR < moment.year < MAXYEAR:
+        raise ScheduleInvalid(f"{label}: {moment.isoformat()} must be in a year from {MINYEAR + 1} to {MAXYEAR - 1}")
 
 
 def _values(argument: Any) -> list[Any]:

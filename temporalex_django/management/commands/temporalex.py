@@ -9,7 +9,7 @@ from django.core.management.base import BaseCommand, CommandParser
 
 from temporalex_django.management import background_tasks, tasks
 from temporalex_django.management.cli import exit_codes
-from temporalex_django.management.fleet import doctor, drain, health, migrate, switches, worker
+from temporalex_django.management.fleet import doctor, drain, health, migrate, schedules, switches, worker
 from temporalex_django.management.runs import (
     bulk,
     describe,
@@ -32,7 +32,7 @@ from temporalex_django.workers import hash_seed
 class Subcommand(Protocol):
     """A module of a subcommand: its docstring is the help text, and it has these functions.
 
-    ``output`` is the type of the object that ``--json`` prints.
+    ``output`` is the type of the object that ``--json`` prints, or a tuple of such types.
     """
 
     __doc__: str | None
@@ -97,6 +97,7 @@ class Command(BaseCommand):
         "resume": resume,
         **operator_commands.COMMANDS,
         **drain.COMMANDS,
+        "schedules": schedules,
         "switches": switches,
         "tasks": tasks,
         "bulk": bulk,

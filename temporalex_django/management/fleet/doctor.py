@@ -41,9 +41,10 @@ from temporalex_django.graph.steps import key_of
 from temporalex_django.graph.workflow import GraphWorkflow
 from temporalex_django.management.cli import as_user as people
 from temporalex_django.management.cli import command_arguments, exit_codes, printing
+from temporalex_django.management.fleet.schedule_problems import load_schedule_problems, reportable_schedules
 from temporalex_django.management.runs.list_runs import DEFERRED_COLUMNS
 from temporalex_django.management.runs.replay import replay_runs
-from temporalex_django.models import ActivityTask, Chain, HumanTask, Instance, Message, Worker
+from temporalex_django.models import ActivityTask, Chain, HumanTask, Instance, Message, Schedule, Worker
 from temporalex_django.operations.base import Actor, storage
 from temporalex_django.operations.fleet.live_workers import LiveWorkers
 from temporalex_django.operations.fleet.switches import active_switches
@@ -54,7 +55,6 @@ from temporalex_django.operations.read.switch_views import switch_view
 from temporalex_django.present import diagnosis
 from temporalex_django.present.deploys import CodeMismatch, deploy_diagnoses, input_diagnoses
 from temporalex_django.present.diagnosis import (
-    Diagnosis,
     DueRuns,
     FailedCheck,
     FailedMessages,
@@ -65,7 +65,7 @@ from temporalex_django.present.diagnosis import (
     WorkerView,
 )
 from temporalex_django.present.sentences import Summary
-from temporalex_django.present.view_models import DUE_GRACE_PERIOD
+from temporalex_django.present.view_models import DUE_GRACE_PERIOD, Diagnosis
 
 _BATCH_SIZE = 20
 _PAYLOAD_COLUMNS = ("args", "published")
@@ -285,13 +285,11 @@ def _diagnose_project(as_user: str | None) -> DoctorSaid:
 
     The user is looked up only with ``as_user``, because the tables may not exist yet.
     """
-    actor = None
+    actor = runs = schedules = None
     if as_user is not None:
         actor = people.resolve_actor(as_user)
-    runs = None
-    if actor is not None:
-        runs = people.visible_runs(actor)
-    project = load_project(runs)
+        runs, schedules = people.visible_runs(actor), reportable_schedules(actor.user)
+    project = load_project(runs, schedules)
     findings = diagnosis.diagnose(project, now=timezone.now())
     run_outputs: list[RunDiagnosed] = []
     # Without settings, database and tables no run can be read.
@@ -359,10 +357,10 @@ _SETTING_CHECKS = ("temporalex_django.E001", "temporalex_django.E002")
 Runs = QuerySet[Instance] | None
 
 
-def load_project(runs: Runs = None) -> ProjectView:
-    """Read the state of the project; ``runs`` restricts the runs in it, and None means all.
+def load_project(runs: Runs = None, schedules: QuerySet[Schedule] | None = None) -> ProjectView:
+    """Read the state of the project; ``runs`` and ``schedules`` restrict those in it, and None means all.
 
-    About ten reads, and no lock. Of closed runs, only the newest failed ones are read. What cannot be read is left
+    About twenty reads, and no lock. Of closed runs, only the newest failed ones are read. What cannot be read is left
     empty.
     """
     alias = conf.read()[0].DATABASE
@@ -383,10 +381,10 @@ def load_project(runs: Runs = None) -> ProjectView:
         return ProjectView(**common, unreachable=(str(exc).splitlines() or [type(exc).__name__])[0].rstrip("."))
     if unapplied_migrations := checks.unapplied_migrations(alias):
         return ProjectView(**common, unapplied=unapplied_migrations)
-    return _load_fleet(alias, runs, common)
+    return _load_fleet(alias, runs, schedules, common)
 
 
-def _load_fleet(alias: str, runs: Runs, common: Mapping[str, Any]) -> ProjectView:
+def _load_fleet(alias: str, runs: Runs, schedules: QuerySet[Schedule] | None, common: Mapping[str, Any]) -> ProjectView:
     """Read the runs and the workers of a project; ``common`` has the fields of the result that are known so far."""
     local_time, database_time = timezone.now(), DjangoStorage(alias).now()
     workers = [*Worker.objects.using(alias)]
@@ -419,6 +417,7 @@ def _load_fleet(alias: str, runs: Runs, common: Mapping[str, Any]) -> ProjectVie
         failures=failure_groups(alias, runs, now=database_time),
         failed_messages=[*_failed_messages(alias, runs)],
         undecidable_tasks=[*_undecidable_tasks(alias, runs)],
+        schedule_problems=load_schedule_problems(alias, schedules, live, database_time),
         skew=(local_time - database_time).total_seconds(),
     )
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import ClassVar
 
+from temporalex_django.authoring.schedules.local_time import instants_of, load_zone
 from temporalex_django.authoring.schedules.slots import TimeTable
+from temporalex_django.authoring.schedules.specs import check_year, parse_time
 from temporalex_django.engine.schedules.records import Backfill, SlotOutcome
 from temporalex_django.errors import ActionNotPossible, ScheduleInvalid
 from temporalex_django.models import Schedule, ScheduleSlot
@@ -43,6 +45,8 @@ def preview_backfill(row: Schedule, start: datetime, end: datetime, *, alias: st
     """
     if start.tzinfo is None or end.tzinfo is None:
         raise ScheduleInvalid("backfill: give both times a time zone")
+    for moment, label in ((start, "start"), (end, "end")):
+        check_year(moment, label)
     until = min(end, row.position)
     if start > until:
         raise ScheduleInvalid(
@@ -61,6 +65,18 @@ def preview_backfill(row: Schedule, start: datetime, end: datetime, *, alias: st
         first=instants[0] if instants else None,
         last=instants[-1] if instants else None,
     )
+
+
+def range_time(row: Schedule, text: str, label: str) -> datetime:
+    """Return the time (UTC) that an ISO string says; without an offset, it is the wall clock of the schedule's zone.
+
+    ``label`` names it in errors. Raises ``ScheduleInvalid``.
+    """
+    moment = parse_time(text, label)
+    check_year(moment, label)
+    if moment.tzinfo is not None:
+        return moment.astimezone(UTC)
+    return instants_of(moment, load_zone(row.tz), gap="shift", fold="first")[0]
 
 
 def _instants(table: TimeTable, start: datetime, until: datetime) -> list[datetime]:

@@ -11,6 +11,7 @@ from temporalex_django import access
 from temporalex_django.access import Operation
 from temporalex_django.authoring.authorization import APP, Person
 from temporalex_django.core.names import quoted
+from temporalex_django.core.payloads.codec import check_text
 from temporalex_django.errors import ScheduleNotFound
 from temporalex_django.models import Schedule
 from temporalex_django.operations.base import CODE, Action, Actor, AuditSubject
@@ -43,7 +44,24 @@ def visible_schedules(user: Person | None, *, alias: str) -> QuerySet[Schedule]:
 
 def find_schedule(name: str, user: Person | None, *, alias: str) -> Schedule:
     """Return the schedule with that name. Raises ``ScheduleNotFound``, and ``ActionNotPermitted``. One read."""
-    row = visible_schedules(user, alias=alias).filter(name=name).first()
+    return _first_named(visible_schedules(user, alias=alias), name)
+
+
+def find_manageable_schedule(name: str, user: Person | None, *, alias: str) -> Schedule:
+    """Return the schedule with that name, for an operation, which checks the permission itself. One read.
+
+    Raises ``ScheduleNotFound``, also for one that does not exist for the user.
+    """
+    return _first_named(_existing_schedules(user, alias=alias), name)
+
+
+def _existing_schedules(user: Person | None, *, alias: str) -> QuerySet[Schedule]:
+    return Schedule.objects.using(alias) if user is None else access.schedules_for(user, alias=alias)
+
+
+def _first_named(rows: QuerySet[Schedule], name: str) -> Schedule:
+    # Databases refuse some characters in parameters.
+    row = rows.filter(name=name).first() if name.isprintable() else None
     if row is None:
         raise ScheduleNotFound(f"there is no schedule {quoted(name)}")
     return row
@@ -61,7 +79,8 @@ def require_run_access(by: Actor, workflow: Any, overlap: str, *, alias: str) ->
 class ScheduleAction(Action[T]):
     """Base class of the operations on one schedule, named ``schedule_name``.
 
-    They need the permission to manage schedules, and are audited. ``perform`` locks the row of the schedule, so it
+    They need the permission to manage schedules, and are audited. ``reason`` is for the audit; ``PayloadError`` if no
+    database can store it. ``perform`` locks the row of the schedule, so it
     waits for a worker that is firing it.
     """
 
@@ -71,18 +90,16 @@ class ScheduleAction(Action[T]):
     def __init__(self, schedule_name: str, *, reason: str = "", by: Actor = CODE) -> None:
         super().__init__(by=by)
         self.schedule_name = schedule_name
-        self.reason = reason
+        self.reason = check_text(reason, label="the reason")
 
     def lock(self) -> Schedule:
         """Lock the row of the schedule in the open transaction and return it. Raises ``ScheduleNotFound``."""
         alias = self.storage.alias
         rows = Schedule.objects.using(alias)
         if self.by.user is not None:
-            rows = rows.filter(pk__in=access.schedules_for(self.by.user, alias=alias).values("pk"))
-        row = rows.select_for_update().filter(name=self.schedule_name).first()
-        if row is None:
-            raise ScheduleNotFound(f"there is no schedule {quoted(self.schedule_name)}")
-        return row
+            # A subquery, because the policy may join tables whose rows must not be locked.
+            rows = rows.filter(pk__in=_existing_schedules(self.by.user, alias=alias).order_by().values("pk"))
+        return _first_named(rows.select_for_update(), self.schedule_name)
 
     def save(self, row: Schedule, **values: Any) -> None:
         """Save changed values of a locked row, and when it is due next."""

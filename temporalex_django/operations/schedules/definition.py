@@ -13,6 +13,7 @@ from temporalex_django.authoring.schedules.run_inputs import plain_input
 from temporalex_django.authoring.schedules.schedule import (
     Overlap,
     Schedule,
+    check_schedule_name,
     check_template,
     parse_overlap,
     schedule_problems,
@@ -28,6 +29,8 @@ from temporalex_django.operations.host import host
 
 #: Input of a definition that leaves the input of a stored schedule as it is.
 KEPT: Final[Any] = object()
+#: Limit of the columns of numbers.
+_MAX_NUMBER = 2**31 - 1
 #: Columns whose change begins the position of the schedule anew.
 TIME_COLUMNS = ("specs", "tz", "dst_gap", "dst_fold", "start", "end")
 #: Columns whose change makes a person the starter of the runs.
@@ -83,6 +86,7 @@ class ScheduleDefinition:
         Raises ``ScheduleInvalid`` with all problems, ``UnknownWorkflow``, and ``PayloadError`` for an input that does
         not fit the class.
         """
+        check_schedule_name(self.name)
         workflow, table = self.workflow_class(), self.table()
         problems = [*self._number_problems()]
         try:
@@ -113,8 +117,8 @@ class ScheduleDefinition:
         problems = []
         for name in ("max_fires", "pause_after"):
             number = getattr(self, name)
-            if number is not None and (type(number) is not int or number < 1):
-                problems.append(f"{name}: {number!r} must be a whole number of 1 or more, or empty")
+            if number is not None and (type(number) is not int or not 1 <= number <= _MAX_NUMBER):
+                problems.append(f"{name}: {number!r} must be a whole number from 1 to {_MAX_NUMBER:,}, or empty")
         return problems
 
     def plain_args(self, workflow: type[Startable]) -> Any:
@@ -129,11 +133,10 @@ class ScheduleDefinition:
         }
         columns |= {"specs": specs_to_json(table.specs), "start": table.start, "end": table.end}
         columns["overlap"] = str(parse_overlap(self.overlap))
-        if self.args is not KEPT:
-            args = None
-            if not self.arguments_function:
-                args = project_codec().encode(self.plain_args(self.workflow_class()))
-            columns["args"] = args
+        if self.arguments_function:
+            columns["args"] = None
+        elif self.args is not KEPT:
+            columns["args"] = project_codec().encode(self.plain_args(self.workflow_class()))
         return columns
 
 

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from temporalex_django.core.payloads.codec import check_text
 from temporalex_django.errors import ActionNotPossible
 from temporalex_django.models import Schedule
-from temporalex_django.operations.base import CODE, Actor
 from temporalex_django.operations.schedules.base import ScheduleAction
 
 
@@ -19,9 +17,6 @@ class PauseSchedule(ScheduleAction[Schedule]):
     """
 
     name: ClassVar[str] = "pause_schedule"
-
-    def __init__(self, schedule_name: str, *, reason: str = "", by: Actor = CODE) -> None:
-        super().__init__(schedule_name, reason=check_text(reason, label="the reason"), by=by)
 
     def perform(self) -> Schedule:
         with self.storage.transaction():

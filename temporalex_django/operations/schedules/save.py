@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from datetime import datetime
 from typing import ClassVar
 
 from django.db import IntegrityError
 
-from temporalex_django.errors import ActionNotPossible
+from temporalex_django.core.names import quoted
+from temporalex_django.errors import ActionNotPossible, RunChanged, ScheduleInvalid
 from temporalex_django.models import Schedule
 from temporalex_django.operations.base import CODE, Actor, refuse_inside_workflow
 from temporalex_django.operations.schedules.base import ScheduleAction, require_run_access
@@ -25,17 +28,29 @@ class SaveSchedule(ScheduleAction[Schedule]):
     the class, the input or the overlap policy. So they need the permissions to start runs of the class, and to cancel
     or terminate runs if the policy does so. These are asked for again at each fire.
 
-    ``create`` True refuses a name that exists, and False one that does not. Writes one row, in the caller's
-    transaction. Raises ``ScheduleInvalid``, ``ScheduleNotFound``, ``UnknownWorkflow``, ``PayloadError``, and
-    ``ActionNotPossible`` for a schedule that code declares.
+    ``create`` True refuses a name that exists, and False one that does not. ``expected`` has values of ``changed_at``:
+    the row must have one of them, so that nobody overwrites a change that they have not seen; None means any.
+
+    Locks and writes one row, in the caller's transaction. Raises ``ScheduleInvalid``, ``ScheduleNotFound``,
+    ``UnknownWorkflow``, ``PayloadError``, ``RunChanged``, and ``ActionNotPossible`` for a schedule that code
+    declares, and for a name that exists.
     """
 
     name: ClassVar[str] = "save_schedule"
 
-    def __init__(self, definition: ScheduleDefinition, *, create: bool, reason: str = "", by: Actor = CODE) -> None:
+    def __init__(
+        self,
+        definition: ScheduleDefinition,
+        *,
+        create: bool,
+        expected: Collection[datetime] | None = None,
+        reason: str = "",
+        by: Actor = CODE,
+    ) -> None:
         super().__init__(definition.name, reason=reason, by=by)
         self.definition = definition
         self.create = create
+        self.expected = expected
 
     def check(self) -> None:
         super().check()
@@ -58,6 +73,7 @@ class SaveSchedule(ScheduleAction[Schedule]):
                     f"the schedule {row.name} is declared in {row.module}: change it there. You can pause, trigger and "
                     "backfill it here"
                 )
+            self._check_row(row)
             changed = apply_columns(row, self.definition.columns(), now)
             if row.editor_id is None or not {*changed}.isdisjoint(RUN_COLUMNS):
                 row.editor_id = getattr(self.by.user, "pk", None)
@@ -66,9 +82,26 @@ class SaveSchedule(ScheduleAction[Schedule]):
             self.record_schedule(row, changed=changed)
         return row
 
+    def _check_row(self, row: Schedule) -> None:
+        """Raise an error if somebody else has changed the row, or if its input does not belong to another class."""
+        if self.expected is not None and row.changed_at not in self.expected:
+            seen = max(self.expected, default=None)
+            raise RunChanged(
+                f"the schedule {row.name} was changed after you read it",
+                changes={
+                    "changed_at": {"was": None if seen is None else seen.isoformat(), "is": row.changed_at.isoformat()}
+                },
+            )
+        # The class says which parts of an input are hidden, so an input must not get to another class unseen.
+        is_kept = self.definition.args is KEPT and not self.definition.arguments_function
+        if is_kept and (row.workflow != self.definition.workflow or row.arguments_function):
+            raise ScheduleInvalid(
+                f"schedule {quoted(row.name)}: give its input in `args`, because the stored one was made for {row.workflow}"
+            )
+
     def _new_row(self) -> Schedule:
         if self.definition.args is KEPT:
-            raise ActionNotPossible("a new schedule has no input to keep: give one")
+            raise ScheduleInvalid("a new schedule has no input to keep: give one in `args`")
         return Schedule(name=self.schedule_name, owner=Schedule.Owner.PEOPLE, created_at=self.now())
 
     def _write(self, row: Schedule) -> None:

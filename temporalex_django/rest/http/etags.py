@@ -1,13 +1,14 @@
 """The headers ``ETag`` and ``If-Match``.
 
-A tag contains the version of the run that a client has seen. So an operation can be refused if the run has changed, and
-the error can say what has changed.
+A tag contains the version of the run or schedule that a client has seen. So an operation can be refused if it has
+changed. For a run, the error says what has changed.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+from datetime import datetime
 from typing import Any
 from uuid import UUID
 
@@ -24,10 +25,43 @@ def etag_of(version: RunVersion, body: Any) -> str:
 
     It contains the version of the run, which ``If-Match`` compares, and a digest of ``body``.
     """
-    # The digest is for caches only: ``If-Match`` compares the version, and ignores changes of other fields.
-    digest = hashlib.sha256(json.dumps(body, cls=JSONEncoder).encode("utf-8", "replace")).hexdigest()[:12]
+    digest = _digest(body)
     paused = "paused" if version.paused else ""
     return f'"{version.run_id.hex}.{version.events}.{version.status}.{version.blocked}.{paused}.{digest}"'
+
+
+def _digest(body: Any) -> str:
+    # The digest is for caches only: ``If-Match`` compares the version, and ignores changes of other fields.
+    return hashlib.sha256(json.dumps(body, cls=JSONEncoder).encode("utf-8", "replace")).hexdigest()[:12]
+
+
+def schedule_etag(changed_at: datetime, body: Any) -> str:
+    """Return the tag of a response about a schedule.
+
+    It contains the time at which the definition was changed, which ``If-Match`` compares, and a digest of ``body``.
+    """
+    return f'"{changed_at.isoformat()}.{_digest(body)}"'
+
+
+def parse_schedule_if_match(header: str) -> list[datetime] | None:
+    """Return the times of change in the tags of an ``If-Match`` header, or None for ``*``, which matches any.
+
+    Tags that this package has not made are left out.
+    """
+    if header.strip() == _ANY:
+        return None
+    times = []
+    for tag_text in header.split(","):
+        try:
+            times.append(datetime.fromisoformat(_tag_content(tag_text).rpartition(".")[0]))
+        except ValueError:
+            continue
+    return times
+
+
+def _tag_content(tag: str) -> str:
+    """Return a tag without its quotes; proxies that compress responses weaken tags, so weak ones are accepted."""
+    return tag.strip().removeprefix("W/").strip('"')
 
 
 def parse_if_match(header: str) -> list[RunVersion] | None:
@@ -43,11 +77,8 @@ def parse_if_match(header: str) -> list[RunVersion] | None:
 
 
 def _parse_etag(tag: str) -> RunVersion | None:
-    """Return the version in a tag, or None if this package has not made it.
-
-    Weak tags are accepted, because proxies that compress responses weaken tags.
-    """
-    parts = tag.removeprefix("W/").strip('"').split(".")
+    """Return the version in a tag, or None if this package has not made it."""
+    parts = _tag_content(tag).split(".")
     if len(parts) != _PART_COUNT:
         return None
     try:

@@ -65,7 +65,7 @@ class NewestFirstPagination(CursorPagination):
             return (self.ordering,)
         return columns(self.order)
 
-    def _parse_position(self, position: str) -> UUID | datetime:
+    def _parse_position(self, position: str) -> UUID | datetime | str:
         """Return the position in a cursor: a run id, or a time if ``order`` is by time. Raises ``ValueError``."""
         is_by_id = self.order is None or columns(self.order)[0].lstrip("-") == "pk"
         if is_by_id:
@@ -120,6 +120,27 @@ class NewestFirstPagination(CursorPagination):
         self.page, self.has_next = page[:count], True
         self.next_position = self._get_position_from_instance(page[count], self.ordering)
         return rendered[:count]
+
+
+class ByNamePagination(NewestFirstPagination):
+    """Pages of rows by ``name``, which is unique."""
+
+    ordering = "name"
+
+    def _parse_position(self, position: str) -> str:
+        # Databases refuse some characters in parameters.
+        if not position.isprintable():
+            raise ValueError(position)
+        return position
+
+
+class LatestSlotPagination(NewestFirstPagination):
+    """Pages of the slots of one schedule, the latest first; no two have one time."""
+
+    ordering = "-at"
+
+    def _parse_position(self, position: str) -> datetime:
+        return _parse_aware_datetime(position)
 
 
 class DueFirstPages:

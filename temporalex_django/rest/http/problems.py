@@ -44,6 +44,7 @@ STATUS_OF_ERRORS: tuple[tuple[type[errors.TemporalexError], HTTPStatus], ...] = 
     (errors.WorkflowNotFound, HTTPStatus.NOT_FOUND),
     (errors.HumanTaskNotFound, HTTPStatus.NOT_FOUND),
     (errors.WorkerNotFound, HTTPStatus.NOT_FOUND),
+    (errors.ScheduleNotFound, HTTPStatus.NOT_FOUND),
     (errors.UnknownWorkflow, HTTPStatus.NOT_FOUND),
     (errors.UnknownVersion, HTTPStatus.NOT_FOUND),
     (errors.UnknownQuery, HTTPStatus.NOT_FOUND),
@@ -51,6 +52,7 @@ STATUS_OF_ERRORS: tuple[tuple[type[errors.TemporalexError], HTTPStatus], ...] = 
     (errors.InvalidId, HTTPStatus.BAD_REQUEST),
     (errors.InvalidStart, HTTPStatus.BAD_REQUEST),
     (errors.PayloadError, HTTPStatus.BAD_REQUEST),
+    (errors.ScheduleInvalid, HTTPStatus.BAD_REQUEST),
     (errors.ActionNotPermitted, HTTPStatus.FORBIDDEN),
     (errors.UpdateTimeout, HTTPStatus.SERVICE_UNAVAILABLE),
     (errors.KeyMissing, HTTPStatus.SERVICE_UNAVAILABLE),  # another process may have it

@@ -39,6 +39,8 @@ LATE = 2 * STUCK
 @pytest.fixture(autouse=True)
 def _same_each_time(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.delenv("COLUMNS", raising=False)
+    # Tests that ran before may have declared schedules.
+    monkeypatch.setattr("temporalex_django.authoring.schedules.schedule._declarations", {})
     with timeless():
         yield
 

@@ -25,6 +25,7 @@ from temporalex_django.operations.runs.start import Start
 from temporalex_django.operations.runs.terminate import Terminate
 from temporalex_django.operations.runs.update import SendUpdate
 from temporalex_django.signals import operator_acted
+from tests.support import schedule_matrix
 from tests.support.client_flows import Basket, rolled_back
 
 pytestmark = pytest.mark.django_db
@@ -87,6 +88,7 @@ def test_every_operation_is_listed():
         "run_due",  # see test_steering
         "switch_off",  # see test_switches
         "switch_on",
+        *schedule_matrix.OPERATIONS,  # see test_schedules
     }  # see test_graphs_on_the_database, test_versions, test_resets
 
 

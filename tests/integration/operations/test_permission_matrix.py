@@ -63,6 +63,7 @@ from temporalex_django.operations.runs.start import Start
 from temporalex_django.operations.runs.update import SendUpdate
 from temporalex_django.rest import urls
 from tests.settings import FOLDER
+from tests.support import schedule_matrix
 from tests.support.client_flows import Basket
 from tests.support.matrix import (
     ASKING,
@@ -141,7 +142,7 @@ CODE = {
     "signal_with_start": Row(("start_instance",), lambda call, by: call(new_basket(by), "note", 1), of_run=False),
 }
 #: What of a handle is for code alone: it takes nobody's name.
-WITHOUT_BY = {"run_id", "run_ids", "status"}
+WITHOUT_BY = {"run_id", "run_ids", "start_outcome", "status"}
 
 
 def methods() -> dict[str, Any]:
@@ -223,8 +224,7 @@ OPERATIONS = {
     "move": Row(("terminate_instance",), lambda by: Move(red(), version=2, by=by), "moving"),
 }
 
-#: Human tasks: whoever is asked may, and that one asks whoever may send signals.
-OPERATIONS |= {
+OPERATIONS |= {  # human tasks: whoever is asked may, and that one asks whoever may send signals
     "decide": Row(("signal_instance",), lambda by: Decide(asked(), outcome="approved", by=by), "graph"),
     "claim": Row(("signal_instance",), lambda by: Claim(asked(), by=by), "graph"),
     "release": Row(("signal_instance",), lambda by: Release(claimed(by), by=by), "graph"),
@@ -254,8 +254,7 @@ def run_due(by: Actor) -> Any:
     return action
 
 
-#: Bulk jobs: a job is its owner's.
-OPERATIONS |= {
+OPERATIONS |= {  # bulk jobs: a job is its owner's
     "start_bulk": Row(
         ("bulk_actions", "terminate_instance"),
         lambda by: StartBulk("terminate", runs=[str(Instance.objects.get().pk)], by=by),
@@ -327,7 +326,7 @@ def steering(name: str) -> Any:
     return lambda by: STEERING[plainly(name)](red(), reason="why", by=by, **STEERED[name].do())
 
 
-OPERATIONS |= {name: replace(row, do=steering(name)) for name, row in STEERED.items()}
+OPERATIONS |= {name: replace(row, do=steering(name)) for name, row in STEERED.items()} | schedule_matrix.OPERATIONS
 
 
 def test_each_operation_has_a_row() -> None:
@@ -346,7 +345,8 @@ def test_operations(name: str, asking: str) -> None:
         row.do(by).execute()
         assert standing() != before or name in ("query", "compare")
         return
-    wanted = errors.WorkflowNotFound if asking == "other tenant" and row.of_run else errors.ActionNotPermitted
+    hidden = (errors.WorkflowNotFound, errors.ScheduleNotFound)
+    wanted = hidden if asking == "other tenant" and row.of_run else errors.ActionNotPermitted
     with pytest.raises(wanted):
         row.do(by).execute()
     assert standing() == before
@@ -452,7 +452,7 @@ def routes() -> dict[str, str]:
     return found
 
 
-REST |= {f"POST {name}": replace(row, do=steered_in_rest(name)) for name, row in STEERED.items()}
+REST |= {f"POST {name}": replace(row, do=steered_in_rest(name)) for name, row in STEERED.items()} | schedule_matrix.REST
 
 
 def test_each_route_of_rest_has_a_row() -> None:
@@ -724,7 +724,7 @@ SHELL_NAMES = {one.action.name: name for name, one in SHELL_STEERING.items()}
 COMMANDS |= {
     name.replace(plainly(name), SHELL_NAMES[plainly(name)]): replace(row, do=steered_in_a_shell(name))
     for name, row in STEERED.items()
-}
+} | schedule_matrix.COMMANDS
 #: What nobody does in somebody's name: they show or change no run, or are a worker.
 FOR_OPERATORS = {"health", "replay", "worker"}
 
@@ -763,7 +763,7 @@ def test_commands(name: str, asking: str) -> None:
         row.do(run, ref)
         return
     if asking != "other tenant" or row.of_run:
-        says = {"anonymous": "is not a user", "other tenant": "no run|no matching run"}.get(
+        says = {"anonymous": "is not a user", "other tenant": "no run|no matching run|no schedule"}.get(
             asking, "requires the permission"
         )
         with pytest.raises(CommandError, match=says):

@@ -23,7 +23,7 @@ from temporalex_django.rest import urls
 from temporalex_django.rest.contract import Contract
 from tests.integration.operations.test_permission_matrix import REST, filled, routes
 from tests.integration.rest.test_instances import URL, assert_problem
-from tests.support.matrix import POLICY, standing
+from tests.support.matrix import NIGHTLY, POLICY, standing
 from tests.support.people import stored
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("_tenants")]
@@ -38,6 +38,8 @@ WRONG: tuple[tuple[type, Any], ...] = (
     (serializers.BooleanField, "perhaps"), (serializers.FloatField, "x"), (serializers.ListField, 5),
     (serializers.DictField, 5),
 )  # fmt: skip
+#: The problem of what is not there, by what the address names.
+NOT_FOUND = {"task": "human_task_not_found", "schedule": "schedule_not_found"}
 #: What a run that is closed does not take.
 MESSAGES = ("signal", "update", "resume")
 
@@ -59,7 +61,7 @@ def views() -> dict[str, Any]:
 
 
 VIEWS = views()
-WRITING = [name for name in VIEWS if name.startswith("POST")]
+WRITING = [name for name in VIEWS if name.startswith(("POST", "PUT"))]
 
 
 class Asked:
@@ -170,12 +172,16 @@ def test_who_is_elsewhere_or_forged(name: str) -> None:
     other = APIClient(raise_request_exception=False)
     other.force_authenticate(asked.row.user("other tenant"))
     if "<" in asked.route and not asked.row.of_all:
-        what = "human_task_not_found" if "task" in asked.at else "workflow_not_found"
+        what = next((code for part, code in NOT_FOUND.items() if part in asked.at), "workflow_not_found")
         there = asked.refused(asked.send(api=other), 404, what)["detail"]
-        absent = {"id": "nobody", "job": uuid.uuid4(), "task": uuid.uuid4()}
+        absent = {"id": "nobody", "job": uuid.uuid4(), "task": uuid.uuid4(), "schedule": "nobody"}
         nobody = filled(asked.route, {**asked.at, **absent})
         nowhere = asked.refused(asked.send(api=other, address=nobody), 404, what)["detail"]
-        told = there.replace(asked.run.id, "nobody").replace(str(asked.at.get("task")), str(absent["task"]))
+        told = (
+            there.replace(asked.run.id, "nobody")
+            .replace(NIGHTLY, "nobody")
+            .replace(str(asked.at.get("task")), str(absent["task"]))
+        )
         assert told == nowhere  # as if it were not there
 
 

@@ -1,0 +1,401 @@
+"""List, show, pause, unpause, trigger, backfill and delete schedules, and compare them with the code.
+
+`schedules list` and `schedules show NAME` show when they fire and what became of their slots. `schedules diff` lists
+what differs between the schedules that code declares and their rows, and exits with status 1 if anything does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, fields
+from datetime import datetime
+from itertools import islice
+from typing import Any, Literal
+
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+
+from temporalex_django.access import require_access
+from temporalex_django.db.querying import iterate_pages
+from temporalex_django.management.cli import as_user as people
+from temporalex_django.management.cli import command_arguments, exit_codes, printing
+from temporalex_django.models import Schedule, ScheduleSlot
+from temporalex_django.operations.base import Actor, storage
+from temporalex_django.operations.schedules.backfill import (
+    BackfillPreview,
+    BackfillSchedule,
+    StopBackfill,
+    preview_backfill,
+    range_time,
+)
+from temporalex_django.operations.schedules.base import (
+    VIEW_SCHEDULE,
+    ScheduleAction,
+    find_manageable_schedule,
+    find_schedule,
+    visible_schedules,
+)
+from temporalex_django.operations.schedules.delete import DeleteSchedule
+from temporalex_django.operations.schedules.describe import (
+    ScheduleDescription,
+    SlotDescription,
+    describe_schedule,
+    describe_schedules,
+    describe_slots,
+)
+from temporalex_django.operations.schedules.filters import STATES, filter_schedules
+from temporalex_django.operations.schedules.pause import PauseSchedule, UnpauseSchedule
+from temporalex_django.operations.schedules.sync import ScheduleDifference, schedule_differences
+from temporalex_django.operations.schedules.trigger import TriggerSchedule
+
+_DEFAULT_LIMIT, _PAGE_SIZE, _SHOWN_FIRES, _DEFAULT_RATE = 50, 200, 5, 60
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulePrinted(ScheduleDescription):
+    """A schedule; ``catch_up`` and ``jitter`` are seconds."""
+
+    catch_up: float  # type: ignore[assignment] # JSON has no durations
+    jitter: float | None  # type: ignore[assignment] # as above
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScheduleChanged:
+    """The schedule on which a command acted."""
+
+    name: str
+    action: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotFired:
+    """The result of ``schedules trigger``: the slot with its outcome."""
+
+    name: str
+    slot: SlotDescription
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackfillPrinted:
+    """The result of ``schedules backfill``: the slots of the range, and how many of them are to start.
+
+    ``dry_run`` is true if nothing was begun.
+    """
+
+    name: str
+    slots: int
+    started: int
+    to_start: int
+    first: datetime | None
+    last: datetime | None
+    dry_run: bool
+
+
+output = (SchedulePrinted, ScheduleChanged, SlotFired, BackfillPrinted, Sequence[ScheduleDifference])
+
+_ACTIONS: dict[str, tuple[type[ScheduleAction[Any]], str]] = {
+    "pause": (PauseSchedule, "is paused"),
+    "unpause": (UnpauseSchedule, "is no longer paused"),
+    "delete": (DeleteSchedule, "is deleted"),
+}
+_HELP: dict[str, str] = {
+    "list": "List schedules by name, with their next fire.",
+    "show": "Show a schedule with its next fires and the outcomes of its last slots.",
+    "pause": "Pause a schedule: its slots are skipped until the pause ends.",
+    "unpause": "End the pause of a schedule.",
+    "trigger": "Fire a schedule now; its overlap policy decides whether a run starts.",
+    "backfill": "Start the slots of a past range that have no run, or stop doing so.",
+    "diff": "List what differs between the schedules that code declares and their rows.",
+    "delete": "Delete a schedule and its slots; its runs stay.",
+}
+
+
+def add_arguments(parser: CommandParser) -> None:
+    """Add the arguments of the command ``temporalex schedules`` to its parser."""
+    parsers = parser.add_subparsers(dest="verb", required=True, title="actions", metavar="ACTION", help="What to do.")
+    for name, text in _HELP.items():
+        subparser = parsers.add_parser(name, description=text, help=text)
+        if name == "list":
+            _add_list_arguments(subparser)
+        elif name != "diff":
+            subparser.add_argument("name", metavar="NAME", help="Name of the schedule.")
+        if name == "backfill":
+            _add_backfill_arguments(subparser)
+        if name not in ("list", "show", "diff"):
+            subparser.add_argument("--reason", default="", metavar="TEXT", help="Reason, which the audit records.")
+        if name in ("backfill", "delete"):
+            command_arguments.add_yes_argument(subparser)
+        people.add_user_argument(subparser)
+        printing.add_json_argument(subparser)
+
+
+def _add_list_arguments(parser: CommandParser) -> None:
+    parser.add_argument("--owner", choices=Schedule.Owner.values, help="Only schedules of this owner.")
+    parser.add_argument("--state", choices=[*STATES], help="Only schedules in this state.")
+    parser.add_argument("--workflow", metavar="NAME", help="Only schedules that start runs of this class.")
+    parser.add_argument("--search", metavar="TEXT", help="Only schedules whose name contains the text.")
+    parser.add_argument(
+        "--limit",
+        type=int,
+        metavar="N",
+        help=f"Print at most N schedules (default: {_DEFAULT_LIMIT}; with --json, all).",
+    )
+
+
+def _add_backfill_arguments(parser: CommandParser) -> None:
+    parser.add_argument(
+        "--start",
+        metavar="TIME",
+        help="Begin of the range, inclusive, such as 2026-01-31T00:00; without an offset, in the schedule's zone.",
+    )
+    parser.add_argument("--end", metavar="TIME", help="End of the range, inclusive.")
+    parser.add_argument("--per-minute", type=int, metavar="N", help="Start at most N runs a minute (default: 60).")
+    parser.add_argument("--dry-run", action="store_true", help="Print what would be started, and start nothing.")
+    parser.add_argument("--stop", action="store_true", help="Stop the backfill that is under way.")
+
+
+def handle(command: BaseCommand, *, verb: str, as_user: str | None, json: bool, **options: Any) -> None:
+    """List or show schedules, or perform an operation on one and print it.
+
+    Raises ``CommandError`` (exit status 1) if ``diff`` finds differences, and (status 5) if the run of a triggered slot
+    could not be started.
+    """
+    actor = people.resolve_actor(as_user)
+    match verb:
+        case "list":
+            _print_list(command, actor, json=json, **options)
+        case "show":
+            row = find_schedule(options["name"], actor.user, alias=storage().alias)
+            _print_schedule(command, describe_schedule(row, actor.user, alias=storage().alias), json=json)
+        case "trigger":
+            _trigger(command, actor, options["name"], options["reason"], json=json)
+        case "backfill":
+            _backfill(command, actor, json=json, **options)
+        case "diff":
+            _print_differences(command, actor, json=json)
+        case _:
+            _change(command, actor, verb, json=json, **options)
+
+
+def _change(
+    command: BaseCommand, actor: Actor, verb: str, *, name: str, reason: str, json: bool, yes: bool = True, **_: Any
+) -> None:
+    action, done = _ACTIONS[verb]
+    if verb == "delete":
+        command_arguments.confirm(command, f"{_HELP[verb]} Continue for {name}?", yes=yes)
+    action(name, reason=reason, by=actor).execute()
+    _print_changed(command, ScheduleChanged(name=name, action=action.name), done, json=json)
+
+
+def _print_changed(command: BaseCommand, changed: ScheduleChanged, done: str, *, json: bool) -> None:
+    if json:
+        printing.print_json(command, changed)
+    else:
+        printing.write_line(command, f"the schedule {printing.escape(changed.name)} {done}")
+
+
+def _trigger(command: BaseCommand, actor: Actor, name: str, reason: str, *, json: bool) -> None:
+    alias, record = storage().alias, TriggerSchedule(name, reason=reason, by=actor).execute()
+    rows = ScheduleSlot.objects.using(alias).filter(schedule__name=name, at=record.at)
+    (slot,) = describe_slots(rows, actor.user, alias=alias)
+    if json:
+        printing.print_json(command, SlotFired(name=name, slot=slot))
+    else:
+        printing.write_line(command, f"{printing.escape(name)}: {printing.escape(_slot_text(slot))}")
+    if slot.outcome == "failed":
+        text = exit_codes.with_next_step(
+            "the run could not be started", f"Correct that, then: manage.py temporalex schedules trigger {name}"
+        )
+        raise CommandError(printing.escape(text), returncode=exit_codes.REFUSED)
+
+
+def _backfill(
+    command: BaseCommand,
+    actor: Actor,
+    *,
+    name: str,
+    start: str | None,
+    end: str | None,
+    per_minute: int | None,
+    dry_run: bool,
+    stop: bool,
+    reason: str,
+    yes: bool,
+    json: bool,
+    **_: Any,
+) -> None:
+    """Stop a backfill, or print what one would start, ask, and begin it."""
+    has_range = start is not None and end is not None
+    has_part = any(option is not None for option in (start, end, per_minute)) or dry_run
+    if (stop and has_part) or not (stop or has_range):
+        raise exit_codes.usage_error(
+            "the command needs either a range or --stop", "Give --start TIME and --end TIME, or --stop."
+        )
+    if stop:
+        StopBackfill(name, reason=reason, by=actor).execute()
+        changed = ScheduleChanged(name=name, action=StopBackfill.name)
+        _print_changed(command, changed, "is not backfilled any more", json=json)
+        return
+    alias, rate = storage().alias, _DEFAULT_RATE if per_minute is None else per_minute
+    row = (find_schedule if dry_run else find_manageable_schedule)(name, actor.user, alias=alias)
+    begin, until = range_time(row, start or "", "--start"), range_time(row, end or "", "--end")
+    preview = preview_backfill(row, begin, until, alias=alias)
+    if not dry_run:
+        question = f"Start {_count(preview.to_start, 'run')} of {row.workflow}, at most {rate} a minute?"
+        command_arguments.confirm(command, question, yes=yes)
+        preview = BackfillSchedule(name, start=begin, end=until, per_minute=rate, reason=reason, by=actor).execute()
+    _print_backfill(command, _backfill_output(name, preview, dry_run=dry_run), rate, json=json)
+
+
+def _print_backfill(command: BaseCommand, printed: BackfillPrinted, rate: int, *, json: bool) -> None:
+    if json:
+        printing.print_json(command, printed)
+        return
+    text = f"{_count(printed.slots, 'slot')} in the range, {printed.started:,} started already, {printed.to_start:,} to start"
+    suffix = "" if printed.dry_run else f"; workers start at most {rate} a minute"
+    printing.write_line(command, f"{printing.escape(printed.name)}: {text}{suffix}")
+
+
+def _backfill_output(name: str, preview: BackfillPreview, *, dry_run: bool) -> BackfillPrinted:
+    return BackfillPrinted(
+        name=name,
+        slots=preview.slots,
+        started=preview.started,
+        to_start=preview.to_start,
+        first=preview.first,
+        last=preview.last,
+        dry_run=dry_run,
+    )
+
+
+def _print_differences(command: BaseCommand, actor: Actor, *, json: bool) -> None:
+    alias = storage().alias
+    require_access(actor.user, VIEW_SCHEDULE, alias=alias)
+    differences = schedule_differences(alias)
+    if json:
+        printing.print_json(command, differences)
+    elif not differences:
+        printing.write_line(command, "the schedules are as the code declares them")
+    for difference in () if json else differences:
+        printing.write_line(command, f"{difference.kind}: {printing.escape(difference.text)}")
+    # After the differences, so that a pipeline stops but its log says why.
+    if differences:
+        text = f"{_count(len(differences), 'schedule')} differ from the code: see above"
+        if len(differences) == 1:
+            text = "1 schedule differs from the code: see above"
+        raise CommandError(text, returncode=exit_codes.FINDINGS)
+
+
+# -- lists and texts ---------------------------------------------------------------------------------------------------
+
+
+def _print_list(command: BaseCommand, actor: Actor, *, limit: int | None, json: bool, **options: Any) -> None:
+    if limit is not None and limit < 1:
+        raise exit_codes.usage_error(f"--limit {limit} is too small", "Give a number of at least 1.")
+    filters = {name: options[name] or "" for name in ("owner", "state", "workflow", "search")}
+    for name, text in filters.items():
+        # Databases refuse some characters in parameters.
+        if not text.isprintable():
+            raise exit_codes.usage_error(
+                f"--{name} {printing.escape(text)} contains unprintable characters", "Use printable characters only."
+            )
+    alias = storage().alias
+    schedules = filter_schedules(visible_schedules(actor.user, alias=alias), **filters)
+    maximum = None if json and limit is None else limit or _DEFAULT_LIMIT
+    rows = islice(iterate_pages(schedules, by="name", size=_PAGE_SIZE), None if maximum is None else maximum + 1)
+    described = _described(rows, actor, alias)
+    if json:
+        for description in islice(described, maximum):
+            printing.print_json_line(command, _schedule_output(description))
+        return
+    _print_table(command, [*described], maximum or 0)
+
+
+def _described(rows: Iterator[Schedule], actor: Actor, alias: str) -> Iterator[ScheduleDescription]:
+    """Yield the descriptions of the schedules, one page of rows at a time."""
+    while page := [*islice(rows, _PAGE_SIZE)]:
+        yield from describe_schedules(page, actor.user, alias=alias, fires=_SHOWN_FIRES)
+
+
+def _print_table(command: BaseCommand, descriptions: Sequence[ScheduleDescription], maximum: int) -> None:
+    if not descriptions:
+        printing.write_line(command, "no schedules")
+        return
+    cells = [
+        (
+            schedule.name,
+            schedule.workflow,
+            schedule.description,
+            schedule.state,
+            printing.format_local_time(next(iter(schedule.next_fires), None)) or "-",
+        )
+        for schedule in descriptions[:maximum]
+    ]
+    printing.print_table(command, ("NAME", "WORKFLOW", "WHEN", "STATE", "NEXT"), cells)
+    if len(descriptions) > len(cells):
+        printing.write_line(
+            command, f"More than {len(cells):,} schedules match. Use --limit N or a filter to see others."
+        )
+
+
+def _schedule_output(description: ScheduleDescription) -> SchedulePrinted:
+    values = {field.name: getattr(description, field.name) for field in fields(description)}
+    jitter = None if description.jitter is None else description.jitter.total_seconds()
+    return SchedulePrinted(**{**values, "catch_up": description.catch_up.total_seconds(), "jitter": jitter})
+
+
+def _print_schedule(command: BaseCommand, schedule: ScheduleDescription, *, json: bool) -> None:
+    if json:
+        printing.print_json(command, _schedule_output(schedule))
+        return
+    printing.print_table(command, ("", ""), [*_schedule_lines(schedule)])
+    if schedule.slots:
+        printing.write_line(command, "")
+        cells = [
+            (printing.format_local_time(slot.at), _slot_text(slot), slot.run_id or "-", slot.status or "-")
+            for slot in schedule.slots
+        ]
+        printing.print_table(command, ("SLOT", "OUTCOME", "RUN", "STATUS"), cells)
+
+
+def _schedule_lines(schedule: ScheduleDescription) -> list[tuple[str, str]]:
+    """Return the lines of ``show``: a name and a text each, without those that say nothing."""
+    local: Callable[[datetime | None], str] = printing.format_local_time
+    paused = f"since {local(schedule.paused_at)}, by {schedule.paused_by or 'code'}: {schedule.pause_reason or '-'}"
+    backfill = ""
+    if schedule.backfill is not None:
+        backfill = f"{schedule.backfill.done:,} of {schedule.backfill.total:,} slots"
+    lines = [
+        ("schedule", schedule.name),
+        ("when", schedule.description),
+        ("state", schedule.state),
+        ("paused", paused if schedule.paused_at else ""),
+        ("gone", f"since {local(schedule.gone_since)}" if schedule.gone_since else ""),
+        ("error", schedule.error),
+        ("workflow", schedule.workflow),
+        ("owner", f"{schedule.owner} {schedule.module or schedule.editor}".strip()),
+        ("overlap", schedule.overlap),
+        ("catch-up", str(schedule.catch_up)),
+        ("jitter", str(schedule.jitter or "")),
+        ("fires", f"{schedule.fires:,}" + (f" of {schedule.max_fires:,}" if schedule.max_fires else "")),
+        ("failures", f"{schedule.failures:,} in a row" if schedule.failures else ""),
+        ("waiting", _count(schedule.waiting, "slot") if schedule.waiting else ""),
+        ("backfill", backfill),
+        *(("next", local(at)) for at in schedule.next_fires[:_SHOWN_FIRES]),
+    ]
+    return [line for line in lines if line[1]]
+
+
+def _slot_text(slot: SlotDescription) -> str:
+    """Return the outcome of a slot in words, such as "skipped (overlap)" or "started basket-1"."""
+    match slot.outcome:
+        case "started":
+            return f"started {slot.workflow_id}"
+        case "failed":
+            return f"failed: {slot.error}"
+    reason = f" ({slot.reason})" if slot.reason else ""
+    count = f" {_count(slot.count, 'slot')} until {printing.format_local_time(slot.until)}" if slot.count > 1 else ""
+    return f"{slot.outcome}{count}{reason}"
+
+
+def _count(number: int, noun: Literal["slot", "run", "schedule"]) -> str:
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"

@@ -1,0 +1,113 @@
+"""Diagnoses of schedules, each with the next step: why one does not fire, or what became of its slots."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from django.utils.translation import gettext_lazy as _
+from django.utils.translation import ngettext_lazy
+
+from temporalex_django.present.formatting import format_time
+from temporalex_django.present.view_models import Diagnosis, ScheduleProblem, Severity
+
+
+class _Sentence(NamedTuple):
+    """The texts about one kind of problem, in which the words of the problem are still to be filled in."""
+
+    severity: Severity
+    text: Any
+    next_step: Any
+
+
+_SENTENCES: Mapping[str, _Sentence] = {
+    "overdue": _Sentence(
+        "error",
+        ngettext_lazy(
+            "%(count)d schedule has been overdue since %(since)s (%(schedule)s): no worker fires schedules.",
+            "%(count)d schedules are overdue, %(schedule)s since %(since)s: no worker fires schedules.",
+            "count",
+        ),
+        _("Start a worker, or look at the log of those that run: manage.py temporalex worker"),
+    ),
+    "ahead": _Sentence(
+        "error",
+        _(
+            "The schedule %(schedule)s has fired slots of the future: the clock was set back. Until %(since)s it fires "
+            "nothing."
+        ),
+        _(
+            "Let it fire from now: manage.py temporalex schedules pause %(name)s, then: manage.py temporalex schedules "
+            "unpause %(name)s"
+        ),
+    ),
+    "error": _Sentence(
+        "error",
+        _("The schedule %(schedule)s cannot compute its slots: %(detail)s."),
+        _("Correct the cause; workers try again every minute."),
+    ),
+    "class": _Sentence(
+        "error",
+        ngettext_lazy(
+            "The class %(workflow)s is gone: %(count)d schedule starts runs of it (%(schedule)s).",
+            "The class %(workflow)s is gone: %(count)d schedules start runs of it (such as %(schedule)s).",
+            "count",
+        ),
+        _("Bring the class back, or: manage.py temporalex schedules pause %(name)s"),
+    ),
+    "unpolled": _Sentence(
+        "warning",
+        ngettext_lazy(
+            "%(count)d schedule starts runs of %(workflow)s (%(schedule)s), and these wait for %(detail)s.",
+            "%(count)d schedules start runs of %(workflow)s (such as %(schedule)s), and these wait for %(detail)s.",
+            "count",
+        ),
+        _("Start a worker that has the class and polls its queue: manage.py temporalex worker"),
+    ),
+    "missed": _Sentence(
+        "warning",
+        ngettext_lazy(
+            "%(count)d slot of the schedule %(schedule)s was missed in the last day.",
+            "%(count)d slots of the schedule %(schedule)s were missed in the last day.",
+            "count",
+        ),
+        _("See which: manage.py temporalex schedules show %(name)s (schedules backfill starts them)"),
+    ),
+    "failures": _Sentence(
+        "warning",
+        ngettext_lazy(
+            "The schedule %(schedule)s paused itself after %(count)d failure, at %(since)s.",
+            "The schedule %(schedule)s paused itself after %(count)d failures in a row, at %(since)s.",
+            "count",
+        ),
+        _("Fix the cause, then: manage.py temporalex schedules unpause %(name)s"),
+    ),
+    "gone": _Sentence(
+        "warning",
+        _("The schedule %(schedule)s has been paused as gone since %(since)s: %(detail)s no longer declares it."),
+        _("Declare it again and migrate, or: manage.py temporalex schedules delete %(name)s"),
+    ),
+    "differs": _Sentence("warning", _("%(detail)s."), _("See all differences: manage.py temporalex schedules diff")),
+}
+
+
+def schedule_diagnoses(problems: Iterable[ScheduleProblem], now: datetime) -> Iterator[Diagnosis]:
+    """Yield a diagnosis for each problem of schedules, as it is at the time ``now``."""
+    for problem in problems:
+        sentence = _SENTENCES[problem.kind]
+        words = {
+            "schedule": problem.schedule,
+            "workflow": problem.workflow,
+            "count": problem.count,
+            "detail": problem.detail,
+            "since": "" if problem.since is None else format_time(problem.since, now),
+            "name": shlex.quote(problem.schedule),
+        }
+        yield Diagnosis(
+            severity=sentence.severity,
+            code=f"schedule_{problem.kind}",
+            text=str(sentence.text % words),
+            next_step=str(sentence.next_step % words),
+        )

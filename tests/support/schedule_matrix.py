@@ -1,0 +1,57 @@
+"""The rows of schedules in the permission matrix, which ``test_permission_matrix`` adds to its tables."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from temporalex_django.operations.schedules.backfill import BackfillSchedule, StopBackfill
+from temporalex_django.operations.schedules.definition_input import parse_definition
+from temporalex_django.operations.schedules.delete import DeleteSchedule
+from temporalex_django.operations.schedules.pause import PauseSchedule, UnpauseSchedule
+from temporalex_django.operations.schedules.save import SaveSchedule
+from temporalex_django.operations.schedules.trigger import TriggerSchedule
+from tests.support.matrix import JANUARY, NIGHTLY, Row, nightly
+
+LOOK, MANAGE = ("view_schedule",), ("manage_schedule",)
+#: Whoever starts runs by a schedule may start them.
+START = (*MANAGE, "start_instance")
+AT = {"schedule": NIGHTLY}
+_RANGE = {"start": JANUARY[0].isoformat(), "end": JANUARY[1].isoformat()}
+
+
+def _change() -> Any:
+    return parse_definition({**nightly(), "cron": "0 3 * * *"})
+
+
+OPERATIONS = {
+    "save_schedule": Row(START, lambda by: SaveSchedule(_change(), create=False, by=by), "schedule"),
+    "pause_schedule": Row(MANAGE, lambda by: PauseSchedule(NIGHTLY, by=by), "schedule"),
+    "unpause_schedule": Row(MANAGE, lambda by: UnpauseSchedule(NIGHTLY, by=by), "paused schedule"),
+    "trigger_schedule": Row(START, lambda by: TriggerSchedule(NIGHTLY, by=by), "schedule"),
+    "backfill_schedule": Row(
+        START, lambda by: BackfillSchedule(NIGHTLY, start=JANUARY[0], end=JANUARY[1], by=by), "schedule"
+    ),
+    "stop_backfill": Row(MANAGE, lambda by: StopBackfill(NIGHTLY, by=by), "backfill"),
+    "delete_schedule": Row(MANAGE, lambda by: DeleteSchedule(NIGHTLY, by=by), "schedule"),
+}
+_WITHOUT_NAME = {name: value for name, value in nightly().items() if name != "name"}
+REST = {
+    "GET schedules": Row(LOOK, lambda send: send(), "schedule", of_run=False),
+    "POST schedules": Row(START, lambda send: send(nightly("red-2")), "schedule", of_run=False, of_all=True),
+    "POST schedule-preview": Row(MANAGE, lambda send: send(nightly("red-2")), "schedule", of_run=False, of_all=True),
+    "GET schedule": Row(LOOK, lambda send: send(at=AT), "schedule"),
+    "PUT schedule": Row(START, lambda send: send({**_WITHOUT_NAME, "cron": "0 3 * * *"}, at=AT), "schedule"),
+    "DELETE schedule": Row(MANAGE, lambda send: send(at=AT), "schedule"),
+    "GET slots": Row(LOOK, lambda send: send(at=AT), "schedule"),
+    "POST pause_schedule": Row(MANAGE, lambda send: send({}, at=AT), "schedule"),
+    "POST unpause_schedule": Row(MANAGE, lambda send: send({}, at=AT), "paused schedule"),
+    "POST trigger_schedule": Row(START, lambda send: send({}, at=AT), "schedule"),
+    "GET backfill_schedule": Row(
+        LOOK, lambda send: send(at=AT, query="?start=2026-01-01&end=2026-01-03T00:00Z"), "schedule"
+    ),
+    "POST backfill_schedule": Row(START, lambda send: send(_RANGE, at=AT), "schedule"),
+    "POST stop_backfill": Row(MANAGE, lambda send: send({}, at=AT), "backfill"),
+}
+COMMANDS = {
+    "schedules": Row(MANAGE, lambda run, ref: run("pause", NIGHTLY), "schedule"),
+}

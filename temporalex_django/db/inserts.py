@@ -264,7 +264,7 @@ def _insert_chain_and_run(
     sql, key = storage.sql, start.open_key
     now, clock = sql.now_expression(storage.clock, live=True)
     shared = not start.generated and key is not None
-    inside = shared and connections[storage.alias].in_atomic_block
+    inside = shared and connections[storage.alias].in_atomic_block and not storage.disposable
     run = _run_row(start, started, storage.alias)
     shape = StartShape(
         columns=tuple(run),

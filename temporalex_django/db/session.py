@@ -56,6 +56,8 @@ class StorageSession:
     priority_queues: Collection[str] = ()
     #: True if activities may wait in partitions of their queues.
     partitioned = False
+    #: True if the owner of the open transaction rolls it back after any error, so that a start needs no savepoint.
+    disposable = False
 
     def __init__(
         self, alias: str | None = None, clock: Callable[[], datetime] | None = None, *, worker: bool = False

@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from temporalex_django.testing.memory_backend import MemoryBackend
 
 
+#: Values that a schedule keeps when it is added again.
+_KEPT = ("fires", "failures", "waiting", "paused")
+
+
 class MemorySchedules(EnvironmentSchedules):
     """The schedules of an environment in memory."""
 
@@ -55,8 +59,13 @@ class MemorySchedules(EnvironmentSchedules):
             pause_after=schedule.pause_after,
             position=self._env.clock,
         )
-        previous = self._stores.get(schedule.name)
-        slots = {} if previous is None else previous.slots
+        previous, slots = self._stores.get(schedule.name), dict[datetime, SlotRecord]()
+        if previous is not None:
+            slots, kept_names = previous.slots, [*_KEPT]
+            # As in the database, a new time table begins anew.
+            if previous.state.table == state.table:
+                kept_names += ["position", "last_walls"]
+            state = state.changed(**{name: getattr(previous.state, name) for name in kept_names})
         self._stores[schedule.name] = _MemoryScheduleStore(self._env, self._backend, state, schedule.workflow, slots)
 
     def slots(self, name: str) -> list[SlotRecord]:

@@ -14,6 +14,7 @@ import pytest
 from temporalex_django import ContinueAsNew, Err, Ok, Overlap, Schedule, Workflow, api
 from temporalex_django.errors import ActionNotPossible, PayloadError, ScheduleInvalid, ScheduleNotFound
 from temporalex_django.testing import WorkflowEnvironment, assert_fires
+from tests.acceptance.graphs import OrderGraph
 
 BERLIN = ZoneInfo("Europe/Berlin")
 
@@ -261,3 +262,16 @@ def test_an_environment_begins_at_any_time() -> None:
 
     assert env.now() == begin
     assert env.start(ThreeHours).describe().started_at == begin
+
+
+def test_a_graph_is_started_too(env: Any, declare: Any) -> None:
+    env.schedule(
+        declare("graph", OrderGraph, cron="0 4 * * *", args={"total": 5}, workflow_id="orderid::{slot:%Y%m%d%H%M}")
+    )
+
+    env.advance(hours=5)
+
+    (slot,) = env.schedules.slots("graph")
+    assert slot.outcome == "started"
+    assert env.handle(slot.workflow_id).describe().scheduled_for == slot.at
+    assert env.schedules.trigger("graph").reason == "overlap"

@@ -65,7 +65,7 @@ class EnvironmentSchedules(ABC):
 
     @abstractmethod
     def pause(self, name: str, *, reason: str = "") -> None:
-        """SchedulePause a schedule. Raises ``ActionNotPossible`` if it is paused, and ``ScheduleNotFound``."""
+        """Pause a schedule. Raises ``ActionNotPossible`` if it is paused, and ``ScheduleNotFound``."""
 
     @abstractmethod
     def unpause(self, name: str) -> None:

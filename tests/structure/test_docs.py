@@ -7,10 +7,20 @@ from pathlib import Path
 
 import pytest
 
+from temporalex_django.authoring.schedules import functions, schedule
+
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted([*ROOT.glob("docs/tutorial/*.md"), *ROOT.glob("docs/howto/*.md")])
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([^)#:]+?)(?:#[^)]*)?\)")
+
+
+@pytest.fixture(autouse=True)
+def registries(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Schedules and functions of a page are gone afterwards, since other tests look at all that are registered."""
+    monkeypatch.setattr(schedule, "_declarations", {})
+    monkeypatch.setattr(functions.ARGUMENTS, "_functions", {})
+    monkeypatch.setattr(functions.HOLIDAYS, "_functions", {})
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -34,6 +34,8 @@ class OperationHost:
     has_random_ids = True
     #: False if a start accepts an input that does not fit the class, so that the run fails by it.
     checks_input = True
+    #: False if code of the project has to run in the thread of the caller, whose transaction it needs.
+    limits_functions = True
     #: Does all work that workers would do; None if there are workers for that.
     run_pending: Callable[[], None] | None = None
 

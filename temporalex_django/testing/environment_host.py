@@ -60,6 +60,9 @@ class EnvironmentStorage(DjangoStorage):
 class ApplicationHost(OperationHost):
     """The host of the application under test: its requests run turns, as those of a web process do."""
 
+    # The functions of schedules see what the test has written, and has not committed.
+    limits_functions = False
+
     def __init__(self, env: DjangoEnvironment) -> None:
         self._env = env
 

@@ -189,6 +189,13 @@ def _day(slot: datetime) -> str:
     return f"{slot:%d.%m. %H:%M}"
 
 
+@Schedule.arguments_function(name="acceptance-people")
+def _count_people(slot: datetime) -> str:
+    from django.contrib.auth import get_user_model
+
+    return f"{get_user_model().objects.count()} people"
+
+
 def test_a_function_makes_the_input_of_each_slot(env: Any, declare: Any) -> None:
     env.schedule(declare("made", NightlyTotals, cron="30 2 * * *", tz="Europe/Berlin", args=_day))
 
@@ -275,3 +282,19 @@ def test_a_graph_is_started_too(env: Any, declare: Any) -> None:
     assert slot.outcome == "started"
     assert env.handle(slot.workflow_id).describe().scheduled_for == slot.at
     assert env.schedules.trigger("graph").reason == "overlap"
+
+
+@pytest.mark.django_db
+def test_a_function_sees_what_the_test_has_not_committed(declare: Any) -> None:
+    from django.contrib.auth import get_user_model
+
+    from temporalex_django.testing import DjangoEnvironment
+
+    get_user_model().objects.create_user("ann")
+    env = DjangoEnvironment()
+    env.schedule(declare("people", NightlyTotals, cron="0 4 * * *", args=_count_people))
+
+    env.advance(hours=5)
+
+    (slot,) = env.schedules.slots("people")
+    assert env.handle(slot.workflow_id).result()[0] == "1 people"

@@ -77,8 +77,8 @@ class Schedule:
     - ``catch_up`` is the time after a slot within which it is started late, after a pause of all workers for example.
     - ``jitter`` is the longest random delay of a start. It is at most as long as the shortest time between two slots.
     - ``start`` and ``end`` limit the slots; both are inclusive.
-    - ``max_fires`` is the number of slots after which the schedule ends. ``pause_after`` is the number of failed runs
-      in a row after which it is paused.
+    - ``max_fires`` is the number of started slots after which the schedule ends. ``pause_after`` is the number of
+      failed runs in a row after which it is paused.
     - ``dst_gap`` says what happens to a wall-clock time that does not exist: ``"shift"`` (it fires once, at the end of
       the gap) or ``"skip"``.
     - ``dst_fold`` says at which pass a wall-clock time fires that exists twice: ``"first"``, ``"second"`` or

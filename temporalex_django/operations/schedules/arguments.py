@@ -15,6 +15,7 @@ from temporalex_django.engine.schedules.firing import SlotFailure
 from temporalex_django.engine.scheduling import policy
 from temporalex_django.errors import TemporalexError
 from temporalex_django.operations.base import to_plain_payload
+from temporalex_django.operations.host import host
 
 logger = logging.getLogger("temporalex_django.operations")
 
@@ -26,8 +27,10 @@ def compute_arguments(name: str, at: datetime) -> Any | SlotFailure:
     """Call the registered arguments function for the slot ``at``; return the plain input, or why there is none.
 
     It is called in a thread of its own, because it is code of the project. A function that does not return in time is
-    given up; its later slots fail until it returns.
+    given up; its later slots fail until it returns. In an environment it is called in the thread of the test.
     """
+    if not host().limits_functions:
+        return _call_arguments(name, at)
     hanging = hanging_functions.get(name)
     if hanging is not None and hanging.is_alive():
         return SlotFailure(
@@ -35,7 +38,7 @@ def compute_arguments(name: str, at: datetime) -> Any | SlotFailure:
         )
     results: list[Any | SlotFailure] = []
     thread = threading.Thread(
-        target=_call_arguments, args=[name, at, results], name=f"temporalex-arguments-{name}", daemon=True
+        target=_call_in_thread, args=[name, at, results], name=f"temporalex-arguments-{name}", daemon=True
     )
     thread.start()
     thread.join(policy.ARGUMENTS_SECONDS)
@@ -48,13 +51,18 @@ def compute_arguments(name: str, at: datetime) -> Any | SlotFailure:
     return results[0]
 
 
-def _call_arguments(name: str, at: datetime, results: list[Any | SlotFailure]) -> None:
+def _call_in_thread(name: str, at: datetime, results: list[Any | SlotFailure]) -> None:
     try:
-        results.append(to_plain_payload(ARGUMENTS.find(name)(at), label=f"the input that {name} returned"))
-    except TemporalexError as exc:
-        results.append(SlotFailure(code=exc.code, message=str(exc)))
-    except Exception as exc:  # noqa: BLE001 - whatever the function raises becomes the outcome of the slot
-        logger.error("the arguments function %s failed for the slot %s: %s", name, at.isoformat(), error_line(exc))
-        results.append(SlotFailure(code="arguments", message=f"the arguments function {name}: {type(exc).__name__}"))
+        results.append(_call_arguments(name, at))
     finally:
         connections.close_all()
+
+
+def _call_arguments(name: str, at: datetime) -> Any | SlotFailure:
+    try:
+        return to_plain_payload(ARGUMENTS.find(name)(at), label=f"the input that {name} returned")
+    except TemporalexError as exc:
+        return SlotFailure(code=exc.code, message=str(exc))
+    except Exception as exc:  # noqa: BLE001 - whatever the function raises becomes the outcome of the slot
+        logger.error("the arguments function %s failed for the slot %s: %s", name, at.isoformat(), error_line(exc))
+        return SlotFailure(code="arguments", message=f"the arguments function {name}: {type(exc).__name__}")

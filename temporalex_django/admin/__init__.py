@@ -1,4 +1,4 @@
-"""Django's admin for runs, workers, human tasks and the audit. You can start runs there and operate them.
+"""Django's admin for runs, schedules, workers, human tasks and the audit. You can start runs there and operate them.
 
 The autodiscovery of the default admin site registers these classes.
 """
@@ -11,6 +11,7 @@ from temporalex_django.admin.human_tasks import HumanTaskAdmin
 from temporalex_django.admin.jobs import BulkJobAdmin
 from temporalex_django.admin.model_admin_mixin import WorkflowAdminMixin
 from temporalex_django.admin.run.instance import InstanceAdmin
+from temporalex_django.admin.schedules.schedule import ScheduleAdmin
 from temporalex_django.admin.switches import SwitchedOffAdmin
 from temporalex_django.admin.workers import WorkerAdmin
 
@@ -21,6 +22,7 @@ __all__ = [
     "HumanTaskAdmin",
     "InstanceAdmin",
     "OperatorActionAdmin",
+    "ScheduleAdmin",
     "SwitchedOffAdmin",
     "WorkerAdmin",
     "WorkflowAdminMixin",

@@ -86,10 +86,18 @@ class OperatorActionAdmin(ReadOnlyAdmin[OperatorAction]):
             return str(_("forced"))
         return "–"
 
+    @staticmethod
+    def _of_schedule(action: OperatorAction) -> SafeString | str:
+        name = action.details.get("schedule") if isinstance(action.details, dict) else None
+        if not name:
+            return "–"
+        return format_html('{}<span class="tx-under">{}</span>', shorten(str(name)), _("schedule"))
+
     @admin.display(description=_("run"))
     def of_run(self, action: OperatorAction) -> SafeString | str:
+        # An operation on a schedule is about no run.
         if action.run_id is None:
-            return action.workflow_id
+            return action.workflow_id or self._of_schedule(action)
         address = reverse(f"{self.admin_site.name}:temporalex_django_instance_change", args=[action.run_id])
         link = format_html('<a href="{}">{}</a>', address, shorten(action.workflow_id))
         return format_html('{}<span class="tx-under">{}</span>', link, action.workflow)

@@ -36,6 +36,10 @@ _SHAPES = {
     "continued_as_new": '<path d="M2 8h10M8.5 4l4 4-4 4" fill="none" stroke="currentColor" stroke-width="2.2"/>',
     "blocked": '<path d="M8 1.5l7 12.5H1z" fill="currentColor"/>',
     "alive": '<circle cx="8" cy="8" r="5" fill="currentColor"/>',
+    # Outcomes of the slots of schedules; a slot that waits is pending.
+    "started": '<circle cx="8" cy="8" r="5.5" fill="currentColor"/>',
+    "skipped": '<circle cx="8" cy="8" r="5" fill="none" stroke="currentColor" stroke-width="2"/>',
+    "missed": '<path d="M8 2.5l6.3 11.5H1.7z" fill="none" stroke="currentColor" stroke-width="1.8"/>',
     "gone": '<circle cx="8" cy="8" r="5" fill="none" stroke="currentColor" stroke-width="2"/>',
 }
 

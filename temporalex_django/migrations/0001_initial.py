@@ -1466,6 +1466,12 @@ class Migration(migrations.Migration):
             model_name="scheduleslot",
             index=models.Index(fields=["decided_at"], name="temporalex_slot_decided"),
         ),
+        migrations.AddIndex(
+            model_name="scheduleslot",
+            index=models.Index(
+                condition=models.Q(("chain__isnull", False)), fields=["chain"], name="temporalex_slot_chain"
+            ),
+        ),
         migrations.AddConstraint(
             model_name="scheduleslot",
             constraint=models.UniqueConstraint(fields=("schedule", "at"), name="temporalex_schedule_slot_once"),

@@ -136,6 +136,8 @@ class ScheduleSlot(models.Model):
             models.Index(fields=["schedule", "at"], name="temporalex_slot_running", condition=Q(running=True)),
             models.Index(fields=["schedule", "at"], name="temporalex_slot_waiting", condition=Q(outcome="waiting")),
             models.Index(fields=["decided_at"], name="temporalex_slot_decided"),  # for the cleanup
+            # The page of a run names the schedule that started it.
+            models.Index(fields=["chain"], name="temporalex_slot_chain", condition=Q(chain__isnull=False)),
         ]
 
     def __str__(self) -> str:

@@ -308,7 +308,7 @@ def objects() -> dict[str, Any]:
     """Keys of what the admin has pages of: the run, an action on it, a worker; the first of each."""
     there = {
         "run": Instance, "action": OperatorAction, "worker": Worker, "task": HumanTask, "enqueued": EnqueuedTask,
-        "ended task": EndedTask,
+        "ended task": EndedTask, "schedule": Schedule,
     }  # fmt: skip
     found = {name: model._default_manager.order_by("pk").first() for name, model in there.items()}
     return {name: None if one is None else one.pk for name, one in found.items()}
@@ -370,6 +370,7 @@ NOWHERE = {
     "switch": 0,
     "job": uuid.uuid4(),
     "stopped job": uuid.uuid4(),
+    "schedule": 0,
 }
 
 

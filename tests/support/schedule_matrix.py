@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from temporalex_django.models import Schedule
 from temporalex_django.operations.schedules.backfill import BackfillSchedule, StopBackfill
 from temporalex_django.operations.schedules.definition_input import parse_definition
 from temporalex_django.operations.schedules.delete import DeleteSchedule
 from temporalex_django.operations.schedules.pause import PauseSchedule, UnpauseSchedule
 from temporalex_django.operations.schedules.save import SaveSchedule
 from temporalex_django.operations.schedules.trigger import TriggerSchedule
-from tests.support.matrix import JANUARY, NIGHTLY, Row, nightly
+from tests.support.matrix import JANUARY, NIGHTLY, Row, nightly, token
 
 LOOK, MANAGE = ("view_schedule",), ("manage_schedule",)
 #: Whoever starts runs by a schedule may start them.
@@ -51,6 +52,39 @@ REST = {
     ),
     "POST backfill_schedule": Row(START, lambda send: send(_RANGE, at=AT), "schedule"),
     "POST stop_backfill": Row(MANAGE, lambda send: send({}, at=AT), "backfill"),
+}
+
+
+def _edited(key: Any) -> dict[str, Any]:
+    """The fields of the form that changes the schedule with that key."""
+    row = Schedule.objects.filter(pk=key).first()
+    changed_at = "" if row is None else row.changed_at.isoformat()
+    return {
+        "name": NIGHTLY, "cron": "0 3 * * *", "tz": "Europe/Berlin", "overlap": "skip", "workflow_id": "{schedule}-{slot}",
+        "catch_up": "1 h", "dst_gap": "shift", "dst_fold": "first", "version": changed_at, "token": token(),
+    }  # fmt: skip
+
+
+#: Pages of the admin are for people who may look at schedules.
+_LOOK_AND_MANAGE, _LOOK_AND_START = (*LOOK, *MANAGE), (*LOOK, *START)
+_WALLS = {"start": "2026-01-01T00:00", "end": "2026-01-03T00:00", "per_minute": "60"}
+ADMIN = {
+    "schedule changelist": Row(LOOK, lambda page: page(), "schedule", of_run=False),
+    "schedule add": Row(MANAGE, lambda page: page(), "schedule", of_run=False),
+    "schedule change": Row(LOOK, lambda page: page("schedule"), "schedule"),
+    "schedule history": Row(LOOK, lambda page: page("schedule"), "schedule"),
+    "schedule edit": Row(_LOOK_AND_MANAGE, lambda page: page("schedule"), "schedule"),
+    "schedule edit post": Row(_LOOK_AND_START, lambda page: page("schedule", _edited), "schedule"),
+    "schedule pause post": Row(_LOOK_AND_MANAGE, lambda page: page("schedule", {}), "schedule"),
+    "schedule unpause post": Row(_LOOK_AND_MANAGE, lambda page: page("schedule", {}), "paused schedule"),
+    "schedule trigger post": Row(_LOOK_AND_START, lambda page: page("schedule", {"token": token()}), "schedule"),
+    "schedule backfill": Row(_LOOK_AND_MANAGE, lambda page: page("schedule"), "schedule"),
+    "schedule backfill post": Row(
+        _LOOK_AND_START, lambda page: page("schedule", {**_WALLS, "_confirm": "1"}), "schedule"
+    ),
+    "schedule stop-backfill post": Row(_LOOK_AND_MANAGE, lambda page: page("schedule", {}), "backfill"),
+    "schedule delete": Row(_LOOK_AND_MANAGE, lambda page: page("schedule"), "schedule"),
+    "schedule delete post": Row(_LOOK_AND_MANAGE, lambda page: page("schedule", {}), "schedule"),
 }
 COMMANDS = {
     "schedules": Row(MANAGE, lambda run, ref: run("pause", NIGHTLY), "schedule"),

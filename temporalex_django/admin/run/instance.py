@@ -63,6 +63,7 @@ from temporalex_django.admin.run.compare import CompareView, can_compare
 from temporalex_django.admin.run.detail import run_detail_context
 from temporalex_django.admin.run.messages import MessagePanel, SendMessageView, message_panels
 from temporalex_django.admin.run.queries import QueryView, query_links
+from temporalex_django.admin.run.schedule import annotate_schedule, schedule_context
 from temporalex_django.admin.run.start_view import StartView, can_start, like_address
 from temporalex_django.admin.switches import switch_address_for
 from temporalex_django.authoring.run_tables.run_columns import PAYLOAD_COLUMNS
@@ -354,6 +355,7 @@ class InstanceAdmin(ReadOnlyAdmin[Instance]):
             "subject": None if run.subject_type is None else f"{run.subject_type.name} {run.subject_id}",
             "subject_address": subject_address(self.admin_site, request, run),
             **self._parent_context(request, run),
+            **schedule_context(self.admin_site, run),
             "queries": query_links(run, user, address=self.address_of(run, "query")),
             "like": like_address(run, user, address=self._start_address),
             "compare_address": self.address_of(run, "compare") if can_compare(run, user) else None,
@@ -385,4 +387,5 @@ class InstanceAdmin(ReadOnlyAdmin[Instance]):
             run_id = UUID(ref)
         except ValueError:
             return None
-        return self.get_queryset(request).select_related("chain", "subject_type").filter(pk=run_id).first()
+        runs = self.get_queryset(request).select_related("chain", "subject_type")
+        return annotate_schedule(runs, user_of(request), alias=storage().alias).filter(pk=run_id).first()

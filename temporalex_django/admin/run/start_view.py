@@ -192,7 +192,7 @@ class StartView:
         site, workflow = self.admin.admin_site, extra_context.get("workflow")
         title, about = _("Start a run"), ""
         if workflow is not None:
-            title, about = _("Start %(workflow)s") % {"workflow": workflow.name}, _first_line(workflow)
+            title, about = _("Start %(workflow)s") % {"workflow": workflow.name}, class_summary(workflow)
         context = {
             **site.each_context(request),
             "title": title,
@@ -207,7 +207,7 @@ class StartView:
 
     def _class_choices(self, user: Person) -> list[dict[str, str]]:
         return [
-            {"name": cls.name, "address": f"?{urlencode({'workflow': cls.name})}", "about": _first_line(cls)}
+            {"name": cls.name, "address": f"?{urlencode({'workflow': cls.name})}", "about": class_summary(cls)}
             for cls in startable_classes(user)
         ]
 
@@ -264,6 +264,7 @@ def _start_permission_error(cls: type[Workflow] | None = None) -> str:
     return _("You may not start runs of %(workflow)s from here.") % {"workflow": cls.name}
 
 
-def _first_line(cls: type[Workflow]) -> str:
+def class_summary(cls: type[Workflow]) -> str:
+    """Return the first line of the docstring of a workflow class; empty without one."""
     # From __dict__: a class without a docstring would inherit that of Workflow.
     return (cls.__dict__.get("__doc__") or "").strip().split("\n", 1)[0]

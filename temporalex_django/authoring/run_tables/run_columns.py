@@ -183,7 +183,7 @@ RUN_COLUMNS: Final[tuple[RunColumn, ...]] = (
         "scheduled_for",
         _TIME,
         forked=True,
-        places=_EVERYWHERE - {Place.LIST},
+        places=_EVERYWHERE - {Place.LIST, Place.ADMIN},
         heading="Scheduled for",
     ),
     _start("parent_run_id", _KEY, engine_name="parent_run", places=frozenset({Place.REST})),

@@ -87,15 +87,30 @@ class ScheduleDefinition:
         not fit the class.
         """
         check_schedule_name(self.name)
+        if problems := self.problems(now):
+            raise ScheduleInvalid(f"schedule {self.name!r}: {'; '.join(problems)}")
+        if self.arguments_function:
+            if self.args not in (None, KEPT):
+                raise ScheduleInvalid(f"schedule {self.name!r}: give an input or a function that makes it, not both")
+            ARGUMENTS.find(self.arguments_function)
+        elif self.args is not KEPT:
+            self.plain_args(self.workflow_class())
+
+    def problems(self, now: datetime) -> list[str]:
+        """Return a sentence for each problem of the time table and the options; most begin with the field and a colon.
+
+        Calls functions for holidays. Raises ``ScheduleInvalid`` as ``table`` does, and ``UnknownWorkflow``.
+        """
         workflow, table = self.workflow_class(), self.table()
         problems = [*self._number_problems()]
         try:
             overlap = parse_overlap(self.overlap)
             check_template(self.workflow_id, overlap, workflow, name=self.name, zone=self.tz)
         except ScheduleInvalid as exc:
-            problems.append(str(exc))
-        else:
-            problems += schedule_problems(
+            return [*problems, str(exc)]
+        return [
+            *problems,
+            *schedule_problems(
                 table,
                 now,
                 name=self.name,
@@ -103,15 +118,8 @@ class ScheduleDefinition:
                 overlap=overlap,
                 catch_up=self.catch_up,
                 jitter=self.jitter,
-            )
-        if problems:
-            raise ScheduleInvalid(f"schedule {self.name!r}: {'; '.join(problems)}")
-        if self.arguments_function:
-            if self.args not in (None, KEPT):
-                raise ScheduleInvalid(f"schedule {self.name!r}: give an input or a function that makes it, not both")
-            ARGUMENTS.find(self.arguments_function)
-        elif self.args is not KEPT:
-            self.plain_args(workflow)
+            ),
+        ]
 
     def _number_problems(self) -> list[str]:
         problems = []

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from itertools import islice
 from typing import Any
 
-from django.db.models import OuterRef, QuerySet, Subquery
+from django.db.models import OuterRef, Q, QuerySet, Subquery
 
 from temporalex_django import access
 from temporalex_django.authoring.authorization import Person
@@ -20,7 +20,7 @@ from temporalex_django.errors import ScheduleInvalid
 from temporalex_django.models import Chain, Instance, Schedule, ScheduleSlot
 from temporalex_django.models.fields import decode_payload
 from temporalex_django.operations.schedules.definition import ScheduleDefinition
-from temporalex_django.operations.schedules.state import slot_of, state_of
+from temporalex_django.operations.schedules.state import backfill_of, slot_of, table_of
 
 #: Slots that a description has.
 LAST_SLOTS = 10
@@ -98,9 +98,10 @@ def next_fires(row: Schedule, count: int) -> list[datetime]:
     """Return the times (UTC) of the next slots of a schedule; an empty list if they cannot be computed."""
     if row.max_fires is not None:
         count = min(count, max(row.max_fires - row.fires, 0))
+    # Not `state_of`, which decodes the input: a process that lacks its key can still say when the schedule fires.
+    last_walls = {key: datetime.fromisoformat(wall) for key, wall in row.last_walls.items()}
     try:
-        state = state_of(row)
-        return [slot.instant for slot in islice(state.table.slots(state.position, last_walls=state.last_walls), count)]
+        return [slot.instant for slot in islice(table_of(row).slots(row.position, last_walls=last_walls), count)]
     except ScheduleInvalid:
         return []
 
@@ -140,14 +141,20 @@ def slots_of(row: Schedule, *, alias: str) -> QuerySet[ScheduleSlot]:
 
 
 def last_slots(rows: Sequence[Schedule], *, alias: str, limit: int = LAST_SLOTS) -> dict[int, list[ScheduleSlot]]:
-    """Return the last slots of many schedules, newest first, by the primary key of the schedule. One read."""
-    newest = ScheduleSlot.objects.filter(schedule_id=OuterRef("schedule_id")).order_by("-at")
-    oldest_shown = Subquery(newest.values("at")[limit - 1 : limit])
-    slots = ScheduleSlot.objects.using(alias).filter(schedule_id__in=[row.pk for row in rows])
+    """Return the last slots of many schedules, newest first, by the primary key of the schedule. Two reads."""
+    newest = ScheduleSlot.objects.filter(schedule_id=OuterRef("pk")).order_by("-at")
+    schedules = Schedule.objects.using(alias).filter(pk__in=[row.pk for row in rows]).order_by()
+    oldest_shown = schedules.annotate(oldest_shown=Subquery(newest.values("at")[limit - 1 : limit]))
+    # A range for each schedule, which the unique index finds. One condition for all would read every slot.
+    ranges = Q(pk__in=[])
+    for key, oldest in oldest_shown.values_list("pk", "oldest_shown"):
+        slots_of_one = Q(schedule_id=key)
+        if oldest is not None:
+            slots_of_one &= Q(at__gte=oldest)
+        ranges |= slots_of_one
     slots_by_schedule: dict[int, list[ScheduleSlot]] = {row.pk: [] for row in rows}
-    for slot in slots.annotate(oldest_shown=oldest_shown).order_by("schedule_id", "-at"):
-        if slot.oldest_shown is None or slot.at >= slot.oldest_shown:
-            slots_by_schedule[slot.schedule_id].append(slot)
+    for slot in ScheduleSlot.objects.using(alias).filter(ranges).order_by("schedule_id", "-at"):
+        slots_by_schedule[slot.schedule_id].append(slot)
     return slots_by_schedule
 
 
@@ -191,7 +198,7 @@ def _describe_slot(slot: SlotRecord, runs: dict[Any, Instance]) -> SlotDescripti
 def describe_schedules(
     rows: Sequence[Schedule], user: Person | None, *, alias: str, fires: int = 5
 ) -> list[ScheduleDescription]:
-    """Return schedules as a user sees them, with ``fires`` next slots and the last ten. Three reads."""
+    """Return schedules as a user sees them, with ``fires`` next slots and the last ten. Four reads."""
     slots = last_slots(rows, alias=alias)
     described = iter(describe_slots([slot for row in rows for slot in slots[row.pk]], user, alias=alias))
     slots_by_schedule = {row.pk: [next(described) for _ in slots[row.pk]] for row in rows}
@@ -199,16 +206,13 @@ def describe_schedules(
 
 
 def describe_schedule(row: Schedule, user: Person | None, *, alias: str, fires: int = 20) -> ScheduleDescription:
-    """Return one schedule as a user sees it, with ``fires`` next slots and the last ten. Three reads."""
+    """Return one schedule as a user sees it, with ``fires`` next slots and the last ten. Four reads."""
     return describe_schedules([row], user, alias=alias, fires=fires)[0]
 
 
 def _describe_schedule(
     row: Schedule, slots: list[SlotDescription], user: Person | None, fires: int
 ) -> ScheduleDescription:
-    backfill = None
-    if row.backfill is not None:
-        backfill = state_of(row).backfill
     return ScheduleDescription(
         name=row.name,
         workflow=row.workflow,
@@ -235,7 +239,7 @@ def _describe_schedule(
         waiting=row.waiting,
         next_fires=next_fires(row, fires),
         slots=slots,
-        backfill=backfill,
+        backfill=backfill_of(row.backfill),
         paused_at=row.paused_at,
         pause_reason=row.pause_reason,
         paused_by=row.paused_by,

@@ -69,7 +69,7 @@ def state_of(row: Schedule) -> ScheduleState:
         waiting=row.waiting,
         paused=_pause_of(row),
         gone_since=row.gone_since,
-        backfill=_backfill_of(row.backfill),
+        backfill=backfill_of(row.backfill),
     )
 
 
@@ -84,7 +84,8 @@ def _pause_of(row: Schedule) -> SchedulePause | None:
 _BACKFILL_TIMES = ("after", "until", "next_at")
 
 
-def _backfill_of(stored: Mapping[str, Any] | None) -> Backfill | None:
+def backfill_of(stored: Mapping[str, Any] | None) -> Backfill | None:
+    """Return the backfill that the column of a schedule stores; None stays None."""
     if stored is None:
         return None
     times = {name: datetime.fromisoformat(stored[name]) for name in _BACKFILL_TIMES}

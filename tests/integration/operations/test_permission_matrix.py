@@ -616,7 +616,7 @@ def pages() -> dict[str, str]:
     return found
 
 
-ADMIN |= steered_pages()
+ADMIN |= steered_pages() | schedule_matrix.ADMIN
 
 
 def under_debug(page: Any) -> Any:

@@ -1,0 +1,174 @@
+"""Views of the admin that backfill and delete a schedule: a page that shows the effect, and a POST that does it."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from django import forms
+from django.contrib import messages
+from django.core.exceptions import PermissionDenied
+from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy, ngettext
+
+from temporalex_django.admin.base import actor_of, posted_data
+from temporalex_django.admin.jobs import ReasonForm
+from temporalex_django.admin.schedules.base import ScheduleAdminBase
+from temporalex_django.admin.schedules.formatting import time_text
+from temporalex_django.admin.schedules.spec_fields import WallTimeField
+from temporalex_django.authoring.schedules.local_time import instants_of, load_zone
+from temporalex_django.errors import ActionNotPermitted, TemporalexError
+from temporalex_django.models import Schedule
+from temporalex_django.operations.base import storage
+from temporalex_django.operations.schedules.backfill import BackfillPreview, BackfillSchedule, preview_backfill
+from temporalex_django.operations.schedules.delete import DeleteSchedule
+
+#: Name of the button that starts the backfill; the other button of the page shows the preview.
+_CONFIRM = "_confirm"
+_MAX_RATE = 6_000
+
+
+class BackfillForm(ReasonForm):
+    """The form of a backfill: a range of wall-clock times in the zone of the schedule, and the rate."""
+
+    start = WallTimeField(label=gettext_lazy("From"), label_suffix="")
+    end = WallTimeField(label=gettext_lazy("To"), label_suffix="", help_text=gettext_lazy("Both are inclusive."))
+    per_minute = forms.IntegerField(
+        min_value=1,
+        max_value=_MAX_RATE,
+        initial=60,
+        label=gettext_lazy("Starts per minute"),
+        label_suffix="",
+        help_text=gettext_lazy("At most so many runs are started in a minute."),
+    )
+    field_order = ("start", "end", "per_minute", "reason")
+
+    def clean(self) -> dict[str, Any]:
+        data: dict[str, Any] = super().clean() or self.cleaned_data
+        if data.get("start") and data.get("end") and data["start"] > data["end"]:
+            self.add_error("end", _("It must not be earlier than the start of the range."))
+        return data
+
+    def instants(self, zone_name: str) -> tuple[datetime, datetime]:
+        """Return the range of a valid form as instants. Raises ``ScheduleInvalid`` for an unknown zone.
+
+        A repeated hour belongs to the range as a whole.
+        """
+        zone = load_zone(zone_name)
+        first = instants_of(self.cleaned_data["start"], zone, gap="shift", fold="first")
+        last = instants_of(self.cleaned_data["end"], zone, gap="shift", fold="second")
+        return first[0], last[0]
+
+
+class BackfillView:
+    """The page that backfills a schedule in two steps: the first POST shows the number of slots, the second starts."""
+
+    def __init__(self, model_admin: ScheduleAdminBase) -> None:
+        self.admin = model_admin
+
+    def __call__(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        if request.method not in ("GET", "HEAD", "POST"):
+            return HttpResponseNotAllowed(["GET", "HEAD", "POST"])
+        row = self.admin.find_schedule(request, object_id)
+        if row is None:
+            return self.admin.schedule_not_found(request, object_id)
+        self.admin.require_manage_permission(request, BackfillSchedule.name)
+        form = BackfillForm(posted_data(request))
+        if not form.is_bound or not form.is_valid():
+            return self._render(request, row, form)
+        try:
+            start, end = form.instants(row.tz)
+            if _CONFIRM in request.POST:
+                return self._backfill(request, row, form, start, end)
+            preview = preview_backfill(row, start, end, alias=storage().alias)
+        except ActionNotPermitted as exc:
+            raise PermissionDenied(str(exc)) from exc
+        except TemporalexError as exc:
+            form.add_error(None, exc.message)
+            return self._render(request, row, form, status=409)
+        return self._render(request, row, form, preview=preview)
+
+    def _backfill(
+        self, request: HttpRequest, row: Schedule, form: BackfillForm, start: datetime, end: datetime
+    ) -> HttpResponse:
+        data = form.cleaned_data
+        preview = BackfillSchedule(
+            row.name,
+            start=start,
+            end=end,
+            per_minute=data["per_minute"],
+            reason=data["reason"],
+            by=actor_of(request),
+        ).execute()
+        text = ngettext(
+            "The backfill of %(n)d slot has begun.", "The backfill of %(n)d slots has begun.", preview.to_start
+        )
+        messages.success(request, text % {"n": preview.to_start})
+        return HttpResponseRedirect(self.admin.address_of(row))
+
+    def _render(
+        self,
+        request: HttpRequest,
+        row: Schedule,
+        form: BackfillForm,
+        *,
+        preview: BackfillPreview | None = None,
+        status: int = 200,
+    ) -> HttpResponse:
+        return self.admin.render_page(
+            request,
+            "backfill.html",
+            title=_("Backfill %(name)s") % {"name": row.name},
+            row=row,
+            status=status,
+            form=form,
+            back=self.admin.address_of(row),
+            **_preview_texts(row, preview),
+        )
+
+
+def _preview_texts(row: Schedule, preview: BackfillPreview | None) -> dict[str, Any]:
+    """Return what a backfill would start, for the template."""
+    if preview is None:
+        return {"preview": None}
+    zone = load_zone(row.tz)
+    first_and_last = [time_text(at, zone) for at in (preview.first, preview.last) if at is not None]
+    is_parallel = row.overlap == Schedule.OverlapPolicy.ALLOW_ALL
+    return {"preview": preview, "ends": first_and_last, "is_parallel": is_parallel}
+
+
+class DeleteScheduleView:
+    """The page that deletes a schedule after a confirmation."""
+
+    def __init__(self, model_admin: ScheduleAdminBase) -> None:
+        self.admin = model_admin
+
+    def __call__(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        if request.method not in ("GET", "HEAD", "POST"):
+            return HttpResponseNotAllowed(["GET", "HEAD", "POST"])
+        row = self.admin.find_schedule(request, object_id)
+        if row is None:
+            return self.admin.schedule_not_found(request, object_id)
+        self.admin.require_manage_permission(request, DeleteSchedule.name)
+        form, status = ReasonForm(posted_data(request)), 200
+        if form.is_bound and form.is_valid():
+            try:
+                DeleteSchedule(row.name, reason=form.cleaned_data["reason"], by=actor_of(request)).execute()
+            except ActionNotPermitted as exc:
+                raise PermissionDenied(str(exc)) from exc
+            except TemporalexError as exc:
+                form.add_error(None, exc.message)
+                status = 409
+            else:
+                messages.success(request, _("Deleted %(name)s.") % {"name": row.name})
+                return HttpResponseRedirect(self.admin.list_address)
+        return self.admin.render_page(
+            request,
+            "delete.html",
+            title=_("Delete %(name)s") % {"name": row.name},
+            row=row,
+            status=status,
+            form=form,
+            back=self.admin.address_of(row),
+        )

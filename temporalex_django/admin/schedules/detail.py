@@ -1,0 +1,139 @@
+"""The template context of the page of a schedule, read with a fixed number of statements."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from django.core.paginator import Page
+from django.utils import timezone
+from django.utils.translation import gettext as _
+
+from temporalex_django.admin.base import CappedPaginator
+from temporalex_django.admin.formatting import format_payload, status_badge
+from temporalex_django.admin.schedules.formatting import (
+    cause_text,
+    fire_times,
+    outcome_badge,
+    reason_text,
+    state_badge,
+    summary_text,
+    time_text,
+)
+from temporalex_django.admin.schedules.schedule_form import ScheduleForm
+from temporalex_django.admin.schedules.spec_fields import duration_text
+from temporalex_django.authoring import workflow as workflows
+from temporalex_django.authoring.authorization import Person
+from temporalex_django.authoring.schedules.local_time import load_zone
+from temporalex_django.errors import ScheduleInvalid
+from temporalex_django.models import Schedule, ScheduleSlot
+from temporalex_django.operations.schedules.describe import (
+    SlotDescription,
+    describe_slots,
+    describe_table,
+    may_view_args,
+    next_fires,
+    slots_of,
+    state_name,
+    visible_args,
+)
+from temporalex_django.operations.schedules.state import backfill_of
+
+_FIRES_SHOWN = 20
+_SLOTS_SHOWN = 100
+
+
+def schedule_detail_context(
+    row: Schedule, *, page: str, alias: str, user: Person, run_address: Callable[[list[str]], dict[str, str]]
+) -> dict[str, Any]:
+    """Return the template context of the page of a schedule.
+
+    ``page`` is the number of the page of its slots. ``run_address`` takes run ids and returns the URLs of those runs
+    that the user may open. At most four statements, and those of ``run_address``.
+    """
+    state = state_name(row)
+    instants = next_fires(row, _FIRES_SHOWN)
+    slots: Page[ScheduleSlot] = CappedPaginator(slots_of(row, alias=alias), _SLOTS_SHOWN).get_page(page)
+    described = describe_slots(slots.object_list, user, alias=alias)
+    addresses = run_address([slot.run_id for slot in described if slot.run_id is not None])
+    backfill = backfill_of(row.backfill)
+    return {
+        "badge": state_badge(state),
+        "state": state,
+        "said": summary_text(row, state, instants[0] if instants else None),
+        "words": describe_table(row),
+        "facts": _facts(row),
+        "args": _args_context(row, user),
+        "has_class": row.workflow in workflows.registry,
+        "fires": fire_times(instants, row.tz),
+        "zone": row.tz,
+        "viewer_zone": timezone.get_current_timezone_name(),
+        "backfill": backfill,
+        "page": slots,
+        "slots": [_slot_context(slot, addresses, row.tz) for slot in described],
+    }
+
+
+def _args_context(row: Schedule, user: Person) -> dict[str, Any]:
+    """Return the input of the runs for the template: a function, a payload, or neither for one that is hidden."""
+    payload = None
+    is_visible = may_view_args(row, user)
+    if is_visible and row.args is not None:
+        payload = format_payload(visible_args(row, user))
+    return {"function": row.arguments_function, "payload": payload, "hidden": not is_visible}
+
+
+def _facts(row: Schedule) -> list[tuple[str, str]]:
+    """Return the options of a schedule as pairs of a label and a text; options that are not set are left out."""
+    choices = ScheduleForm.base_fields
+    facts = [
+        (_("Owner"), row.get_owner_display()),
+        (_("If an earlier run is still open"), row.get_overlap_display()),
+        (_("Catch-up window"), duration_text(row.catch_up)),
+        (_("Ids of the runs"), row.workflow_id),
+    ]
+    if row.jitter:
+        facts.append((_("Jitter"), _("up to %(time)s") % {"time": duration_text(row.jitter)}))
+    for label, moment in ((_("Start"), row.start), (_("End"), row.end)):
+        if moment is not None:
+            facts.append((label, _bound_text(row, moment)))
+    fires = str(row.fires)
+    if row.max_fires is not None:
+        fires = _("%(n)d of %(limit)d") % {"n": row.fires, "limit": row.max_fires}
+    facts.append((_("Fires"), fires))
+    if row.pause_after is not None:
+        facts.append((_("Pause after failures"), _("%(n)d in a row") % {"n": row.pause_after}))
+    if row.failures:
+        facts.append((_("Failures in a row"), str(row.failures)))
+    if row.waiting:
+        facts.append((_("Slots that wait"), str(row.waiting)))
+    for name in ("dst_gap", "dst_fold"):
+        field: Any = choices[name]
+        stored = getattr(row, name)
+        facts.append((str(field.label), str(dict(field.choices).get(stored, stored))))
+    if row.module:
+        facts.append((_("Module"), row.module))
+    if row.editor_name:
+        facts.append((_("Runs in the name of"), row.editor_name))
+    return facts
+
+
+def _bound_text(row: Schedule, moment: Any) -> str:
+    try:
+        return time_text(moment, load_zone(row.tz))
+    except ScheduleInvalid:
+        return str(moment.isoformat())
+
+
+def _slot_context(slot: SlotDescription, addresses: dict[str, str], zone_name: str) -> dict[str, Any]:
+    """Return the template context of a slot. ``addresses`` has the URLs of the runs that the user may open."""
+    times = [at for at in (slot.at, slot.until) if at is not None]
+    return {
+        "slot": slot,
+        "times": fire_times(times, zone_name),
+        "badge": outcome_badge(slot),
+        "reason": reason_text(slot),
+        "cause": cause_text(slot),
+        "address": addresses.get(slot.run_id or ""),
+        "status": None if slot.status is None else status_badge(slot.status),
+    }

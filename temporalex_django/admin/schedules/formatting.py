@@ -1,0 +1,200 @@
+"""Texts and badges of schedules: their states, the outcomes of slots, and the times at which they fire."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, tzinfo
+from typing import Any
+
+from django.utils import formats, timezone
+from django.utils.functional import Promise
+from django.utils.html import format_html, format_html_join
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy, ngettext
+
+from temporalex_django.admin.formatting import badge, shape
+from temporalex_django.authoring.schedules.local_time import load_zone
+from temporalex_django.errors import ScheduleInvalid
+from temporalex_django.models import Schedule, ScheduleSlot
+from temporalex_django.operations.schedules.describe import SlotDescription
+
+STATE_LABELS: dict[str, Promise] = {
+    "active": gettext_lazy("Active"),
+    "paused": gettext_lazy("Paused"),
+    "gone": gettext_lazy("Gone from the code"),
+    "ended": gettext_lazy("Ended"),
+}
+_STATE_BADGES = {"active": "alive", "paused": "waiting", "gone": "gone", "ended": "completed"}
+_OUTCOMES: dict[str, Promise] = {
+    "started": gettext_lazy("started"),
+    "waiting": gettext_lazy("waiting"),
+    "skipped": gettext_lazy("skipped"),
+    "missed": gettext_lazy("missed"),
+    "failed": gettext_lazy("failed to start"),
+}
+_REASONS: dict[str, Promise] = {
+    "overlap": gettext_lazy("an earlier run was open"),
+    "buffer": gettext_lazy("too many slots were waiting"),
+    "window": gettext_lazy("older than the catch-up window"),
+    "paused": gettext_lazy("the schedule was paused"),
+    "gone": gettext_lazy("the code no longer declared the schedule"),
+}
+_CAUSES: dict[str, Promise] = {
+    "time": gettext_lazy("time"),
+    "backfill": gettext_lazy("backfill"),
+    "trigger": gettext_lazy("triggered"),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FireTime:
+    """A time at which a schedule fires, as a page shows it.
+
+    ``schedule_text`` is the wall clock in the zone of the schedule, ``viewer_text`` that in the zone of the viewer, and
+    ``iso`` the instant. ``note`` says that the clocks of the schedule's zone change before it; it may be empty.
+    """
+
+    iso: str
+    schedule_text: str
+    viewer_text: str
+    note: str
+
+
+def fire_times(instants: Iterable[datetime], zone_name: str) -> list[FireTime]:
+    """Return the instants for a page; without a known zone, an empty list."""
+    try:
+        zone = load_zone(zone_name)
+    except ScheduleInvalid:
+        return []
+    rows = []
+    previous: datetime | None = None
+    for instant in instants:
+        local = instant.astimezone(zone)
+        rows.append(
+            FireTime(
+                iso=instant.isoformat(),
+                schedule_text=time_text(instant, zone),
+                viewer_text=time_text(instant, timezone.get_current_timezone()),
+                note=_clock_change(previous, local),
+            )
+        )
+        previous = local
+    return rows
+
+
+def time_text(instant: datetime, zone: tzinfo) -> str:
+    """Return the wall clock of an instant in a zone, with the day of the week and the offset from UTC."""
+    local = instant.astimezone(zone)
+    clock = f"{local:%H:%M:%S}"
+    if not local.second:
+        clock = f"{local:%H:%M}"
+    return f"{formats.date_format(local, 'D')} {formats.date_format(local, 'j M Y')}, {clock} {local.isoformat(timespec='minutes')[16:]}"
+
+
+def _clock_change(previous: datetime | None, local: datetime) -> str:
+    if previous is None or previous.utcoffset() == local.utcoffset():
+        return ""
+    return _("The clocks have changed since the time above.")
+
+
+def state_badge(state: str) -> SafeString:
+    """Return the badge of a state of schedules."""
+    return badge(_STATE_BADGES.get(state, "pending"), str(STATE_LABELS.get(state, state)))
+
+
+def outcome_badge(slot: ScheduleSlot | SlotDescription) -> SafeString:
+    """Return the badge of the outcome of a slot, or of several slots that have one outcome."""
+    return badge(_shape_of(slot.outcome), _counted(slot))
+
+
+def reason_text(slot: SlotDescription) -> str:
+    """Return why a slot has its outcome, as one text; empty for a slot that was started in time."""
+    reason = str(_REASONS.get(slot.reason, slot.reason))
+    return ": ".join(filter(None, (slot.error_code, slot.error))) or reason
+
+
+def cause_text(slot: SlotDescription) -> str:
+    """Return what made a slot, with the name of the person if it was not the time."""
+    cause = str(_CAUSES.get(slot.cause, slot.cause))
+    if slot.actor:
+        return _("%(cause)s by %(name)s") % {"cause": cause, "name": slot.actor}
+    return cause
+
+
+def outcome_shapes(slots: Sequence[ScheduleSlot], zone_name: str) -> SafeString | str:
+    """Return the outcomes of slots as a list of shapes, each with a text for the mouse and for screen readers."""
+    if not slots:
+        return "–"
+    try:
+        zone = load_zone(zone_name)
+    except ScheduleInvalid:
+        zone = timezone.get_current_timezone()
+    texts = [f"{time_text(slot.at, zone)}: {_counted(slot)}" for slot in slots]
+    items = format_html_join(
+        "",
+        '<li class="tx-{}" title="{}"><svg class="tx-shape" viewBox="0 0 16 16" width="14" height="14" aria-hidden="true"'
+        ' focusable="false">{}</svg><span class="tx-hidden">{}</span></li>',
+        [
+            (_shape_of(slot.outcome), text, shape(_shape_of(slot.outcome)), text)
+            for slot, text in zip(slots, texts, strict=True)
+        ],
+    )
+    return format_html('<ul class="tx-outcomes">{}</ul><span class="tx-under">{}</span>', items, _totals(slots))
+
+
+def triggered_message(slot: Any) -> tuple[bool, str]:
+    """Return True and a sentence for a triggered slot whose run was started or waits; False if it was not started."""
+    match str(slot.outcome):
+        case "started":
+            return True, _("Triggered: the run %(id)s is started.") % {"id": slot.workflow_id}
+        case "waiting":
+            return True, _("Triggered: the run starts when the earlier run has closed.")
+        case "failed":
+            return False, _("Triggered, but the run could not be started: %(error)s") % {"error": slot.error}
+        case _:
+            reason = str(_REASONS.get(str(slot.reason), slot.reason))
+            return False, _("Triggered, but no run was started: %(reason)s.") % {"reason": reason}
+
+
+def _shape_of(outcome: str) -> str:
+    if outcome == "waiting":
+        return "pending"
+    return outcome
+
+
+def _counted(slot: ScheduleSlot | SlotDescription) -> str:
+    label = str(_OUTCOMES.get(slot.outcome, slot.outcome))
+    if slot.count == 1:
+        return label
+    return ngettext("%(n)d slot %(outcome)s", "%(n)d slots %(outcome)s", slot.count) % {
+        "n": slot.count,
+        "outcome": label,
+    }
+
+
+def _totals(slots: Sequence[ScheduleSlot]) -> str:
+    """Return how many of the slots have each outcome, in the order of ``_OUTCOMES``."""
+    outcomes = [slot.outcome for slot in slots]
+    return ", ".join(f"{outcomes.count(name)} {label}" for name, label in _OUTCOMES.items() if name in outcomes)
+
+
+def summary_text(row: Schedule, state: str, next_fire: datetime | None) -> str:
+    """Return a sentence that says what the schedule does now."""
+    match state:
+        case "gone":
+            return _("Paused: %(module)s no longer declares it.") % {"module": row.module}
+        case "paused" if row.paused_by_failures:
+            return _("It paused itself after %(n)d failures in a row.") % {"n": row.failures}
+        case "paused":
+            names = {"name": row.paused_by or _("code"), "reason": row.pause_reason}
+            if row.pause_reason:
+                return _("Paused by %(name)s: %(reason)s") % names
+            return _("Paused by %(name)s.") % names
+        case "ended":
+            return _("Ended: no further slot will come.")
+        case _ if next_fire is None:
+            return _("Active, but its slots cannot be computed.")
+        case _:
+            return _("Active: it fires next on %(time)s.") % {"time": time_text(next_fire, load_zone(row.tz))}

@@ -1,0 +1,393 @@
+"""The form that creates or changes a schedule, with fields for the input of its runs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from datetime import datetime
+from typing import Any, ClassVar
+from zoneinfo import ZoneInfo
+
+from django import forms
+from django.core.exceptions import ValidationError
+from django.utils import timezone
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+
+from temporalex_django.admin.schedules.spec_fields import (
+    DurationTextField,
+    SpecLinesField,
+    WallTimeField,
+    common_holidays,
+    duration_text,
+    is_working_day_rule,
+    parse_calendar_rule,
+    parse_interval,
+    parse_once,
+    spec_line,
+    zone_choices,
+)
+from temporalex_django.authoring.authorization import Person
+from temporalex_django.authoring.schedules.functions import ARGUMENTS, HOLIDAYS
+from temporalex_django.authoring.schedules.local_time import load_zone
+from temporalex_django.authoring.schedules.run_ids import DEFAULT_TEMPLATE
+from temporalex_django.authoring.schedules.schedule import Overlap, check_schedule_name
+from temporalex_django.authoring.schedules.slots import TimeTable
+from temporalex_django.authoring.schedules.specs import CalendarRule, Cron, Interval, Once, Spec, specs_from_json
+from temporalex_django.authoring.workflow import Workflow
+from temporalex_django.errors import ScheduleInvalid
+from temporalex_django.forms.fields import NOTHING
+from temporalex_django.forms.payload_forms import PayloadForm
+from temporalex_django.models import Schedule
+from temporalex_django.models.fields import UnreadablePayload
+from temporalex_django.operations.schedules.definition import KEPT, ScheduleDefinition
+from temporalex_django.operations.schedules.describe import may_view_args, visible_args
+
+_MAX_NUMBER = 2**31 - 1
+_SPEC_FIELDS: dict[str, type[Spec]] = {"cron": Cron, "every": Interval, "calendar": CalendarRule, "at": Once}
+_TIME_FIELDS = (*_SPEC_FIELDS, "holidays", "tz", "start", "end", "dst_gap", "dst_fold")
+_FIELD_PROBLEM = re.compile(r"(\w+): (.+)", re.DOTALL)
+_TEXT = {"class": "vTextField"}
+
+
+class ScheduleForm(PayloadForm):
+    """The form for a schedule of a class; once it is valid, ``definition`` is the definition of the schedule.
+
+    ``row`` is the schedule that is changed, or None for a new one. ``user`` sees the present input of ``row`` if they
+    may; others can keep it. ``table`` is the time table as soon as the fields about times are valid, and None before.
+    """
+
+    # A function can make the input. The browser must not ask for the fields of an input then.
+    use_required_attribute = False
+
+    name = forms.CharField(max_length=100, label=gettext_lazy("Name"), widget=forms.TextInput(attrs=_TEXT))
+    cron = SpecLinesField(
+        Cron,
+        label=gettext_lazy("Cron lines"),
+        help_text=gettext_lazy(
+            "Minute, hour, day of the month, month and day of the week, such as 30 2 * * mon-fri. One line for each."
+        ),
+    )
+    every = SpecLinesField(
+        parse_interval,
+        label=gettext_lazy("Intervals"),
+        help_text=gettext_lazy("Such as 15 min, or 1 d, offset 2 h. They count elapsed time. One line for each."),
+    )
+    calendar = SpecLinesField(
+        parse_calendar_rule,
+        label=gettext_lazy("Calendar rules"),
+        help_text=gettext_lazy(
+            "Such as last working day 18:00, first monday 09:00 in mar, sep, or 15 08:00. One line for each."
+        ),
+    )
+    holidays = forms.ChoiceField(
+        required=False,
+        label=gettext_lazy("Holidays"),
+        help_text=gettext_lazy("These days are no working days for the calendar rules."),
+    )
+    at = SpecLinesField(
+        parse_once,
+        label=gettext_lazy("Single times"),
+        help_text=gettext_lazy("Such as 2027-03-03 09:00. One line for each."),
+    )
+    tz = forms.ChoiceField(
+        label=gettext_lazy("Time zone"), help_text=gettext_lazy("All times of this form are the wall clock there.")
+    )
+    arguments_function = forms.ChoiceField(
+        required=False,
+        label=gettext_lazy("Where the input comes from"),
+        help_text=gettext_lazy("A function gets the time of the slot. The fields below do not count then."),
+    )
+    keep_input = forms.BooleanField(
+        required=False,
+        label=gettext_lazy("Keep the present input"),
+        help_text=gettext_lazy("You may not see it. The fields below do not count then."),
+    )
+    overlap = forms.ChoiceField(
+        choices=Schedule.OverlapPolicy.choices, label=gettext_lazy("If an earlier run is still open")
+    )
+    workflow_id = forms.CharField(
+        max_length=200,
+        label=gettext_lazy("Ids of the runs"),
+        widget=forms.TextInput(attrs=_TEXT),
+        help_text=gettext_lazy("{schedule} is the name, and {slot} the time of the slot."),
+    )
+    catch_up = DurationTextField(
+        label=gettext_lazy("Catch-up window"),
+        help_text=gettext_lazy("A slot that no worker has started for so long is missed. Such as 1 h."),
+    )
+    jitter = DurationTextField(
+        required=False,
+        label=gettext_lazy("Jitter"),
+        help_text=gettext_lazy("Each slot starts at a random time within this period. Such as 5 min."),
+    )
+    start = WallTimeField(required=False, label=gettext_lazy("Start"))
+    end = WallTimeField(required=False, label=gettext_lazy("End"))
+    max_fires = forms.IntegerField(
+        required=False,
+        min_value=1,
+        max_value=_MAX_NUMBER,
+        label=gettext_lazy("Limit on fires"),
+        help_text=gettext_lazy("It ends after this number of slots."),
+    )
+    pause_after = forms.IntegerField(
+        required=False,
+        min_value=1,
+        max_value=_MAX_NUMBER,
+        label=gettext_lazy("Pause after failures"),
+        help_text=gettext_lazy("It pauses itself after this number of failures in a row."),
+    )
+    dst_gap = forms.ChoiceField(
+        choices=[("shift", gettext_lazy("fires at the end of the gap")), ("skip", gettext_lazy("does not fire"))],
+        label=gettext_lazy("A time that a clock change skips"),
+    )
+    dst_fold = forms.ChoiceField(
+        choices=[
+            ("first", gettext_lazy("fires the first time")),
+            ("second", gettext_lazy("fires the second time")),
+            ("both", gettext_lazy("fires both times")),
+        ],
+        label=gettext_lazy("A time that a clock change repeats"),
+    )
+    #: When the row was changed last, as the page shows it: a later change by somebody else must not get lost.
+    version = forms.CharField(required=False, max_length=40, widget=forms.HiddenInput)
+
+    #: The headings of the page, with the fields below each. The fields of the input follow the second one.
+    sections: ClassVar = (
+        (gettext_lazy("What it runs"), ("name",)),
+        (gettext_lazy("Input"), ("arguments_function", "keep_input")),
+        (gettext_lazy("When"), ("tz", "cron", "calendar", "holidays", "every", "at", "start", "end")),
+        (gettext_lazy("How it runs"), ("overlap", "catch_up", "jitter", "max_fires", "pause_after", "workflow_id")),
+        (gettext_lazy("Clock changes"), ("dst_gap", "dst_fold")),
+    )
+
+    def __init__(
+        self, data: Any = None, *, workflow: type[Workflow], row: Schedule | None, user: Person, **kwargs: Any
+    ) -> None:
+        self.workflow, self.row = workflow, row
+        self.table: TimeTable | None = None
+        self.definition: ScheduleDefinition | None = None
+        # An input belongs to its class: fields of another class begin empty.
+        self.has_input = row is not None and row.workflow == workflow.name and row.args is not None
+        example, is_hidden = NOTHING, False
+        if row is not None and self.has_input:
+            args = visible_args(row, user)
+            is_hidden = not may_view_args(row, user) or isinstance(args, UnreadablePayload)
+            if not is_hidden:
+                example = args
+        initial = _new_schedule(workflow) if row is None else _initial_of(row)
+        super().__init__(data, annotation=workflow.definition.args_type, example=example, initial=initial, **kwargs)
+        self._declared_names = {*self.base_fields}
+        self._set_choices(row)
+        if not is_hidden:
+            del self.fields["keep_input"]
+        if row is not None:
+            self.fields["name"].disabled = True
+        if self.is_bound and not self._reads_input:
+            for field in self._input_fields:
+                self.fields[field].required = False
+
+    def _set_choices(self, row: Schedule | None) -> None:
+        """Set the choices that depend on this process; what the row names is among them in any case."""
+        stored_zone = stored_function = stored_holidays = ""
+        if row is not None:
+            stored_zone, stored_function = row.tz, row.arguments_function
+            stored_holidays = str(self.initial.get("holidays", ""))
+        zones: list[Any] = [*zone_choices()]
+        if stored_zone and not any((stored_zone, stored_zone) in group for _region, group in zones):
+            zones.append((stored_zone, stored_zone))
+        self._choices("tz", zones)
+        from_fields = ("", _("The fields below"))
+        self._choices("arguments_function", [from_fields, *_names(ARGUMENTS.names(), stored_function)])
+        self._choices("holidays", [("", _("None")), *_names(HOLIDAYS.names(), stored_holidays)])
+        for name in ("arguments_function", "holidays"):
+            if len(self.fields[name].choices) == 1:  # type: ignore[attr-defined] # a ChoiceField
+                del self.fields[name]
+
+    def _choices(self, name: str, choices: list[Any]) -> None:
+        self.fields[name].choices = choices  # type: ignore[attr-defined] # a ChoiceField
+
+    @property
+    def _input_fields(self) -> list[str]:
+        return [name for name in self.fields if name not in self._declared_names]
+
+    @property
+    def _reads_input(self) -> bool:
+        """True if the posted fields say the input: no function makes it, and the present one is not kept."""
+        names = ("arguments_function", "keep_input")
+        return not any(name in self.fields and self.data.get(self.add_prefix(name)) for name in names)
+
+    @property
+    def expected_versions(self) -> list[datetime] | None:
+        """The times of the last change that the row may have when it is saved; None for a new schedule."""
+        if self.row is None:
+            return None
+        # A forged value is no time of a change.
+        with suppress(ValueError):
+            return [datetime.fromisoformat(self.cleaned_data["version"])]
+        return []
+
+    def groups(self) -> Iterator[tuple[Any, list[forms.BoundField]]]:
+        """Yield the sections of the page: a heading and its fields."""
+        for heading, names in self.sections:
+            fields = [self[name] for name in names if name in self.fields]
+            if "arguments_function" in names:
+                fields += [self[name] for name in self._input_fields]
+            yield heading, fields
+
+    def clean_name(self) -> str:
+        name: str = self.cleaned_data["name"]
+        try:
+            check_schedule_name(name)
+        except ScheduleInvalid as exc:
+            raise ValidationError(exc.message) from exc
+        return name
+
+    def clean(self) -> dict[str, Any]:
+        data: dict[str, Any] = self.cleaned_data
+        if self._reads_input:
+            data = super().clean()
+        specs = self._clean_specs(data)
+        if self._is_time_valid(data):
+            self._set_table(data, specs)
+        if self.errors or self.table is None:
+            return data
+        self.definition = self._build_definition(data, specs)
+        for problem in self.definition.problems(timezone.now()):
+            self._add_problem(problem)
+        return data
+
+    def _clean_specs(self, data: dict[str, Any]) -> list[Spec]:
+        """Return the specs of all fields, with the chosen holidays in rules about working days that name none."""
+        specs = [spec for name in _SPEC_FIELDS for spec in data.get(name) or ()]
+        holidays = data.get("holidays")
+        if not specs and not self.errors.keys() & _SPEC_FIELDS.keys():
+            self.add_error(
+                "cron", _("Say when it fires: fill in at least one of cron lines, rules, intervals or times.")
+            )
+        if not holidays:
+            return specs
+        if not any(is_working_day_rule(spec) for spec in specs) and "calendar" not in self.errors:
+            self.add_error("holidays", _("They change working days only, and no calendar rule is about working days."))
+        return [
+            CalendarRule(spec.rule, spec.holidays or holidays)
+            if isinstance(spec, CalendarRule) and is_working_day_rule(spec)
+            else spec
+            for spec in specs
+        ]
+
+    def _is_time_valid(self, data: dict[str, Any]) -> bool:
+        return not self.errors.keys() & {*_TIME_FIELDS} and "tz" in data
+
+    def _set_table(self, data: dict[str, Any], specs: Sequence[Spec]) -> None:
+        """Make the time table, or add its error to the form."""
+        try:
+            self.table = TimeTable(
+                tuple(specs),
+                data["tz"],
+                self._bound_time("start", data),
+                self._bound_time("end", data),
+                data["dst_gap"],
+                data["dst_fold"],
+            )
+        except ScheduleInvalid as exc:
+            self._add_problem(exc.message)
+
+    def _bound_time(self, name: str, data: dict[str, Any]) -> datetime | None:
+        """Return the start or end. One that was not changed stays the stored instant, in a repeated hour too."""
+        if self.row is None or name in self.changed_data or "tz" in self.changed_data:
+            value: datetime | None = data[name]
+            return value
+        stored: datetime | None = getattr(self.row, name)
+        return stored
+
+    def _build_definition(self, data: dict[str, Any], specs: Sequence[Spec]) -> ScheduleDefinition:
+        args, function = self.payload, data.get("arguments_function", "")
+        if function:
+            args = None
+        elif not self._reads_input or (self.has_input and self.changed_data_of_input == []):
+            args = KEPT
+        return ScheduleDefinition(
+            name=data["name"],
+            workflow=self.workflow.name,
+            specs=specs,
+            tz=data["tz"],
+            args=args,
+            arguments_function=function,
+            workflow_id=data["workflow_id"],
+            overlap=Overlap(data["overlap"]),
+            catch_up=data["catch_up"],
+            jitter=data["jitter"],
+            start=self._bound_time("start", data),
+            end=self._bound_time("end", data),
+            max_fires=data["max_fires"],
+            pause_after=data["pause_after"],
+            dst_gap=data["dst_gap"],
+            dst_fold=data["dst_fold"],
+        )
+
+    @property
+    def changed_data_of_input(self) -> list[str]:
+        """The names of the fields of the input that differ from the present input."""
+        return [name for name in self.changed_data if name not in self._declared_names]
+
+    def _add_problem(self, problem: str) -> None:
+        """Add a sentence about a problem to the field that it begins with, or to the form."""
+        match = _FIELD_PROBLEM.fullmatch(problem)
+        if match is not None and match[1] in self.fields:
+            self.add_error(match[1], match[2])
+        else:
+            self.add_error(None, problem)
+
+
+def _names(names: Sequence[str], stored: str) -> list[tuple[str, str]]:
+    """Return names of functions as choices. A stored one may be missing in this process."""
+    return [(name, name) for name in sorted({*names, *filter(None, [stored])})]
+
+
+def _new_schedule(workflow: type[Workflow]) -> dict[str, Any]:
+    """Return the initial values of a new schedule."""
+    template = DEFAULT_TEMPLATE
+    if workflow.unique is not None:
+        template = f"{workflow.unique.key}::{{slot:%Y%m%d%H%M}}"
+    return {"tz": timezone.get_current_timezone_name(), "catch_up": "1 h", "workflow_id": template, "overlap": "skip"}
+
+
+def _initial_of(row: Schedule) -> dict[str, Any]:
+    """Return the initial values for a schedule. Specs that this process cannot read are left out."""
+    try:
+        specs: Sequence[Spec] = specs_from_json(row.specs)
+        zone: Any = load_zone(row.tz)
+    except ScheduleInvalid:
+        specs, zone = [], ZoneInfo("UTC")
+    holidays = common_holidays(specs)
+    lines = {
+        name: "\n".join(spec_line(_without(spec, holidays)) for spec in specs if isinstance(spec, spec_class))
+        for name, spec_class in _SPEC_FIELDS.items()
+    }
+    names = ("name", "tz", "arguments_function", "overlap", "workflow_id", "max_fires", "pause_after", "dst_gap")
+    walls = {name: _wall_text(getattr(row, name), zone) for name in ("start", "end")}
+    return {
+        **{name: getattr(row, name) for name in (*names, "dst_fold")},
+        **lines,
+        **walls,
+        "holidays": holidays,
+        "keep_input": True,
+        "catch_up": duration_text(row.catch_up),
+        "jitter": duration_text(row.jitter) if row.jitter else "",
+        "version": row.changed_at.isoformat(),
+    }
+
+
+def _without(spec: Spec, holidays: str) -> Spec:
+    """Return a rule without the holidays that the form has in a field of their own."""
+    if holidays and isinstance(spec, CalendarRule) and spec.holidays == holidays:
+        return CalendarRule(spec.rule)
+    return spec
+
+
+def _wall_text(moment: datetime | None, zone: Any) -> str:
+    if moment is None:
+        return ""
+    return moment.astimezone(zone).replace(tzinfo=None).isoformat(timespec="seconds")

@@ -1,0 +1,180 @@
+"""Form fields for the times of a schedule: specs as lines of text, durations and wall-clock times."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta
+from functools import lru_cache
+from typing import Any
+from zoneinfo import available_timezones
+
+from django import forms
+from django.core.exceptions import ValidationError
+from django.utils.translation import gettext as _
+
+from temporalex_django.authoring.schedules.calendar_rules import parse_rule
+from temporalex_django.authoring.schedules.specs import CalendarRule, Cron, Interval, Once, Spec, parse_time
+from temporalex_django.errors import ScheduleInvalid
+
+_MAX_TEXT_LENGTH, _MAX_LINE_LENGTH = 20_000, 250
+_UNITS = {"d": 86400, "h": 3600, "m": 60, "s": 1, "w": 7 * 86400}
+_UNIT_WORDS = "days?|d|hours?|h|minutes?|mins?|m|seconds?|secs?|s|weeks?|w"
+_PART = rf"([0-9]{{1,9}}(?:\.[0-9]{{1,6}})?)\s*({_UNIT_WORDS})(?![a-z])"
+_DURATION = re.compile(rf"{_PART}(?:(?:\s*,\s*|\s+and\s+|\s*){_PART})*", re.IGNORECASE)
+_INTERVAL = re.compile(r"(?:every\s+)?(?P<every>.+?)(?:,?\s+offset\s+(?:by\s+)?(?P<offset>.+))?", re.IGNORECASE)
+#: The argument that an error of a spec begins with; the field says it already.
+_FIELD_NAME = re.compile(r"^(?:cron|calendar|every|offset|at|holidays): ")
+_WIDE = {"class": "vLargeTextField tx-json", "spellcheck": "false"}
+
+
+def parse_duration(text: str) -> timedelta:
+    """Return the duration that a text says, such as ``90 s``, ``1 h 30 min`` or ``2 days``.
+
+    Raises ``ScheduleInvalid``.
+    """
+    # The bound keeps the expression fast.
+    if len(text) > _MAX_LINE_LENGTH or _DURATION.fullmatch(text.strip()) is None:
+        raise ScheduleInvalid(
+            _("“%(text)s” is not a duration: write one such as 90 s, 15 min, 1 h 30 min or 2 days") % {"text": text}
+        )
+    parts = re.findall(_PART, text, re.IGNORECASE)
+    try:
+        return sum((timedelta(seconds=float(number) * _UNITS[unit[0].lower()]) for number, unit in parts), timedelta())
+    except OverflowError:
+        raise ScheduleInvalid(_("“%(text)s” is too long a duration") % {"text": text}) from None
+
+
+def duration_text(duration: timedelta) -> str:
+    """Return the duration as the text that ``parse_duration`` reads: ``1 d 2 h 30 min``."""
+    seconds = duration.seconds + duration.microseconds / 1_000_000
+    hours, seconds = divmod(seconds, 3600)
+    minutes, seconds = divmod(seconds, 60)
+    second_text = f"{seconds:.6f}".rstrip("0").rstrip(".")
+    parts = ((f"{duration.days}", "d"), (f"{hours:.0f}", "h"), (f"{minutes:.0f}", "min"), (second_text, "s"))
+    return " ".join(f"{number} {unit}" for number, unit in parts if number != "0") or "0 s"
+
+
+def parse_interval(line: str) -> Interval:
+    """Return the interval of a line such as ``15 min`` or ``1 d, offset 2 h``. Raises ``ScheduleInvalid``."""
+    match = _INTERVAL.fullmatch(line)
+    if match is None:
+        raise ScheduleInvalid(_("“%(text)s” is not an interval: write one such as 15 min") % {"text": line})
+    offset = timedelta()
+    if match["offset"]:
+        offset = parse_duration(match["offset"])
+    return Interval(parse_duration(match["every"]), offset)
+
+
+def parse_calendar_rule(line: str) -> CalendarRule:
+    """Return the rule of a line, in which ``|`` and the name of a function for holidays may follow.
+
+    Raises ``ScheduleInvalid``.
+    """
+    rule, _bar, holidays = line.partition("|")
+    return CalendarRule(rule, holidays.strip() or None)
+
+
+def parse_once(line: str) -> Once:
+    """Return the one-off time of a line such as ``2027-03-03 09:00``. Raises ``ScheduleInvalid``."""
+    return Once(parse_time(line, "at"))
+
+
+def spec_line(spec: Spec) -> str:
+    """Return the line of a form that says the spec."""
+    match spec:
+        case Cron(expression=expression):
+            return expression
+        case Interval(every=every, offset=offset):
+            if not offset:
+                return duration_text(every)
+            return f"{duration_text(every)}, offset {duration_text(offset)}"
+        case CalendarRule(rule=rule, holidays=None):
+            return rule
+        case CalendarRule(rule=rule, holidays=holidays):
+            return f"{rule} | {holidays}"
+        case Once(at=at):
+            return at.isoformat(" ")
+
+
+def common_holidays(specs: Sequence[Spec]) -> str:
+    """Return the function for holidays that all rules about working days name; empty if they differ or name none."""
+    names = {spec.holidays for spec in specs if isinstance(spec, CalendarRule) and is_working_day_rule(spec)}
+    if len(names) == 1:
+        return names.pop() or ""
+    return ""
+
+
+def is_working_day_rule(spec: Spec) -> bool:
+    """Return True for a calendar rule about working days, which holidays change."""
+    return isinstance(spec, CalendarRule) and parse_rule(spec.rule).unit == "working day"
+
+
+class SpecLinesField(forms.CharField):
+    """A form field with a spec in each line; its value is a list of specs. ``parse_line`` reads a line."""
+
+    def __init__(self, parse_line: Callable[[str], Spec], **kwargs: Any) -> None:
+        self.parse_line = parse_line
+        kwargs.setdefault("widget", forms.Textarea(attrs={**_WIDE, "rows": 2}))
+        super().__init__(required=False, max_length=_MAX_TEXT_LENGTH, **kwargs)
+
+    def clean(self, value: Any) -> list[Spec]:
+        specs: list[Spec] = []
+        line_errors = []
+        for line in super().clean(value).splitlines():
+            if not line.strip():
+                continue
+            if len(line) > _MAX_LINE_LENGTH:
+                line_errors.append(_("A line has at most %(limit)d characters.") % {"limit": _MAX_LINE_LENGTH})
+                continue
+            try:
+                specs.append(self.parse_line(line.strip()))
+            except ScheduleInvalid as exc:
+                line_errors.append(_FIELD_NAME.sub("", exc.message))
+        if line_errors:
+            raise ValidationError(line_errors)
+        return specs
+
+
+class DurationTextField(forms.CharField):
+    """A form field for a duration with units; its value is a timedelta, or None if it is empty."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        kwargs.setdefault("widget", forms.TextInput(attrs={"class": "vTextField"}))
+        super().__init__(max_length=100, **kwargs)
+
+    def clean(self, value: Any) -> timedelta | None:
+        text = super().clean(value)
+        if not text:
+            return None
+        try:
+            return parse_duration(text)
+        except ScheduleInvalid as exc:
+            raise ValidationError(exc.message) from exc
+
+
+class WallTimeField(forms.CharField):
+    """A form field for a wall-clock time; its value is a naive datetime, or None if it is empty."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        kwargs.setdefault("widget", forms.TextInput(attrs={"type": "datetime-local", "step": "1"}))
+        super().__init__(max_length=40, **kwargs)
+
+    def clean(self, value: Any) -> datetime | None:
+        text = super().clean(value)
+        if not text:
+            return None
+        try:
+            return parse_time(text, str(self.label)).replace(tzinfo=None)
+        except ScheduleInvalid as exc:
+            raise ValidationError(exc.message) from exc
+
+
+@lru_cache(maxsize=1)
+def zone_choices() -> tuple[tuple[str, list[tuple[str, str]]], ...]:
+    """Return the time zones of this system, as groups of choices: a group for each region."""
+    groups: dict[str, list[tuple[str, str]]] = {}
+    for name in sorted(available_timezones()):
+        region, slash, _city = name.partition("/")
+        groups.setdefault(region if slash else "UTC", []).append((name, name))
+    return tuple(groups.items())

@@ -12,6 +12,7 @@ from django.db.models import Sum
 
 from example_project.replay.buyer import order_number
 from example_project.replay.report import Check
+from example_project.replay.report_books import ReportBooks
 from example_project.shop.models import Invoice, Shipment, Stock, StockMovement
 from example_project.shop.money import amount, cents
 from example_project.shop.orders import ORDER, REVIEW_ABOVE
@@ -19,7 +20,10 @@ from example_project.shop.orders import ORDER, REVIEW_ABOVE
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from django.db.models import QuerySet
+
     from example_project.replay.day import Basket, Day
+    from example_project.replay.manager import Manager
     from example_project.replay.person import Visit
 
 WEB_CARTS = "web-"
@@ -41,6 +45,7 @@ class Books(ABC):
 
     def __init__(self, day: Day, *, provider_url: str) -> None:
         self.day = day
+        self.reports = ReportBooks()
         self._provider_url = provider_url
         self._call = int(ask_provider(provider_url, after=0)["last"])
         newest = StockMovement.objects.order_by("-pk").first()
@@ -56,7 +61,7 @@ class Books(ABC):
         """Return the provider's figures since the books were opened."""
         return ask_provider(self._provider_url, after=self._call)
 
-    def checks(self, visits: Iterable[Visit], *, provider: dict[str, Any]) -> list[Check]:
+    def checks(self, visits: Iterable[Visit], *, provider: dict[str, Any], manager: Manager) -> list[Check]:
         """Compare everything with the file: first the checks of all flows, then those of this one."""
         day, visits = self.day, list(visits)
         results = [visit.result for visit in visits if visit.result is not None]
@@ -88,7 +93,18 @@ class Books(ABC):
             ),
             Check(name="double charges", expected=0, seen=provider["doubles"]),
             *self._more(visits),
+            *self.reports.checks(manager, movements=self._movements(), units=sum(day.units().values())),
+            *self._more_reports(),
         ]
+
+    def _movements(self) -> QuerySet[StockMovement]:
+        """Return the bookings of the baskets of the file in this play."""
+        carts = [self.booked_as(basket) for basket in self.day.baskets]
+        return StockMovement.objects.filter(pk__gt=self._movement, cart_id__in=carts)
+
+    def _more_reports(self) -> list[Check]:
+        """Return the checks of the reports that only this flow has."""
+        return []
 
     @abstractmethod
     def _more(self, visits: list[Visit]) -> list[Check]:
@@ -105,7 +121,7 @@ class Books(ABC):
     def _stock_checks(self) -> list[Check]:
         since = StockMovement.objects.filter(pk__gt=self._movement)
         carts = [self.booked_as(basket) for basket in self.day.baskets]
-        mine = since.filter(cart_id__in=carts)
+        mine = self._movements()
         expected = self.day.units()
         bookings = {(basket.id, line.product_id) for basket in self.day.baskets for line in basket.lines}
         booked = dict(mine.values_list("product_id").annotate(Sum("quantity")))
@@ -161,7 +177,7 @@ class OrderBooks(Books):
         reviewed = {basket.id for basket, result in results if result["reviewed"]}
         approved = [basket for basket, result in results if result["approved_by"]]
         orders = {order_number(basket): basket for basket in self.day.baskets}
-        invoices = dict(Invoice.objects.filter(pk__gt=self._invoice, order__in=[*orders]).values_list("order", "cents"))
+        invoices = dict(self._invoices().values_list("order", "cents"))
         parcels = Shipment.objects.filter(run_id__in=[visit.run_id for visit in visits])
         return [
             Check(name="orders reviewed", expected=len(large), seen=len(reviewed)),
@@ -183,3 +199,13 @@ class OrderBooks(Books):
                 seen=sorted(orders[number].id for number, cents in invoices.items() if cents != orders[number].cents),
             ),
         ]
+
+    def _more_reports(self) -> list[Check]:
+        baskets = self.day.baskets
+        return self.reports.invoice_checks(
+            self._invoices(), number=len(baskets), cents=sum(basket.cents for basket in baskets)
+        )
+
+    def _invoices(self) -> QuerySet[Invoice]:
+        orders = [order_number(basket) for basket in self.day.baskets]
+        return Invoice.objects.filter(pk__gt=self._invoice, order__in=orders)

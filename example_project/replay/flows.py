@@ -12,6 +12,7 @@ from example_project.replay.buyer import Buyer, order_number
 from example_project.replay.chaos import Chaos
 from example_project.replay.clock import Clock
 from example_project.replay.customer import Customer
+from example_project.replay.manager import Manager
 from example_project.replay.play import Pace, Play
 from example_project.replay.report import CartReport, OrderReport, Report
 from example_project.replay.rest import Shop
@@ -19,6 +20,7 @@ from example_project.replay.staff import Carrier, Clerk, Staff
 
 if TYPE_CHECKING:
     from example_project.replay.day import Day
+    from example_project.replay.manager import Credentials
     from example_project.replay.person import Person
 
 
@@ -27,7 +29,7 @@ class Scene:
     """A running shop, as a flow needs it.
 
     ``providers`` are the addresses of the payment provider's accounts by flow; ``clerk`` is the token of a user with
-    the role.
+    the role, and ``manager`` a user who may manage schedules.
     """
 
     base_url: str
@@ -35,6 +37,7 @@ class Scene:
     providers: dict[str, str]
     cluster: int
     clerk: str
+    manager: Credentials
 
 
 class Flow(ABC):
@@ -55,8 +58,11 @@ class Flow(ABC):
         """Play the day, kill workers meanwhile, and reconcile."""
         shop = Shop(self.scene.base_url, token=self.scene.token)
         books = self._books(self.scene.providers[self.name])
+        present = self._staff()
+        manager = Manager(self.scene.base_url, credentials=self.scene.manager, patience=self.pace.patience)
+        manager.open_day()
         with ExitStack() as stack:
-            for staff in self._staff():
+            for staff in present:
                 stack.enter_context(staff)
             play = Play(self.day, person=self._person(shop), clock=self.clock)
             chaos = Chaos(wanted=kills, clock=self.clock, seconds=play.expected_seconds, cluster=self.scene.cluster)
@@ -65,17 +71,21 @@ class Flow(ABC):
                 play.run()
             finally:
                 chaos.finish()
+        manager.close_day()
+        books.reports.wait(manager, patience=self.pace.patience)
         provider = books.provider()
         return self.report(
             day=self.day,
             visits=play.visits,
-            checks=books.checks(play.visits, provider=provider),
+            checks=books.checks(play.visits, provider=provider, manager=manager),
             provider=provider,
             seconds=play.seconds,
             speed=self.clock.speed,
             kills=chaos.kills,
             kills_wanted=kills,
             chaos_problem=chaos.problem,
+            fires=books.reports.fires(),
+            staff_problems=[problem for problem in (*(staff.problem for staff in present), manager.problem) if problem],
             **self._own(),
         )
 
@@ -123,17 +133,11 @@ class OrderFlow(Flow):
 
     def _staff(self) -> list[Staff]:
         orders = [order_number(basket) for basket in self.day.baskets]
-        self._clerk = Clerk(self.scene.base_url, token=self.scene.clerk, orders=orders)
         self._carrier = Carrier(self.scene.base_url, orders=orders)
-        return [self._clerk, self._carrier]
+        return [Clerk(self.scene.base_url, token=self.scene.clerk, orders=orders), self._carrier]
 
     def _own(self) -> dict[str, Any]:
-        clerk, carrier = self._clerk, self._carrier
-        return {
-            "reported": carrier.reported,
-            "repeated": carrier.repeated,
-            "staff_problems": [staff.problem for staff in (clerk, carrier) if staff.problem],
-        }
+        return {"reported": self._carrier.reported, "repeated": self._carrier.repeated}
 
 
 FLOWS: dict[str, type[Flow]] = {flow.name: flow for flow in (CartFlow, OrderFlow)}

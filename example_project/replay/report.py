@@ -37,6 +37,21 @@ class Check:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Fires:
+    """The slots of a play by outcome, and the reports that their runs wrote."""
+
+    slots: int = 0
+    started: int = 0
+    skipped: int = 0
+    reports: int = 0
+
+    @property
+    def text(self) -> str:
+        """All numbers, for people."""
+        return f"{self.slots:,} slots: {self.started:,} started, {self.skipped:,} skipped; {self.reports:,} reports"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Report(ABC):
     """One day, played in one way (``flow``)."""
 
@@ -54,6 +69,7 @@ class Report(ABC):
     kills_wanted: int = 0
     chaos_problem: str = ""
     staff_problems: Sequence[str] = ()
+    fires: Fires = Fires()
 
     @property
     def code(self) -> int:
@@ -93,6 +109,7 @@ class Report(ABC):
             "kills_wanted": self.kills_wanted,
             "retried_charges": sum(1 for result in results if result["charge"] and result["charge"]["attempt"] > 1),
             "staff_problems": list(self.staff_problems),
+            "schedules": asdict(self.fires),
             **self._own_facts(results),
         }
 
@@ -126,6 +143,7 @@ class Report(ABC):
             ),
             ("provider charges", f"{provider.get('charges', 0):,}, {provider.get('doubles', 0)} double"),
             *self._own_rows(facts),
+            ("schedules", self.fires.text),
             ("sent again", f"{facts['sent_again']:,} requests, with the same ids"),
             (self.answers, f"p50 {waited['p50'] * 1000:.1f} ms, p99 {waited['p99'] * 1000:.1f} ms"),
             (

@@ -8,7 +8,17 @@ from django.contrib import admin
 from django.db.models import QuerySet
 from django.http import HttpRequest
 
-from example_project.shop.models import Cart, CollectedEvent, Invoice, Notice, Product, Shipment, Stock, StockMovement
+from example_project.shop.models import (
+    Cart,
+    CollectedEvent,
+    Invoice,
+    Notice,
+    Product,
+    SalesReport,
+    Shipment,
+    Stock,
+    StockMovement,
+)
 
 if TYPE_CHECKING:
     # Generic in the stubs only.
@@ -79,6 +89,14 @@ class InvoiceAdmin(ModelAdmin):
 
     list_display = ("id", "order", "customer", "cents", "at")
     search_fields = ("order", "customer")
+
+
+@admin.register(SalesReport)
+class SalesReportAdmin(ModelAdmin):
+    """Admin of the reports that close the books."""
+
+    list_display = ("id", "day", "slot", "bookings", "units", "invoices", "cents")
+    list_filter = ("day",)
 
 
 @admin.register(Notice)

@@ -47,6 +47,25 @@ class Stock(models.Model):
         return f"{self.product_id}: {self.on_hand}"
 
 
+class SalesReport(models.Model):
+    """A report that closes the books, once per run. ``slot`` is the time for which a schedule started it."""
+
+    run_id = models.CharField(max_length=64, unique=True)
+    day = models.DateField()
+    slot = models.DateTimeField(null=True, blank=True)
+    bookings = models.BigIntegerField(default=0)
+    units = models.BigIntegerField(default=0)
+    invoices = models.BigIntegerField(default=0)
+    cents = models.BigIntegerField(default=0)
+    at = models.DateTimeField(auto_now_add=True)
+
+    class Meta:
+        ordering = ("-pk",)
+
+    def __str__(self) -> str:
+        return f"{self.pk} for {self.day}"
+
+
 class StockMovement(models.Model):
     """The record of a booking: a run books a product once, even if workers are killed meanwhile."""
 
@@ -62,6 +81,9 @@ class StockMovement(models.Model):
     kind = models.CharField(max_length=8, choices=Kind.choices)
     quantity = models.BigIntegerField()
     at = models.DateTimeField(auto_now_add=True)
+    report = models.ForeignKey(
+        SalesReport, null=True, blank=True, on_delete=models.PROTECT, related_name="movements", editable=False
+    )
 
     class Meta:
         constraints = (
@@ -118,6 +140,9 @@ class Invoice(models.Model):
     customer = models.CharField(max_length=255)
     cents = models.BigIntegerField()
     at = models.DateTimeField(auto_now_add=True)
+    report = models.ForeignKey(
+        SalesReport, null=True, blank=True, on_delete=models.PROTECT, related_name="invoice_rows", editable=False
+    )
 
     class Meta:
         ordering = ("-pk",)

@@ -10,12 +10,13 @@ from decimal import Decimal
 from pathlib import Path
 
 from django.contrib.auth import get_user_model
-from django.contrib.auth.models import Group
+from django.contrib.auth.models import Group, Permission
 from django.core.management import call_command
 from rest_framework.authtoken.models import Token
 
 from example_project.replay.buyer import order_number
 from example_project.replay.day import Day
+from example_project.replay.manager import Credentials
 from example_project.shop.models import Product, Stock
 from example_project.shop.money import cents
 from example_project.shop.orders import CLERKS, ORDER, OrderProcess
@@ -25,6 +26,8 @@ from temporalex_django import errors
 DEMO_DAY = Path(__file__).resolve().parent.parent / "data" / "2017-06-14" / "basket_lines.csv"
 DEMO_USER = "demo"
 CLERK = "clerk"
+MANAGER = "manager"
+MAY_SCHEDULE = ("view_schedule", "manage_schedule", "view_instance", "start_instance")
 OPENING_STOCK = 100_000
 PRODUCT_COLUMNS = {
     "department": "department",
@@ -108,6 +111,18 @@ def make_clerk() -> str:
     user.groups.add(Group.objects.get_or_create(name=CLERKS)[0])
     token, _ = Token.objects.get_or_create(user=user)
     return str(token.key)
+
+
+def make_manager() -> Credentials:
+    """Create the user who makes a schedule in a play, and give them a new password. They may not do more."""
+    password = secrets.token_urlsafe(9)
+    user, _ = get_user_model().objects.get_or_create(username=MANAGER, defaults={"is_staff": True})
+    user.user_permissions.add(
+        *Permission.objects.filter(content_type__app_label="temporalex_django", codename__in=MAY_SCHEDULE)
+    )
+    user.set_password(password)
+    user.save(update_fields=["password"])
+    return Credentials(user=user.get_username(), password=password)
 
 
 def make_login(*, password: str | None = None) -> Login:

@@ -1,6 +1,6 @@
 """The six worked examples: a sequence, an entity, phases, a fan-out, async handlers, continue-as-new.
 
-The graph is in orders.py.
+The graph is in orders.py, and the workflow that a schedule starts in reports.py.
 
 Everything here is deterministic; the effects are in activities.py.
 """
@@ -17,6 +17,7 @@ from typing import Any, ClassVar
 from example_project.shop import activities
 from example_project.shop.money import amount, cents
 from example_project.shop.orders import OrderProcess
+from example_project.shop.reports import NightlyReport
 from example_project.shop.values import (
     Account,
     Batch,
@@ -55,6 +56,7 @@ __all__ = [
     "Counter",
     "EventCollector",
     "Inventory",
+    "NightlyReport",
     "Onboarding",
     "OrderProcess",
     "ShoppingCart",

@@ -18,7 +18,7 @@ from example_project.replay.options import add_play_options
 from example_project.replay.play import Pace
 from example_project.replay.processes import NotStarted, Shop
 from example_project.replay.report import Report, worst
-from example_project.shop.preparation import load_products, make_clerk, make_login, migrate, take_over
+from example_project.shop.preparation import load_products, make_clerk, make_login, make_manager, migrate, take_over
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -86,7 +86,12 @@ class Command(BaseCommand):
                 shop = self._open_shop(stack, day=day, options=options)
                 providers, base_url, cluster = shop.providers, shop.base_url, shop.cluster_pid
             scene = Scene(
-                base_url=base_url, token=make_login().token, providers=providers, cluster=cluster, clerk=make_clerk()
+                base_url=base_url,
+                token=make_login().token,
+                providers=providers,
+                cluster=cluster,
+                clerk=make_clerk(),
+                manager=make_manager(),
             )
             for name in names:
                 yield FLOWS[name](day, scene=scene, pace=pace).play(kills=options["chaos"])

@@ -161,30 +161,35 @@ def last_slots(rows: Sequence[Schedule], *, alias: str, limit: int = LAST_SLOTS)
 def describe_slots(slots: Iterable[ScheduleSlot], user: Person | None, *, alias: str) -> list[SlotDescription]:
     """Return slots as a user sees them; code (``user`` None) sees everything. Two reads.
 
-    A slot shows the newest run of its chain, if that run exists for the user.
+    A slot shows the newest run of its chain, if that run exists for the user. The id of any other run is hidden from a
+    user who does not see all runs.
     """
     rows = [*slots]
     chains = [row.chain_id for row in rows if row.chain_id is not None]
-    visible_runs = access.runs_or_all(access.runs_for(user, alias=alias), alias=alias)
+    narrowed_runs = access.runs_for(user, alias=alias)
+    visible_runs = access.runs_or_all(narrowed_runs, alias=alias)
+    sees_all = narrowed_runs is None
     if user is not None and not access.policy().allows(user, access.VIEW):
-        visible_runs = Instance.objects.using(alias).none()
+        visible_runs, sees_all = Instance.objects.using(alias).none(), False
     current = Chain.objects.using(alias).filter(pk__in=chains).values("run_id")
     runs = {run.chain_id: run for run in visible_runs.filter(pk__in=current).only("pk", "chain_id", "status")}
-    return [_describe_slot(slot_of(row), runs) for row in rows]
+    return [_describe_slot(slot_of(row), runs, sees_all=sees_all) for row in rows]
 
 
-def _describe_slot(slot: SlotRecord, runs: dict[Any, Instance]) -> SlotDescription:
+def _describe_slot(slot: SlotRecord, runs: dict[Any, Instance], *, sees_all: bool) -> SlotDescription:
     run = runs.get(slot.chain_id)
     run_id = status = None
+    # The run of a slot may have been deleted; its id is of use then, too.
+    workflow_id = slot.workflow_id if sees_all else ""
     if run is not None:
-        run_id, status = str(run.pk), run.status
+        run_id, status, workflow_id = str(run.pk), run.status, slot.workflow_id
     return SlotDescription(
         at=slot.at,
         cause=str(slot.cause),
         outcome=str(slot.outcome),
         reason=str(slot.reason),
         decided_at=slot.decided_at,
-        workflow_id=slot.workflow_id,
+        workflow_id=workflow_id,
         run_id=run_id,
         status=status,
         error_code=slot.error_code,

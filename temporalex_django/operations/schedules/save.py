@@ -12,6 +12,7 @@ from temporalex_django.core.names import quoted
 from temporalex_django.errors import ActionNotPossible, RunChanged, ScheduleInvalid
 from temporalex_django.models import Schedule
 from temporalex_django.operations.base import CODE, Actor, refuse_inside_workflow
+from temporalex_django.operations.runs.start import require_start_access
 from temporalex_django.operations.schedules.base import ScheduleAction, require_run_access
 from temporalex_django.operations.schedules.definition import (
     KEPT,
@@ -58,6 +59,8 @@ class SaveSchedule(ScheduleAction[Schedule]):
         if self.by.user is not None:
             workflow = self.definition.workflow_class()
             require_run_access(self.by, workflow, self.definition.overlap, alias=self.storage.alias)
+            # As at each fire: nobody schedules a class that they could not start, such as an internal one.
+            require_start_access(self.by, workflow.choose(None, {}), alias=self.storage.alias)
 
     @property
     def workflow_name(self) -> str | None:

@@ -54,6 +54,13 @@ class StoredReport(Workflow):
         return Ok(amount)
 
 
+class StoredHelper(Workflow):
+    internal = True
+
+    async def run(self, args: None = None) -> Any:
+        return Ok(None)
+
+
 class StoredWait(Workflow):
     async def run(self, args: None = None) -> Any:
         await api.sleep(timedelta(days=1))
@@ -62,8 +69,9 @@ class StoredWait(Workflow):
 
 @pytest.fixture(autouse=True)
 def registries() -> Iterator[None]:
-    """What a test declares and registers is gone afterwards."""
+    """A test begins without schedules of code, and what it declares and registers is gone afterwards."""
     before = dict(declarations._declarations), dict(functions.ARGUMENTS._functions), dict(functions.HOLIDAYS._functions)
+    declarations._declarations.clear()
     yield
     for registry, kept in zip(
         (declarations._declarations, functions.ARGUMENTS._functions, functions.HOLIDAYS._functions), before, strict=True
@@ -221,6 +229,12 @@ def test_people_need_every_permission_to_save() -> None:
     assert not ScheduleRow.objects.exists()
     assert set(OperatorAction.objects.values_list("action", flat=True)) == {"save_schedule"}
     save(person("with-all", *codes), overlap=Overlap.CANCEL_OTHER)
+
+
+def test_people_cannot_schedule_an_internal_class() -> None:
+    with pytest.raises(errors.ActionNotPermitted, match="internal"):
+        save(manager(), workflow=StoredHelper)
+    save(workflow=StoredHelper)
 
 
 def test_the_starter_of_the_runs_is_who_changed_their_arguments_last() -> None:
@@ -553,7 +567,8 @@ def test_a_description_hides_inputs_and_runs() -> None:
     assert full.next_fires[:2] == [row.position + DAY, row.position + 2 * DAY]
     assert "day" in full.description
     part = describe_schedule(row, person("cem", "view_schedule"), alias="default")
-    assert (part.args, part.slots[0].run_id, part.slots[0].outcome) == (None, None, "started")
+    slot = part.slots[0]
+    assert (part.args, slot.run_id, slot.workflow_id, slot.outcome) == (None, None, "", "started")
 
 
 def test_old_slots_are_deleted_and_open_ones_stay() -> None:

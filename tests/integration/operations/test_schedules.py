@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
-from collections.abc import Iterator
+import zoneinfo
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
+from importlib import resources
+from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
@@ -12,11 +16,13 @@ import pytest
 from django.contrib.auth import get_user_model
 from django.contrib.auth.models import Permission
 from django.db import connections, transaction
+from django.db.models import F
 from django.utils import timezone
 
 from temporalex_django import Ok, Overlap, Schedule, Workflow, api, errors
 from temporalex_django.authoring.schedules import functions
 from temporalex_django.authoring.schedules import schedule as declarations
+from temporalex_django.authoring.schedules.local_time import load_zone
 from temporalex_django.authoring.schedules.specs import parse_specs
 from temporalex_django.db import background_hooks
 from temporalex_django.db.storage import DjangoStorage
@@ -215,6 +221,44 @@ def test_other_runs_are_stopped(overlap: Overlap, status: str) -> None:
     first, second = Instance.objects.order_by("id")
     assert (first.status, second.status) == (status, "waiting")
     assert outcomes() == [("started", "")] * 2
+
+
+@pytest.fixture
+def other_time_data(tmp_path: Path) -> Iterator[Callable[[], None]]:
+    """Give this process time zone data in which Berlin has the clock of London, as another worker may have them."""
+    folder = next((Path(path) for path in zoneinfo.TZPATH if (Path(path) / "Europe/London").exists()), None)
+    if folder is None:
+        folder = Path(str(resources.files("tzdata") / "zoneinfo"))
+    (tmp_path / "Europe").mkdir()
+    shutil.copy(folder / "Europe/London", tmp_path / "Europe/Berlin")
+    before = zoneinfo.TZPATH
+
+    def use(*paths: str) -> None:
+        zoneinfo.reset_tzpath(to=paths or before)
+        zoneinfo.ZoneInfo.clear_cache()
+        load_zone.cache_clear()
+
+    yield lambda: use(str(tmp_path))
+    use()
+
+
+def test_two_workers_with_different_time_zone_data_fire_a_slot_once(other_time_data: Callable[[], None]) -> None:
+    wall = (timezone.now() - 2 * HOUR).astimezone(zoneinfo.ZoneInfo("Europe/Berlin"))
+    save(cron=f"{wall.minute} {wall.hour} * * *", tz="Europe/Berlin", overlap=Overlap.ALLOW_ALL)
+    before = timezone.now() - 10 * HOUR
+    ScheduleRow.objects.update(position=before, next_at=before)
+    fire_all()
+    assert outcomes() == [("started", "")]
+
+    other_time_data()
+    due_now = {"position": F("position"), "next_at": timezone.now()}
+    ScheduleRow.objects.update(**due_now)
+    fire_all()
+    assert outcomes() == [("started", "")]
+    # Its clock shows that time an hour later, which only the wall-clock time of the last slot tells from a new one.
+    ScheduleRow.objects.update(**due_now, last_walls={})
+    fire_all()
+    assert outcomes() == [("started", ""), ("failed", "already_running")]
 
 
 # -- people -----------------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from types import MappingProxyType
 from typing import Any
@@ -361,7 +361,7 @@ class Switches:
     queues: frozenset[str] = frozenset()
     activities: frozenset[str] = frozenset()
     workflows: frozenset[str] = frozenset()
-    holds: Mapping[tuple[str, str], datetime] = MappingProxyType({})
+    holds: Mapping[tuple[str, str], datetime] = field(default_factory=dict)
     has_partitions: bool = False
 
     @property

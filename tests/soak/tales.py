@@ -18,9 +18,18 @@ from example_project.invoices.models import Invoice as IssuedInvoice
 from example_project.invoices.values import Paid, Terms
 from example_project.invoices.workflows import Invoicing
 from example_project.shop.carrier import delivered
-from example_project.shop.models import CollectedEvent, Invoice, Notice, Product, Shipment, StockMovement
+from example_project.shop.models import (
+    CollectedEvent,
+    Invoice,
+    Notice,
+    Product,
+    SalesReport,
+    Shipment,
+    StockMovement,
+)
 from example_project.shop.money import amount
 from example_project.shop.orders import CLERKS, ORDER, OrderProcess
+from example_project.shop.reports import NightlyReport, ReportDay
 from example_project.shop.values import Batch, CartArgs, Delivery, Line, NewCustomer
 from example_project.shop.workflows import BatchProcess, EventCollector, Inventory, Onboarding, ShoppingCart
 from example_project.shop.workflows import Counter as CounterWorkflow
@@ -190,6 +199,31 @@ class Tidied(Tale):
     def wrong(self, run: Instance, ledgers: Ledgers) -> Iterator[object]:
         if run.closing_value["result"] != {"processed": 1 + self.number % 4}:
             yield run.closing_value
+
+
+class Reported(Tale):
+    of = "NightlyReport"
+
+    def start(self) -> None:
+        NightlyReport.start(ReportDay(day="2026-03-29"), id=self.run)
+
+    def wrong(self, run: Instance, ledgers: Ledgers) -> Iterator[object]:
+        reports = [*SalesReport.objects.filter(run_id=run.pk)]
+        if len(reports) != 1:
+            yield f"{len(reports)} reports"
+            return
+        movements = Counter[str]()
+        for kind, units in reports[0].movements.values_list("kind", "quantity"):
+            movements[kind] += units
+        totals = {
+            "bookings": reports[0].movements.count(),
+            "units": movements["sale"] - movements["return"],
+            "invoices": reports[0].invoice_rows.count(),
+            "cents": sum(reports[0].invoice_rows.values_list("cents", flat=True)),
+        }
+        stored = {name: getattr(reports[0], name) for name in totals}
+        if not (run.closing_value["result"] == {"day": "2026-03-29", **totals} and stored == totals):
+            yield f"reported {stored}, its rows have {totals}"
 
 
 class Stocked(Tale):
@@ -372,5 +406,18 @@ def unpaid(number: str, told: list[tuple[str, Decimal]], run: Instance) -> Itera
 
 
 TALES: tuple[type[Tale], ...] = (
-    *(Welcomed, Counted, Bought, Bought, Tidied, Stocked, Gathered, Ordered, Ordered, Invoiced, InvoicedByGraph),
+    *(
+        Welcomed,
+        Counted,
+        Bought,
+        Bought,
+        Tidied,
+        Reported,
+        Stocked,
+        Gathered,
+        Ordered,
+        Ordered,
+        Invoiced,
+        InvoicedByGraph,
+    ),
 )

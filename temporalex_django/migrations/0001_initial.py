@@ -608,7 +608,7 @@ class Migration(migrations.Migration):
                 ),
                 (
                     "start_limit",
-                    models.JSONField(help_text="The throttle that delays its begin: count, seconds.", null=True),
+                    models.JSONField(help_text="Its throttle (count, seconds), or that it is debounced.", null=True),
                 ),
                 (
                     "run_timeout",

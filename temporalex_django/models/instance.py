@@ -112,7 +112,7 @@ class Instance(models.Model):
     expires_at = models.DateTimeField(null=True, help_text=_("When the whole chain times out."))
     starts_at = models.DateTimeField(null=True, help_text=_("When it begins, if its start named a time."))
     start_before = models.DateTimeField(null=True, help_text=_("It times out if it has not begun by then."))
-    start_limit = models.JSONField(null=True, help_text=_("The throttle that delays its begin: count, seconds."))
+    start_limit = models.JSONField(null=True, help_text=_("Its throttle (count, seconds), or that it is debounced."))
     run_timeout = models.FloatField(null=True, help_text=_("Timeout of each run of the chain, in seconds."))
     parent_close = models.CharField(max_length=20, null=True)  # noqa: DJ001 - as above
 

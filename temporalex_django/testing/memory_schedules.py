@@ -140,6 +140,7 @@ class _MemoryScheduleStore:
         self._workflow = workflow
         self.state = state
         self.slots = slots
+        self._arguments: dict[datetime, Any] = {}
 
     def is_due(self) -> bool:
         due_at = self.state.next_due()
@@ -177,12 +178,25 @@ class _MemoryScheduleStore:
     def mark_closed(self, slots: Sequence[SlotRecord]) -> None:
         self.slots.update((slot.at, replace(slot, running=False)) for slot in slots)
 
+    def check_start(self, schedule: ScheduleState, at: datetime) -> SlotFailure | None:
+        if not schedule.arguments_function or at in self._arguments:
+            return None
+        try:
+            self._arguments[at] = ARGUMENTS.find(schedule.arguments_function)(schedule.local_time(at))
+        except TemporalexError as exc:
+            return SlotFailure(code=exc.code, message=str(exc))
+        except Exception as exc:  # noqa: BLE001 - whatever the function raises becomes the outcome of the slot
+            return SlotFailure(
+                code="arguments", message=f"the arguments function {schedule.arguments_function}: {type(exc).__name__}"
+            )
+        return None
+
     def start(self, schedule: ScheduleState, at: datetime, cause: SlotCause) -> SlotStart | SlotFailure:
         env = self._env
+        if (failure := self.check_start(schedule, at)) is not None:
+            return failure
+        args = self._arguments.pop(at, schedule.args)
         try:
-            args = schedule.args
-            if schedule.arguments_function:
-                args = ARGUMENTS.find(schedule.arguments_function)(schedule.local_time(at))
             request = StartRequest(
                 workflow=self._workflow.choose(None, {}),
                 args=args,
@@ -192,10 +206,6 @@ class _MemoryScheduleStore:
             chain_id = self._backend.insert_run(request).chain_id
         except TemporalexError as exc:
             return SlotFailure(code=exc.code, message=str(exc))
-        except Exception as exc:  # noqa: BLE001 - whatever the function raises becomes the outcome of the slot
-            return SlotFailure(
-                code="arguments", message=f"the arguments function {schedule.arguments_function}: {type(exc).__name__}"
-            )
         return SlotStart(chain_id=chain_id, run_id=env.run_ids(chain_id)[-1], workflow_id=request.id or "")
 
     def stop_run(self, schedule: ScheduleState, slot: SlotRecord, *, terminate: bool) -> SlotFailure | None:

@@ -116,6 +116,7 @@ def build_start(request: StartRequest, *, workflow_id: str, seed: int) -> RunSta
         seed=seed,
         snapshot=run_snapshot,
         scheduled_for=request.scheduled_for,
+        start_limit=request.start_limit,
         **request.times.as_options(),
         **options,
     )

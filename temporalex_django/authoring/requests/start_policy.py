@@ -18,6 +18,8 @@ OnClosed = Literal["allow", "failed_only", "reject"]
 StartOutcome = Literal["started", "existing", "replaced", "debounced"]
 #: Most runs that a throttle lets begin in its window; it keeps a time for each.
 MAX_THROTTLE: Final = 1000
+#: The longest period of a throttle, in seconds.
+LONGEST_THROTTLE = 31 * 86_400.0
 
 #: The reason with which ``terminate_existing`` terminates a run.
 REPLACED: Final = "replaced by a start with on_conflict='terminate_existing'"
@@ -35,8 +37,12 @@ class Throttle:
     key: str | None = None
 
     def name_for(self, workflow: str) -> str:
-        """Return the name under which the times of the class ``workflow`` are kept."""
-        return f"start:{workflow}" if self.key is None else f"start:{workflow}:{self.key}"
+        """Return the name under which the times of the class ``workflow`` are kept.
+
+        Each count and period has times of its own, so a caller with another limit cannot delay the starts of this one.
+        """
+        name = f"start:{workflow}:{self.count}/{self.seconds:g}"
+        return name if self.key is None else f"{name}:{self.key}"
 
     def next_begin(self, times: Sequence[float], now: float) -> tuple[float, list[float]]:
         """Return when the next run may begin, and the times to keep.
@@ -69,7 +75,10 @@ def parse_throttle(value: Any, *, label: str) -> Throttle:
         )
     if key is not None and not is_name(key):
         raise InvalidStart(f"{label}: the key of throttle must be a text of 1 to 200 printable characters, not {key!r}")
-    return Throttle(count=count, seconds=_positive_seconds(period, label=f"{label}: the period of throttle"), key=key)
+    seconds = _positive_seconds(period, label=f"{label}: the period of throttle")
+    if seconds > LONGEST_THROTTLE:
+        raise InvalidStart(f"{label}: the period of throttle must be at most 31 days")
+    return Throttle(count=count, seconds=seconds, key=key)
 
 
 def check_debounce(value: Any, *, label: str) -> None:

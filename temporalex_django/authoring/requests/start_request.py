@@ -17,6 +17,7 @@ from temporalex_django.authoring.requests.start_policy import (
 )
 from temporalex_django.authoring.requests.start_times import StartTimes, check_start_times
 from temporalex_django.authoring.unique import check_id
+from temporalex_django.core.names import wait_seconds
 from temporalex_django.errors import InvalidId, InvalidStart
 
 if TYPE_CHECKING:
@@ -106,6 +107,13 @@ class StartRequest:
         """The times of the start, checked. Raises ``InvalidStart``."""
         delay = self.start_delay if self.debounce is None else self.debounce
         return check_start_times(self.start_at, delay, self.start_before, label=f"start of {self.workflow.name}")
+
+    @property
+    def start_limit(self) -> dict[str, Any] | None:
+        """The mark of a debounced start, as the row of its run has it: only such a run gets another input."""
+        if self.debounce is None:
+            return None
+        return {"debounce": wait_seconds(self.debounce, label="debounce")}
 
     @property
     def needs_id(self) -> bool:

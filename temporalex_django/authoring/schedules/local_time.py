@@ -18,6 +18,7 @@ from temporalex_django.errors import ScheduleInvalid
 _SECOND = timedelta(seconds=1)
 _DAY = timedelta(days=1)
 _ZERO = timedelta()
+_LOCAL_ZONES = frozenset({"localtime", "posixrules", "Factory"})
 _LAST_DAY = datetime(9999, 12, 29, tzinfo=UTC)
 
 
@@ -26,6 +27,8 @@ def load_zone(name: str) -> tzinfo:
     """Return the time zone with that name of the tz database. Raises ``ScheduleInvalid`` for an unknown one."""
     if name == "UTC":
         return UTC  # much faster than the file of the same name
+    if name in _LOCAL_ZONES:
+        raise ScheduleInvalid(f"the time zone {quoted(name)} differs from machine to machine: name a place instead")
     try:
         return ZoneInfo(name)
     # OSError: the name of a folder, such as "Europe", or a name that is too long for a file.

@@ -30,6 +30,7 @@ _IDS_COMPARED = 100
 SHORTEST_CATCH_UP = timedelta(seconds=10)
 #: The length of the column.
 _MAX_NAME_LENGTH = 100
+LONGEST_JITTER = timedelta(days=1)
 #: A time to check templates with.
 _SAMPLE = datetime(2027, 3, 3, 9, tzinfo=UTC)
 
@@ -238,10 +239,10 @@ class Schedule:
 
 def check_schedule_name(name: object) -> None:
     """Raise ``ScheduleInvalid`` unless the name is a string of 1 to 100 printable characters without '/'."""
-    if not is_name(name) or len(str(name)) > _MAX_NAME_LENGTH or "/" in str(name) or str(name) != str(name).strip():
+    if not is_name(name) or len(str(name)) > _MAX_NAME_LENGTH or "/" in str(name) or str(name) != str(name).strip(" ."):
         raise ScheduleInvalid(
             f"the name must be a string of 1 to {_MAX_NAME_LENGTH} printable characters, without '/' and without blanks "
-            "at its ends"
+            "or dots at its ends"
         )
 
 
@@ -296,10 +297,12 @@ def schedule_problems(
     """
     if catch_up < SHORTEST_CATCH_UP:
         yield f"catch_up: {catch_up} must be at least {SHORTEST_CATCH_UP.total_seconds():g} seconds"
+    if jitter is not None and jitter > LONGEST_JITTER:
+        yield f"jitter: {jitter} must be at most one day"
     try:
         table.check(now)
         shortest = table.smallest_gap(now) if jitter else None
-        if jitter and shortest is not None and jitter > shortest:
+        if jitter and shortest is not None and shortest < jitter <= LONGEST_JITTER:
             yield f"jitter: {jitter} is longer than the shortest time between two slots, {shortest}"
         if overlap in _SIDE_BY_SIDE and (repeated_id := _repeated_id(table, now, name, template)):
             yield (

@@ -16,6 +16,9 @@ from temporalex_django.db.inserts import NewStart, StartedRun, pending_error
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.models import Instance
 
+#: Condition: the run ``i`` was started with ``debounce``. The text of JSON differs between databases.
+_IS_DEBOUNCED = "length(replace(cast(i.start_limit as text), 'debounce', '')) < length(cast(i.start_limit as text))"
+
 
 def replace_waiting_input(start: NewStart, sender: Sender | None, *, storage: DjangoStorage) -> StartedRun | None:
     """Give the open run with the key of ``start`` its input and its times, if that run has not begun.
@@ -46,7 +49,9 @@ def _move_begin(start: NewStart, now: datetime, storage: DjangoStorage) -> Start
         # After the wait for a lock, PostgreSQL tests the row again: a run that has begun meanwhile has a token.
         " where open_key = %s and not closed and head_token is null and failed_tries = 0"
         " and exists (select 1 from temporalex_instance i where i.id = temporalex_chain.run_id and i.workflow = %s"
-        " and i.version = %s and i.starts_at > %s) returning id, run_id",
+        " and i.version = %s and i.starts_at > %s"
+        # A run that was started with another delay, or is throttled, keeps its input.
+        f" and {_IS_DEBOUNCED}) returning id, run_id",
         [start.begins_at(now), start.deadline(now), start.open_key, start.workflow, start.version, now],
         ("uuid", "uuid"),
     )

@@ -83,7 +83,8 @@ class MemoryInserts(MemoryTables):
             is_same = (record.workflow, record.version) == (start.workflow, start.version)
             if self._open_keys.get(chain_id) != start.open_key or not is_same:
                 continue
-            if not begins_later(state, record.starts_at, self.clock):
+            is_debounced = "debounce" in (run.column("start_limit") or {})
+            if not is_debounced or not begins_later(state, record.starts_at, self.clock):
                 continue
             snapshot = record.snapshot if starter is None else add_starter(record.snapshot, starter)
             changed = replace(

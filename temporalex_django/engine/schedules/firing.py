@@ -81,6 +81,10 @@ class ScheduleStore(Protocol):
     def mark_closed(self, slots: Sequence[SlotRecord]) -> None:
         """Store that these slots are no longer ``running``."""
 
+    def check_start(self, schedule: ScheduleState, at: datetime) -> SlotFailure | None:
+        """Return the failure of a start that is known before it, such as that of an arguments function."""
+        ...
+
     def start(self, schedule: ScheduleState, at: datetime, cause: SlotCause) -> SlotStart | SlotFailure:
         """Start the run of a slot. Whatever failed has left nothing behind."""
         ...
@@ -189,9 +193,7 @@ class _Step:
         if self.schedule.is_held:
             self._add(at, SlotCause.TIME, SlotOutcome.SKIPPED, self._hold_reason)
             return
-        slot = self.decide(at, SlotCause.TIME)
-        if slot.outcome in (SlotOutcome.STARTED, SlotOutcome.WAITING):
-            self.schedule = self.schedule.changed(fires=self.schedule.fires + 1)
+        self.decide(at, SlotCause.TIME)
 
     @property
     def _hold_reason(self) -> SlotReason:
@@ -295,17 +297,21 @@ class _Step:
 
     def _replace_other(self, at: datetime, cause: SlotCause, actor: str) -> SlotRecord:
         """Stop the open runs for the slot ``at``. It takes the place of a slot that waits."""
+        # A run must not give way to one that cannot start.
+        if (failure := self.store.check_start(self.schedule, at)) is not None:
+            return self._add_failed(at, cause, actor, failure)
         terminates = self.schedule.overlap is Overlap.TERMINATE_OTHER
         for slot in self.open_slots:
             failure = self.store.stop_run(self.schedule, slot, terminate=terminates)
             if failure is not None:
                 return self._add_failed(at, cause, actor, failure)
-        for slot in self.store.waiting_slots(self.buffer_limit):
-            skipped = replace(
-                slot, outcome=SlotOutcome.SKIPPED, reason=SlotReason.OVERLAP, decided_at=self.now, running=False
-            )
+        # A backfill starts its slots one after the other; those still wait.
+        waiting = self.store.waiting_slots(policy.PASSED_SLOTS)
+        replaced = [slot for slot in waiting if slot.cause is not SlotCause.BACKFILL]
+        for slot in replaced:
+            skipped = replace(slot, outcome=SlotOutcome.SKIPPED, reason=SlotReason.OVERLAP, decided_at=self.now)
             self.store.replace_slot(skipped)
-        self.schedule = self.schedule.changed(waiting=0)
+        self.schedule = self.schedule.changed(waiting=len(waiting) - len(replaced))
         if not terminates and self.open_slots:
             return self._add_waiting(at, cause, actor)
         return self._add_started(at, cause, actor)
@@ -334,6 +340,8 @@ class _Step:
             decided_at=self.now,
         )
         self.open_slots.append(started)
+        if slot.cause is SlotCause.TIME:
+            self.schedule = self.schedule.changed(fires=self.schedule.fires + 1)
         return started
 
     def _add_started(self, at: datetime, cause: SlotCause, actor: str) -> SlotRecord:

@@ -176,8 +176,8 @@ class ScheduleState:
 
     @property
     def has_ended(self) -> bool:
-        """True if the limit on fires is reached, so that no slot will come."""
-        return self.max_fires is not None and self.fires >= self.max_fires
+        """True if the limit on fires is reached, with the slots that wait, so that no slot comes for now."""
+        return self.max_fires is not None and self.fires + self.waiting >= self.max_fires
 
     def next_due(self) -> datetime | None:
         """Return when the schedule has something to do next because of the time; None if it never has again."""

@@ -312,7 +312,7 @@ class RunStateLoader:
             closed_at=run.closed_at,
             starts_at=run.starts_at,
             start_before=run.start_before,
-            start_limit=(run.start_limit["count"], run.start_limit["seconds"]) if run.start_limit else None,
+            start_limit=_throttle_of(run),
             is_started=not is_pending,
             waits=self._build_waits(run, code, redactor),
             activities=[self._build_activity(task, redactor) for task in tasks],
@@ -580,3 +580,11 @@ def _build_wait(wait: Mapping[str, Any], run: Instance, code: Any, redactor: Red
         followed_by=wait.get("then"),
         key=str(wait.get("id") or ""),
     )
+
+
+def _throttle_of(run: Instance) -> tuple[int, float] | None:
+    """Return the throttle that delays the begin of a run, as a count and seconds; None if there is none."""
+    limit = run.start_limit or {}
+    if "count" not in limit:
+        return None
+    return limit["count"], limit["seconds"]

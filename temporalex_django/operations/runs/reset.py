@@ -14,7 +14,7 @@ from temporalex_django.engine.ids import uuid7
 from temporalex_django.engine.reset import apply
 from temporalex_django.engine.reset.plan import ResetPlan
 from temporalex_django.engine.run_start import RunStart
-from temporalex_django.models import Chain
+from temporalex_django.models import Chain, ScheduleSlot
 from temporalex_django.operations import inline_turn
 from temporalex_django.operations.runs.history_action import ReplayFromAction, audit_details
 
@@ -58,6 +58,9 @@ class Reset(ReplayFromAction[str]):
                 reason=self.reason,
                 **audit_details(plan, run=str(plan.record.run_id), new_run=str(new_run_id)),
             )
+            # A run that a schedule has seen closed is open again, so its next slot must not overlap with it.
+            if plan.record.scheduled_for is not None:
+                ScheduleSlot.objects.using(storage.alias).filter(chain_id=target.chain_id).update(running=True)
             inline_turn.notify_after_reset(writes, target, storage=storage)
         return str(new_run_id)
 

@@ -242,6 +242,7 @@ class Start(Action[RunTarget]):
                 telemetry=None if request.telemetry is None else to_plain_payload(request.telemetry, label="telemetry"),
                 started_by=authorization.sender_of(self.by.user),
             ),
+            start_limit=request.start_limit,
             **request.times.as_options(),
             **start_options(cls, search_attributes=request.search_attributes, tags=request.tags),
         )

@@ -54,6 +54,8 @@ def compute_arguments(name: str, at: datetime) -> Any | SlotFailure:
 def _call_in_thread(name: str, at: datetime, results: list[Any | SlotFailure]) -> None:
     try:
         results.append(_call_arguments(name, at))
+    except BaseException as exc:  # noqa: BLE001 - such as SystemExit, which ends only this thread
+        results.append(SlotFailure(code="arguments", message=f"the arguments function {name}: {type(exc).__name__}"))
     finally:
         connections.close_all()
 

@@ -170,6 +170,7 @@ def apply_columns(row: ScheduleRow, columns: Mapping[str, Any], now: datetime) -
     for name in changed:
         setattr(row, name, columns[name])
     if row._state.adding or not {*changed}.isdisjoint(TIME_COLUMNS):  # noqa: SLF001 - Django documents it
-        row.position, row.last_walls = now, {}
+        # The range of a backfill was previewed with the old times.
+        row.position, row.last_walls, row.backfill = now, {}, None
     row.changed_at, row.error = now, ""
     return changed

@@ -130,7 +130,7 @@ def state_name(row: Schedule) -> str:
         return "gone"
     if row.paused_at is not None:
         return "paused"
-    if row.next_at is None:
+    if row.next_at is None and not row.waiting:
         return "ended"
     return "active"
 

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
+from django.db import Error as DatabaseError
 from django.db import connections
 from django.db.models import Exists, OuterRef, Q, QuerySet, Value
 from django.db.models.functions import Now
@@ -20,6 +21,7 @@ from django.db.models.functions import Now
 from temporalex_django.authoring import workflow as workflows
 from temporalex_django.authoring.schedules.functions import ARGUMENTS
 from temporalex_django.conf import get_settings
+from temporalex_django.core.error_text import error_line
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine.schedules.firing import ScheduleFirer, SlotFailure
 from temporalex_django.engine.scheduling import policy
@@ -75,7 +77,14 @@ def _due_schedules(storage: DjangoStorage) -> tuple[QuerySet[Schedule], QuerySet
     is_overdue = Q(next_at__lte=now - timedelta(seconds=policy.SCHEDULE_CODE_WAIT))
     open_runs = ScheduleSlot.objects.filter(schedule=OuterRef("pk"), running=True, chain__closed=False)
     schedules = Schedule.objects.using(storage.alias)
-    by_run = schedules.filter(has_code, ~Exists(open_runs), waiting__gt=0, paused_at=None, gone_since=None)
+    waits_long = ScheduleSlot.objects.filter(
+        schedule=OuterRef("pk"),
+        outcome="waiting",
+        decided_at__lte=now - timedelta(seconds=policy.SCHEDULE_CODE_WAIT),
+    )
+    by_run = schedules.filter(
+        has_code | Exists(waits_long), ~Exists(open_runs), waiting__gt=0, paused_at=None, gone_since=None, error=""
+    )
     return schedules.filter(has_code | is_overdue, next_at__lte=now), by_run
 
 
@@ -87,8 +96,10 @@ def fire_schedules(keys: Sequence[int], storage: DjangoStorage) -> bool:
     if len(keys) > 1:
         try:
             return _fire_step(keys, storage, {})
-        except (*_POSTPONING, SlotInterrupted, UpdateTimeout):
-            pass  # it was rolled back, so all are still due
+        except Exception as exc:
+            # It was rolled back, so all are still due. One of them must not stop the others.
+            if _is_database_away(exc, storage):
+                raise
     results = [fire_schedule(key, storage) for key in keys]
     return any(results)
 
@@ -112,6 +123,16 @@ def fire_schedule(key: int, storage: DjangoStorage) -> bool:
         except _POSTPONING as exc:
             _postpone(key, storage, str(exc))
             return True
+        except Exception as exc:
+            if _is_database_away(exc, storage):
+                raise
+            _postpone(key, storage, error_line(exc))
+            return True
+
+
+def _is_database_away(error: Exception, storage: DjangoStorage) -> bool:
+    """Return True for an error of the database that says nothing about a schedule, so that it is tried again soon."""
+    return isinstance(error, DatabaseError) and (storage.is_transient(error) or storage.is_connection_lost(error))
 
 
 def _fire_step(keys: Sequence[int], storage: DjangoStorage, prepared: Prepared) -> bool:

@@ -20,7 +20,13 @@ from temporalex_django.core.error_text import error_line
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine.schedules.firing import RunningSlot, SlotFailure, SlotStart
 from temporalex_django.engine.schedules.records import ScheduleState, SlotCause, SlotOutcome, SlotRecord
-from temporalex_django.errors import ActionNotPermitted, TemporalexError, UpdateTimeout
+from temporalex_django.errors import (
+    ActionNotPermitted,
+    TemporalexError,
+    UpdateTimeout,
+    WorkflowClosed,
+    WorkflowNotFound,
+)
 from temporalex_django.models import Instance, Schedule, ScheduleSlot
 from temporalex_django.operations.base import Actor
 from temporalex_django.operations.host import host
@@ -111,6 +117,7 @@ class DatabaseScheduleStore:
         self._statuses = statuses
         self._prepared = prepared
         self._new_slots: dict[datetime, SlotRecord] = {}
+        self._replaced_slots: dict[datetime, SlotRecord] = {}
 
     @property
     def _stored_slots(self) -> QuerySet[ScheduleSlot]:
@@ -119,6 +126,8 @@ class DatabaseScheduleStore:
     def find_slot(self, at: datetime) -> SlotRecord | None:
         if at in self._new_slots:
             return self._new_slots[at]
+        if at in self._replaced_slots:
+            return self._replaced_slots[at]
         row = self._slots.get(at)
         # The next slot of the time was looked up together with those of other schedules.
         if row is None and at != _next_instant(self.state):
@@ -140,6 +149,7 @@ class DatabaseScheduleStore:
         else:
             self._stored_slots.filter(at=slot.at).update(**slot_columns(slot))
             self._slots.pop(slot.at, None)
+            self._replaced_slots[slot.at] = slot
 
     def running_slots(self) -> list[RunningSlot]:
         rows = [row for _, row in sorted(self._slots.items()) if row.running]
@@ -158,12 +168,18 @@ class DatabaseScheduleStore:
     def mark_closed(self, slots: Sequence[SlotRecord]) -> None:
         self._stored_slots.filter(at__in=[slot.at for slot in slots]).update(running=False)
 
-    def start(self, schedule: ScheduleState, at: datetime, cause: SlotCause) -> SlotStart | SlotFailure:
-        prepared = self._prepared.get((schedule.id, at), schedule.args)
+    def check_start(self, schedule: ScheduleState, at: datetime) -> SlotFailure | None:
+        prepared = self._prepared.get((schedule.id, at))
         if isinstance(prepared, SlotFailure):
             return prepared
         if schedule.arguments_function and (schedule.id, at) not in self._prepared:
             raise ArgumentsNeeded(schedule, at)
+        return None
+
+    def start(self, schedule: ScheduleState, at: datetime, cause: SlotCause) -> SlotStart | SlotFailure:
+        if (failure := self.check_start(schedule, at)) is not None:
+            return failure
+        prepared = self._prepared.get((schedule.id, at), schedule.args)
         try:
             by = self._actor()
             request = StartRequest(
@@ -193,6 +209,8 @@ class DatabaseScheduleStore:
                 operation(target, reason=reason, by=self._actor()).execute()
         except UpdateTimeout:
             raise
+        except (WorkflowClosed, WorkflowNotFound):
+            return None  # it has ended meanwhile, which is all that was wanted
         except Exception as exc:  # noqa: BLE001 - as above
             return self._failure(exc, operation.name)
         return None

@@ -526,6 +526,69 @@ def test_a_busy_run_delays_the_schedule_that_wants_to_terminate_it_and_no_other(
     assert outcomes()[-1] == ("started", "")
 
 
+def test_a_schedule_that_fails_in_an_unforeseen_way_is_postponed_and_stops_no_other() -> None:
+    for name in ("first", "second"):
+        save(name=name)
+        make_due(name)
+    ScheduleRow.objects.filter(name="first").update(overlap="unheard of")
+
+    fire_all()
+
+    row = ScheduleRow.objects.get(name="first")
+    assert row.error.startswith("ValueError")
+    assert row.next_at is not None
+    assert row.next_at > timezone.now()
+    assert outcomes("second") == [("started", "")]
+    assert not fire.has_due("default")
+
+
+def test_a_slot_that_waits_is_not_tried_in_a_circle_while_its_schedule_is_broken() -> None:
+    save(workflow=StoredWait, overlap=Overlap.BUFFER_ONE)
+    make_due(slots=2)
+    fire_all()
+    StoredWait.handle(ScheduleSlot.objects.earliest("at").workflow_id).terminate(reason="enough")
+    ScheduleRow.objects.update(specs=[{"type": "calendar", "rule": "last working day 18:00", "holidays": "nobody"}])
+    assert fire.fire_due("default")
+
+    assert not fire.has_due("default")
+    assert "nobody" in ScheduleRow.objects.get().error
+
+
+def test_a_run_that_was_reset_after_it_closed_is_open_for_the_next_slot() -> None:
+    save(workflow=StoredWait)
+    make_due(slots=2)
+    fire.fire_schedule(ScheduleRow.objects.get().pk, DjangoStorage())
+    handle = StoredWait.handle(ScheduleSlot.objects.get().workflow_id)
+    drain()
+    handle.terminate(reason="enough")
+    ScheduleSlot.objects.update(running=False)  # a look has seen it closed
+    handle.reset(0, reason="too early")
+
+    ScheduleRow.objects.update(next_at=timezone.now())
+    assert TriggerSchedule("report").execute().reason == "overlap"
+
+
+def test_a_changed_time_table_ends_a_backfill() -> None:
+    save(overlap=Overlap.ALLOW_ALL)
+    end = make_due()
+    fire_all()
+    BackfillSchedule("report", start=end - 3 * DAY, end=end, per_minute=1).execute()
+
+    SaveSchedule(definition(overlap=Overlap.ALLOW_ALL, cron="*/5 * * * *"), create=False).execute()
+
+    assert ScheduleRow.objects.get().backfill is None
+
+
+def test_far_jitter_odd_names_and_zones_of_machines_are_refused() -> None:
+    for values, match in (
+        ({"jitter": 400 * DAY}, "at most one day"),
+        ({"name": ".."}, "dots"),
+        ({"tz": "localtime"}, "machine"),
+    ):
+        with pytest.raises(errors.ScheduleInvalid, match=match):
+            save(**values)
+
+
 # -- code -------------------------------------------------------------------------------------------------------------
 
 

@@ -38,6 +38,7 @@ class Store:
         self.stopped: list[tuple[datetime, bool]] = []
         self.failing: set[datetime] = set()
         self.unstoppable = False
+        self.unready: set[datetime] = set()
         self.saved: ScheduleState | None = None
 
     def find_slot(self, at: datetime) -> SlotRecord | None:
@@ -64,6 +65,11 @@ class Store:
 
     def mark_closed(self, slots: Sequence[SlotRecord]) -> None:
         self.slots.update((slot.at, replace(slot, running=False)) for slot in slots)
+
+    def check_start(self, schedule: ScheduleState, at: datetime) -> SlotFailure | None:
+        if at in self.unready:
+            return SlotFailure(code="arguments", message="no data")
+        return None
 
     def start(self, schedule: ScheduleState, at: datetime, cause: SlotCause) -> SlotStart | SlotFailure:
         if at in self.failing:
@@ -281,3 +287,52 @@ def test_a_trigger_takes_a_time_of_its_own_and_leaves_the_position() -> None:
     assert (first.workflow_id, second.workflow_id) == ("hourly-01-00000001", "hourly-01-00000002")
     assert (first.cause, first.actor, state.position, state.fires) == ("trigger", "ann", BEGIN + HOUR, 1)
     assert state.next_due() is None
+
+
+def test_a_run_does_not_give_way_to_a_slot_that_cannot_start() -> None:
+    store, state = Store(), schedule(overlap=Overlap.TERMINATE_OTHER)
+    state = fire_until(store, state, BEGIN + HOUR)
+    store.unready = {BEGIN + 2 * HOUR}
+
+    fire_until(store, state, BEGIN + 2 * HOUR)
+
+    assert store.stopped == []
+    assert store.slots[BEGIN + 2 * HOUR].error_code == "arguments"
+
+
+def test_a_waiting_slot_of_a_backfill_does_not_give_way() -> None:
+    store, state = Store(), schedule(overlap=Overlap.CANCEL_OTHER, catch_up=MINUTE)
+    state = fire_until(store, state, BEGIN + 3 * HOUR)
+    state = fire_until(store, state, BEGIN + 3 * HOUR + MINUTE)
+    now = BEGIN + 3 * HOUR + MINUTE
+    backfill = Backfill(after=BEGIN, until=BEGIN + 2 * HOUR, pause=0, next_at=now, total=2)
+    state = fire_until(store, state.changed(backfill=backfill), now)
+    assert store.outcomes == [(1, "waiting", ""), (2, "waiting", ""), (3, "started", "")]
+
+    state = fire_until(store, state, BEGIN + 4 * HOUR)
+
+    assert state.waiting == 3
+    assert [outcome for _, outcome, _ in store.outcomes] == ["waiting", "waiting", "started", "waiting"]
+
+
+def test_a_limit_on_fires_counts_the_runs_that_were_started() -> None:
+    store, state = Store(), schedule(overlap=Overlap.CANCEL_OTHER, max_fires=2)
+    for hour in (1, 2, 3):
+        state = fire_until(store, state, BEGIN + hour * HOUR)
+
+    assert (state.fires, state.waiting) == (1, 1)
+    store.closed[BEGIN + HOUR] = "cancelled"
+    state = ScheduleFirer(store, buffer_limit=100).fire(state, BEGIN + 3 * HOUR)
+    assert (state.fires, state.waiting, state.next_due()) == (2, 0, None)
+
+
+def test_a_slot_that_waits_and_is_due_by_the_time_as_well_starts_once() -> None:
+    store, state = Store(), schedule(overlap=Overlap.BUFFER_ONE)
+    state = fire_until(store, state, BEGIN + HOUR)
+    state = fire_until(store, state, BEGIN + 2 * HOUR)
+    store.closed[BEGIN + HOUR] = "completed"
+
+    state = fire_until(store, state.changed(position=BEGIN + HOUR), BEGIN + 2 * HOUR)
+
+    assert store.outcomes == [(1, "started", ""), (2, "started", "")]
+    assert (state.fires, state.waiting) == (2, 0)

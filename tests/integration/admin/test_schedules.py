@@ -352,7 +352,7 @@ def test_a_schedule_is_created_previewed_and_changed(admin: Client) -> None:
         ({"at": "tomorrow"}, "at", "is not a time"),
         ({"holidays": "test.no_mondays"}, "holidays", "working days only"),
         ({"start": "2027-02-01T00:00", "end": "2027-01-01T00:00"}, "end", "must be later than the start"),
-        ({"jitter": "3 d"}, "jitter", "longer than the shortest time"),
+        ({"jitter": "3 d"}, "jitter", "at most one day"),
         ({"catch_up": "1 s"}, "catch_up", "at least 10 seconds"),
         ({"workflow_id": "{nonsense}"}, "workflow_id", "unknown field"),
         ({"workflow_id": "same", "overlap": "allow_all"}, "workflow_id", "two runs can be open"),

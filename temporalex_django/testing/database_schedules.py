@@ -15,7 +15,7 @@ from temporalex_django.errors import ScheduleNotFound
 from temporalex_django.models import Schedule as ScheduleRow
 from temporalex_django.models import ScheduleSlot
 from temporalex_django.operations.host import OperationHost, use_host
-from temporalex_django.operations.schedules.fire import fire_due
+from temporalex_django.operations.schedules.fire import fire_due, has_schedules
 from temporalex_django.operations.schedules.pause import PauseSchedule, UnpauseSchedule
 from temporalex_django.operations.schedules.state import slot_of
 from temporalex_django.operations.schedules.sync import put_declaration
@@ -67,6 +67,8 @@ class DatabaseSchedules(EnvironmentSchedules):
         self._env.work()
 
     def next_due(self) -> datetime | None:
+        if not has_schedules(self._env.storage):
+            return None
         next_at: datetime | None = ScheduleRow.objects.using(self._env.storage.alias).aggregate(at=Min("next_at"))["at"]
         return next_at
 

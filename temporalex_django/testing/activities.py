@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
@@ -168,9 +169,9 @@ class EnvironmentActivities(EnvironmentBase):
             return TaskResult(task=task, retry_at=self.clock, count=False)
         return activity_policy.lost_result(task, self.clock)
 
+    @abstractmethod
     def _held_until(self, task: TaskState) -> datetime | None:
         """Return when the hold that keeps back the activity ends, or None if none does."""
-        raise NotImplementedError
 
     def _run_next_activity(self) -> bool:
         """Run the activity that is due first. Return False if none is due.

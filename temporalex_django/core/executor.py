@@ -111,6 +111,9 @@ class Executor:
     ) -> Completion:
         """Deliver an activation, run until every unit is blocked, and return the completion.
 
+        For a host that executes the past again (``Activation.replaying``) the rules of ``replay`` hold, but commands
+        are not compared. Neither ``is_budget_spent`` nor ``judge`` is asked then.
+
         ``is_budget_spent`` is called between two messages, when every unit is blocked. Once it returns True, the
         messages that follow are left unapplied for another activation. The same holds for messages that a phase or a
         wait finds in the mailbox. At least one message is always applied. A history says how many each activation took,
@@ -119,8 +122,8 @@ class Executor:
         ``judge`` decides who may send which message. Without a judge, a named sender may do nothing that needs a
         permission.
 
-        Raises the error that fails the activation (not the workflow): ``MemoryError``, ``RecursionError``, a deadlock.
-        The executor is then unusable.
+        Raises the error that fails the activation (not the workflow): ``MemoryError``, ``RecursionError``, a deadlock,
+        and in a replay the errors of ``replay``. The executor is then unusable.
         """
         return self._activate(activation, None, is_budget_spent, judge)
 
@@ -150,12 +153,7 @@ class Executor:
                 self._apply_copy_mark(copy_mark)
                 yield
                 continue
-            run_context.replaying = True
-            try:
-                completion = self._activate(recorded.activation, recorded)
-            finally:
-                run_context.replaying = False
-            self.dispatcher.handler_runner.failures.check()
+            completion = self._activate(recorded.activation, recorded)
             differences = matching.check_commands(
                 recorded.outputs,
                 completion.commands,
@@ -204,12 +202,13 @@ class Executor:
             self.opened_human_tasks.begin()
         completion = self.journal.begin(changed=activation.start is not None or dispatcher.unfinished)
         dispatcher.begin(
-            is_budget_spent=is_budget_spent,
+            is_budget_spent=None if activation.replaying else is_budget_spent,
             dispatch_limit=activation.dispatched,
             judge=judge,
             refused=activation.refused,
             failed=activation.failed,
         )
+        run_context.replaying = activation.replaying
         run_context.now = activation.now
         run_context.history_length = activation.history_length
         run_context.admits_updates = activation.admit_updates
@@ -218,11 +217,16 @@ class Executor:
             self._seed, self._rng = activation.seed, None
         carried = activation.start.get("carried", 0) if activation.start is not None else 0
         waiting, incoming = order_deliveries(
-            activation.jobs, recorded, received=dispatcher.mailbox.received, carried=carried, run=run_context.info.id
+            activation, recorded, received=dispatcher.mailbox.received, carried=carried, run=run_context.info.id
         )
-        # An empty context: what code outside of units sets must not outlive this activation. See decision 30.
-        Context().run(self._deliver, activation, carried, waiting, incoming)
+        try:
+            # An empty context: what code outside of units sets must not outlive this activation. See decision 30.
+            Context().run(self._deliver, activation, carried, waiting, incoming)
+        finally:
+            run_context.replaying = False
         unjudged, requests = dispatcher.end()
+        if activation.replaying:
+            self._check_replay(recorded, unjudged)
         completion.pending = [
             (update.message_id, self._position(update.after)) for update in unjudged if not update.accepted
         ]
@@ -233,6 +237,19 @@ class Executor:
         completion.closed = run_context.closed
         completion.changed = self.journal.is_recording
         return completion
+
+    def _check_replay(self, recorded: RecordedActivation | None, unjudged: list[Update]) -> None:
+        """Raise if the activation that was replayed did not do what it did before, as far as no command shows it.
+
+        ``unjudged`` are the updates that nothing has taken. Raises ``HandlerFixed`` and ``NondeterminismError``.
+        """
+        self.dispatcher.handler_runner.failures.check()
+        if recorded is not None:
+            return
+        # No history is compared here, so nobody would read these inputs, and no event is missed for this update.
+        self.pending_commands.readers.clear()
+        if unjudged:
+            raise matching.untaken_update_error(self.run_context.run_label, unjudged[0].name)
 
     def _deliver(
         self, activation: Activation, carried: int, waiting: list[Update], incoming: list[Job | Update]

@@ -64,6 +64,8 @@ class Activation:
       begins. ``search_attributes`` is there if the run has any.
     - ``history_length``: the number of events before this activation.
     - ``seed``: the new seed of the random generator after a reset; else None.
+    - ``replaying``: True if the activation was executed before. It then only repeats what it did: patches answer as the
+      history says (see ``Executor.expect_markers``), nobody is judged, and nothing is logged.
     - ``copied`` (replay only): the mark behind a part that was copied from another run, see ``prefix.build_copy_mark``.
       Nothing is delivered then.
     - ``refused`` (replay only): the numbers of buffered signals that a phase refused in this activation.
@@ -81,6 +83,7 @@ class Activation:
     start: Mapping[str, Any] | None = None
     history_length: int = 0
     seed: int | None = None
+    replaying: bool = False
     copied: Mapping[str, Any] | None = None
     admit_updates: bool = False
     max_pending: int | None = None

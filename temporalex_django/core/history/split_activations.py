@@ -60,6 +60,7 @@ def _build_activation(group: Sequence[HistoryEvent]) -> RecordedActivation:
         start=start,
         history_length=group[0].number - 1,
         seed=stamp.get("seed"),
+        replaying=True,
         copied=stamp.get("copied"),
         admit_updates=stamp.get("admit_updates", False),
         max_pending=stamp.get("max_pending"),

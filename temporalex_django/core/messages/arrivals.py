@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from temporalex_django.core.history import kinds
+from temporalex_django.core.history.activation import Activation
 from temporalex_django.core.history.events import ANSWERS, Job
 from temporalex_django.core.history.split_activations import RecordedActivation
 from temporalex_django.core.messages import sender
@@ -16,20 +17,20 @@ _NON_MESSAGE_KINDS = ANSWERS | {"CancelRequested"}
 
 
 def order_deliveries(
-    jobs: Sequence[Job], recorded: RecordedActivation | None, *, received: int, carried: int, run: str
+    activation: Activation, recorded: RecordedActivation | None, *, received: int, carried: int, run: str
 ) -> tuple[list[Update], list[Job | Update]]:
     """Return the updates that waited since an earlier activation, and the messages that arrive now.
 
-    Both lists are in order of arrival. ``recorded`` is the activation that is replayed, or None at first execution.
-    ``received`` is the number of signals before this activation. The first ``carried`` signals are in the mailbox
+    Both lists are in order of arrival. ``recorded`` is ``activation`` with its outputs in a replay of events, else
+    None. ``received`` is the number of signals before this activation. The first ``carried`` signals are in the mailbox
     before everything else, so they are not among the messages that arrive. ``run`` names the run in errors. Raises
     ``TemporalexError`` for a job that cannot be delivered.
     """
     if recorded is not None:
-        return _order_recorded(jobs, recorded, received=received, carried=carried)
+        return _order_recorded(activation.jobs, recorded, received=received, carried=carried)
     incoming: list[Job | Update] = []
     waiting: list[Update] = []
-    for job in jobs:
+    for job in activation.jobs:
         if job.kind == "SignalReceived":
             if carried:
                 carried -= 1
@@ -43,7 +44,7 @@ def order_deliveries(
                 attributes["name"],
                 attributes["args"],
                 0 if after is None else after,  # the dispatcher sets it when a new update arrives
-                accepted=False,
+                accepted=activation.replaying,  # a rejected update leaves no trace, so no replay delivers it
                 redelivered=attributes.get("redelivered", False),
                 sender=sender.sender_from(attributes),
             )

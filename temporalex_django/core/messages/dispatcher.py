@@ -172,9 +172,8 @@ class Dispatcher:
     def _deliver_message(self, message: Job | Update) -> None:
         """Give a message to a unit that waits for it, or put it into the mailbox."""
         if isinstance(message, Update):
-            if not message.accepted:
-                # The count is taken here: signals of this activation that were refused leave no event to count.
-                message.after = self.mailbox.received
+            # The count is taken here: signals of this activation that were refused leave no event to count.
+            message.after = self.mailbox.received
             self.mailbox.updates.append(message)
             return
         if message.kind == REQUESTED:

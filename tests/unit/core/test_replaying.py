@@ -1,0 +1,177 @@
+"""Hosts that execute the past again by activations (``Activation.replaying``), instead of replaying events."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import pytest
+
+from temporalex_django import NoReply, Ok, Reply, Stop, api, errors, signal, update
+from temporalex_django.core.executor import Executor
+from temporalex_django.core.history import kinds, matching
+from temporalex_django.core.history.activation import Activation, RunInfo
+from temporalex_django.core.history.events import Job
+from temporalex_django.core.history.split_activations import split_activations
+from temporalex_django.core.messages.signal_failures import HandlerFixed
+from tests.histories.test_histories import FILES, stored
+from tests.support.runs import flow, once, other, work
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+START = {"args": None, "seed": 1}
+
+
+def executor_of(cls):
+    return Executor(cls.definition, RunInfo(workflow=cls.name, id="past", run_id="r", version=1))
+
+
+def again(*jobs, **options):
+    return Activation(now=NOW, start=START, jobs=jobs, replaying=True, **options)
+
+
+def an_update(update_id, **attributes):
+    return Job("UpdateRequested", {"id": update_id, "name": "add", "args": 1, "after": None, **attributes})
+
+
+def never(*_):
+    pytest.fail("the past asks nobody")
+
+
+# -- stored histories --------------------------------------------------------------------------------------------------
+
+
+def deliveries(recorded, received):
+    """The jobs with which a host that keeps messages delivers an activation again, and the signals before it."""
+    activation = recorded.activation
+    carried = (activation.start or {}).get("carried", 0)
+    jobs = [job for job in activation.jobs if job.kind != "SignalReceived"]
+    signals = [job for job in activation.jobs if job.kind == "SignalReceived"]
+    accepted = [kinds.UPDATE_ACCEPTED.read(e) for e in recorded.outputs if e.kind == "UpdateAccepted"]
+    updates = sorted(accepted, key=lambda u: u["after"])
+    waiting = [u for u in updates if u["after"] < received + carried]
+    jobs += [Job("UpdateRequested", dict(u)) for u in waiting] + signals[:carried]
+    for count, delivered in enumerate([*signals[carried:], None], start=received + carried):
+        jobs += [Job("UpdateRequested", {**u, "after": None}) for u in updates if u["after"] == count]
+        jobs += [] if delivered is None else [delivered]
+    return jobs, received + len(signals)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_a_stored_history_executes_again_activation_by_activation(path):
+    """TX-178 TX-191: the host that keeps messages gives the same commands as a replay of the events."""
+    definition, events = stored(path)
+    facts = events[0].attributes
+    info = RunInfo(workflow=facts["workflow"], id=facts["id"], run_id=facts["run_id"], version=1)
+    executor = Executor(definition, info, skip_failed=True)
+    executor.expect_markers(kinds.PATCH_MARKED.read(e)["id"] for e in events if e.kind == "PatchMarked")
+    received = 0
+    for recorded in split_activations(events):
+        jobs, received = deliveries(recorded, received)
+        activation = replace(recorded.activation, jobs=tuple(jobs))
+        completion = executor.activate(activation, is_budget_spent=never, judge=never)
+        matching.check_commands(
+            recorded.outputs, completion.commands, run="run", place_of=executor.place_of, readers={}
+        )
+        assert [job.kind for job in completion.jobs] == [j.kind for j in jobs if j.kind != "UpdateRequested"]
+    executor.evict()
+
+
+# -- what only the first execution does --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("marked", "takes"), [(True, "new"), (False, "old")])
+def test_patches_answer_as_the_markers_of_the_history_say(marked, takes):
+    """TX-187."""
+
+    async def body():
+        return "new" if api.patched("change") else "old"
+
+    executor = executor_of(once(body))
+    executor.expect_markers(["change"] if marked else [])
+    assert executor.activate(again()).commands[-1].attributes == {"result": takes}
+
+
+def test_a_patch_is_new_again_once_the_past_is_over():
+    async def run(self, args):
+        await api.wait_for_signal("go")
+        return Ok(api.patched("change"))
+
+    executor = executor_of(flow(run))
+    executor.activate(again())
+    completion = executor.activate(Activation(now=NOW, jobs=(Job("SignalReceived", {"name": "go", "payload": 1}),)))
+    assert [c.kind for c in completion.commands] == ["SetPatchMarker", "CompleteWorkflow"]
+
+
+def test_nobody_is_judged_and_no_validator_runs():
+    """TX-052: the update and the signal were permitted when they came."""
+
+    async def run(self, args):
+        take = update(lambda n, s: Reply(n, s + n), permission="app.add", validator=never)
+        note = signal(lambda n, s: NoReply(s + n), permission="app.note")
+        return Ok(await api.phase(0, update={"add": take}, signal={"note": note}))
+
+    anna = {"sender": {"key": "1", "name": "anna"}}
+    jobs = an_update("u", **anna), Job("SignalReceived", {"name": "note", "payload": 2, **anna})
+    executor = executor_of(flow(run))
+    completion = executor.activate(again(*jobs), judge=never)
+    assert (completion.rejected, completion.refused) == ([], [])
+    assert [c.kind for c in completion.commands] == ["AcceptUpdate", "CompleteUpdate"]
+    assert [job.kind for job in completion.jobs] == ["SignalReceived"]
+
+
+def test_the_same_update_is_judged_in_the_present():
+    async def run(self, args):
+        take = update(lambda n, s: Reply(n, s + n), permission="app.add")
+        return Ok(await api.phase(0, update={"add": take}))
+
+    executor = executor_of(flow(run))
+    executor.activate(again())
+    job = an_update("u", sender={"key": "1", "name": "anna"})
+    completion = executor.activate(Activation(now=NOW, jobs=(job,)), judge=lambda *_: False)
+    assert [type(error) for _, error in completion.rejected] == [errors.ActionNotPermitted]
+
+
+def test_nothing_is_logged(caplog):
+    """TX-188: neither by code, nor about a handler that fails, nor about the run."""
+
+    def fails(_, __):
+        raise ValueError("no")
+
+    async def run(self, args):
+        api.logger.error("in the past")
+        await api.phase(0, update={"add": fails}, signal={"stop": lambda _, s: Stop(s)})
+        raise errors.ApplicationError("over")
+
+    caplog.set_level(logging.DEBUG, "temporalex_django")
+    jobs = an_update("u"), Job("SignalReceived", {"name": "stop", "payload": None})
+    assert executor_of(flow(run)).activate(again(*jobs)).closed == "FailWorkflow"
+    assert caplog.messages == []
+    executor_of(flow(run)).activate(replace(again(*jobs), replaying=False))
+    assert len(caplog.messages) == 3
+
+
+def test_an_accepted_update_that_the_code_does_not_take_is_named():
+    async def run(self, args):
+        return Ok(await api.phase(0, update={"other": lambda n, s: Reply(n, s)}))
+
+    with pytest.raises(errors.NondeterminismError, match="accepted the update 'add'"):
+        executor_of(flow(run)).activate(again(an_update("u")))
+
+
+def test_a_handler_that_failed_and_works_now_asks_for_another_replay():
+    async def run(self, args):
+        return Ok(await api.phase(0, signal={"add": lambda n, s: Stop(s + n)}))
+
+    job = Job("SignalReceived", {"name": "add", "payload": 1})
+    with pytest.raises(HandlerFixed):
+        executor_of(flow(run)).activate(again(job, failed={1: True}))
+
+
+def test_no_input_is_remembered_for_a_comparison_that_does_not_come():
+    async def body():
+        return await api.parallel([lambda: work(1), lambda: other(2)])
+
+    executor = executor_of(once(body))
+    assert [c.kind for c in executor.activate(again()).commands] == ["ScheduleActivity"] * 2
+    assert executor.pending_commands.readers == {}

@@ -33,6 +33,8 @@ from temporalex_django.models import (
     Instance,
     Limit,
     Message,
+    Schedule,
+    ScheduleSlot,
     SearchAttribute,
     SwitchedOff,
     Worker,
@@ -47,6 +49,7 @@ _SQL_TYPES: tuple[tuple[type[models.Field[Any, Any]], str], ...] = (
     (models.FloatField, "float8"),
     (models.BooleanField, "bool"),
     (models.DateTimeField, "timestamptz"),
+    (models.DurationField, "interval"),
     (models.DecimalField, "numeric"),
     (models.JSONField, "jsonb"),
     (models.BinaryField, "bytea"),
@@ -227,6 +230,8 @@ ENDED_TASKS = SqlTable(EndedTask)
 SEARCH_ATTRIBUTES = SqlTable(SearchAttribute)
 LIMITS = SqlTable(Limit)
 SWITCHES = SqlTable(SwitchedOff)
+SCHEDULES = SqlTable(Schedule)
+SLOTS = SqlTable(ScheduleSlot)
 
 #: The columns of a new chain, and of a new run.
 NEW_CHAIN = CHAINS.pick_columns("id", "run_id", "queue", "due_at", "deadline", "open_key")

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from datetime import datetime
 from itertools import islice
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 from uuid import UUID
 
 from django.db import DatabaseError
@@ -26,10 +26,8 @@ from temporalex_django.db.sql_columns import NEW_RUN, new_run_row
 from temporalex_django.db.starts.statement import SCOPED_CHAIN, SCOPED_CHAIN_INSERT
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine.ids import parse_run_id, token, uuid7
+from temporalex_django.engine.scheduling import policy
 from temporalex_django.errors import AlreadyRunning
-
-#: Runs that one statement inserts.
-CHUNK: Final = 1000
 
 T = TypeVar("T")
 #: The number of a start in the call, the start, and the ids of its new rows.
@@ -54,7 +52,7 @@ def insert_many(starts: Sequence[NewStart], *, storage: DjangoStorage) -> list[S
         if _needs_checks(start):
             results[number] = _insert_alone(start, storage)
     now = storage.now()
-    for chunk in _chunks((entry for entry in numbered if entry[0] not in results), CHUNK):
+    for chunk in _chunks((entry for entry in numbered if entry[0] not in results), policy.STARTS_TOGETHER):
         results |= _insert_chunk(chunk, now, storage)
     queues = {start.queue for start in starts}
     if queues and storage.clock is None:

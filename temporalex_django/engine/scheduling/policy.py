@@ -224,6 +224,11 @@ STATEMENT_TIMEOUT = "60s"
 #: [tests/faults/test_database_faults.py]
 LOCK_TIMEOUT_MS = (50, 150)
 
+# --- starts -----------------------------------------------------------------------------------------------------------
+
+#: Runs that one statement of ``start_many`` inserts. [start_many]
+STARTS_TOGETHER = 1000
+
 # --- maintenance ------------------------------------------------------------------------------------------------------
 
 #: Time between two passes. [switched]

@@ -12,6 +12,7 @@ from temporalex_django.access import Operation
 from temporalex_django.authoring.authorization import APP, Person
 from temporalex_django.core.names import quoted
 from temporalex_django.core.payloads.codec import check_text
+from temporalex_django.db.schedules import FIRED_COLUMNS
 from temporalex_django.errors import ScheduleNotFound
 from temporalex_django.models import Schedule
 from temporalex_django.operations.base import CODE, Action, Actor, AuditSubject
@@ -19,7 +20,7 @@ from temporalex_django.operations.host import host
 from temporalex_django.operations.runs.cancel import Cancel
 from temporalex_django.operations.runs.start import require_start_permission
 from temporalex_django.operations.runs.terminate import Terminate
-from temporalex_django.operations.schedules.state import FIRED_COLUMNS, state_columns, state_of
+from temporalex_django.operations.schedules.state import state_columns, state_of
 
 T = TypeVar("T")
 VIEW_SCHEDULE = Operation(action="view_schedule", permission=f"{APP}.view_schedule")

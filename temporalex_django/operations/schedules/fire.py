@@ -29,7 +29,7 @@ from temporalex_django.errors import KeyMissing, PayloadError, ScheduleInvalid, 
 from temporalex_django.models import Schedule, ScheduleSlot
 from temporalex_django.operations import audit
 from temporalex_django.operations.host import host
-from temporalex_django.operations.schedules.store import Prepared, SlotInterrupted, load_stores, save_new_slots
+from temporalex_django.operations.schedules.store import Prepared, SlotInterrupted, load_stores, save_stores
 
 logger = logging.getLogger("temporalex_django.operations")
 
@@ -155,7 +155,7 @@ def _fire_step(keys: Sequence[int], storage: DjangoStorage, prepared: Prepared) 
         stores = load_stores(rows, storage, prepared=prepared)
         for store in stores:
             ScheduleFirer(store, buffer_limit=get_settings().SCHEDULE_BUFFER).fire(store.state, now)
-        save_new_slots(stores, storage)
+        save_stores(stores, storage)
     return True
 
 

@@ -22,12 +22,6 @@ from temporalex_django.engine.schedules.records import (
 )
 from temporalex_django.models import Schedule, ScheduleSlot
 
-#: Columns that ``state_columns`` returns: those that firing changes.
-FIRED_COLUMNS = (
-    *("position", "last_walls", "fires", "failures", "waiting", "next_at", "backfill"),
-    *("paused_at", "pause_reason", "paused_by", "paused_by_failures", "gone_since", "error"),
-)
-
 
 def table_of(row: Schedule) -> TimeTable:
     """Return the time table of a schedule. Raises ``ScheduleInvalid`` if this process cannot read its specs."""

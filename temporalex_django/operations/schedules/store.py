@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Any, cast
 from uuid import UUID
@@ -17,6 +17,7 @@ from temporalex_django import access
 from temporalex_django.authoring.authorization import APP
 from temporalex_django.authoring.requests.start_request import StartRequest
 from temporalex_django.core.error_text import error_line
+from temporalex_django.db.schedules import insert_slots, write_states
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine.schedules.firing import RunningSlot, SlotFailure, SlotStart
 from temporalex_django.engine.schedules.records import ScheduleState, SlotCause, SlotOutcome, SlotRecord
@@ -139,9 +140,10 @@ class DatabaseScheduleStore:
     def add_slots(self, slots: Sequence[SlotRecord]) -> None:
         self._new_slots.update((slot.at, slot) for slot in slots)
 
-    def new_rows(self) -> list[ScheduleSlot]:
-        """Return the rows of the slots that were added, which the caller has to insert."""
-        return [ScheduleSlot(schedule_id=self._row.pk, **slot_columns(slot)) for slot in self._new_slots.values()]
+    @property
+    def new_slots(self) -> Collection[SlotRecord]:
+        """The slots that were added. ``save_stores`` inserts them."""
+        return self._new_slots.values()
 
     def replace_slot(self, slot: SlotRecord) -> None:
         if slot.at in self._new_slots:
@@ -216,9 +218,8 @@ class DatabaseScheduleStore:
         return None
 
     def save(self, schedule: ScheduleState) -> None:
+        """Keep the new state. ``save_stores`` writes it, together with those of other schedules."""
         self.state = schedule
-        rows = Schedule.objects.using(self._storage.alias).filter(pk=self._row.pk)
-        rows.update(**state_columns(schedule))
 
     def _actor(self) -> Actor:
         """Return who starts and stops the runs: the person who changed the schedule last, or code.
@@ -292,6 +293,9 @@ def _next_instant(state: ScheduleState) -> datetime | None:
     return None if slot is None else slot.instant
 
 
-def save_new_slots(stores: Sequence[DatabaseScheduleStore], storage: DjangoStorage) -> None:
-    """Insert the slots that were added to the stores, with one statement."""
-    ScheduleSlot.objects.using(storage.alias).bulk_create([row for store in stores for row in store.new_rows()])
+def save_stores(stores: Sequence[DatabaseScheduleStore], storage: DjangoStorage) -> None:
+    """Write the states of the stores and the slots that were added to them: two statements for all of them."""
+    states = [store.state for store in stores]
+    new_slots = [(store.state.id, slot) for store in stores for slot in store.new_slots]
+    write_states([(state.id, state_columns(state)) for state in states], storage=storage)
+    insert_slots([(schedule, slot_columns(slot)) for schedule, slot in new_slots], storage=storage)

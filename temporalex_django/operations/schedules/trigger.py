@@ -9,7 +9,7 @@ from temporalex_django.conf import get_settings
 from temporalex_django.engine.schedules.firing import ScheduleFirer, SlotFailure
 from temporalex_django.engine.schedules.records import SlotRecord
 from temporalex_django.operations.schedules.base import ScheduleAction, require_run_access, require_workflow
-from temporalex_django.operations.schedules.store import Prepared, SlotInterrupted, load_stores, save_new_slots
+from temporalex_django.operations.schedules.store import Prepared, SlotInterrupted, load_stores, save_stores
 
 
 class TriggerSchedule(ScheduleAction[SlotRecord]):
@@ -41,6 +41,6 @@ class TriggerSchedule(ScheduleAction[SlotRecord]):
             stores = load_stores([row], self.storage, prepared=prepared)
             firer = ScheduleFirer(stores[0], buffer_limit=get_settings().SCHEDULE_BUFFER)
             _, slot = firer.trigger(stores[0].state, now, actor=self.actor_name)
-            save_new_slots(stores, self.storage)
+            save_stores(stores, self.storage)
             self.record_schedule(row, slot=slot.at.isoformat(), outcome=str(slot.outcome))
         return slot

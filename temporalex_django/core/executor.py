@@ -203,10 +203,8 @@ class Executor:
         completion = self.journal.begin(changed=activation.start is not None or dispatcher.unfinished)
         dispatcher.begin(
             is_budget_spent=None if activation.replaying else is_budget_spent,
-            dispatch_limit=activation.dispatched,
             judge=judge,
-            refused=activation.refused,
-            failed=activation.failed,
+            recorded=activation.delivery,
         )
         run_context.replaying = activation.replaying
         run_context.now = activation.now
@@ -225,6 +223,7 @@ class Executor:
         finally:
             run_context.replaying = False
         unjudged, requests = dispatcher.end()
+        completion.delivery = activation.delivery if activation.replaying else dispatcher.delivery_record()
         if activation.replaying:
             self._check_replay(recorded, unjudged)
         completion.pending = [

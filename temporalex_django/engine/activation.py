@@ -10,7 +10,7 @@ from uuid import UUID, uuid5
 
 from temporalex_django.core.failures import error_data
 from temporalex_django.core.history import kinds
-from temporalex_django.core.history.activation import Activation, Completion, Fault
+from temporalex_django.core.history.activation import NO_DELIVERY, Activation, Completion, Fault
 from temporalex_django.core.history.events import CLOSING, DELIVERED, Command, Job
 from temporalex_django.core.messages.sender import Judge, sender_attributes
 from temporalex_django.core.people.human_tasks import HumanTasks
@@ -225,7 +225,7 @@ class ActivationStep:
     def _schedule_next_turn(self, completion: Completion, entry: CachedRun) -> None:
         """Set when an open run is due again, and write what its row shows."""
         run = self.run
-        self.has_more_messages |= completion.unapplied > 0 or completion.dispatched is not None
+        self.has_more_messages |= completion.unapplied > 0 or completion.delivery.dispatched is not None
         next_turn = None
         if self.has_more_messages:
             next_turn = self.now
@@ -308,10 +308,8 @@ class ActivationStep:
             self._append_event("WorkflowStarted", started_attributes(entry.record))
         if delivered_numbers := [job.attributes["seq"] for job in completion.jobs if job.kind == DELIVERED]:
             stamp["delivered"] = delivered_numbers
-        if refused_numbers := [refusal.number for refusal in completion.refused if refusal.number is not None]:
-            stamp["refused"] = refused_numbers
-        if completion.dispatched is not None:
-            stamp["dispatched"] = completion.dispatched
+        if completion.delivery is not NO_DELIVERY:
+            stamp |= completion.delivery.stamp()
         self._append_event("ActivationStarted", stamp)
         entry.head, entry.head_number = stamp["head"], run.length
         bodies = {id(activity.attributes): activity.encoded for activity in self.finished_activities}

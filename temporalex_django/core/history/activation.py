@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from temporalex_django.core.history.events import Command, Job
 from temporalex_django.core.messages.sender import Sender
@@ -54,6 +54,62 @@ class RunInfo:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DeliveryRecord:
+    """The facts about the messages of an activation that a replay must know, and that no event of theirs shows.
+
+    A completion has the record of its activation. The host keeps it, and passes it with the activation in a replay.
+
+    - ``refused``: the numbers of buffered signals that a phase refused.
+    - ``refused_arrivals``: the positions of signals that were refused on arrival, from 1, among the signals that the
+      activation delivered. Carried signals do not count. Hosts that store the history in events do not need them,
+      because such a signal has no event and is not delivered again.
+    - ``failed``: for each signal whose handler failed, by its number, True if the handler left nothing behind.
+    - ``dispatched``: the number of messages taken from the mailbox before the host had enough; None if it never had.
+      The next activation continues with the others, even if nothing is delivered.
+    """
+
+    refused: tuple[int, ...] = ()
+    refused_arrivals: tuple[int, ...] = ()
+    failed: Mapping[int, bool] = field(default_factory=dict)
+    dispatched: int | None = None
+
+    def to_data(self) -> dict[str, Any]:
+        """Return the record as JSON data, without what is empty."""
+        data: dict[str, Any] = self.stamp()
+        if self.refused_arrivals:
+            data["refused_arrivals"] = list(self.refused_arrivals)
+        if self.failed:
+            data["failed"] = {str(number): untouched for number, untouched in self.failed.items()}
+        return data
+
+    @classmethod
+    def from_data(cls, data: Mapping[str, Any]) -> DeliveryRecord:
+        """Return the record that ``to_data`` has written as ``data``."""
+        return cls(
+            refused=tuple(data.get("refused", ())),
+            refused_arrivals=tuple(data.get("refused_arrivals", ())),
+            failed={int(number): untouched for number, untouched in data.get("failed", {}).items()},
+            dispatched=data.get("dispatched"),
+        )
+
+    def stamp(self) -> dict[str, Any]:
+        """Return the attributes of ``ActivationStarted`` in which a history of events keeps the record.
+
+        They have no failed signals, because these have events of their own.
+        """
+        data: dict[str, Any] = {}
+        if self.refused:
+            data["refused"] = list(self.refused)
+        if self.dispatched is not None:
+            data["dispatched"] = self.dispatched
+        return data
+
+
+#: The record of an activation about which nothing must be recorded, as most are.
+NO_DELIVERY: Final = DeliveryRecord()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Activation:
     """Jobs that are delivered together and answered together.
 
@@ -68,10 +124,7 @@ class Activation:
       history says (see ``Executor.expect_markers``), nobody is judged, and nothing is logged.
     - ``copied`` (replay only): the mark behind a part that was copied from another run, see ``prefix.build_copy_mark``.
       Nothing is delivered then.
-    - ``refused`` (replay only): the numbers of buffered signals that a phase refused in this activation.
-    - ``failed`` (replay only): for each signal whose handler failed in this activation, by its number, True if the
-      handler left nothing behind.
-    - ``dispatched`` (replay only): the number of messages taken from the mailbox before the host had enough.
+    - ``delivery`` (replay only): the record that its completion had.
 
     Two limits exist for hosts of other packages, and are recorded with the activation. ``admit_updates`` accepts an
     update behind a busy handler at once and queues it. ``max_pending`` is the largest number of unresolved calls
@@ -87,9 +140,7 @@ class Activation:
     copied: Mapping[str, Any] | None = None
     admit_updates: bool = False
     max_pending: int | None = None
-    refused: tuple[int, ...] = ()
-    failed: Mapping[int, bool] = field(default_factory=dict)
-    dispatched: int | None = None
+    delivery: DeliveryRecord = NO_DELIVERY
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,14 +185,16 @@ class Fault:
 class Refusal:
     """A signal whose sender lacks the permission that its handler requires.
 
-    ``job`` is the delivered job, which must leave no trace in the history. It is None if the signal came before the
-    phase was open. Then the history contains the signal, and its ``number`` must be recorded with the activation.
+    ``job`` is the delivered job, which must leave no trace in the history, and ``arrival`` its position in
+    ``DeliveryRecord.refused_arrivals``. Both are None if the signal came before the phase was open. Then the history
+    contains the signal, and has its ``number``.
     """
 
     name: str
     sender: Sender
     permission: str
     job: Job | None = None
+    arrival: int | None = None
     number: int | None = None
 
 
@@ -163,8 +216,7 @@ class Completion:
     - ``failed``: signals whose handler failed. ``faults``: updates whose validator failed.
     - ``unapplied``: the number of messages at the end of the jobs that were not applied, because the run had closed or
       the host had enough for one activation.
-    - ``dispatched``: the number of messages that phases and waits took, if the host had enough while more are in the
-      mailbox; else None. The next activation continues with them, even if nothing is delivered.
+    - ``delivery``: what a replay must know about the messages. In a replay it is that of the activation.
     - ``changed``: False if nothing needs to be written.
     """
 
@@ -179,6 +231,6 @@ class Completion:
     failed: list[FailedSignal] = field(default_factory=list)
     faults: list[Fault] = field(default_factory=list)
     unapplied: int = 0
-    dispatched: int | None = None
+    delivery: DeliveryRecord = NO_DELIVERY
     closed: str | None = None
     changed: bool = False

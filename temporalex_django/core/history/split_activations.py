@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from temporalex_django.core.history import kinds
-from temporalex_django.core.history.activation import Activation
+from temporalex_django.core.history.activation import NO_DELIVERY, Activation, DeliveryRecord
 from temporalex_django.core.history.attributes import ActivationStartedAttributes, WorkflowStartedAttributes
 from temporalex_django.core.history.events import DELIVERED, INPUTS, HistoryEvent, Job, is_external_close
 
@@ -64,8 +64,14 @@ def _build_activation(group: Sequence[HistoryEvent]) -> RecordedActivation:
         copied=stamp.get("copied"),
         admit_updates=stamp.get("admit_updates", False),
         max_pending=stamp.get("max_pending"),
-        refused=tuple(stamp.get("refused", ())),
-        failed=failed,
-        dispatched=stamp.get("dispatched"),
+        delivery=_delivery_record(stamp, failed),
     )
     return RecordedActivation(activation, outputs)
+
+
+def _delivery_record(stamp: ActivationStartedAttributes, failed: dict[int, bool]) -> DeliveryRecord:
+    """Return the delivery record of an activation. ``failed`` has its failed signals."""
+    refused, dispatched = stamp.get("refused", ()), stamp.get("dispatched")
+    if not refused and not failed and dispatched is None:
+        return NO_DELIVERY
+    return DeliveryRecord(refused=tuple(refused), failed=failed, dispatched=dispatched)

@@ -12,9 +12,13 @@ from temporalex_django.core.run_context import RunContext
 
 
 class Budget:
-    """The budget of the current activation. ``dispatch_count`` is the number of messages taken from the mailbox."""
+    """The budget of the current activation.
 
-    __slots__ = ("_dispatch_limit", "_is_budget_spent", "_journal", "_run_context", "dispatch_count")
+    ``dispatch_count`` is the number of messages taken from the mailbox. ``spent_at`` is that number when the budget was
+    spent while more messages were in the mailbox; None until then.
+    """
+
+    __slots__ = ("_dispatch_limit", "_is_budget_spent", "_journal", "_run_context", "dispatch_count", "spent_at")
 
     def __init__(self, run_context: RunContext, journal: Journal) -> None:
         self._run_context = run_context
@@ -22,14 +26,16 @@ class Budget:
         self._is_budget_spent: Callable[[], bool] | None = None
         self._dispatch_limit: int | None = None
         self.dispatch_count = 0
+        self.spent_at: int | None = None
 
     def begin(self, *, is_budget_spent: Callable[[], bool] | None, dispatch_limit: int | None) -> None:
         """Begin a new activation.
 
         ``is_budget_spent()`` returns True once the host has had enough; see ``Executor.activate``. ``dispatch_limit``
-        is the number of messages after which a replay stops (``Activation.dispatched``).
+        is the number of messages after which a replay stops (``DeliveryRecord.dispatched``).
         """
-        self._is_budget_spent, self._dispatch_limit, self.dispatch_count = is_budget_spent, dispatch_limit, 0
+        self._is_budget_spent, self._dispatch_limit = is_budget_spent, dispatch_limit
+        self.dispatch_count, self.spent_at = 0, None
 
     def count_dispatch(self) -> None:
         """Count a message that is taken from the mailbox."""
@@ -53,12 +59,11 @@ class Budget:
         replay decides by the number of messages taken.
         """
         # The clock of the host differs between executions, so the count at which it stopped is part of the history.
-        completion = self._journal.completion
-        if completion.dispatched is None:
+        if self.spent_at is None:
             if self._run_context.replaying:
                 full = self.dispatch_count == self._dispatch_limit
             else:
                 full = self.dispatch_count > since and self._is_budget_spent is not None and self._is_budget_spent()
             if full:
-                completion.dispatched = self.dispatch_count
-        return completion.dispatched is not None
+                self.spent_at = self.dispatch_count
+        return self.spent_at is not None

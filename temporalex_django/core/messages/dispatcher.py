@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Literal
 
-from temporalex_django.core.history.activation import Refusal
+from temporalex_django.core.history.activation import NO_DELIVERY, DeliveryRecord, Refusal
 from temporalex_django.core.history.events import Job
 from temporalex_django.core.journal import Journal
 from temporalex_django.core.messages import sender as senders
@@ -14,7 +14,7 @@ from temporalex_django.core.messages.budget import Budget
 from temporalex_django.core.messages.handlers import HandlerRunner
 from temporalex_django.core.messages.mailbox import Mailbox, Signal, Update
 from temporalex_django.core.messages.phase import Phase
-from temporalex_django.core.messages.sender import Judge, Permissions
+from temporalex_django.core.messages.sender import Judge, Permissions, Sender
 from temporalex_django.core.payloads.copying import deep_copy
 from temporalex_django.core.people.human_tasks import unexpected_decision
 from temporalex_django.core.process import QUESTION, RECORDED_AS, REQUESTED, RequestJudge, recorded_request
@@ -40,6 +40,7 @@ class Dispatcher:
     """
 
     __slots__ = (
+        "_arrival_count",
         "_budget",
         "_cancel_timer",
         "_journal",
@@ -67,6 +68,7 @@ class Dispatcher:
         )
         self._budget = Budget(run_context, journal)
         self._request_judge: RequestJudge | None = None
+        self._arrival_count = 0  # of signals in this activation
         self._requests: dict[str, Job] = {}  # redelivered requests that nothing has taken yet, by id
         self.mailbox = Mailbox()
         self.phase: Phase | None = None
@@ -96,20 +98,19 @@ class Dispatcher:
         self,
         *,
         is_budget_spent: Callable[[], bool] | None,
-        dispatch_limit: int | None,
         judge: Judge | None,
-        refused: tuple[int, ...],
-        failed: Mapping[int, bool],
+        recorded: DeliveryRecord,
     ) -> None:
         """Begin a new activation.
 
-        For ``is_budget_spent`` and ``judge`` see ``Executor.activate``. The others are the facts of a replay in
-        ``Activation``; ``dispatch_limit`` is its ``dispatched``.
+        For ``is_budget_spent`` and ``judge`` see ``Executor.activate``. ``recorded`` is the record of the activation
+        that is replayed.
         """
         self.unfinished = False
-        self._budget.begin(is_budget_spent=is_budget_spent, dispatch_limit=dispatch_limit)
-        self._permissions.begin(judge, refused)
-        self.handler_runner.failures.begin(failed)
+        self._arrival_count = 0
+        self._budget.begin(is_budget_spent=is_budget_spent, dispatch_limit=recorded.dispatched)
+        self._permissions.begin(judge, refused=recorded.refused, refused_arrivals=recorded.refused_arrivals)
+        self.handler_runner.failures.begin(recorded.failed)
 
     def deliver(self, incoming: Sequence[Job | Update]) -> None:
         """Run until every unit is blocked, then deliver the messages one by one, and run the units after each.
@@ -121,7 +122,7 @@ class Dispatcher:
         self.run()
         for index, message in enumerate(incoming):
             full = self._budget.is_spent_before(index)
-            if full or completion.dispatched is not None or self._run_context.closed is not None:
+            if full or self._budget.spent_at is not None or self._run_context.closed is not None:
                 completion.unapplied = len(incoming) - index
                 break
             self._deliver_message(message)
@@ -145,8 +146,20 @@ class Dispatcher:
                     request_id, self._closed_error(f"the request {request.attributes['request']['event']!r}")
                 )
             requests = {}
-        self.unfinished = self._journal.completion.dispatched is not None and self._has_buffered_work()
+        self.unfinished = self._budget.spent_at is not None and self._has_buffered_work()
         return unjudged, list(requests)
+
+    def delivery_record(self) -> DeliveryRecord:
+        """Return the record of the activation, which has ended and was no replay."""
+        completion, dispatched = self._journal.completion, self._budget.spent_at
+        if not completion.refused and not completion.failed and dispatched is None:
+            return NO_DELIVERY
+        return DeliveryRecord(
+            refused=tuple(refusal.number for refusal in completion.refused if refusal.number is not None),
+            refused_arrivals=tuple(refusal.arrival for refusal in completion.refused if refusal.arrival is not None),
+            failed={failed.number: failed.untouched for failed in completion.failed},
+            dispatched=dispatched,
+        )
 
     def _has_buffered_work(self) -> bool:
         """Return True if a phase or a wait can continue with a buffered signal, even if nothing new is delivered."""
@@ -181,19 +194,13 @@ class Dispatcher:
             if recorded is None:
                 return
             message = recorded
+        else:
+            self._arrival_count += 1
         name = message.attributes["name"]
         sender = senders.sender_from(message.attributes)
         phase = self.open_phase
         permission = phase.signals[name].permission if phase is not None and name in phase.signals else None
-        if (
-            # The judge is the host's and may change its answer, so a replay does not ask it. A refused signal has no
-            # event, and so no replay delivers it. See decision 37.
-            permission is not None
-            and not self._run_context.replaying
-            and not self._permissions.is_permitted(permission, sender, f"signal {name!r}")
-        ):
-            assert sender is not None
-            self._journal.refuse_signal(Refusal(name=name, sender=sender, permission=permission, job=message))
+        if permission is not None and sender is not None and self._is_refused(message, sender, permission):
             return
         if name == RECORDED_AS and self._request_judge is not None:
             self._journal.record(message)
@@ -205,6 +212,20 @@ class Dispatcher:
             raise unexpected_decision(self._run_context.run_label, message.attributes["payload"]["step"])
         self.buffer_signal(message, permission=permission)
         self._match_waiters(name)
+
+    def _is_refused(self, signal: Job, sender: Sender, permission: str) -> bool:
+        """Return True if a signal that arrives is refused, because its sender lacks the permission of its handler."""
+        # The judge is the host's and may change its answer, so a replay does not ask it. A refused signal has no event.
+        # Only a host that keeps the signals themselves delivers it again in a replay. See decision 37.
+        if self._run_context.replaying:
+            return self._arrival_count in self._permissions.refused_arrivals
+        name = signal.attributes["name"]
+        if self._permissions.is_permitted(permission, sender, f"signal {name!r}"):
+            return False
+        self._journal.refuse_signal(
+            Refusal(name=name, sender=sender, permission=permission, job=signal, arrival=self._arrival_count)
+        )
+        return True
 
     def _judge_request(self, job: Job) -> Job | None:
         """Judge a request and return the signal that it becomes in the history, or None.
@@ -238,7 +259,7 @@ class Dispatcher:
     def _retry_requests(self) -> None:
         """Offer the waiting redelivered requests to the open steps and human tasks, in order, until none is taken."""
         is_taken = True
-        while is_taken and self._run_context.closed is None and self._journal.completion.dispatched is None:
+        while is_taken and self._run_context.closed is None and self._budget.spent_at is None:
             # Each request that is taken may open a step for one before it, so the search starts again.
             is_taken = False
             for request_id, job in list(self._requests.items()):

@@ -47,21 +47,20 @@ def sender_from(attributes: Mapping[str, Any]) -> Sender | None:
 class Permissions:
     """The check of permissions during an activation: the judge of the host, and the refusals that a replay repeats.
 
-    Without a judge, a named sender may do nothing that needs a permission.
+    ``refused`` and ``refused_arrivals`` are those of the ``DeliveryRecord`` that is replayed. Without a judge, a named
+    sender may do nothing that needs a permission.
     """
 
-    __slots__ = ("_judge", "refused")
+    __slots__ = ("_judge", "refused", "refused_arrivals")
 
     def __init__(self) -> None:
         self._judge: Judge | None = None
-        self.refused: tuple[int, ...] = ()  # numbers of signals that were refused in the replayed activation
+        self.refused: tuple[int, ...] = ()
+        self.refused_arrivals: tuple[int, ...] = ()
 
-    def begin(self, judge: Judge | None, refused: tuple[int, ...]) -> None:
-        """Begin a new activation with its judge, or None without one.
-
-        ``refused`` are the numbers of the buffered signals that a replay refuses again.
-        """
-        self._judge, self.refused = judge, refused
+    def begin(self, judge: Judge | None, *, refused: tuple[int, ...], refused_arrivals: tuple[int, ...]) -> None:
+        """Begin a new activation with its judge, or None without one, and the refusals that a replay repeats."""
+        self._judge, self.refused, self.refused_arrivals = judge, refused, refused_arrivals
 
     def is_permitted(self, permission: str, sender: Sender | None, message: str) -> bool:
         """Return True if the sender may send the message. Code (no sender) may send everything.

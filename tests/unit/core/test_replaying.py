@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -11,7 +12,7 @@ import pytest
 from temporalex_django import NoReply, Ok, Reply, Stop, api, errors, signal, update
 from temporalex_django.core.executor import Executor
 from temporalex_django.core.history import kinds, matching
-from temporalex_django.core.history.activation import Activation, RunInfo
+from temporalex_django.core.history.activation import Activation, DeliveryRecord, RunInfo
 from temporalex_django.core.history.events import Job
 from temporalex_django.core.history.split_activations import split_activations
 from temporalex_django.core.messages.signal_failures import HandlerFixed
@@ -59,7 +60,7 @@ def deliveries(recorded, received):
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_a_stored_history_executes_again_activation_by_activation(path):
-    """TX-178 TX-191: the host that keeps messages gives the same commands as a replay of the events."""
+    """TX-178: the host that keeps messages gives the same commands as a replay of the events."""
     definition, events = stored(path)
     facts = events[0].attributes
     info = RunInfo(workflow=facts["workflow"], id=facts["id"], run_id=facts["run_id"], version=1)
@@ -73,6 +74,7 @@ def test_a_stored_history_executes_again_activation_by_activation(path):
         matching.check_commands(
             recorded.outputs, completion.commands, run="run", place_of=executor.place_of, readers={}
         )
+        assert completion.delivery == recorded.activation.delivery
         assert [job.kind for job in completion.jobs] == [j.kind for j in jobs if j.kind != "UpdateRequested"]
     executor.evict()
 
@@ -82,7 +84,7 @@ def test_a_stored_history_executes_again_activation_by_activation(path):
 
 @pytest.mark.parametrize(("marked", "takes"), [(True, "new"), (False, "old")])
 def test_patches_answer_as_the_markers_of_the_history_say(marked, takes):
-    """TX-187."""
+    """TX-033."""
 
     async def body():
         return "new" if api.patched("change") else "old"
@@ -104,7 +106,7 @@ def test_a_patch_is_new_again_once_the_past_is_over():
 
 
 def test_nobody_is_judged_and_no_validator_runs():
-    """TX-052: the update and the signal were permitted when they came."""
+    """The update and the signal were permitted when they came."""
 
     async def run(self, args):
         take = update(lambda n, s: Reply(n, s + n), permission="app.add", validator=never)
@@ -165,7 +167,7 @@ def test_a_handler_that_failed_and_works_now_asks_for_another_replay():
 
     job = Job("SignalReceived", {"name": "add", "payload": 1})
     with pytest.raises(HandlerFixed):
-        executor_of(flow(run)).activate(again(job, failed={1: True}))
+        executor_of(flow(run)).activate(again(job, delivery=DeliveryRecord(failed={1: True})))
 
 
 def test_no_input_is_remembered_for_a_comparison_that_does_not_come():
@@ -175,3 +177,77 @@ def test_no_input_is_remembered_for_a_comparison_that_does_not_come():
     executor = executor_of(once(body))
     assert [c.kind for c in executor.activate(again()).commands] == ["ScheduleActivity"] * 2
     assert executor.pending_commands.readers == {}
+
+
+# -- what a host records beside the events -----------------------------------------------------------------------------
+
+
+async def guarded(self, args):
+    await api.wait_for_signal("open")
+    note = signal(lambda n, s: NoReply([*s, n]), permission="app.note")
+    return Ok(await api.phase([], signal={"note": note, "stop": lambda _, s: Stop(s)}))
+
+
+def sent(name, payload=None, key=None):
+    by = {} if key is None else {"sender": {"key": key, "name": key}}
+    return Job("SignalReceived", {"name": name, "payload": payload, **by})
+
+
+def judge(key, permission, message):
+    return key == "anna"
+
+
+def written(completion):
+    return DeliveryRecord.from_data(json.loads(json.dumps(completion.delivery.to_data())))
+
+
+def test_a_signal_refused_on_arrival_is_refused_again_where_it_is_delivered_again():
+    """By its place among the signals, although the judge of today would permit it."""
+    cls, jobs = flow(guarded), (sent("open"), *[sent("note", n, key) for n, key in enumerate(["eve", "anna", "eve"])])
+    executor, past = executor_of(cls), executor_of(cls)
+    first = executor.activate(Activation(now=NOW, start=START, jobs=jobs), judge=judge)
+    assert [(refusal.arrival, refusal.number) for refusal in first.refused] == [(2, None), (4, None)]
+    assert first.delivery.to_data() == {"refused_arrivals": [2, 4]} and first.delivery.stamp() == {}
+    repeated = past.activate(again(*jobs, delivery=written(first)), judge=never)
+    assert (repeated.jobs, repeated.refused, repeated.delivery) == (first.jobs, [], first.delivery)
+    for each in (executor, past):
+        each.activate(Activation(now=NOW, jobs=(sent("note", 5),)))
+        last = each.activate(Activation(now=NOW, jobs=(sent("stop"),)))
+        assert last.commands[-1].attributes == {"result": [1, 5]} and last.delivery == DeliveryRecord()
+
+
+def test_a_signal_refused_by_a_phase_has_its_number_among_the_signals():
+    cls, jobs = flow(guarded), (sent("note", 1, "eve"), sent("note", 2, "anna"), sent("open"), sent("stop"))
+    first = executor_of(cls).activate(Activation(now=NOW, start=START, jobs=jobs), judge=judge)
+    assert first.delivery.to_data() == first.delivery.stamp() == {"refused": [1]}
+    repeated = executor_of(cls).activate(again(*jobs, delivery=written(first)))
+    assert repeated.commands == first.commands and repeated.commands[-1].attributes["result"] == [2]
+
+
+def test_an_activation_that_had_enough_ends_where_it_ended():
+    """The host does not say again that it has enough."""
+
+    async def run(self, args):
+        await api.wait_for_signal("go")
+        return Ok(await api.phase([], signal={"note": lambda n, s: NoReply([*s, n])}))
+
+    cls, jobs = flow(run), (*[sent("note", n) for n in range(5)], sent("go"))
+    taken = iter([False] * len(jobs) + [False, True])
+    first = executor_of(cls).activate(Activation(now=NOW, start=START, jobs=jobs), is_budget_spent=lambda: next(taken))
+    assert first.delivery.to_data() == {"dispatched": first.delivery.dispatched} and 0 < first.delivery.dispatched < 5
+    executor = executor_of(cls)
+    repeated = executor.activate(again(*jobs, delivery=written(first)), is_budget_spent=never)
+    assert (repeated.delivery, executor.unfinished) == (first.delivery, True)
+
+
+def test_a_failed_signal_is_failed_again_and_reported_once():
+    def fails(_, __):
+        raise ValueError("no")
+
+    async def run(self, args):
+        return Ok(await api.phase(0, signal={"note": fails}))
+
+    first = executor_of(flow(run)).activate(Activation(now=NOW, start=START, jobs=(sent("note"),)))
+    assert [failed.number for failed in first.failed] == [1] and first.delivery.to_data() == {"failed": {"1": True}}
+    repeated = executor_of(flow(run)).activate(again(sent("note"), delivery=written(first)))
+    assert (repeated.failed, repeated.delivery) == ([], first.delivery)

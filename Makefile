@@ -97,7 +97,6 @@ bench-data: venv
 	@$(BENCH) data $(ARGS)
 
 bench-temporal: venv
-	@$(WITH_PACKAGES) bench-temporal
 	@$(BENCH) run --only one,ten,starts,latency,update --peers temporal $(if $(JSON),--json '$(JSON)') $(ARGS)
 
 bench-results: venv

@@ -1,0 +1,186 @@
+"""One attempt of an activity on a cluster: its call, its heartbeats, and what its end means for the server."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Executor
+from contextvars import copy_context
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+from django.db import close_old_connections
+from temporalio import activity as sdk
+from temporalio.api.common.v1 import Payload
+from temporalio.client import Client
+from temporalio.exceptions import ApplicationError as SdkError
+
+from temporalex_django.authoring import activity as activities
+from temporalex_django.authoring.activity import Activity
+from temporalex_django.authoring.activity_context import ActivityContext, use_context
+from temporalex_django.authoring.retry import jitter_draw, next_delay, requested_delay
+from temporalex_django.core.failures import ReturnedErr, describe, failure_types
+from temporalex_django.core.history.events import HistoryEvent
+from temporalex_django.core.payloads import codec
+from temporalex_django.core.payloads.round_trip import encode_lossless
+from temporalex_django.errors import ApplicationError, PayloadError, RetryLater
+from temporalex_django.graph.durable.activities import StepActivity
+from temporalex_django.graph.durable.projection import Projection
+from temporalex_django.temporal import names
+from temporalex_django.temporal.failures import failure_details
+from temporalex_django.temporal.options import HostOptions
+
+#: The wrapper sends so many heartbeats within the time that one may take.
+_BEATS_IN_LIMIT: Final = 3
+
+
+class ActivityAttempt:
+    """One attempt of an activity in a worker of the SDK. For activities that are steps it is their ``RunSource``.
+
+    ``loop`` is the event loop of the worker, and ``headers`` are those of the call.
+    """
+
+    def __init__(
+        self,
+        options: HostOptions,
+        info: sdk.Info,
+        client: Client,
+        loop: asyncio.AbstractEventLoop,
+        headers: Mapping[str, Payload],
+    ) -> None:
+        self._options = options
+        self._info = info
+        self._client = client
+        self._loop = loop
+        # A call by another program has no facts.
+        call = options.payloads.decode(headers[names.CALL]) if names.CALL in headers else {}
+        self._seq: int = call.get("seq", 0)
+        self._kwargs: Mapping[str, Any] = call.get("kwargs", {})
+        self._retry: dict[str, Any] | None = call.get("retry")
+        self._run_id: str = call.get("run_id", info.workflow_run_id or "")
+        self._details = list(info.heartbeat_details)
+        self._events: Sequence[HistoryEvent] | None = None
+        self._cancelled = False
+
+    async def run(self, payloads: Sequence[Payload], executor: Executor | None) -> Any:
+        """Run the function and return its result as plain data.
+
+        Raises the failure of the attempt as an error of the SDK.
+        """
+        try:
+            args = self._options.payloads.decode_all(payloads)
+            activity = activities.find(self._info.activity_type)
+            if activity.is_async:
+                if isinstance(activity, StepActivity):
+                    self._events = await self._query_events()  # a query would block the event loop later
+                fn, positional, keywords = activity.decode_call(args, self._kwargs, self)
+                with use_context(self._context()):
+                    value = await fn(*positional, **keywords)
+                return self._encode(activity, value, args)
+            return await self._loop.run_in_executor(executor, copy_context().run, self._call, activity, args)
+        except asyncio.CancelledError:
+            self._cancelled = True
+            raise
+        except Exception as exc:
+            raise self._failure(exc) from exc
+
+    def _call(self, activity: Activity[Any, Any], args: Sequence[Any]) -> Any:
+        """Call a plain function in a thread, between two checks of the database connections."""
+        close_old_connections()
+        try:
+            fn, positional, keywords = activity.decode_call(args, self._kwargs, self)
+            with use_context(self._context()):
+                value = fn(*positional, **keywords)
+            return self._encode(activity, value, args)
+        except (KeyboardInterrupt, SystemExit, asyncio.CancelledError) as exc:
+            # These would end the thread or the event loop; here they end the attempt.
+            raise RuntimeError(f"{activity.name} raised {type(exc).__name__}") from exc
+        finally:
+            close_old_connections()
+
+    def _encode(self, activity: Activity[Any, Any], value: Any, args: Sequence[Any]) -> Any:
+        encoded = activity.encode_result(value, args, self)
+        label = f"the result of {activity.name}"
+        return encode_lossless(
+            encoded, label=label, limit=codec.MAX_BYTES, read=activity.read_result, annotate=activity.annotate_result
+        )
+
+    def _context(self) -> ActivityContext:
+        """Return the context that the code of the activity sees."""
+        return ActivityContext(
+            attempt=self._info.attempt,
+            idempotency_key=f"{self._run_id}:{self._seq}",
+            workflow_id=self._info.workflow_id or "",
+            run_id=self._run_id,
+            heartbeat_details=self._details[0] if self._details else None,
+            _seq=self._seq,
+            _heartbeat=self._note_heartbeat,
+            _is_cancelled=lambda: self._cancelled or sdk.is_cancelled(),
+        )
+
+    # -- heartbeats ---------------------------------------------------------------------------------------------------
+
+    def _note_heartbeat(self, details: Any) -> None:
+        """Send a heartbeat from any thread. Details stay until others come, also for the next attempt."""
+        if details is not None:
+            self._details = [details]
+        self._loop.call_soon_threadsafe(self._beat)
+
+    def _beat(self) -> None:
+        sdk.heartbeat(*self._details)
+
+    async def send_heartbeats(self) -> None:
+        """Send heartbeats until this task is cancelled, so that the server notices a dead worker."""
+        limit = self._info.heartbeat_timeout
+        if not limit:
+            return
+        while True:
+            await asyncio.sleep(limit.total_seconds() / _BEATS_IN_LIMIT)
+            self._beat()
+
+    # -- the end of an attempt ----------------------------------------------------------------------------------------
+
+    def _failure(self, error: BaseException) -> SdkError:
+        """Return the error of the SDK for an attempt that failed with ``error``.
+
+        The server counts attempts. Here it is judged whether there is another one, and when.
+        """
+        attempt, now = self._info.attempt, datetime.now(UTC)
+        attributes: dict[str, Any] = {**describe(error), "attempts": attempt, "timeout": None}
+        if isinstance(error, ReturnedErr):
+            attributes.update(type="Err", reason=error.reason)
+        final = isinstance(error, PayloadError) or (isinstance(error, ApplicationError) and error.non_retryable)
+        draw = jitter_draw(self._run_id, self._seq, attempt)
+        if isinstance(error, RetryLater):
+            delay = requested_delay(self._retry, attempt, error, now=now, draw=draw)
+        else:
+            delay = next_delay(self._retry, attempt, failure_types(error), draw=draw)
+        return SdkError(
+            attributes["message"],
+            failure_details(attributes),
+            type=attributes["type"],
+            non_retryable=final or delay is None,
+            next_retry_delay=None if final or delay is None else timedelta(seconds=delay),
+        )
+
+    # -- the run of a step (``RunSource``) ----------------------------------------------------------------------------
+
+    def workflow(self, version: int) -> Any:
+        return self._options.find_class(self._info.workflow_type or "", version)
+
+    def instance(self, version: int) -> Any:
+        """Return the instance of the graph as it was when the step was scheduled, computed by a query of the run."""
+        events = self._events
+        if events is None:
+            events = asyncio.run_coroutine_threadsafe(self._query_events(), self._loop).result()
+        projection = Projection(self.workflow(version))
+        projection.feed(events)
+        return projection.activity_instances[self._seq]
+
+    async def _query_events(self) -> list[HistoryEvent]:
+        handle = self._client.get_workflow_handle(self._info.workflow_id or "", run_id=self._info.workflow_run_id)
+        state = await handle.query(names.STATE)
+        return [
+            HistoryEvent(number, activation, kind, datetime.fromisoformat(at), attributes)
+            for number, activation, kind, at, attributes in state["events"]
+        ]

@@ -1,0 +1,192 @@
+"""Commands of the executor, written as those of the SDK."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from typing import Any, ClassVar, Final
+
+from google.protobuf.duration_pb2 import Duration
+from temporalio.api.common.v1 import RetryPolicy
+from temporalio.bridge.proto import child_workflow
+from temporalio.bridge.proto.workflow_commands import ActivityCancellationType, WorkflowCommand
+
+from temporalex_django.authoring.retry import RetryPolicy as OwnRetryPolicy
+from temporalex_django.core.history.events import Command
+from temporalex_django.temporal import names
+from temporalex_django.temporal.failures import write_failure
+from temporalex_django.temporal.payloads import Payloads
+from temporalex_django.temporal.start_facts import StartFacts
+
+#: Time limit of an attempt of an activity that has none: the server demands one.
+ACTIVITY_LIMIT: Final = timedelta(days=10)
+#: Time limit between two heartbeats of an activity that has none. The wrapper of activities sends them by itself.
+HEARTBEAT: Final = timedelta(seconds=30)
+#: The server fires no timer earlier.
+_SHORTEST_TIMER: Final = timedelta(milliseconds=1)
+_PARENT_CLOSE: Final = {
+    "terminate": child_workflow.ParentClosePolicy.PARENT_CLOSE_POLICY_TERMINATE,
+    "cancel": child_workflow.ParentClosePolicy.PARENT_CLOSE_POLICY_REQUEST_CANCEL,
+    "abandon": child_workflow.ParentClosePolicy.PARENT_CLOSE_POLICY_ABANDON,
+}
+
+
+class CommandWriter:
+    """Writes the commands of one run.
+
+    ``namespace`` and ``run_id`` are those of the run, and ``task_queue`` is the queue of its worker.
+    ``queue_name(queue)`` returns the task queue for a queue of ours. ``child_facts(attributes)`` returns the facts with
+    which a child starts.
+    """
+
+    def __init__(
+        self,
+        payloads: Payloads,
+        *,
+        namespace: str,
+        run_id: str,
+        task_queue: str,
+        queue_name: Callable[[str], str],
+        child_facts: Callable[[Mapping[str, Any]], StartFacts],
+    ) -> None:
+        self._payloads = payloads
+        self._namespace = namespace
+        self._run_id = run_id
+        self._task_queue = task_queue
+        self._queue_name = queue_name
+        self._child_facts = child_facts
+
+    def write(self, command: Command, protocol_ids: Mapping[str, str]) -> WorkflowCommand:
+        """Return a command of the SDK.
+
+        ``protocol_ids`` are the ids under which the SDK takes answers, by update id.
+        """
+        written = WorkflowCommand()
+        match command.kind:
+            case "AcceptUpdate" | "CompleteUpdate" | "FailUpdate":
+                self._write_answer(written, command, protocol_ids[command.attributes["id"]])
+            case "CancelActivity" | "CancelTimer" | "CancelChild":
+                self._write_cancel(written, command)
+            case kind:
+                self.writers[kind](self, written, command.attributes, command.seq)
+        return written
+
+    def _write_answer(self, written: WorkflowCommand, command: Command, protocol_id: str) -> None:
+        answer = written.update_response
+        answer.protocol_instance_id = protocol_id
+        if command.kind == "AcceptUpdate":
+            answer.accepted.SetInParent()
+        elif command.kind == "CompleteUpdate":
+            answer.completed.CopyFrom(self._payloads.encode(command.attributes["result"]))
+        else:
+            answer.rejected.CopyFrom(write_failure(command.attributes, self._payloads))
+
+    def _write_cancel(self, written: WorkflowCommand, command: Command) -> None:
+        assert command.seq is not None
+        if command.kind == "CancelActivity":
+            written.request_cancel_activity.seq = command.seq
+        elif command.kind == "CancelTimer":
+            written.cancel_timer.seq = command.seq
+        else:
+            written.cancel_child_workflow_execution.child_workflow_seq = command.attributes["child"]
+
+    def _write_activity(self, written: WorkflowCommand, attributes: Mapping[str, Any], seq: int) -> None:
+        activity, options = written.schedule_activity, attributes.get("options", {})
+        activity.seq, activity.activity_id, activity.activity_type = seq, str(seq), attributes["activity"]
+        activity.task_queue = self._queue_name(options["queue"]) if "queue" in options else self._task_queue
+        activity.arguments.extend(self._payloads.encode(argument) for argument in attributes["args"])
+        facts = {"seq": seq, "run_id": self._run_id, "kwargs": attributes.get("kwargs"), "retry": options.get("retry")}
+        facts["has_heartbeat"] = "heartbeat" in options
+        activity.headers[names.CALL].CopyFrom(
+            self._payloads.encode({name: fact for name, fact in facts.items() if fact is not None})
+        )
+        for name in ("schedule_to_start", "start_to_close", "schedule_to_close"):
+            if options.get(name) is not None:
+                getattr(activity, f"{name}_timeout").CopyFrom(_duration(timedelta(seconds=options[name])))
+        if options.get("start_to_close") is None:
+            activity.start_to_close_timeout.CopyFrom(_duration(ACTIVITY_LIMIT))
+        beat = options.get("heartbeat")
+        activity.heartbeat_timeout.CopyFrom(_duration(HEARTBEAT if beat is None else timedelta(seconds=beat)))
+        activity.retry_policy.CopyFrom(_retry_policy(options.get("retry")))
+        activity.cancellation_type = ActivityCancellationType.TRY_CANCEL
+
+    def _write_timer(self, written: WorkflowCommand, attributes: Mapping[str, Any], seq: int) -> None:
+        written.start_timer.seq = seq
+        duration = max(timedelta(seconds=attributes["duration"]), _SHORTEST_TIMER)
+        written.start_timer.start_to_fire_timeout.CopyFrom(_duration(duration))
+
+    def _write_child(self, written: WorkflowCommand, attributes: Mapping[str, Any], seq: int) -> None:
+        child = written.start_child_workflow_execution
+        child.seq, child.namespace, child.workflow_id = seq, self._namespace, attributes["id"]
+        child.workflow_type = attributes["workflow"]
+        child.task_queue = self._queue_name(attributes["queue"])
+        child.input.extend(map(self._payloads.encode, (attributes["args"], self._child_facts(attributes))))
+        for name in ("execution_timeout", "run_timeout"):
+            if attributes.get(name) is not None:
+                getattr(child, f"workflow_{name}").CopyFrom(_duration(timedelta(seconds=attributes[name])))
+        child.parent_close_policy = _PARENT_CLOSE[attributes["parent_close"]]
+        child.cancellation_type = child_workflow.ChildWorkflowCancellationType.TRY_CANCEL
+
+    def _write_signal(self, written: WorkflowCommand, attributes: Mapping[str, Any], seq: int) -> None:
+        signal = written.signal_external_workflow_execution
+        signal.seq, signal.signal_name = seq, attributes["name"]
+        signal.workflow_execution.namespace, signal.workflow_execution.workflow_id = self._namespace, attributes["id"]
+        signal.args.append(self._payloads.encode(attributes["payload"]))
+
+    def _write_external_cancel(self, written: WorkflowCommand, attributes: Mapping[str, Any], seq: int) -> None:
+        cancel = written.request_cancel_external_workflow_execution
+        cancel.seq = seq
+        cancel.workflow_execution.namespace, cancel.workflow_execution.workflow_id = self._namespace, attributes["id"]
+
+    def _write_marker(self, written: WorkflowCommand, attributes: Mapping[str, Any], _: Any) -> None:
+        written.set_patch_marker.patch_id = attributes["id"]
+        written.set_patch_marker.deprecated = attributes["deprecated"]
+
+    def _write_completion(self, written: WorkflowCommand, attributes: Mapping[str, Any], _: Any) -> None:
+        written.complete_workflow_execution.result.CopyFrom(self._payloads.encode(attributes["result"]))
+
+    def _write_run_failure(self, written: WorkflowCommand, attributes: Mapping[str, Any], _: Any) -> None:
+        written.fail_workflow_execution.failure.CopyFrom(write_failure(attributes, self._payloads))
+
+    def _write_run_cancel(self, written: WorkflowCommand, _attributes: Mapping[str, Any], _: Any) -> None:
+        written.cancel_workflow_execution.SetInParent()
+
+    def continue_as_new(self, workflow: str, args: Any, facts: StartFacts) -> WorkflowCommand:
+        """Return the command that starts the next run of the chain with ``args`` and ``facts``."""
+        written = WorkflowCommand()
+        following = written.continue_as_new_workflow_execution
+        following.workflow_type, following.task_queue = workflow, self._task_queue
+        following.arguments.extend(map(self._payloads.encode, (args, facts)))
+        return written
+
+    #: The method that writes a command, by its kind, for the kinds that ``write`` does not treat itself.
+    writers: ClassVar[Mapping[str, Callable[[CommandWriter, WorkflowCommand, Mapping[str, Any], Any], None]]] = {
+        "ScheduleActivity": _write_activity,
+        "StartTimer": _write_timer,
+        "StartChild": _write_child,
+        "SignalExternal": _write_signal,
+        "CancelExternal": _write_external_cancel,
+        "SetPatchMarker": _write_marker,
+        "CompleteWorkflow": _write_completion,
+        "FailWorkflow": _write_run_failure,
+        "CancelWorkflow": _write_run_cancel,
+    }
+
+
+def _duration(delta: timedelta) -> Duration:
+    duration = Duration()
+    duration.FromTimedelta(delta)
+    return duration
+
+
+def _retry_policy(retry: Mapping[str, Any] | None) -> RetryPolicy:
+    """Return a retry policy of ours for the server, which counts the attempts and waits between them.
+
+    The wrapper of activities judges which errors end the retries.
+    """
+    policy = retry or OwnRetryPolicy().as_dict()
+    written = RetryPolicy(backoff_coefficient=policy["backoff"], maximum_attempts=policy["max_attempts"])
+    initial = max(timedelta(seconds=policy["initial_interval"]), _SHORTEST_TIMER)
+    written.initial_interval.FromTimedelta(initial)
+    written.maximum_interval.FromTimedelta(max(timedelta(seconds=policy["max_interval"]), initial))
+    return written

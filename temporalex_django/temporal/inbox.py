@@ -1,0 +1,69 @@
+"""The order in which the jobs of an activation reach the executor, and the rest of a long inbox."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection
+from typing import Final
+
+from temporalex_django.core.history.events import DELIVERED, Job
+from temporalex_django.core.typed_dicts import CarriedMessages
+from temporalex_django.temporal import names
+from temporalex_django.temporal.activation import Inbound
+
+#: Most signals that one activation takes from a long inbox. By number and not by time, so that a replay takes as many.
+MAX_SIGNALS: Final = 500
+
+
+class TemporalInbox:
+    """The messages of one run. ``signals`` are those that wait for an activation of their own."""
+
+    def __init__(self) -> None:
+        self.signals: deque[Job] = deque()
+        self._signal_ids: set[str] = set()
+
+    def order_jobs(
+        self, inbound: Inbound, carried: CarriedMessages | None, *, timers: Collection[int]
+    ) -> tuple[list[Job], list[int]]:
+        """Return the jobs of an activation in the order of the executor, and the numbers of timers that were skipped.
+
+        The SDK has messages before results. Here results come first, since they may open a phase. ``carried`` are the
+        messages of the previous run, or None. ``timers`` are the numbers of the timers that run.
+        """
+        answers = [job for job in inbound.answers if job.attributes["seq"] < names.REST_TIMERS]
+        jobs = [job for job in answers if job.kind == DELIVERED]
+        jobs += [job for job in answers if job.kind != DELIVERED]
+        skips = self._skips(inbound, timers)
+        jobs += skips
+        if carried is not None and carried["cancel"] is not None:
+            jobs.append(Job("CancelRequested", carried["cancel"]))
+        if inbound.cancel is not None:
+            jobs.append(inbound.cancel)
+        if carried is not None:
+            jobs += [Job("SignalReceived", dict(signal)) for signal in carried["signals"]]
+        return jobs + self._take_messages(inbound), [job.attributes["seq"] for job in skips]
+
+    def _skips(self, inbound: Inbound, timers: Collection[int]) -> list[Job]:
+        """Return the jobs of the timers to skip, each once, without those that have fired."""
+        fired = {job.attributes["seq"] for job in inbound.answers if job.kind == "TimerFired"}
+        skips = {skip["seq"]: skip for skip in reversed(inbound.skips) if skip["seq"] in timers}
+        return [Job("TimerFired", skip) for seq, skip in reversed(skips.items()) if seq not in fired]
+
+    def _take_messages(self, inbound: Inbound) -> list[Job]:
+        """Return the messages of this activation: at most ``MAX_SIGNALS`` signals, and all others."""
+        messages = [job for job in inbound.messages if self._is_new(job)]
+        if not self.signals and len(messages) <= MAX_SIGNALS:
+            return messages
+        self.signals.extend(job for job in messages if job.kind == "SignalReceived")
+        signals = [self.signals.popleft() for _ in range(min(MAX_SIGNALS, len(self.signals)))]
+        # An update must be answered in this activation, so it does not wait behind the other signals.
+        return [*signals, *(job for job in messages if job.kind != "SignalReceived")]
+
+    def _is_new(self, job: Job) -> bool:
+        """Return True unless the job is a signal with an id that was delivered before."""
+        message_id = job.attributes.get("id") if job.kind == "SignalReceived" else None
+        if message_id is None:
+            return True
+        is_new = message_id not in self._signal_ids
+        self._signal_ids.add(message_id)
+        return is_new

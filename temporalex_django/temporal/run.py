@@ -1,0 +1,310 @@
+"""One run in the cache of a worker of the SDK: the workflow instance over the executor of this package."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from temporalio import workflow as sdk
+from temporalio.bridge.proto.workflow_activation import InitializeWorkflow, QueryWorkflow, WorkflowActivation
+from temporalio.bridge.proto.workflow_commands import WorkflowCommand
+from temporalio.bridge.proto.workflow_completion import WorkflowActivationCompletion
+from temporalio.converter import StorageDriverStoreContext, StorageDriverWorkflowInfo, WorkflowSerializationContext
+from temporalio.worker import WorkflowInstance
+
+from temporalex_django.core.executor import Executor
+from temporalex_django.core.failures import describe, error_data
+from temporalex_django.core.history.activation import NO_DELIVERY, Activation, Completion, DeliveryRecord, RunInfo
+from temporalex_django.core.history.events import Command, Job
+from temporalex_django.core.messages.signal_failures import HandlerFixed
+from temporalex_django.errors import TemporalexError, WorkflowClosed
+from temporalex_django.temporal import names
+from temporalex_django.temporal.activation import ActivationReader, Inbound
+from temporalex_django.temporal.commands import CommandWriter
+from temporalex_django.temporal.failures import task_failure, write_failure
+from temporalex_django.temporal.history import TemporalHistory
+from temporalex_django.temporal.inbox import TemporalInbox
+from temporalex_django.temporal.options import HostOptions
+from temporalex_django.temporal.start_facts import StartFacts
+
+logger = logging.getLogger("temporalex_django.temporal")
+
+#: Most calls of one run without a result. The server refuses a task that leaves more than 2,000 of one kind pending.
+MAX_PENDING: Final = 1_900
+_LATEST: Final = datetime.max.replace(tzinfo=UTC)
+
+
+class TemporalRun(WorkflowInstance):
+    """One run in the cache of a worker. The SDK calls ``activate`` with one activation at a time."""
+
+    def __init__(self, options: HostOptions, info: sdk.Info) -> None:
+        self._options = options
+        self._payloads = options.payloads
+        self._info = info
+        self._called: dict[int, Mapping[str, Any]] = {}  # attributes of activities, children and messages, by number
+        self._reader = ActivationReader(self._payloads, lambda number: self._called.get(number, {}))
+        self._inbox = TemporalInbox()
+        self._rest_timers = 0  # how many were started
+        self._protocol_ids: dict[str, str] = {}
+        self._markers = 0  # of delivery records
+        self._replayed: list[Activation] | None = []  # all so far, while the past is executed again
+        self._seed: int | None = None
+        self._patches: list[str] = []
+
+    # -- the interface of the SDK -------------------------------------------------------------------------------------
+
+    def activate(self, act: WorkflowActivation) -> WorkflowActivationCompletion:
+        """Return the commands for an activation, or the failure of its task. Never raises."""
+        completion = WorkflowActivationCompletion(run_id=act.run_id)
+        completion.successful.SetInParent()
+        if any(job.HasField("remove_from_cache") for job in act.jobs):
+            self.evict()
+            return completion
+        try:
+            completion.successful.commands.extend(self._perform(act))
+        except Exception as exc:
+            logger.exception("%s %s: the workflow task failed", self._info.workflow_type, self._info.workflow_id)
+            completion.failed.failure.CopyFrom(task_failure(exc))
+        return completion
+
+    def get_serialization_context(self, command_info: Any) -> WorkflowSerializationContext:
+        del command_info  # a payload codec of the SDK gets the same context for all payloads of the run
+        return WorkflowSerializationContext(namespace=self._info.namespace, workflow_id=self._info.workflow_id)
+
+    def get_external_store_context(self, command_info: Any) -> StorageDriverStoreContext:
+        del command_info
+        info = self._info
+        target = StorageDriverWorkflowInfo(
+            id=info.workflow_id, run_id=info.run_id, type=info.workflow_type, namespace=info.namespace
+        )
+        return StorageDriverStoreContext(target=target)
+
+    def get_info(self) -> sdk.Info:
+        return self._info
+
+    def evict(self) -> None:
+        """Drop the run from memory without running its code."""
+        executor = getattr(self, "executor", None)
+        if executor is not None:
+            executor.evict()
+
+    # -- an activation ------------------------------------------------------------------------------------------------
+
+    def now(self, act: WorkflowActivation, inbound: Inbound) -> datetime:
+        """Return the time of an activation."""
+        del inbound
+        return act.timestamp.ToDatetime(UTC)
+
+    def _perform(self, act: WorkflowActivation) -> list[WorkflowCommand]:
+        inbound = self._reader.read(act)
+        start = None if inbound.start is None else self._begin(inbound.start)
+        self._protocol_ids.update(inbound.protocol_ids)
+        self._patches += inbound.patches
+        self.executor.expect_markers(inbound.patches)
+        if inbound.seed is not None:
+            self._seed = inbound.seed
+        written: list[WorkflowCommand] = []
+        for update_id, error in inbound.refused_updates:
+            written.append(self._reject(update_id, error_data(error)))
+        now = self.now(act, inbound)
+        if inbound.cancel is not None and self._class.cancels_at_once:
+            written += self._cancel_at_once(inbound, now)
+        elif self.history.closing is None:
+            written += self._advance(act, inbound, start, now)
+        written += [self._answer(query) for query in inbound.queries]
+        return written
+
+    def _begin(self, init: InitializeWorkflow) -> dict[str, Any]:
+        """Create the executor, and return the attributes with which the run starts."""
+        arguments = self._payloads.decode_all(init.arguments)
+        facts: StartFacts = arguments[1] if len(arguments) > 1 else {}
+        self._facts = facts
+        self._class = self._options.find_class(init.workflow_type, facts.get("version"))
+        parent = init.parent_workflow_info.workflow_id if init.HasField("parent_workflow_info") else None
+        slot = facts.get("scheduled_for")
+        self.run_info = RunInfo(
+            workflow=init.workflow_type,
+            id=init.workflow_id,
+            # After a reset the history goes on under another id. The code must see the id that it saw.
+            run_id=init.original_execution_run_id or self._info.run_id,
+            version=facts.get("version") or self._class.version,
+            attempt=facts.get("attempt", 1),
+            parent=parent,
+            scheduled_for=None if slot is None else datetime.fromisoformat(slot),
+        )
+        self.history = TemporalHistory(self.run_info)
+        self._new_executor(skip_failed=False)
+        self._writer = CommandWriter(
+            self._payloads,
+            namespace=self._info.namespace,
+            run_id=self.run_info.run_id,
+            task_queue=self._info.task_queue,
+            queue_name=self._options.queue_name,
+            child_facts=self._child_facts,
+        )
+        start: dict[str, Any] = {"args": arguments[0] if arguments else None, "seed": init.randomness_seed}
+        start |= {name: facts[name] for name in ("snapshot", "search_attributes") if facts.get(name)}
+        if (carried := facts.get("carried")) is not None:
+            start["carried"] = len(carried["signals"])
+            start["failed"] = carried.get("failed", [])
+        return start
+
+    def _new_executor(self, *, skip_failed: bool) -> None:
+        self.executor = Executor(
+            self._class.definition,
+            self.run_info,
+            unexpected_error=self._options.unexpected_error,
+            skip_failed=skip_failed,
+        )
+        self.executor.expect_markers(self._patches)
+
+    def _advance(
+        self, act: WorkflowActivation, inbound: Inbound, start: dict[str, Any] | None, now: datetime
+    ) -> list[WorkflowCommand]:
+        """Deliver the jobs of an activation to the executor, and return the commands for what it did."""
+        carried = self._facts.get("carried") if start is not None else None
+        timers = {number for _, number in self.executor.due_timers(_LATEST)} if inbound.skips else ()
+        jobs, skipped = self._inbox.order_jobs(inbound, carried, timers=timers)
+        written = [self._writer.write(Command("CancelTimer", number, {}), {}) for number in skipped]
+        if not (jobs or start is not None or self.executor.unfinished):
+            return written
+        activation = Activation(
+            now=now,
+            jobs=tuple(jobs),
+            start=start,
+            history_length=self.history.length,
+            seed=self._seed,
+            replaying=act.is_replaying,
+            admit_updates=True,
+            max_pending=MAX_PENDING,
+            delivery=inbound.record,
+        )
+        completion = self._activate(activation)
+        if completion.changed:
+            self._seed = None
+            self.history.record(activation, completion, self.executor)
+        if completion.delivery != NO_DELIVERY:
+            self._markers += 1
+            written.append(_record_marker(self._markers, completion.delivery))
+        return written + self._write(completion, jobs)
+
+    def _activate(self, activation: Activation) -> Completion:
+        """Give an activation to the executor.
+
+        If the replay finds that a failed handler was corrected, the past is executed once more without such handlers.
+        """
+        if not activation.replaying:
+            self._replayed = None
+        elif self._replayed is not None:
+            self._replayed.append(activation)
+        try:
+            return self.executor.activate(activation, judge=self._options.judge)
+        except HandlerFixed:
+            assert self._replayed is not None
+            self.executor.evict()
+            self._new_executor(skip_failed=True)
+            return [self.executor.activate(earlier) for earlier in self._replayed][-1]
+
+    def _cancel_at_once(self, inbound: Inbound, now: datetime) -> list[WorkflowCommand]:
+        """Close the run without its code, as graphs are cancelled."""
+        assert inbound.cancel is not None
+        written = []
+        for job in inbound.messages:
+            if job.kind != "SignalReceived":
+                error = WorkflowClosed(f"{self.run_info.workflow} {self.run_info.id} is closed")
+                written.append(self._reject(job.attributes["id"], error_data(error)))
+        if self.history.closing is None:
+            self.history.close("WorkflowCancelled", {**inbound.cancel.attributes, "outside": True}, now)
+            written.append(self._writer.write(Command("CancelWorkflow", None, {}), {}))
+        return written
+
+    # -- what goes out ------------------------------------------------------------------------------------------------
+
+    def _write(self, completion: Completion, jobs: list[Job]) -> list[WorkflowCommand]:
+        """Return the commands of the SDK for a completion. Answers to updates come before all that followed them."""
+        written = []
+        for request_id in completion.granted:
+            for kind in ("AcceptUpdate", "CompleteUpdate"):
+                command = Command(kind, None, {"id": request_id, "result": None})
+                written.append(self._writer.write(command, self._protocol_ids))
+        for update_id, error in completion.rejected:
+            written.append(self._reject(update_id, error_data(error)))
+        for fault in completion.faults:
+            failure = describe(fault.error)
+            message = f"the validator of the update {fault.name!r} failed ({failure['type']}: {failure['message']})"
+            written.append(self._reject(fault.update_id, {**failure, "code": "update_failed", "message": message}))
+        for command in completion.commands:
+            if command.seq is not None and command.kind not in ("StartTimer", "CancelTimer"):
+                self._called.setdefault(command.seq, command.attributes)
+            if command.kind == "ContinueAsNew":
+                written.append(self._continue_as_new(command, completion, jobs))
+            elif command.kind == "CancelExternal" and "child" in command.attributes:
+                written.append(self._writer.write(Command("CancelChild", command.seq, command.attributes), {}))
+            else:
+                written.append(self._writer.write(command, self._protocol_ids))
+        if completion.closed is None and self._inbox.signals:
+            written.append(self._start_rest_timer())
+        return written
+
+    def _continue_as_new(self, command: Command, completion: Completion, jobs: list[Job]) -> WorkflowCommand:
+        """Return the command that starts the next run, with everything that the cluster counts as delivered."""
+        assert completion.carried is not None
+        executor, carried = self.executor, completion.carried
+        left_over = [*jobs[len(jobs) - completion.unapplied :], *self._inbox.signals]
+        signals = [*carried["signals"], *(job.attributes for job in left_over if job.kind == "SignalReceived")]
+        facts: StartFacts = {
+            "version": self.run_info.version,
+            "attempt": self.run_info.attempt + 1,
+            "carried": {**carried, "signals": signals},
+        }
+        if (snapshot := executor.four_eyes_snapshot(child=False)) is not None:
+            facts["snapshot"] = snapshot
+        if executor.search_attributes:
+            facts["search_attributes"] = dict(executor.search_attributes)
+        return self._writer.continue_as_new(self.run_info.workflow, command.attributes["args"], facts)
+
+    def _child_facts(self, attributes: Mapping[str, Any]) -> StartFacts:
+        """Return the facts with which a child starts, from the attributes of its command."""
+        facts: StartFacts = {"version": attributes["version"]}
+        if (snapshot := self.executor.four_eyes_snapshot(child=True)) is not None:
+            facts["snapshot"] = snapshot
+        if attributes.get("search_attributes"):
+            facts["search_attributes"] = attributes["search_attributes"]
+        return facts
+
+    def _start_rest_timer(self) -> WorkflowCommand:
+        """Return the command that delivers the rest of a long inbox in an activation of its own."""
+        self._rest_timers += 1
+        return self._writer.write(Command("StartTimer", names.REST_TIMERS + self._rest_timers, {"duration": 0}), {})
+
+    def _reject(self, update_id: str, error: Mapping[str, Any]) -> WorkflowCommand:
+        written = WorkflowCommand()
+        written.update_response.protocol_instance_id = self._protocol_ids[update_id]
+        written.update_response.rejected.CopyFrom(write_failure(error, self._payloads))
+        return written
+
+    def _answer(self, query: QueryWorkflow) -> WorkflowCommand:
+        """Return the answer to a query, of a class or about the state of the run."""
+        written = WorkflowCommand()
+        written.respond_to_query.query_id = query.query_id
+        arguments = self._payloads.decode_all(query.arguments)
+        args = arguments[0] if arguments else None
+        try:
+            if query.query_type == names.STATE:
+                answer = self.history.state(self.executor, after=(args or {}).get("after", 0))
+            else:
+                answer = self._class.answer(query.query_type, args, self.executor.published)
+            written.respond_to_query.succeeded.response.CopyFrom(self._payloads.encode(answer))
+        except TemporalexError as exc:
+            written.respond_to_query.failed.CopyFrom(write_failure(error_data(exc), self._payloads))
+        return written
+
+
+def _record_marker(number: int, record: DeliveryRecord) -> WorkflowCommand:
+    """Return the marker that keeps a delivery record for replays. The ``number`` makes its id unique in the run."""
+    written = WorkflowCommand()
+    written.set_patch_marker.patch_id = f"{names.RECORD}{number}:{json.dumps(record.to_data(), sort_keys=True)}"
+    return written

@@ -20,7 +20,7 @@ from temporalex_django.core import current
 from temporalex_django.core.close_command import build_close_command
 from temporalex_django.core.history import kinds, matching
 from temporalex_django.core.history.activation import Activation, Completion, Definition, RunInfo
-from temporalex_django.core.history.events import ANSWERS, ENGINE_VERSION, HistoryEvent, Job
+from temporalex_django.core.history.events import ANSWERS, CLOSING, ENGINE_VERSION, OUTPUT_OF, HistoryEvent, Job
 from temporalex_django.core.history.inputs import ReplayDifference
 from temporalex_django.core.history.split_activations import RecordedActivation, split_activations
 from temporalex_django.core.journal import Journal
@@ -33,10 +33,11 @@ from temporalex_django.core.patches import Patches
 from temporalex_django.core.payloads import codec
 from temporalex_django.core.payloads import search_attributes as attributes
 from temporalex_django.core.payloads.copying import deep_copy
+from temporalex_django.core.payloads.stored_fields import stored_fields
 from temporalex_django.core.pending_commands import PendingCommands
 from temporalex_django.core.people import four_eyes
 from temporalex_django.core.people.approvals import Approvals
-from temporalex_django.core.people.human_tasks import HumanTasks
+from temporalex_django.core.people.human_tasks import HumanTaskChange, HumanTasks
 from temporalex_django.core.process import RequestJudge
 from temporalex_django.core.run_context import RunContext
 from temporalex_django.core.typed_dicts import AcceptedNames, CarriedMessages, WaitInfo
@@ -44,6 +45,7 @@ from temporalex_django.core.units import eviction
 from temporalex_django.core.units.cancellation import Cancellation
 from temporalex_django.core.units.conditions import Conditions
 from temporalex_django.core.units.scheduler import Scheduler, Unit
+from temporalex_django.core.visible_state import VisibleState
 from temporalex_django.errors import EngineChanged
 
 #: Number of events from which on a run should continue as new, because a longer history slows every rebuild.
@@ -100,6 +102,8 @@ class Executor:
         self.publications = 0
         self.search_attributes: Mapping[str, Any] = {}  # stored form; replaced, never changed
         self.sets_attributes = False  # True once its code has set search attributes
+        self._stored: dict[str, Any] = {}
+        self._stored_of = 0  # the number of the publication that ``_stored`` belongs to
         self._seed = 0  # replaced by the recorded one
         self._rng: random.Random | None = None
         self._tracked_coroutines: dict[int, Coroutine[Any, Any, Any]] = {}  # passed as branches, until they have ended
@@ -234,7 +238,7 @@ class Executor:
         if run_context.closed is None:
             pending_commands.release_deferred()
         completion.closed = run_context.closed
-        completion.changed = self.journal.is_recording
+        completion.changed = self.journal.is_recording or bool(completion.delivery.failed)
         return completion
 
     def _check_replay(self, recorded: RecordedActivation | None, unjudged: list[Update]) -> None:
@@ -444,11 +448,6 @@ class Executor:
         return self.run_context.closed
 
     @property
-    def is_busy(self) -> bool:
-        """True if activities or children have no result yet."""
-        return bool(self.pending_commands.activities or self.pending_commands.children)
-
-    @property
     def had_children(self) -> bool:
         """True if the run has ever started a child."""
         return self.pending_commands.had_children
@@ -486,12 +485,45 @@ class Executor:
         wait_infos = (wait for unit in units if unit.waiting is not None for wait in unit.waiting.wait_infos)
         return list(islice(wait_infos, _MAX_WAITS_LISTED))
 
+    def visible_state(self) -> VisibleState:
+        """Return everything that a host shows of the run, after an activation."""
+        closed, pending_commands, tasks = self.run_context.closed, self.pending_commands, self.opened_human_tasks
+        if self._stored_of != self.publications:
+            self._stored, self._stored_of = stored_fields(self.published, self.definition.stored), self.publications
+        if closed is not None:
+            status = CLOSING[OUTPUT_OF[closed]]
+        else:
+            status = "running" if pending_commands.activities or pending_commands.children else "waiting"
+        return VisibleState(
+            status=status,
+            waiting_for=[] if closed is not None else self.waiting_for,
+            waits=[] if closed is not None else self.wait_infos,
+            accepts=self.dispatcher.accepts,
+            published=self.published,
+            publications=self.publications,
+            stored=self._stored,
+            search_attributes=self.search_attributes,
+            human_tasks=() if tasks is None or closed is not None else tuple(tasks.open_tasks.values()),
+            four_eyes=self.four_eyes_snapshot(child=False),
+        )
+
+    def human_task_changes(self, *, every: bool = False) -> list[HumanTaskChange]:
+        """Return the human tasks that the last activation changed. If it closed the run, all open tasks have changed.
+
+        With ``every``, other open tasks that did not change are included, for a host that does not know what it shows.
+        """
+        if self.opened_human_tasks is None:
+            return []
+        return self.opened_human_tasks.latest_changes(closed=self.run_context.closed is not None, every=every)
+
     def four_eyes_snapshot(self, *, child: bool) -> dict[str, Any] | None:
         """Return a snapshot with the users who may not decide in another run that comes from this one.
 
         With ``child`` it is for a child that starts now, else for the next run of the chain. Returns None if there are
         none.
         """
+        if self.run_context.snapshot is None and self.opened_human_tasks is None:
+            return None
         deciders = () if self.opened_human_tasks is None else self.opened_human_tasks.deciders
         make_snapshot = four_eyes.child_snapshot if child else four_eyes.next_run_snapshot
         return make_snapshot(self.run_context.snapshot, deciders)

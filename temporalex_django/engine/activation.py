@@ -10,10 +10,11 @@ from uuid import UUID, uuid5
 
 from temporalex_django.core.failures import error_data
 from temporalex_django.core.history import kinds
-from temporalex_django.core.history.activation import NO_DELIVERY, Activation, Completion, Fault
-from temporalex_django.core.history.events import CLOSING, DELIVERED, Command, Job
+from temporalex_django.core.history.activation import Activation, Completion, Fault
+from temporalex_django.core.history.activation_events import activation_events
+from temporalex_django.core.history.events import DELIVERED, Command, Job
 from temporalex_django.core.messages.sender import Judge, sender_attributes
-from temporalex_django.core.people.human_tasks import HumanTasks
+from temporalex_django.core.people.human_tasks import HumanTaskChange
 from temporalex_django.core.process import REQUEST, REQUESTED
 from temporalex_django.engine.blocked import block_cause, block_mark_of, next_retry_at
 from temporalex_django.engine.cache import CachedRun
@@ -32,11 +33,10 @@ from temporalex_django.engine.contracts.records import (
 from temporalex_django.engine.external_messages import FinishedActivity, NewChild, NewMessage
 from temporalex_django.engine.outcomes import fault_outcome, update_outcomes
 from temporalex_django.engine.refusals import RefusedRedelivery, RefusedSignal, waiting_run_error
-from temporalex_django.engine.row_changes import write_closed_row, write_open_row
+from temporalex_django.engine.row_changes import write_row
 from temporalex_django.engine.run_closing import (
     cancel,
     parent_messages,
-    start_attributes,
     started_attributes,
     terminate,
     time_out,
@@ -206,8 +206,8 @@ class ActivationStep:
         self.write.failed_signals = completion.failed
         self._settle_messages(completion, entry, token)
         self._apply_commands(completion, entry)
-        if (tasks := executor.opened_human_tasks) is not None:
-            self._write_human_tasks(tasks, completion, entry, activated=was_activated)
+        if executor.opened_human_tasks is not None:
+            self._write_human_tasks(entry, activated=was_activated)
         if run.failed_tries:
             run.failed_tries = 0
             self.write.instance["blocked"] = self.write.instance["cause"] = None
@@ -231,7 +231,7 @@ class ActivationStep:
             next_turn = self.now
         moments = (entry.executor.next_timer(), run.atomic_due, run.deadline, next_turn)
         run.due_at = min((moment for moment in moments if moment is not None), default=None)
-        write_open_row(self.write, entry, now=self.now)
+        write_row(self.write, entry, now=self.now)
 
     # -- in -----------------------------------------------------------------------------------------------------------
 
@@ -249,14 +249,12 @@ class ActivationStep:
         message_jobs: list[Job] = []
         if run.head_token is None:
             record = entry.record
-            start = start_attributes(record)
+            start = started_attributes(record)
             # From here on the limit of the wait is over, and the others remain.
             if record.start_before is not None:
                 run.deadline = record.deadline(self.now)
             if record.carried_messages is not None:
                 signals, cancel = record.carried_messages["signals"], record.carried_messages["cancel"]
-                start["carried"] = len(signals)
-                start["failed"] = record.carried_messages.get("failed", [])
                 message_jobs = [Job("SignalReceived", dict(signal)) for signal in signals]
                 if cancel is not None:
                     cancel_jobs += [Job("CancelRequested", cancel)]
@@ -297,29 +295,16 @@ class ActivationStep:
     ) -> None:
         """Add the events of the activation to the history of the run.
 
-        ``start`` are the attributes with which a new run starts, or None. ``stamp`` has the attributes of
-        ``ActivationStarted``.
+        ``start`` are the attributes with which a new run starts, or None. ``stamp`` has the token and the limits.
         """
         run = self.run
         run.activations += 1
         run.activated_at = self.now
         run.head_token = stamp["head"]
-        if start is not None:
-            self._append_event("WorkflowStarted", started_attributes(entry.record))
-        if delivered_numbers := [job.attributes["seq"] for job in completion.jobs if job.kind == DELIVERED]:
-            stamp["delivered"] = delivered_numbers
-        if completion.delivery is not NO_DELIVERY:
-            stamp |= completion.delivery.stamp()
-        self._append_event("ActivationStarted", stamp)
-        entry.head, entry.head_number = stamp["head"], run.length
+        entry.head, entry.head_number = stamp["head"], run.length + (1 if start is None else 2)
         bodies = {id(activity.attributes): activity.encoded for activity in self.finished_activities}
-        for job in completion.jobs:
-            if job.kind != DELIVERED:
-                self._append_event(job.kind, job.attributes, bodies.get(id(job.attributes)))
-        for failed in completion.failed:
-            self._append_event("SignalFailed", failed.event_attributes())
-        for command in completion.commands:
-            self._append_event(command.event_kind, command.event_attributes())
+        for kind, attributes in activation_events(completion, start=start, stamp=stamp):
+            self._append_event(kind, attributes, bodies.get(id(attributes)))
         entry.length = run.length
 
     def _append_event(self, kind: str, attributes: dict[str, Any], encoded: bytes | None = None) -> None:
@@ -480,21 +465,17 @@ class ActivationStep:
                 write.messages.append(self._new_message(command, record))
         write.cancelled_tasks = sorted(seq for seq in cancelled if seq is not None)
 
-    def _write_human_tasks(
-        self, tasks: HumanTasks, completion: Completion, entry: CachedRun, *, activated: bool
-    ) -> None:
+    def _write_human_tasks(self, entry: CachedRun, *, activated: bool) -> None:
         """Write the human tasks that changed, or all open ones where the content of their rows is not known.
 
         ``activated`` is False if the executor had no activation in this turn.
         """
-        changes = {}
+        changes: list[HumanTaskChange] = []
         if activated:
-            changes = {key: (change.changes, change.task) for key, change in tasks.changes.items()}
-        for key, task in tasks.open_tasks.items():
-            if completion.closed is not None and completion.changed:
-                changes[key] = ("closed",), task.as_closed("run_closed", self.now)
-            elif entry.row is None:
-                changes.setdefault(key, ((), task))
+            changes = entry.executor.human_task_changes(every=entry.row is None)
+        elif entry.row is None:
+            open_tasks = entry.executor.visible_state().human_tasks
+            changes = [HumanTaskChange(changes=(), task=task) for task in open_tasks]
         run, record = self.run, entry.record
         self.write.human_tasks += [
             HumanTaskWrite(
@@ -502,10 +483,10 @@ class ActivationStep:
                 chain_id=run.chain_id,
                 workflow=record.workflow,
                 workflow_id=record.workflow_id,
-                changes=change_kinds,
-                task=task,
+                changes=change.changes,
+                task=change.task,
             )
-            for change_kinds, task in changes.values()
+            for change in changes
         ]
 
     def _new_child(self, command: Command, entry: CachedRun) -> NewChild:
@@ -550,21 +531,20 @@ class ActivationStep:
         """Write that the code of the run has closed it, and start the next run after a continue-as-new."""
         run, write = self.run, self.write
         event = write.events[-1]
-        status = CLOSING[event.kind]
         write.drop_tasks = write.left_open = bool(entry.executor.pending_commands.activities or write.cancelled_tasks)
         # Activities that this activation scheduled would be dropped at once, so they are not stored.
         write.tasks = []
         write.close_children = entry.executor.had_children
         run.atomic_due = None
-        write_closed_row(write, entry, status=status, closing=event.attributes, now=self.now)
+        visible = write_row(write, entry, now=self.now, closing=event.attributes)
         if completion.closed == "ContinueAsNew":
             write.next_run = NewRun(
                 run_id=self._new_run_id(),
                 args=kinds.WORKFLOW_CONTINUED_AS_NEW.read(event)["args"],
                 seed=entry.executor.rng.getrandbits(62),
                 carried_messages=completion.carried,
-                snapshot=entry.executor.four_eyes_snapshot(child=False),
-                search_attributes=entry.executor.search_attributes or None,
+                snapshot=visible.four_eyes,
+                search_attributes=visible.search_attributes or None,
             )
             record = entry.record
             run.due_at = self.now
@@ -573,9 +553,9 @@ class ActivationStep:
         run.closed = True
         run.due_at = None
         run.deadline = None
-        write.messages += parent_messages(entry.record, status, event.attributes)
+        write.messages += parent_messages(entry.record, visible.status, event.attributes)
         run_label = f"{entry.record.workflow} {entry.record.workflow_id}"
-        error = WorkflowClosed(f"{run_label} closed ({status}) before the update completed")
+        error = WorkflowClosed(f"{run_label} closed ({visible.status}) before the update completed")
         write.closing = Outcome(status="failed", value=error_data(error))
 
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from temporalex_django.core.executor import Executor
+from temporalex_django.core.visible_state import VisibleState
 from temporalex_django.engine.contracts.records import RunRecord
-from temporalex_django.engine.contracts.typed_dicts import CurrentRow
 
 #: Bytes of an executor that does next to nothing, of each event that it has seen, and of a byte of payload as Python
 #: objects. They were measured on CPython 3.13 and are good enough for a limit.
@@ -23,9 +23,9 @@ class CachedRun:
     """An executor and its position in the history of its run.
 
     ``head`` is the head token of the latest activation and ``head_number`` the number of the event that carries it.
-    ``length`` is the number of events that the executor has seen. ``row`` is the present content of the run's row, or
-    None if it is not known; only changes to it are written. ``payload_bytes`` is the size of all payloads that the run
-    received. ``crashes`` is the number of deaths counted against the run when the executor was built.
+    ``length`` is the number of events that the executor has seen. ``row`` is the state that the row of the run shows,
+    or None if it is not known; only changes to it are written. ``payload_bytes`` is the size of all payloads that the
+    run received. ``crashes`` is the number of deaths counted against the run when the executor was built.
     """
 
     executor: Executor
@@ -33,7 +33,7 @@ class CachedRun:
     head: int | None
     head_number: int
     length: int
-    row: CurrentRow | None = None
+    row: VisibleState | None = None
     payload_bytes: int = 0
     crashes: int = 0
 

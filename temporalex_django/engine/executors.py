@@ -17,7 +17,6 @@ from uuid import UUID
 
 from temporalex_django.core.executor import Executor
 from temporalex_django.core.history import kinds
-from temporalex_django.core.history.activation import RunInfo
 from temporalex_django.core.messages.signal_failures import HandlerFixed
 from temporalex_django.engine.cache import Cache, CachedRun
 from temporalex_django.engine.scheduling import policy
@@ -296,21 +295,12 @@ class Executors:
         46).
         """
         cls = self._resolve(run.chain_id, record.workflow, record.version)
-        info = RunInfo(
-            workflow=record.workflow,
-            id=record.workflow_id,
-            run_id=str(record.run_id),
-            version=record.version,
-            attempt=record.attempt,
-            parent=record.parent,
-            scheduled_for=record.scheduled_for,
-        )
         on_wait = None
         if self._deadlock_timeout is not None:
             on_wait = watchdog.note_unit_blocked
         executor = Executor(
             cls.definition,
-            info,
+            record.info,
             payload_limit=self._limit,
             on_wait=on_wait,
             unexpected_error=self._unexpected_error,

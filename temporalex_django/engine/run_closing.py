@@ -2,50 +2,29 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 from uuid import UUID
 
 from temporalex_django.core.failures import child_result, error_data
-from temporalex_django.core.history.events import CLOSING, ENGINE_VERSION, FORMAT
+from temporalex_django.core.history import activation_events
+from temporalex_django.core.history.events import CLOSING
 from temporalex_django.engine.contracts.records import NewEvent, NewRun, Outcome, RunRecord, RunState, RunWrite
 from temporalex_django.engine.contracts.typed_dicts import RowChanges
 from temporalex_django.engine.external_messages import NewMessage
 from temporalex_django.errors import WorkflowClosed
 
 
-def start_attributes(record: RunRecord) -> dict[str, Any]:
-    """Return the attributes that a run starts with, without those for carried messages."""
-    attributes: dict[str, Any] = {"args": record.args, "seed": record.seed}
-    optional = {"snapshot": record.snapshot, "search_attributes": record.search_attributes or None}
-    return attributes | {name: value for name, value in optional.items() if value is not None}
-
-
 def started_attributes(record: RunRecord) -> dict[str, Any]:
     """Return the attributes of the event ``WorkflowStarted`` of a run."""
-    attributes: dict[str, Any] = {
-        "workflow": record.workflow,
-        "id": record.workflow_id,
-        "run_id": str(record.run_id),
-        "version": record.version,
-        "args": record.args,
-        "seed": record.seed,
-        "engine": ENGINE_VERSION,
-        "format": FORMAT,
-        "attempt": record.attempt,
-        "parent": record.parent,
-    }
-    if record.scheduled_for is not None:
-        attributes["scheduled_for"] = record.scheduled_for.astimezone(UTC).isoformat()
-    if record.carried_messages is not None:
-        attributes["carried"] = len(record.carried_messages["signals"])
-        if failed := record.carried_messages.get("failed"):
-            attributes["failed"] = failed
-    if record.snapshot is not None:
-        attributes["snapshot"] = record.snapshot
-    if record.search_attributes:
-        attributes["search_attributes"] = record.search_attributes
-    return attributes
+    return activation_events.started_attributes(
+        record.info,
+        args=record.args,
+        seed=record.seed,
+        carried=record.carried_messages,
+        snapshot=record.snapshot,
+        search_attributes=record.search_attributes,
+    )
 
 
 def parent_messages(record: RunRecord, status: str, closing: dict[str, Any]) -> list[NewMessage]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, cast
 
+from temporalex_django.core.history.attributes import SignalFailedAttributes
 from temporalex_django.core.history.events import Command, Job
 from temporalex_django.core.messages.sender import Sender
 from temporalex_django.core.typed_dicts import CarriedMessages
@@ -63,14 +64,14 @@ class DeliveryRecord:
     - ``refused_arrivals``: the positions of signals that were refused on arrival, from 1, among the signals that the
       activation delivered. Carried signals do not count. Hosts that store the history in events do not need them,
       because such a signal has no event and is not delivered again.
-    - ``failed``: for each signal whose handler failed, by its number, True if the handler left nothing behind.
+    - ``failed``: the attributes of ``SignalFailed`` of each signal whose handler failed, by its number.
     - ``dispatched``: the number of messages taken from the mailbox before the host had enough; None if it never had.
       The next activation continues with the others, even if nothing is delivered.
     """
 
     refused: tuple[int, ...] = ()
     refused_arrivals: tuple[int, ...] = ()
-    failed: Mapping[int, bool] = field(default_factory=dict)
+    failed: Mapping[int, SignalFailedAttributes] = field(default_factory=dict)
     dispatched: int | None = None
 
     def to_data(self) -> dict[str, Any]:
@@ -79,7 +80,7 @@ class DeliveryRecord:
         if self.refused_arrivals:
             data["refused_arrivals"] = list(self.refused_arrivals)
         if self.failed:
-            data["failed"] = {str(number): untouched for number, untouched in self.failed.items()}
+            data["failed"] = list(self.failed.values())
         return data
 
     @classmethod
@@ -88,7 +89,7 @@ class DeliveryRecord:
         return cls(
             refused=tuple(data.get("refused", ())),
             refused_arrivals=tuple(data.get("refused_arrivals", ())),
-            failed={int(number): untouched for number, untouched in data.get("failed", {}).items()},
+            failed={failure["number"]: failure for failure in data.get("failed", ())},
             dispatched=data.get("dispatched"),
         )
 
@@ -161,12 +162,13 @@ class FailedSignal:
     failure: dict[str, Any]
     untouched: bool
 
-    def event_attributes(self) -> dict[str, Any]:
+    def event_attributes(self) -> SignalFailedAttributes:
         """Return the attributes of the event ``SignalFailed``.
 
         They leave out the payload, which ``SignalReceived`` has.
         """
-        return {"number": self.number, "id": self.id, "name": self.name, "untouched": self.untouched, **self.failure}
+        attributes = {"number": self.number, "id": self.id, "name": self.name, "untouched": self.untouched}
+        return cast("SignalFailedAttributes", attributes | self.failure)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -213,7 +215,7 @@ class Completion:
       attributes of ``SignalReceived`` for what is left in the mailbox. ``cancel`` has those of a ``CancelRequested``
       that no unit has noticed, or None. The ``after`` of pending updates then counts these signals.
     - ``refused``: signals that the permission of a handler kept out.
-    - ``failed``: signals whose handler failed. ``faults``: updates whose validator failed.
+    - ``failed``: signals whose handler failed; empty in a replay. ``faults``: updates whose validator failed.
     - ``unapplied``: the number of messages at the end of the jobs that were not applied, because the run had closed or
       the host had enough for one activation.
     - ``delivery``: what a replay must know about the messages. In a replay it is that of the activation.

@@ -7,7 +7,11 @@ from dataclasses import dataclass, field
 
 from temporalex_django.core.history import kinds
 from temporalex_django.core.history.activation import NO_DELIVERY, Activation, DeliveryRecord
-from temporalex_django.core.history.attributes import ActivationStartedAttributes, WorkflowStartedAttributes
+from temporalex_django.core.history.attributes import (
+    ActivationStartedAttributes,
+    SignalFailedAttributes,
+    WorkflowStartedAttributes,
+)
 from temporalex_django.core.history.events import DELIVERED, INPUTS, HistoryEvent, Job, is_external_close
 
 
@@ -39,7 +43,7 @@ def _build_activation(group: Sequence[HistoryEvent]) -> RecordedActivation:
     stamp: ActivationStartedAttributes = {"head": 0}  # until that of the activation is read
     jobs: list[Job] = []
     outputs: list[HistoryEvent] = []
-    failed: dict[int, bool] = {}
+    failed: dict[int, SignalFailedAttributes] = {}
     for event in group:
         match event.kind:
             case "WorkflowStarted":
@@ -49,7 +53,7 @@ def _build_activation(group: Sequence[HistoryEvent]) -> RecordedActivation:
                 jobs.extend(Job(DELIVERED, {"seq": number}) for number in stamp.get("delivered", ()))
             case "SignalFailed":
                 failure = kinds.SIGNAL_FAILED.read(event)
-                failed[failure["number"]] = failure["untouched"]
+                failed[failure["number"]] = failure
             case kind if kind in INPUTS:
                 jobs.append(Job(kind, event.attributes))
             case _:
@@ -69,7 +73,7 @@ def _build_activation(group: Sequence[HistoryEvent]) -> RecordedActivation:
     return RecordedActivation(activation, outputs)
 
 
-def _delivery_record(stamp: ActivationStartedAttributes, failed: dict[int, bool]) -> DeliveryRecord:
+def _delivery_record(stamp: ActivationStartedAttributes, failed: dict[int, SignalFailedAttributes]) -> DeliveryRecord:
     """Return the delivery record of an activation. ``failed`` has its failed signals."""
     refused, dispatched = stamp.get("refused", ()), stamp.get("dispatched")
     if not refused and not failed and dispatched is None:

@@ -157,7 +157,7 @@ class Dispatcher:
         return DeliveryRecord(
             refused=tuple(refusal.number for refusal in completion.refused if refusal.number is not None),
             refused_arrivals=tuple(refusal.arrival for refusal in completion.refused if refusal.arrival is not None),
-            failed={failed.number: failed.untouched for failed in completion.failed},
+            failed={failed.number: failed.event_attributes() for failed in completion.failed},
             dispatched=dispatched,
         )
 

@@ -19,6 +19,7 @@ from typing import Any
 from temporalex_django.core.error_text import error_line
 from temporalex_django.core.failures import describe
 from temporalex_django.core.history.activation import Completion, FailedSignal
+from temporalex_django.core.history.attributes import SignalFailedAttributes
 from temporalex_django.core.journal import Journal
 from temporalex_django.core.messages.mailbox import Signal
 from temporalex_django.core.messages.phase import Phase
@@ -65,12 +66,12 @@ class SignalFailures:
         self.skip_failed = False
         self._run_context = run_context
         self._journal = journal
-        self._recorded: dict[int, bool] = {}
+        self._recorded: dict[int, bool] = {}  # True if the handler left nothing behind, by number of the signal
         self.open_failures: dict[str, str] = {}
 
-    def begin(self, failed: Mapping[int, bool]) -> None:
-        """Begin an activation. ``failed`` are its recorded failures; see ``Activation.failed``."""
-        self._recorded = dict(failed)
+    def begin(self, failed: Mapping[int, SignalFailedAttributes]) -> None:
+        """Begin an activation. ``failed`` are its recorded failures; see ``DeliveryRecord.failed``."""
+        self._recorded = {number: failure["untouched"] for number, failure in failed.items()} if failed else {}
 
     def snapshot(self, phase: Phase) -> EffectSnapshot:
         """Return a snapshot of everything that workflow code has left behind in this activation."""

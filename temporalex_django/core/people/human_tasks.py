@@ -445,6 +445,21 @@ class HumanTasks:
         """Begin a new activation: forget the changes of the last one."""
         self.changes = {}
 
+    def latest_changes(self, *, closed: bool, every: bool) -> list[HumanTaskChange]:
+        """Return the changes of the current activation.
+
+        With ``closed``, the activation has closed the run, so that all open tasks end. With ``every``, open tasks that
+        did not change are included.
+        """
+        changes = dict(self.changes)
+        for key, task in self.open_tasks.items():
+            if closed:
+                ended_task = task.as_closed("run_closed", self._run_context.now)
+                changes[key] = HumanTaskChange(changes=("closed",), task=ended_task)
+            elif every and key not in changes:
+                changes[key] = HumanTaskChange(changes=(), task=task)
+        return list(changes.values())
+
     def _record_change(self, change: str, task: HumanTaskState) -> None:
         """Store the new state of an open task, and note ``change`` (such as "reminded") among its changes."""
         self.open_tasks[task.key] = task

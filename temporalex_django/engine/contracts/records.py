@@ -11,7 +11,7 @@ from typing import Any
 from uuid import UUID
 
 from temporalex_django.core.failures import AttemptFailure
-from temporalex_django.core.history.activation import FailedSignal
+from temporalex_django.core.history.activation import FailedSignal, RunInfo
 from temporalex_django.core.history.events import Command, is_external_close
 from temporalex_django.core.messages.sender import Sender
 from temporalex_django.core.people.human_tasks import HumanTaskState
@@ -99,6 +99,19 @@ class RunRecord:
         """
         shared: dict[str, Any] = {name: getattr(start, name) for name in _START_FIELDS}
         return cls(run_id=run_id, expires_at=start.expires_at(now), starts_at=start.starts_at(now), **shared)
+
+    @property
+    def info(self) -> RunInfo:
+        """The facts of the run for its executor."""
+        return RunInfo(
+            workflow=self.workflow,
+            id=self.workflow_id,
+            run_id=str(self.run_id),
+            version=self.version,
+            attempt=self.attempt,
+            parent=self.parent,
+            scheduled_for=self.scheduled_for,
+        )
 
     def deadline(self, started_at: datetime) -> datetime | None:
         """Return when a run that starts at ``started_at`` times out, or None if it has no timeout."""

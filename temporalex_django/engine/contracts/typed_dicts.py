@@ -53,17 +53,3 @@ class RowChanges(TypedDict, total=False):
     cause: str | None
     started_at: datetime
     closed_at: datetime
-
-
-class CurrentRow(TypedDict):
-    """The columns of a run's row that a turn compares, with their present values.
-
-    ``publications`` counts how often the run has published its state, so that equal numbers mean an equal state.
-    """
-
-    status: str
-    waiting_for: list[str]
-    waits: list[WaitInfo]
-    accepts: AcceptedNames
-    publications: int
-    search_attributes: Mapping[str, Any]

@@ -13,7 +13,8 @@ from temporalex_django import NoReply, Ok, Reply, Stop, api, errors, signal, upd
 from temporalex_django.core.executor import Executor
 from temporalex_django.core.history import kinds, matching
 from temporalex_django.core.history.activation import Activation, DeliveryRecord, RunInfo
-from temporalex_django.core.history.events import Job
+from temporalex_django.core.history.activation_events import activation_events
+from temporalex_django.core.history.events import Job, is_external_close
 from temporalex_django.core.history.split_activations import split_activations
 from temporalex_django.core.messages.signal_failures import HandlerFixed
 from tests.histories.test_histories import FILES, stored
@@ -21,6 +22,7 @@ from tests.support.runs import flow, once, other, work
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 START = {"args": None, "seed": 1}
+FAILURE = {"number": 1, "id": "r:1", "name": "add", "untouched": True, "type": "ValueError", "message": "no"}
 
 
 def executor_of(cls):
@@ -60,13 +62,14 @@ def deliveries(recorded, received):
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_a_stored_history_executes_again_activation_by_activation(path):
-    """TX-178: the host that keeps messages gives the same commands as a replay of the events."""
+    """TX-178: the host that keeps messages gets the same commands, and makes the same events of them."""
     definition, events = stored(path)
     facts = events[0].attributes
     info = RunInfo(workflow=facts["workflow"], id=facts["id"], run_id=facts["run_id"], version=1)
     executor = Executor(definition, info, skip_failed=True)
     executor.expect_markers(kinds.PATCH_MARKED.read(e)["id"] for e in events if e.kind == "PatchMarked")
-    received = 0
+    stamps = (kinds.ACTIVATION_STARTED.read(e) for e in events if e.kind == "ActivationStarted")
+    received, rebuilt = 0, []
     for recorded in split_activations(events):
         jobs, received = deliveries(recorded, received)
         activation = replace(recorded.activation, jobs=tuple(jobs))
@@ -75,8 +78,18 @@ def test_a_stored_history_executes_again_activation_by_activation(path):
             recorded.outputs, completion.commands, run="run", place_of=executor.place_of, readers={}
         )
         assert completion.delivery == recorded.activation.delivery
-        assert [job.kind for job in completion.jobs] == [j.kind for j in jobs if j.kind != "UpdateRequested"]
+        host_stamp = {"head": next(stamps)["head"]}
+        host_stamp |= {"admit_updates": True} if activation.admit_updates else {}
+        host_stamp |= {} if activation.max_pending is None else {"max_pending": activation.max_pending}
+        rebuilt += activation_events(completion, start=activation.start, stamp=host_stamp)
     executor.evict()
+    stored_events = [e for e in events if not is_external_close(e.kind, e.attributes)]
+    assert [plain(*pair) for pair in rebuilt] == [plain(e.kind, e.attributes) for e in stored_events]
+
+
+def plain(kind, attributes):
+    """Without the places and the words of errors, which may change."""
+    return kind, {name: value for name, value in attributes.items() if name not in ("traceback", "message")}
 
 
 # -- what only the first execution does --------------------------------------------------------------------------------
@@ -167,7 +180,7 @@ def test_a_handler_that_failed_and_works_now_asks_for_another_replay():
 
     job = Job("SignalReceived", {"name": "add", "payload": 1})
     with pytest.raises(HandlerFixed):
-        executor_of(flow(run)).activate(again(job, delivery=DeliveryRecord(failed={1: True})))
+        executor_of(flow(run)).activate(again(job, delivery=DeliveryRecord(failed={1: FAILURE})))
 
 
 def test_no_input_is_remembered_for_a_comparison_that_does_not_come():
@@ -248,6 +261,8 @@ def test_a_failed_signal_is_failed_again_and_reported_once():
         return Ok(await api.phase(0, signal={"note": fails}))
 
     first = executor_of(flow(run)).activate(Activation(now=NOW, start=START, jobs=(sent("note"),)))
-    assert [failed.number for failed in first.failed] == [1] and first.delivery.to_data() == {"failed": {"1": True}}
+    assert [failed.number for failed in first.failed] == [1] and first.delivery.to_data() == {
+        "failed": [first.failed[0].event_attributes()]
+    }
     repeated = executor_of(flow(run)).activate(again(sent("note"), delivery=written(first)))
     assert (repeated.failed, repeated.delivery) == ([], first.delivery)

@@ -1,6 +1,6 @@
 """What programs and schedules are generated from.
 
-Weights are chosen so that each construct is run by at least one program in twenty (``counts.py``).
+Weights are chosen so that each construct is run by at least one program in sixty, most by one in twenty (``counts.py``).
 """
 
 from __future__ import annotations
@@ -33,17 +33,18 @@ simple = one(
         # the same strategy twice counts once
         *[step("hasty", st.integers(1, 2)) for _ in range(2)],
         step("sleep", st.integers(0, 5)),
+        step("sleep until", st.integers(-1, 5)),
         step("wait", st.sampled_from([*NAMES, *NAMES, "told"])),
         step("draw"),
         step("set", st.integers(1, 4)),
-        step("forgotten", st.sampled_from(["used", "dropped", "held"])),
+        *[step("forgotten", st.sampled_from(["used", "dropped", "held"])) for _ in range(2)],
         step("patch", name),
         step("deprecate", name),
         step("publish"),
         step("precise", st.integers(2, 5), st.integers(0, 3)),
         step("generator"),
         step("lock", st.integers(0, 2), seconds),
-        step("approval", st.sampled_from([1, 2, 3, 4, None]), st.sampled_from([None, 2, 3])),
+        *[step("approval", st.sampled_from([1, 2, 3, 4, None]), st.sampled_from([None, 2, 3])) for _ in range(2)],
         step("condition", st.integers(0, 8), st.one_of(st.none(), seconds)),
         step("until cancelled", seconds),
         step("tell", st.sampled_from(["kid", "nobody"]), st.sampled_from([*NAMES, "cancel", "cancel"])),
@@ -68,26 +69,35 @@ def blocks(body: st.SearchStrategy[Any]) -> list[st.SearchStrategy[Any]]:
         step("parallel", st.lists(body, max_size=3), limit),
         step("race", st.lists(body, min_size=1, max_size=3)),
         step("shield", body),
-        step("saga", body, st.booleans()),
+        *[step("saga", body, st.booleans()) for _ in range(2)],
     ]
 
 
 short = st.lists(inner, min_size=1, max_size=3)
 nested = st.lists(st.one_of(*[inner] * 4, *blocks(short)), min_size=1, max_size=3)
-child = step(
-    "child",
-    st.lists(st.one_of(*[simple] * 6, *blocks(short)), min_size=1, max_size=3),
-    st.sampled_from(["terminate", "terminate", "abandon", "abandon", "request_cancel"]),
-    st.sampled_from([None, "kid", "kid", "kid"]),
-    st.sampled_from(["ok", "obey", "raise", "raise", "raise", "again"]),
-)
-body = st.one_of(short, nested, st.lists(st.one_of(child, inner), min_size=1, max_size=2))
+
+
+def child(policy: str) -> st.SearchStrategy[Any]:
+    return step(
+        "child",
+        st.lists(st.one_of(*[simple] * 6, *blocks(short)), min_size=1, max_size=3),
+        st.just(policy),
+        st.sampled_from([None, "kid", "kid", "kid"]),
+        st.sampled_from(["ok", "obey", "raise", "raise", "raise", "again"]),
+        # seconds until it begins, and the limit of that wait
+        st.sampled_from([*[None] * 4, [2, None], [3, 2]]),
+    )
+
+
+#: A strategy of its own for each: the same one twice counts once.
+children = [child(policy) for policy in ("terminate", "abandon", "request_cancel")]
+body = st.one_of(short, nested, st.lists(st.one_of(*children, inner), min_size=1, max_size=2))
 handler = st.fixed_dictionaries(
     {
         "how": st.sampled_from(["plain", "sync", "async", "raising", "shapeless"]),
         "body": body,
         "stop": st.booleans(),
-        "picky": st.sampled_from([True, True, False, "faulty"]),
+        "picky": st.sampled_from([True, True, False, "faulty", "faulty"]),
     }
 )
 phase = step("phase", st.dictionaries(name, handler, min_size=3), st.one_of(st.none(), st.integers(1, 8), seconds))
@@ -97,8 +107,8 @@ strict = step(
     st.builds(lambda *steps: list(steps), step("wait", st.sampled_from("bca")), simple, step("wait", name)),
     st.sampled_from("bca"),
 )
-first = st.one_of(*blocks(body), *[child] * 18, *[strict] * 2)
-outer = one(st.one_of(*blocks(body), *[child] * 3, *[simple] * 2, *[strict] * 3))
+first = st.one_of(*blocks(body), *children, strict)
+outer = one(st.one_of(*blocks(body), *children, simple, strict))
 program = st.fixed_dictionaries(
     {
         "steps": st.builds(
@@ -109,6 +119,8 @@ program = st.fixed_dictionaries(
             st.lists(st.one_of(outer, outer, phase), min_size=1, max_size=5),
         ),
         "end": st.sampled_from(["ok", "ok", "again", "again", "obey", "obey", "obey", "err", "raise"]),
+        # seconds until the run begins, and the limit of that wait
+        "begins": st.sampled_from([*[None] * 14, [2, None], [1, 4]]),
     }
 )
 
@@ -154,13 +166,13 @@ operation = one(
         step("pause"),
         step("unpause"),
         *[step("skip", which)] * 2,
-        *[step("by hand", which)] * 2,
-        step("fail by hand", which),
-        step("stumble", which),
-        *[step("retry", which) for _ in range(2)],
+        *[step("by hand", which) for _ in range(3)],
+        *[step("fail by hand", which) for _ in range(4)],
+        *[step("stumble", which) for _ in range(4)],
+        *[step("retry", which) for _ in range(6)],
         step("edit", which),
         step("redeliver", which),
-        step("discard", which),
+        *[step("discard", which) for _ in range(5)],
         *[step("delete", which)] * 3,
     )
 )
@@ -192,7 +204,7 @@ def _with(events: list[Any], ending: str, at: int, times: int) -> list[Any]:
 
 schedule = st.builds(
     _with,
-    st.lists(st.one_of(event, event, event, event, operation, operation, batch), min_size=8, max_size=26),
+    st.lists(st.one_of(event, event, event, operation, operation, batch), min_size=8, max_size=26),
     st.sampled_from([*["none"] * 9, *["cancel"] * 9, *["terminate"] * 5]),
     st.integers(0, 60),
     st.sampled_from([0, 1, 3, 3, 3]),

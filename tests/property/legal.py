@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from temporalex_django.core.history.events import CLOSED_FROM_OUTSIDE, CLOSING, INPUTS, RESOLUTIONS, HistoryEvent
+from temporalex_django.core.history.events import (
+    CLOSED_FROM_OUTSIDE,
+    CLOSING,
+    INPUTS,
+    RESOLUTIONS,
+    HistoryEvent,
+    is_external_close,
+)
 
 _BEGINS = {
     "ActivityScheduled": {"ActivityCompleted", "ActivityFailed", "ActivityTimedOut", "ActivityCancelled"},
@@ -17,7 +24,9 @@ _BEGINS = {
 
 def check(history: Sequence[HistoryEvent]) -> None:
     """Raise ``AssertionError`` naming the event that cannot be."""
-    if history[1].kind in CLOSED_FROM_OUTSIDE:  # before it had a turn
+    if not history:  # it begins later
+        return
+    if is_external_close(history[1].kind, history[1].attributes):  # before it had a turn
         assert [(e.number, e.activation) for e in history] == [(1, 1), (2, 1)]
         assert history[0].kind == "WorkflowStarted"
         return

@@ -6,6 +6,7 @@ import hashlib
 import json
 import re
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any
 
 from temporalex_django import errors
@@ -168,7 +169,12 @@ def play_at_once(program: Any, schedule: list[Any], **options: Any) -> Played:
 def begin(program: Any, env: Environment) -> Played:
     for act in HELD.values():
         env.hold(act)
-    return Played(env, env.start(Program, program, id="program"))
+    times: dict[str, Any] = {}
+    if program.get("begins") is not None:
+        REACHED.add("begins later")
+        times["start_delay"], before = program["begins"]
+        times["start_before"] = before and env.now() + timedelta(seconds=before)
+    return Played(env, env.start(Program, program, id="program", **times))
 
 
 def flat(schedule: list[Any]) -> list[Any]:

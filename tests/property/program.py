@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import decimal
 from contextvars import ContextVar
+from datetime import timedelta
 from decimal import Decimal
 from functools import partial
 from typing import Any
@@ -142,6 +143,8 @@ class Program(Workflow):
                 return await slow.options(schedule_to_close=args[0])(who)
             case "sleep":
                 return await api.sleep(args[0])
+            case "sleep until":
+                return await api.sleep_until(api.now() + timedelta(seconds=args[0]))
             case "wait":
                 return await self.wait(*args)
             case "draw":
@@ -258,14 +261,22 @@ class Program(Workflow):
             case "saga":
                 return await self.saga(who, *args)
             case "child":
-                body, policy, child_id, end = args
-                REACHED.add(f"child to {policy}")
-                return await api.child(Kid, {"steps": body, "end": end}, id=child_id, parent_close=policy)
+                return await self.child(*args)
             case "strict":
                 return [str(result) for result in await api.parallel(self.strict(*args))]
             case "phase":
                 return await self.phase(who, *args)
         raise AssertionError(kind)
+
+    async def child(self, body: list[Any], policy: Any, child_id: str | None, end: str, begins: Any = None) -> Any:
+        """A child, which may begin later: after some seconds, and not at all if that takes too long."""
+        REACHED.add(f"child to {policy}")
+        times: dict[str, Any] = {}
+        if begins is not None:
+            REACHED.add("child later")
+            times["start_delay"], before = begins
+            times["start_before"] = before and api.now() + timedelta(seconds=before)
+        return await api.child(Kid, {"steps": body, "end": end}, id=child_id, parent_close=policy, **times)
 
     def strict(self, body: list[Any], told: str) -> list[Any]:
         """A child that declares its signals, and one of them or another for it."""

@@ -28,7 +28,7 @@ from django.utils import timezone
 
 from temporalex_django.authoring.authorization import Person
 from temporalex_django.conf import UNIX, get_settings
-from temporalex_django.models import Instance, OperatorAction
+from temporalex_django.models import Instance, OperatorAction, Schedule
 
 logger = logging.getLogger("temporalex_django.operations")
 
@@ -183,7 +183,22 @@ def record_task_read(by: AuditActor, task_id: UUID, path: str) -> None:
     _record_read(by, task_id, lambda alias: _create_row(by, READ, None, alias=alias, label=path, details=details))
 
 
-def _record_read(by: AuditActor, object_id: UUID, create_row: Callable[[str], None]) -> None:
+def record_schedule_read(by: AuditActor, schedule: Schedule) -> None:
+    """Write an audit row which says that the person ``by`` was shown the input of a schedule.
+
+    The details of the row contain the name of the schedule. Who is recorded, and how often, is as for ``record_read``.
+    """
+    details = {"schedule": schedule.name}
+    _record_read(
+        by,
+        f"schedule:{schedule.pk}",
+        lambda alias: _create_row(
+            by, READ, None, alias=alias, workflow=schedule.workflow, label=schedule.name, details=details
+        ),
+    )
+
+
+def _record_read(by: AuditActor, object_id: UUID | str, create_row: Callable[[str], None]) -> None:
     """Call ``create_row`` with the database alias, unless a read of the object needs no row.
 
     None is needed for code and programs, and for a person whose read of it was recorded less than a minute ago.

@@ -229,8 +229,8 @@ class ScheduleDetail(RecordOut):
 
     ``description`` is its time table in words. ``state`` is active, paused, gone (the code no longer declares it) or
     ended (no slot will come). ``next_fires`` are its next slots, and ``slots`` the last ten, newest first. ``args`` is
-    null if you may not see payloads. ``error`` says why its slots cannot be computed. ``catch_up`` and ``jitter`` are
-    seconds.
+    null in lists, and if you may not see payloads. ``error`` says why its slots cannot be computed. ``catch_up`` and
+    ``jitter`` are seconds.
     """
 
     record = ScheduleDescription
@@ -484,7 +484,7 @@ class ScheduleViewSet(IdempotentViewSet):
         return response
 
     def _detail_response(self, row: Schedule) -> Response:
-        body = self._rendered(describe_schedule(row, self._user, alias=storage().alias, fires=_DETAIL_FIRES))
+        body = self._rendered(describe_schedule(row, self._actor(), alias=storage().alias, fires=_DETAIL_FIRES))
         return Response(body, headers={"ETag": schedule_etag(row.changed_at, body)})
 
     def _rendered(self, description: ScheduleDescription) -> dict[str, Any]:

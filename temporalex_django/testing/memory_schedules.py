@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from temporalex_django.authoring.requests.start_request import StartRequest
 from temporalex_django.authoring.schedules.functions import ARGUMENTS
 from temporalex_django.authoring.schedules.run_inputs import plain_input
-from temporalex_django.authoring.schedules.schedule import Schedule
+from temporalex_django.authoring.schedules.schedule import Overlap, Schedule
 from temporalex_django.conf import get_settings
 from temporalex_django.core.history.events import CLOSED_STATUSES
 from temporalex_django.engine.schedules.firing import RunningSlot, ScheduleFirer, SlotFailure, SlotStart
@@ -146,8 +146,10 @@ class _MemoryScheduleStore:
         due_at = self.state.next_due()
         if due_at is not None and due_at <= self._env.clock:
             return True
-        has_waiting = bool(self.state.waiting) and self.state.paused is None
-        return has_waiting and all(slot.closed_as is not None for slot in self.running_slots())
+        if not self.state.waiting or self.state.paused is not None:
+            return False
+        is_free = all(slot.closed_as is not None for slot in self.running_slots())
+        return is_free or self.state.overlap is Overlap.ALLOW_ALL
 
     def sorted_slots(self) -> list[SlotRecord]:
         return [slot for _, slot in sorted(self.slots.items())]

@@ -1,6 +1,6 @@
 """What programs and schedules are generated from.
 
-Weights are chosen so that each construct is run by at least one program in sixty, most by one in twenty (``counts.py``).
+Weights are chosen so that each construct is run by one program in sixty, and most by one in twenty (``counts.py``).
 """
 
 from __future__ import annotations

@@ -23,19 +23,19 @@ from temporalex_django.admin.schedules.formatting import (
 from temporalex_django.admin.schedules.schedule_form import ScheduleForm
 from temporalex_django.admin.schedules.spec_fields import duration_text
 from temporalex_django.authoring import workflow as workflows
-from temporalex_django.authoring.authorization import Person
 from temporalex_django.authoring.schedules.local_time import load_zone
 from temporalex_django.errors import ScheduleInvalid
 from temporalex_django.models import Schedule, ScheduleSlot
+from temporalex_django.operations.base import Actor
 from temporalex_django.operations.schedules.describe import (
     SlotDescription,
     describe_slots,
     describe_table,
     may_view_args,
     next_fires,
+    read_args,
     slots_of,
     state_name,
-    visible_args,
 )
 from temporalex_django.operations.schedules.state import backfill_of
 
@@ -44,17 +44,17 @@ _SLOTS_SHOWN = 100
 
 
 def schedule_detail_context(
-    row: Schedule, *, page: str, alias: str, user: Person, run_address: Callable[[list[str]], dict[str, str]]
+    row: Schedule, *, page: str, alias: str, by: Actor, run_address: Callable[[list[str]], dict[str, str]]
 ) -> dict[str, Any]:
     """Return the template context of the page of a schedule.
 
-    ``page`` is the number of the page of its slots. ``run_address`` takes run ids and returns the URLs of those runs
-    that the user may open. At most four statements, and those of ``run_address``.
+    ``page`` is the number of the page of its slots, and ``by`` looks at it. ``run_address`` takes run ids and returns
+    the URLs of those runs that the user may open. At most five statements, and those of ``run_address``.
     """
     state = state_name(row)
     instants = next_fires(row, _FIRES_SHOWN)
     slots: Page[ScheduleSlot] = CappedPaginator(slots_of(row, alias=alias), _SLOTS_SHOWN).get_page(page)
-    described = describe_slots(slots.object_list, user, alias=alias)
+    described = describe_slots(slots.object_list, by.user, alias=alias)
     addresses = run_address([slot.run_id for slot in described if slot.run_id is not None])
     backfill = backfill_of(row.backfill)
     return {
@@ -63,7 +63,7 @@ def schedule_detail_context(
         "said": summary_text(row, state, instants[0] if instants else None),
         "words": describe_table(row),
         "facts": _facts(row),
-        "args": _args_context(row, user),
+        "args": _args_context(row, by),
         "has_class": row.workflow in workflows.registry,
         "fires": fire_times(instants, row.tz),
         "zone": row.tz,
@@ -74,12 +74,12 @@ def schedule_detail_context(
     }
 
 
-def _args_context(row: Schedule, user: Person) -> dict[str, Any]:
+def _args_context(row: Schedule, by: Actor) -> dict[str, Any]:
     """Return the input of the runs for the template: a function, a payload, or neither for one that is hidden."""
     payload = None
-    is_visible = may_view_args(row, user)
+    is_visible = may_view_args(row, by.user)
     if is_visible and row.args is not None:
-        payload = format_payload(visible_args(row, user))
+        payload = format_payload(read_args(row, by))
     return {"function": row.arguments_function, "payload": payload, "hidden": not is_visible}
 
 

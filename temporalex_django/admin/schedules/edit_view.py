@@ -56,7 +56,7 @@ class EditScheduleView:
             if request.GET.get("workflow"):
                 raise Http404
             return self._render_choice(request, row, [*classes.values()])
-        form = ScheduleForm(posted_data(request), workflow=classes[name], row=row, user=user_of(request))
+        form = ScheduleForm(posted_data(request), workflow=classes[name], row=row, by=actor_of(request))
         if request.method == "POST" and form.is_valid() and _PREVIEW not in request.POST:
             return self._save(request, row, form)
         return self._render_form(request, row, form)

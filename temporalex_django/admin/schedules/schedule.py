@@ -190,7 +190,7 @@ class ScheduleAdmin(ScheduleAdminBase):
             row,
             page=request.GET.get("p", ""),
             alias=storage().alias,
-            user=user_of(request),
+            by=actor_of(request),
             run_address=lambda ids: self._run_addresses(request, ids),
         )
         can_change = row.owner == Schedule.Owner.PEOPLE and can_manage(user_of(request), SaveSchedule.name)

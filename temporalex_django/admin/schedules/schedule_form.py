@@ -28,7 +28,6 @@ from temporalex_django.admin.schedules.spec_fields import (
     spec_line,
     zone_choices,
 )
-from temporalex_django.authoring.authorization import Person
 from temporalex_django.authoring.schedules.functions import ARGUMENTS, HOLIDAYS
 from temporalex_django.authoring.schedules.local_time import load_zone
 from temporalex_django.authoring.schedules.run_ids import DEFAULT_TEMPLATE
@@ -41,8 +40,9 @@ from temporalex_django.forms.fields import NOTHING
 from temporalex_django.forms.payload_forms import PayloadForm
 from temporalex_django.models import Schedule
 from temporalex_django.models.fields import UnreadablePayload
+from temporalex_django.operations.base import Actor
 from temporalex_django.operations.schedules.definition import KEPT, ScheduleDefinition
-from temporalex_django.operations.schedules.describe import may_view_args, visible_args
+from temporalex_django.operations.schedules.describe import may_view_args, read_args
 
 _MAX_NUMBER = 2**31 - 1
 _SPEC_FIELDS: dict[str, type[Spec]] = {"cron": Cron, "every": Interval, "calendar": CalendarRule, "at": Once}
@@ -163,7 +163,7 @@ class ScheduleForm(PayloadForm):
     )
 
     def __init__(
-        self, data: Any = None, *, workflow: type[Workflow], row: Schedule | None, user: Person, **kwargs: Any
+        self, data: Any = None, *, workflow: type[Workflow], row: Schedule | None, by: Actor, **kwargs: Any
     ) -> None:
         self.workflow, self.row = workflow, row
         self.table: TimeTable | None = None
@@ -172,8 +172,8 @@ class ScheduleForm(PayloadForm):
         self.has_input = row is not None and row.workflow == workflow.name and row.args is not None
         example, is_hidden = NOTHING, False
         if row is not None and self.has_input:
-            args = visible_args(row, user)
-            is_hidden = not may_view_args(row, user) or isinstance(args, UnreadablePayload)
+            args = read_args(row, by)
+            is_hidden = not may_view_args(row, by.user) or isinstance(args, UnreadablePayload)
             if not is_hidden:
                 example = args
         initial = _new_schedule(workflow) if row is None else _initial_of(row)

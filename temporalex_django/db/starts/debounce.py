@@ -49,10 +49,10 @@ def _move_begin(start: NewStart, now: datetime, storage: DjangoStorage) -> Start
         # After the wait for a lock, PostgreSQL tests the row again: a run that has begun meanwhile has a token.
         " where open_key = %s and not closed and head_token is null and failed_tries = 0"
         " and exists (select 1 from temporalex_instance i where i.id = temporalex_chain.run_id and i.workflow = %s"
-        " and i.version = %s and i.starts_at > %s"
+        " and i.version = %s"
         # A run that was started with another delay, or is throttled, keeps its input.
         f" and {_IS_DEBOUNCED}) returning id, run_id",
-        [start.begins_at(now), start.deadline(now), start.open_key, start.workflow, start.version, now],
+        [start.begins_at(now), start.deadline(now), start.open_key, start.workflow, start.version],
         ("uuid", "uuid"),
     )
     if not rows:

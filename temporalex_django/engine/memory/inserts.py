@@ -15,7 +15,7 @@ from temporalex_django.core.people.four_eyes import add_starter
 from temporalex_django.core.process import REQUEST
 from temporalex_django.engine.contracts.records import InboxMessage, Outcome, RunRecord, RunState
 from temporalex_django.engine.deduplication import MessageFingerprint
-from temporalex_django.engine.fates import begins_later
+from temporalex_django.engine.fates import is_unstarted
 from temporalex_django.engine.ids import run_id_taken_error, uuid7
 from temporalex_django.engine.memory.tables import MemoryMessage, MemoryTables, start_labels
 from temporalex_django.engine.run_start import RunStart
@@ -84,7 +84,7 @@ class MemoryInserts(MemoryTables):
             if self._open_keys.get(chain_id) != start.open_key or not is_same:
                 continue
             is_debounced = "debounce" in (run.column("start_limit") or {})
-            if not is_debounced or not begins_later(state, record.starts_at, self.clock):
+            if not is_debounced or not is_unstarted(state):
                 continue
             snapshot = record.snapshot if starter is None else add_starter(record.snapshot, starter)
             changed = replace(

@@ -165,8 +165,10 @@ class _Step:
             self.schedule = self.schedule.changed(paused=pause)
 
     def start_waiting(self) -> None:
-        """Start the oldest waiting slot, if no run is open and the schedule is not paused."""
-        if not self.schedule.waiting or self.open_slots or self.schedule.is_held:
+        """Start the oldest waiting slot, if no open run prevents it and the schedule is not paused."""
+        schedule = self.schedule
+        must_wait = bool(self.open_slots) and schedule.overlap is not Overlap.ALLOW_ALL
+        if not schedule.waiting or must_wait or schedule.is_held:
             return
         for slot in self.store.waiting_slots(1):
             self.schedule = self.schedule.changed(waiting=self.schedule.waiting - 1)

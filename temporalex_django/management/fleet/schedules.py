@@ -165,7 +165,7 @@ def handle(command: BaseCommand, *, verb: str, as_user: str | None, json: bool, 
             _print_list(command, actor, json=json, **options)
         case "show":
             row = find_schedule(options["name"], actor.user, alias=storage().alias)
-            _print_schedule(command, describe_schedule(row, actor.user, alias=storage().alias), json=json)
+            _print_schedule(command, describe_schedule(row, actor, alias=storage().alias), json=json)
         case "trigger":
             _trigger(command, actor, options["name"], options["reason"], json=json)
         case "backfill":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from itertools import islice
 from typing import Any
@@ -19,6 +19,8 @@ from temporalex_django.engine.schedules.records import Backfill, SlotRecord
 from temporalex_django.errors import ScheduleInvalid
 from temporalex_django.models import Chain, Instance, Schedule, ScheduleSlot
 from temporalex_django.models.fields import decode_payload
+from temporalex_django.operations import audit
+from temporalex_django.operations.base import Actor
 from temporalex_django.operations.schedules.definition import ScheduleDefinition
 from temporalex_django.operations.schedules.state import backfill_of, slot_of, table_of
 
@@ -55,7 +57,8 @@ class ScheduleDescription:
 
     ``description`` is its time table in words. ``state`` is ``active``, ``paused``, ``gone`` (the code no longer
     declares it) or ``ended`` (no slot will come). ``next_fires`` are the next slots. ``slots`` are the last ones,
-    newest first. ``args`` is None for a user who may not see payloads. ``error`` says why its slots cannot be computed.
+    newest first. ``args`` is None in lists, and for a user who may not see payloads. ``error`` says why its slots
+    cannot be computed.
     """
 
     name: str
@@ -203,21 +206,20 @@ def _describe_slot(slot: SlotRecord, runs: dict[Any, Instance], *, sees_all: boo
 def describe_schedules(
     rows: Sequence[Schedule], user: Person | None, *, alias: str, fires: int = 5
 ) -> list[ScheduleDescription]:
-    """Return schedules as a user sees them, with ``fires`` next slots and the last ten. Four reads."""
+    """Return schedules as a user sees them, with ``fires`` next slots and the last ten, without inputs. Four reads."""
     slots = last_slots(rows, alias=alias)
     described = iter(describe_slots([slot for row in rows for slot in slots[row.pk]], user, alias=alias))
     slots_by_schedule = {row.pk: [next(described) for _ in slots[row.pk]] for row in rows}
-    return [_describe_schedule(row, slots_by_schedule[row.pk], user, fires) for row in rows]
+    return [_describe_schedule(row, slots_by_schedule[row.pk], fires) for row in rows]
 
 
-def describe_schedule(row: Schedule, user: Person | None, *, alias: str, fires: int = 20) -> ScheduleDescription:
-    """Return one schedule as a user sees it, with ``fires`` next slots and the last ten. Four reads."""
-    return describe_schedules([row], user, alias=alias, fires=fires)[0]
+def describe_schedule(row: Schedule, by: Actor, *, alias: str, fires: int = 20) -> ScheduleDescription:
+    """Return one schedule as an actor sees it, with its input, ``fires`` next slots and the last ten. Four reads."""
+    [description] = describe_schedules([row], by.user, alias=alias, fires=fires)
+    return replace(description, args=read_args(row, by))
 
 
-def _describe_schedule(
-    row: Schedule, slots: list[SlotDescription], user: Person | None, fires: int
-) -> ScheduleDescription:
+def _describe_schedule(row: Schedule, slots: list[SlotDescription], fires: int) -> ScheduleDescription:
     return ScheduleDescription(
         name=row.name,
         workflow=row.workflow,
@@ -231,7 +233,7 @@ def _describe_schedule(
         dst_fold=row.dst_fold,
         start=row.start,
         end=row.end,
-        args=visible_args(row, user),
+        args=None,
         arguments_function=row.arguments_function,
         workflow_id=row.workflow_id,
         overlap=row.overlap,
@@ -265,8 +267,12 @@ def may_view_args(row: Schedule, user: Person | None) -> bool:
     return paths is not None and not paths and access.policy().allows(user, access.VIEW_PAYLOAD)
 
 
-def visible_args(row: Schedule, user: Person | None) -> Any:
-    """Return the input of the runs of a schedule, or None if the user may not see it."""
-    if row.args is None or not may_view_args(row, user):
+def read_args(row: Schedule, by: Actor) -> Any:
+    """Return the input of the runs of a schedule, or None if the actor may not see it.
+
+    The audit records that the actor has read it.
+    """
+    if row.args is None or not may_view_args(row, by.user):
         return None
+    audit.record_schedule_read(by, row)
     return decode_payload(row.args)

@@ -89,8 +89,9 @@ def _due_schedules(storage: DjangoStorage) -> tuple[QuerySet[Schedule], QuerySet
         outcome="waiting",
         decided_at__lte=now - timedelta(seconds=policy.SCHEDULE_CODE_WAIT),
     )
+    can_start = ~Exists(open_runs) | Q(overlap=Schedule.OverlapPolicy.ALLOW_ALL)
     by_run = schedules.filter(
-        has_code | Exists(waits_long), ~Exists(open_runs), waiting__gt=0, paused_at=None, gone_since=None, error=""
+        has_code | Exists(waits_long), can_start, waiting__gt=0, paused_at=None, gone_since=None, error=""
     )
     return schedules.filter(has_code | is_overdue, next_at__lte=now), by_run
 

@@ -224,7 +224,8 @@ def test_a_schedule_is_paused_with_a_reason_and_unpaused(admin: Client) -> None:
     assert "Paused by root: the bank is closed" in text
     assert "already paused" in text_of(admin.post(page(row, "pause"), {}, follow=True))
     assert "Active: it fires next on" in text_of(admin.post(page(row, "unpause"), {"reason": ""}, follow=True))
-    assert [*OperatorAction.objects.order_by("id").values_list("action", "reason")] == [
+    actions = OperatorAction.objects.exclude(action="view_payload").order_by("id")
+    assert [*actions.values_list("action", "reason")] == [
         ("save_schedule", ""), ("pause_schedule", "the bank is closed"), ("unpause_schedule", "")
     ]  # fmt: skip
     audit = text_of(admin.get("/admin/temporalex_django/operatoraction/?action=pause_schedule"))

@@ -14,6 +14,7 @@ from django.contrib.auth import get_user_model
 from django.core.management import CommandError, call_command
 from django.db import connection, connections, transaction
 from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
 from rest_framework.test import APIClient
 
 from temporalex_django import Ok, Workflow
@@ -74,6 +75,17 @@ def test_a_thousandth_duplicate_costs_as_much_as_the_second() -> None:
     for _ in range(20):
         assert statements() == second
     assert Instance.objects.count() == 1
+
+
+@pytest.mark.django_db
+def test_a_run_that_no_worker_has_taken_yet_is_still_debounced() -> None:
+    PacedRun.start(1, id="d", debounce=3600)
+    Chain.objects.update(due_at=timezone.now() - timedelta(seconds=5))
+    Instance.objects.update(starts_at=timezone.now() - timedelta(seconds=5))
+    assert PacedRun.start(2, id="d", debounce=3600).start_outcome == "debounced"
+    run = Instance.objects.get()
+    assert run.input == 2
+    assert run.chain.due_at > timezone.now()
 
 
 @pytest.mark.django_db

@@ -29,7 +29,7 @@ from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine.scheduling import policy
 from temporalex_django.models import Instance, OperatorAction, ScheduleSlot
 from temporalex_django.models import Schedule as ScheduleRow
-from temporalex_django.operations.base import Actor
+from temporalex_django.operations.base import CODE, Actor
 from temporalex_django.operations.fleet import cleanup
 from temporalex_django.operations.schedules import fire
 from temporalex_django.operations.schedules.arguments import hanging_functions
@@ -37,7 +37,7 @@ from temporalex_django.operations.schedules.backfill import BackfillSchedule, St
 from temporalex_django.operations.schedules.base import find_schedule, visible_schedules
 from temporalex_django.operations.schedules.definition import KEPT, ScheduleDefinition
 from temporalex_django.operations.schedules.delete import DeleteSchedule
-from temporalex_django.operations.schedules.describe import describe_schedule
+from temporalex_django.operations.schedules.describe import describe_schedule, describe_schedules
 from temporalex_django.operations.schedules.pause import PauseSchedule, UnpauseSchedule
 from temporalex_django.operations.schedules.save import SaveSchedule
 from temporalex_django.operations.schedules.sync import schedule_differences, sync_schedules
@@ -207,6 +207,19 @@ def test_a_waiting_slot_starts_when_the_run_before_has_closed() -> None:
     fire_all()
 
     assert outcomes() == [("started", "")] * 2
+
+
+def test_a_waiting_slot_starts_once_its_schedule_allows_runs_side_by_side() -> None:
+    save(workflow=StoredWait, overlap=Overlap.BUFFER_ONE)
+    make_due(slots=2)
+    fire_all()
+    ScheduleRow.objects.update(next_at=timezone.now() + HOUR, overlap=Overlap.ALLOW_ALL)
+
+    assert fire.has_due("default")
+    fire_all()
+
+    assert outcomes() == [("started", "")] * 2
+    assert not fire.has_due("default")
 
 
 @pytest.mark.parametrize(
@@ -603,7 +616,7 @@ def test_schedules_of_code_are_created_changed_marked_as_gone_and_return() -> No
     del declarations._declarations["declared"]
     assert [d.kind for d in sync_schedules("default")] == ["gone"]
     row = ScheduleRow.objects.get()
-    assert (row.gone_since is not None, row.pause_reason, describe_schedule(row, None, alias="default").state) == (
+    assert (row.gone_since is not None, row.pause_reason, describe_schedule(row, CODE, alias="default").state) == (
         True,
         "stocktaking",
         "gone",
@@ -669,13 +682,26 @@ def test_a_description_hides_inputs_and_runs() -> None:
     fire_all()
     row = ScheduleRow.objects.get()
 
-    full = describe_schedule(row, None, alias="default")
+    full = describe_schedule(row, CODE, alias="default")
     assert (full.args, full.slots[0].run_id, full.slots[0].status) == (7, str(Instance.objects.get().pk), "pending")
     assert full.next_fires[:2] == [row.position + DAY, row.position + 2 * DAY]
     assert "day" in full.description
-    part = describe_schedule(row, person("cem", "view_schedule"), alias="default")
+    part = describe_schedule(row, Actor(user=person("cem", "view_schedule"), source="rest"), alias="default")
     slot = part.slots[0]
     assert (part.args, slot.run_id, slot.workflow_id, slot.outcome) == (None, None, "", "started")
+    assert not OperatorAction.objects.filter(action="view_payload").exists()
+
+
+def test_the_audit_has_who_read_an_input() -> None:
+    save(args=7)
+    row = ScheduleRow.objects.get()
+    reader = Actor(user=person("cem", "view_schedule", "view_payload"), source="rest")
+
+    assert [one.args for one in describe_schedules([row], reader.user, alias="default")] == [None]
+    assert describe_schedule(row, reader, alias="default").args == 7
+
+    entry = OperatorAction.objects.get(action="view_payload")
+    assert (entry.actor_name, entry.workflow_id, entry.details) == ("cem", row.name, {"schedule": row.name})
 
 
 def test_old_slots_are_deleted_and_open_ones_stay() -> None:

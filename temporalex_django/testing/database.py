@@ -44,7 +44,7 @@ from temporalex_django.operations.schedules.sync import sync_schedules
 from temporalex_django.testing.commit_hooks import commit_point, has_open_transaction, hide_savepoint
 from temporalex_django.testing.database_backend import EnvironmentBackend
 from temporalex_django.testing.database_schedules import DatabaseSchedules
-from temporalex_django.testing.environment import Environment
+from temporalex_django.testing.engine_environment import EngineEnvironment
 from temporalex_django.testing.environment_base import EPOCH
 from temporalex_django.testing.environment_host import EnvironmentStorage, is_entered, run_application
 from temporalex_django.testing.live_worker import call_in_thread, live_worker
@@ -112,7 +112,7 @@ class StoredRun:
         return self._storage.histories({self._run.pk: 0}).get(self._run.pk, [])
 
 
-class DjangoEnvironment(Environment):
+class DjangoEnvironment(EngineEnvironment):
     """Workflows on the test's database, inside its transaction (a plain ``TestCase``), with a virtual clock.
 
     Everything else is as in ``WorkflowEnvironment``: activities run at once, each result in an activation of its own.

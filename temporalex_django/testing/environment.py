@@ -26,10 +26,8 @@ from temporalex_django.core.names import key_text, wait_seconds
 from temporalex_django.engine.turn_report import TurnReport
 from temporalex_django.errors import AlreadyRunning, TemporalexError
 from temporalex_django.testing.activities import EnvironmentActivities
-from temporalex_django.testing.environment_base import Crash
 from temporalex_django.testing.handles import EnvironmentHandle
 
-_TURN_LIMIT = 1000
 #: The environment stops after this many turns: the runs of the test keep each other busy for ever.
 _MAX_TURNS = 100_000
 
@@ -199,15 +197,6 @@ class Environment(EnvironmentActivities):
         self.schedules.add(schedule)
         self.work()
 
-    def evict_run(self, run_id: UUID) -> None:
-        """Drop the executor of a run, so that only its history is left, and do the work that is due."""
-        entry = self.engine.cache.take(run_id)
-        if entry is not None:
-            # No code of the run is run for this, see decision 29.
-            entry.executor.evict()
-        self.errors.pop(run_id, None)
-        self._drive()
-
     # -- time ---------------------------------------------------------------------------------------------------------
 
     def advance(
@@ -315,18 +304,6 @@ class Environment(EnvironmentActivities):
                     raise unexpected[0]
                 return
         raise TemporalexError(f"still busy after {_MAX_TURNS:,} turns: is something starting itself over and over?")
-
-    def _run_turn(self) -> TurnReport | None:
-        """Run one turn and return its report. Return None when a crash point rolled it back."""
-        storage = self.engine.storage
-        try:
-            with storage.transaction():
-                report = self.engine.advance(limit=_TURN_LIMIT, queues=self._queues())
-                if report.run_count and self._maybe_crash("before_turn"):
-                    raise Crash
-        except Crash:
-            return None
-        return report
 
     def note(self, report: TurnReport) -> None:
         """Record the commands, the refused messages and the blocked runs of a turn, for the test to look at."""

@@ -19,8 +19,8 @@ from temporalex_django.authoring.workflow import Workflow, class_for_run, last_d
 from temporalex_django.core.history.events import Command, HistoryEvent
 from temporalex_django.core.messages.sender import Sender
 from temporalex_django.engine.contracts.records import Outcome, RunRecord, TaskResult, TaskState
+from temporalex_django.engine.contracts.task_storage import TaskStorage
 from temporalex_django.engine.refusals import RefusedRedelivery, RefusedSignal
-from temporalex_django.engine.turn import WorkflowEngine
 from temporalex_django.engine.turn_report import TurnReport
 from temporalex_django.graph.durable.projection import Projections
 from temporalex_django.testing import plugin_hooks
@@ -95,11 +95,10 @@ class RunRow(Protocol):
 class EnvironmentBase(ABC):
     """The state of an environment, and the methods that memory and the database implement differently.
 
-    ``engine`` runs turns, ``backend`` performs the requests of handles, and ``clock`` is the present virtual time.
-    ``schedules`` are the schedules that were added.
+    ``backend`` performs the requests of handles, and ``clock`` is the present virtual time. ``schedules`` are the
+    schedules that were added.
     """
 
-    engine: WorkflowEngine
     clock: datetime
     backend: HandleBackend
     schedules: EnvironmentSchedules
@@ -126,6 +125,28 @@ class EnvironmentBase(ABC):
         self._crash_points: dict[str, int] = {}
         for listener in plugin_hooks.listeners:
             listener(self)
+
+    # -- the host that runs workflow code ------------------------------------------------------------------------------
+
+    @property
+    @abstractmethod
+    def tasks(self) -> TaskStorage:
+        """The scheduled activities of the runs."""
+
+    @abstractmethod
+    def _run_turn(self) -> TurnReport | None:
+        """Advance the runs that have work by one activation each, and return what they did.
+
+        Returns None if the worker died, so that another one does the same work.
+        """
+
+    @abstractmethod
+    def _forget_runs(self) -> None:
+        """Drop all runs from the memory of the host: the next activation of each rebuilds it from its history."""
+
+    @abstractmethod
+    def evict_run(self, run_id: UUID) -> None:
+        """Drop a run from the memory of the host, so that only its history is left, and do the work that is due."""
 
     # -- where runs live ----------------------------------------------------------------------------------------------
 
@@ -205,13 +226,12 @@ class EnvironmentBase(ABC):
         """
         return nullcontext()
 
+    @abstractmethod
     def _attempt_savepoint(self, task: TaskState) -> AbstractContextManager[None]:
         """Return a savepoint around an attempt, so that its writes can be undone.
 
         An external activity must not see the savepoint: for its code, no transaction is open.
         """
-        del task
-        return self.engine.storage.savepoint()
 
     def remember_person(self, by: Person | None) -> Sender | None:
         """Return the sender that is stored with a message of the user ``by``; None for code.
@@ -318,8 +338,7 @@ class EnvironmentBase(ABC):
         else:
             del self._crash_points[point]
         self.crashes.append(point)
-        # Executors live in the memory of the worker: the next worker rebuilds them from their histories.
-        self.engine.cache.clear()
+        self._forget_runs()
         return True
 
 

@@ -448,6 +448,11 @@ class Executor:
         return self.run_context.closed
 
     @property
+    def is_busy(self) -> bool:
+        """True if activities or children have no result yet."""
+        return bool(self.pending_commands.activities or self.pending_commands.children)
+
+    @property
     def had_children(self) -> bool:
         """True if the run has ever started a child."""
         return self.pending_commands.had_children
@@ -487,13 +492,13 @@ class Executor:
 
     def visible_state(self) -> VisibleState:
         """Return everything that a host shows of the run, after an activation."""
-        closed, pending_commands, tasks = self.run_context.closed, self.pending_commands, self.opened_human_tasks
+        closed, tasks = self.run_context.closed, self.opened_human_tasks
         if self._stored_of != self.publications:
             self._stored, self._stored_of = stored_fields(self.published, self.definition.stored), self.publications
         if closed is not None:
             status = CLOSING[OUTPUT_OF[closed]]
         else:
-            status = "running" if pending_commands.activities or pending_commands.children else "waiting"
+            status = "running" if self.is_busy else "waiting"
         return VisibleState(
             status=status,
             waiting_for=[] if closed is not None else self.waiting_for,

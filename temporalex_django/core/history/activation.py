@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Final, Literal, cast
+from typing import Any, Final, Literal
 
 from temporalex_django.core.history.attributes import SignalFailedAttributes
 from temporalex_django.core.history.events import Command, Job
@@ -162,13 +162,12 @@ class FailedSignal:
     failure: dict[str, Any]
     untouched: bool
 
-    def event_attributes(self) -> SignalFailedAttributes:
+    def event_attributes(self) -> dict[str, Any]:
         """Return the attributes of the event ``SignalFailed``.
 
         They leave out the payload, which ``SignalReceived`` has.
         """
-        attributes = {"number": self.number, "id": self.id, "name": self.name, "untouched": self.untouched}
-        return cast("SignalFailedAttributes", attributes | self.failure)
+        return {"number": self.number, "id": self.id, "name": self.name, "untouched": self.untouched, **self.failure}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

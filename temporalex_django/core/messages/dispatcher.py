@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from temporalex_django.core.history.activation import NO_DELIVERY, DeliveryRecord, Refusal
+from temporalex_django.core.history.attributes import SignalFailedAttributes
 from temporalex_django.core.history.events import Job
 from temporalex_django.core.journal import Journal
 from temporalex_django.core.messages import sender as senders
@@ -157,7 +158,7 @@ class Dispatcher:
         return DeliveryRecord(
             refused=tuple(refusal.number for refusal in completion.refused if refusal.number is not None),
             refused_arrivals=tuple(refusal.arrival for refusal in completion.refused if refusal.arrival is not None),
-            failed={failed.number: failed.event_attributes() for failed in completion.failed},
+            failed={f.number: cast("SignalFailedAttributes", f.event_attributes()) for f in completion.failed},
             dispatched=dispatched,
         )
 

@@ -18,6 +18,7 @@ from temporalio.worker import WorkflowInstance
 from temporalex_django.core.executor import Executor
 from temporalex_django.core.failures import describe, error_data
 from temporalex_django.core.history.activation import NO_DELIVERY, Activation, Completion, DeliveryRecord, RunInfo
+from temporalex_django.core.history.activation_events import started_attributes
 from temporalex_django.core.history.events import Command, Job
 from temporalex_django.core.messages.signal_failures import HandlerFixed
 from temporalex_django.errors import TemporalexError, WorkflowClosed
@@ -135,7 +136,7 @@ class TemporalRun(WorkflowInstance):
             parent=parent,
             scheduled_for=None if slot is None else datetime.fromisoformat(slot),
         )
-        self.history = TemporalHistory(self.run_info)
+        self.history = TemporalHistory()
         self._new_executor(skip_failed=False)
         self._writer = CommandWriter(
             self._payloads,
@@ -145,12 +146,14 @@ class TemporalRun(WorkflowInstance):
             queue_name=self._options.queue_name,
             child_facts=self._child_facts,
         )
-        start: dict[str, Any] = {"args": arguments[0] if arguments else None, "seed": init.randomness_seed}
-        start |= {name: facts[name] for name in ("snapshot", "search_attributes") if facts.get(name)}
-        if (carried := facts.get("carried")) is not None:
-            start["carried"] = len(carried["signals"])
-            start["failed"] = carried.get("failed", [])
-        return start
+        return started_attributes(
+            self.run_info,
+            args=arguments[0] if arguments else None,
+            seed=init.randomness_seed,
+            carried=facts.get("carried"),
+            snapshot=facts.get("snapshot"),
+            search_attributes=facts.get("search_attributes"),
+        )
 
     def _new_executor(self, *, skip_failed: bool) -> None:
         self.executor = Executor(
@@ -217,7 +220,7 @@ class TemporalRun(WorkflowInstance):
                 error = WorkflowClosed(f"{self.run_info.workflow} {self.run_info.id} is closed")
                 written.append(self._reject(job.attributes["id"], error_data(error)))
         if self.history.closing is None:
-            self.history.close("WorkflowCancelled", {**inbound.cancel.attributes, "outside": True}, now)
+            self.history.add("WorkflowCancelled", {**inbound.cancel.attributes, "outside": True}, now)
             written.append(self._writer.write(Command("CancelWorkflow", None, {}), {}))
         return written
 

@@ -78,7 +78,7 @@ class EnvironmentActivities(EnvironmentBase):
             task_result = make_result(task)
             self._held_tasks.remove(task)
             # False means that the call is not open any more (for example, its run was closed): try the next one.
-            if self.tasks.finish_tasks([task_result]):
+            if self._tasks.finish_tasks([task_result]):
                 self._drive()
                 return
         raise LookupError(f"no call of {name} is held: call env.hold(...) before it is scheduled")
@@ -106,7 +106,7 @@ class EnvironmentActivities(EnvironmentBase):
     def _run_attempt(self, task: TaskState) -> None:
         """Run one attempt of an activity with the crash points around it, and record its result."""
         if self._maybe_crash("before_activity"):
-            self.tasks.finish_tasks([self._lost_result(task)])
+            self._tasks.finish_tasks([self._lost_result(task)])
             return
         self._announce_attempt(task)
         result, failure = self._perform_in_savepoint(task)
@@ -118,10 +118,10 @@ class EnvironmentActivities(EnvironmentBase):
         assert result is not None
         # Store the last heartbeat before the result: a retry reads its details. A worker that died has sent none.
         if self._heartbeats and not crashed:
-            self.tasks.record_heartbeats(self._heartbeats)
+            self._tasks.record_heartbeats(self._heartbeats)
         self._heartbeats.clear()
         # Announce only a result that counts: the attempt may have closed or cancelled its own run.
-        if self.tasks.finish_tasks([result]):
+        if self._tasks.finish_tasks([result]):
             self._announce_attempt(task, result)
         if result.hold is not None:
             self._read_switches()
@@ -178,12 +178,12 @@ class EnvironmentActivities(EnvironmentBase):
 
         Its result is delivered in an activation of its own.
         """
-        claim = self.tasks.claim_tasks
+        claim = self._tasks.claim_tasks
         # One at a time, so that the order of attempts is the same in every run of the test.
         while tasks := claim(capacity=Capacity(threads=1), queues=self._queues(), owner=OWNER, atomic=True):
             if (held_until := self._held_until(tasks[0])) is not None:
                 # The virtual clock stops at due times, so a hold moves the due time to its end.
-                self.tasks.finish_tasks([TaskResult(task=tasks[0], retry_at=held_until, count=False)])
+                self._tasks.finish_tasks([TaskResult(task=tasks[0], retry_at=held_until, count=False)])
                 continue
             tasks[0].started_at = self.clock
             if tasks[0].activity not in self._held_activities:
@@ -208,12 +208,12 @@ class EnvironmentActivities(EnvironmentBase):
             timeout = _first_timeout(task)
             if timeout is not None and timeout[0] <= self.clock:
                 self._held_tasks.remove(task)
-                self.tasks.finish_tasks([activity_policy.timeout_result(task, timeout[1], self.clock)])
+                self._tasks.finish_tasks([activity_policy.timeout_result(task, timeout[1], self.clock)])
         held_ids = {task.id for task in self._held_tasks}
-        for task in self.tasks.expired_tasks(limit=_EXPIRY_LIMIT):
+        for task in self._tasks.expired_tasks(limit=_EXPIRY_LIMIT):
             result = activity_policy.check_timeout(task, self.clock) if task.id not in held_ids else None
             if result is not None:
-                self.tasks.finish_tasks([result])
+                self._tasks.finish_tasks([result])
 
 
 def _first_timeout(task: TaskState) -> tuple[datetime, str] | None:

@@ -21,7 +21,7 @@ class EngineEnvironment(Environment):
     engine: WorkflowEngine
 
     @property
-    def tasks(self) -> TaskStorage:
+    def _tasks(self) -> TaskStorage:
         return self.engine.tasks
 
     def _run_turn(self) -> TurnReport | None:

@@ -130,7 +130,7 @@ class EnvironmentBase(ABC):
 
     @property
     @abstractmethod
-    def tasks(self) -> TaskStorage:
+    def _tasks(self) -> TaskStorage:
         """The scheduled activities of the runs."""
 
     @abstractmethod

@@ -313,7 +313,7 @@ class MemoryRunOperations:
 
     def describe(self, *, by: Person | None) -> Description:
         redactor, env, row = self._redactor(by), self._env, self._selected_run
-        open_activities = env.tasks.open_activities(self._selected_run_id, limit=MOST_ACTIVITIES)
+        open_activities = env._tasks.open_activities(self._selected_run_id, limit=MOST_ACTIVITIES)  # noqa: SLF001 - of the same package
         waiting = [*row.waiting_for]
         if (starts_at := self._future_start(row)) is not None:
             waiting.append(start_wait(starts_at))
@@ -545,7 +545,7 @@ class MemoryRunOperations:
             to=to,
             redeliver=redeliver_messages,
             successor_histories=(storage.histories({run_id: 0})[run_id] for run_id in later_run_ids),
-            tasks=env.tasks.tasks_of_run(record.run_id),
+            tasks=env._tasks.tasks_of_run(record.run_id),  # noqa: SLF001 - of the same package
             edited_inputs=edited,
             editable=not issubclass(code, GraphWorkflow),
             seed=env.new_seed(),

@@ -280,6 +280,8 @@ def _insert_chain_and_run(
     )
     begin = [*clock, *delay_parameters(start)]
     parameters: list[Any] = [*started, start.queue, *begin]
+    if shape.limited:
+        parameters += [start.start_before]
     if shape.ends:
         parameters += [*begin, start.first_timeout]
     if shape.limited:
@@ -307,7 +309,7 @@ def _insert_separately(
     test, test_parameters = wide
     with storage.transaction():
         now = storage.now()
-        chain = [*started, start.queue, start.begins_at(now), start.deadline(now), start.open_key]
+        chain = [*started, start.queue, start.due_at(now), start.deadline(now), start.open_key]
         done = storage.sql.execute(
             f"{NEW_CHAIN.insert_parameters(storage.sql.placeholder, f'where {test or 1}')} {UNLESS_OPEN}",
             [*chain, *test_parameters],

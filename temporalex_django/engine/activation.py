@@ -146,7 +146,8 @@ class ActivationStep:
         if self.run.paused:  # what made it due did not know of the pause
             self.run.due_at = None
         elif self.starts_at is not None:
-            self.run.due_at = self.starts_at
+            moments = (self.starts_at, self.run.deadline)
+            self.run.due_at = min(moment for moment in moments if moment is not None)
         return self.write
 
     def block(

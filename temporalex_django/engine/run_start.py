@@ -81,6 +81,11 @@ class RunStart:
             return max(now, self.start_at)
         return now + timedelta(seconds=self.start_delay or 0)
 
+    def due_at(self, now: datetime) -> datetime:
+        """Return when a worker has to look at the run if it is started at ``now``: it begins, or times out before."""
+        begin, deadline = self.begins_at(now), self.deadline(now)
+        return begin if deadline is None else min(begin, deadline)
+
     def starts_at(self, now: datetime) -> datetime | None:
         """Return when the run begins if it is started at ``now``, or None if the caller named no time."""
         if self.is_delayed:

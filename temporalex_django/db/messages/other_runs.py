@@ -75,7 +75,7 @@ class ExternalRunWriter:
                 free.append(child)
         new = [(uuid7(), uuid7(), child) for child in sorted(free, key=lambda child: child.open_key or "")]
         chains = [
-            (chain, run, c.queue, c.begins_at(c.at), c.deadline(c.at), c.open_key, c.scope, c.workflow_id, c.workflow)
+            (chain, run, c.queue, c.due_at(c.at), c.deadline(c.at), c.open_key, c.scope, c.workflow_id, c.workflow)
             for chain, run, c in new
         ]
         self._sql.write(SCOPED_CHAIN.columns, SCOPED_CHAIN_INSERT, chains)

@@ -52,7 +52,7 @@ def _move_begin(start: NewStart, now: datetime, storage: DjangoStorage) -> Start
         " and i.version = %s"
         # A run that was started with another delay, or is throttled, keeps its input.
         f" and {_IS_DEBOUNCED}) returning id, run_id",
-        [start.begins_at(now), start.deadline(now), start.open_key, start.workflow, start.version],
+        [start.due_at(now), start.deadline(now), start.open_key, start.workflow, start.version],
         ("uuid", "uuid"),
     )
     if not rows:

@@ -99,7 +99,7 @@ def _write_chunk(
         SCOPED_CHAIN.columns,
         SCOPED_CHAIN_INSERT,
         [
-            (*ids, s.queue, s.begins_at(now), s.deadline(now), s.open_key, s.scope, s.workflow_id, s.workflow)
+            (*ids, s.queue, s.due_at(now), s.deadline(now), s.open_key, s.scope, s.workflow_id, s.workflow)
             for _, s, ids in chunk
         ],
     )

@@ -71,7 +71,8 @@ def start_statement(placeholder: Placeholder, shape: StartShape) -> str:
 
     ``placeholder`` is that of the dialect. The parameters are, in this order:
 
-    - the ids of the chain and the run, the queue, and the time at which the run begins
+    - the ids of the chain and the run, the queue, the time at which the run begins, and the last time to begin
+      (``limited``)
     - that time again and the timeout in seconds (``ends``), and the last time to begin (``limited``)
     - the open key (``keyed``), the limit of the wait (``bounded``), and the parameters of ``test``
     - the columns of the run, and the present time
@@ -91,8 +92,9 @@ def start_statement(placeholder: Placeholder, shape: StartShape) -> str:
     times = {"created_at": now, "starts_at": begin, "expires_at": later}
     bound = "from (select set_config('lock_timeout', %s, true)) bound" if shape.bounded else ""
     source = f"{bound} {f'where {shape.test}' if shape.test else ''}"
+    due = f"least({begin}, {placeholder('timestamptz')})" if shape.limited else begin
     limits = [later] * shape.ends + [placeholder("timestamptz")] * shape.limited
-    first = chain.insert_parameters(placeholder, source, due_at=begin, deadline=f"least({', '.join(limits)})")
+    first = chain.insert_parameters(placeholder, source, due_at=due, deadline=f"least({', '.join(limits)})")
     # No other start can have its key: nothing to wait for, and nothing to check.
     if not shape.shared:
         return f"with c as ({first}) {run.insert_parameters(placeholder, '', **times)}"

@@ -67,7 +67,7 @@ class MemoryInserts(MemoryTables):
             length=0,
             activations=0,
             activated_at=None,
-            due_at=start.begins_at(self.clock),
+            due_at=start.due_at(self.clock),
             deadline=start.deadline(self.clock),
         )
         return chain_id
@@ -96,7 +96,7 @@ class MemoryInserts(MemoryTables):
                 snapshot=snapshot,
             )
             self.runs[record.run_id] = replace(run, facts=changed)
-            due_at = state.due_at if state.paused else start.begins_at(self.clock)
+            due_at = state.due_at if state.paused else start.due_at(self.clock)
             self.chains[chain_id] = replace(state, due_at=due_at, deadline=start.deadline(self.clock))
             return chain_id
         return None

@@ -27,7 +27,7 @@ from temporalex_django.core.journal import Journal
 from temporalex_django.core.messages import sender
 from temporalex_django.core.messages.arrivals import order_deliveries
 from temporalex_django.core.messages.dispatcher import Dispatcher
-from temporalex_django.core.messages.mailbox import Signal, Update
+from temporalex_django.core.messages.mailbox import Signal, Update, untaken_message_error
 from temporalex_django.core.messages.sender import Judge
 from temporalex_django.core.patches import Patches
 from temporalex_django.core.payloads import codec
@@ -229,7 +229,9 @@ class Executor:
         unjudged, requests = dispatcher.end()
         completion.delivery = activation.delivery if activation.replaying else dispatcher.delivery_record()
         if activation.replaying:
-            self._check_replay(recorded, unjudged)
+            self.dispatcher.handler_runner.failures.check()
+        if recorded is None:
+            self._check_untaken(unjudged)
         completion.pending = [
             (update.message_id, self._position(update.after)) for update in unjudged if not update.accepted
         ]
@@ -241,18 +243,15 @@ class Executor:
         completion.changed = self.journal.is_recording or bool(completion.delivery.failed)
         return completion
 
-    def _check_replay(self, recorded: RecordedActivation | None, unjudged: list[Update]) -> None:
-        """Raise if the activation that was replayed did not do what it did before, as far as no command shows it.
+    def _check_untaken(self, unjudged: list[Update]) -> None:
+        """Raise ``NondeterminismError`` if nothing has taken an update that the history has accepted.
 
-        ``unjudged`` are the updates that nothing has taken. Raises ``HandlerFixed`` and ``NondeterminismError``.
+        ``unjudged`` are the updates that nothing has taken. A replay of events misses the event of such an update.
         """
-        self.dispatcher.handler_runner.failures.check()
-        if recorded is not None:
-            return
-        # No history is compared here, so nobody would read these inputs, and no event is missed for this update.
-        self.pending_commands.readers.clear()
-        if unjudged:
-            raise matching.untaken_update_error(self.run_context.run_label, unjudged[0].name)
+        self.pending_commands.readers.clear()  # they are for the comparison with events
+        for update in unjudged:
+            if update.accepted:
+                raise untaken_message_error(self.run_context.run_label, f"the update {update.name!r}")
 
     def _deliver(
         self, activation: Activation, carried: int, waiting: list[Update], incoming: list[Job | Update]

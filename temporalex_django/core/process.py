@@ -35,14 +35,19 @@ class RequestJudge(Protocol):
     with ``WorkflowRuntime.publish``. After a move, ``RunContext.snapshot`` has the state from which it continues.
     """
 
-    def judge(self, request: dict[str, Any], permits: Permits) -> dict[str, Any]:
-        """Judge a request (JSON data) and return the payload that the history records. A replay does not call this.
+    def judge(self, request: dict[str, Any], permits: Permits) -> None:
+        """Raise a ``TemporalexError`` if the request (JSON data) is not possible, or its sender may not make it.
 
-        ``request["person"]`` is True if a person sent it. ``permits(word, sender)`` says whether a word for candidates
-        includes that person.
+        The error is for the sender; nothing may have changed then. ``request["person"]`` is True if a person sent it.
+        ``permits(word, sender)`` says whether a word for candidates includes that person. A request that the history
+        has accepted is not judged.
+        """
 
-        Raises a ``TemporalexError`` for the sender of the request; nothing may have changed then.
+    def build_payload(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Return the payload that the history records for a request, which ``judge`` or the history has accepted.
+
+        Raises a ``TemporalexError`` if nothing takes the request.
         """
 
     def apply(self, payload: dict[str, Any]) -> None:
-        """Apply a payload that ``judge`` accepted, in this activation or when the history was made."""
+        """Apply a payload from ``build_payload``, of this activation or from the history."""

@@ -94,11 +94,13 @@ class Ladder:
         self.at = 0
         self.done = IVar("the top")
 
-    def judge(self, request: dict[str, Any], permits: Permits) -> dict[str, Any]:
+    def judge(self, request: dict[str, Any], permits: Permits) -> None:
         rungs = request.get("data")
         if not isinstance(rungs, int) or not 0 < rungs <= self.height - self.at:
             raise errors.ResumeRefused(f"{rungs!r} rungs are not to be climbed from {self.at} of {self.height}")
-        return {"event": request["event"], "data": rungs}
+
+    def build_payload(self, request: dict[str, Any]) -> dict[str, Any]:
+        return {"event": request["event"], "data": request.get("data")}
 
     def apply(self, payload: dict[str, Any]) -> None:
         self.at += payload["data"]

@@ -78,7 +78,8 @@ class Job(NamedTuple):
     - ``CancelRequested``: reason.
 
     The first three also have sender (``sender.sender_attributes``) if a person sent the message. The second and third
-    also have redelivered if a reset or fork delivers them again.
+    also have redelivered if a reset or fork delivers them again, and accepted if the history has accepted them: nobody
+    judges them then, in a replay or not.
     """
 
     kind: str

@@ -78,19 +78,6 @@ def input_error(run: str, change: ReplayDifference) -> NondeterminismError:
     )
 
 
-def untaken_update_error(run: str, name: str) -> NondeterminismError:
-    """Return the error for an update that the history has accepted and that the code does not take at this point.
-
-    ``run`` names the run in the message, and ``name`` is the name of the update.
-    """
-    return NondeterminismError(
-        f"{run}: the history has accepted the update {name!r}, but the code does not take it at this point. Restore the "
-        "old code, or keep the old path for old runs with api.patched()",
-        recorded=f"UpdateAccepted, name {name}",
-        produced="nothing",
-    )
-
-
 def _matches(event: HistoryEvent, command: Command) -> bool:
     """Return True if event and command have the same kind, number and name."""
     if event.kind != command.event_kind or event.attributes.get("seq") != command.seq:

@@ -44,7 +44,8 @@ def order_deliveries(
                 attributes["name"],
                 attributes["args"],
                 0 if after is None else after,  # the dispatcher sets it when a new update arrives
-                accepted=activation.replaying,  # a rejected update leaves no trace, so no replay delivers it
+                # A rejected update leaves no trace, so no replay delivers it.
+                accepted=activation.replaying or attributes.get("accepted", False),
                 redelivered=attributes.get("redelivered", False),
                 sender=sender.sender_from(attributes),
             )

@@ -13,7 +13,7 @@ from temporalex_django.core.journal import Journal
 from temporalex_django.core.messages import sender as senders
 from temporalex_django.core.messages.budget import Budget
 from temporalex_django.core.messages.handlers import HandlerRunner
-from temporalex_django.core.messages.mailbox import Mailbox, Signal, Update
+from temporalex_django.core.messages.mailbox import Mailbox, Signal, Update, untaken_message_error
 from temporalex_django.core.messages.phase import Phase
 from temporalex_django.core.messages.sender import Judge, Permissions, Sender
 from temporalex_django.core.payloads.copying import deep_copy
@@ -232,18 +232,23 @@ class Dispatcher:
         """Judge a request and return the signal that it becomes in the history, or None.
 
         A refused request leaves no trace in the history. A redelivered request is not refused: it waits for a step or
-        task that takes it.
+        task that takes it. Raises ``NondeterminismError`` if the history has accepted a request that nothing takes.
         """
         update_id, request = job.attributes["id"], job.attributes["request"]
-        sender = senders.sender_from(job.attributes)
-        permits = partial(self._permissions.has_permission, message=f"the request {request.get('event')!r}")
+        sender, label = senders.sender_from(job.attributes), f"the request {request.get('event')!r}"
+        is_accepted = self._run_context.replaying or job.attributes.get("accepted", False)
         try:
             if self._request_judge is None:
                 raise no_process(self._run_context.run_label)
-            payload = self._request_judge.judge({**request, "person": sender is not None}, permits)
+            request = {**request, "person": sender is not None}
+            if not is_accepted:
+                self._request_judge.judge(request, partial(self._permissions.has_permission, message=label))
+            payload = self._request_judge.build_payload(request)
         except JudgingFailed:
             raise
         except TemporalexError as exc:
+            if is_accepted:
+                raise untaken_message_error(self._run_context.run_label, label) from exc
             if job.attributes.get("redelivered"):
                 self._requests[update_id] = job
             else:

@@ -17,6 +17,7 @@ from typing import Any
 from temporalex_django.core.messages.sender import Sender
 from temporalex_django.core.units.ivar import IVar
 from temporalex_django.core.units.scheduler import Unit
+from temporalex_django.errors import NondeterminismError
 
 
 class Signal:
@@ -49,7 +50,7 @@ class Update:
     """An update in the mailbox.
 
     - ``after`` is the number of signals that came before it.
-    - ``accepted`` is True on replay: the history has judged it, and no validator runs again.
+    - ``accepted`` is True on replay, and if the job says so: the history has judged it, and no validator runs again.
     - ``admitted`` is True if it was answered when it came (``Activation.admit_updates``) and waits for a busy handler.
       Its ``args`` are then decoded.
     - ``redelivered`` is True if a reset or fork delivers it again. It then waits for the first phase that takes it.
@@ -81,7 +82,7 @@ class Update:
     def can_wait(self) -> bool:
         """True if a phase without a handler for this update leaves it in the mailbox instead of refusing it.
 
-        On replay this holds for every update, because its history says that a phase took it.
+        This holds for every accepted update, because its history says that a phase took it.
         """
         return self.redelivered or self.accepted
 
@@ -180,6 +181,19 @@ class Mailbox:
     def buffered_signals(self) -> list[Signal]:
         """Return all buffered signals in order of arrival."""
         return sorted((s for queue in self._signals.values() for s in queue), key=lambda s: s.number)
+
+
+def untaken_message_error(run: str, message: str) -> NondeterminismError:
+    """Return the error for an update or a request that the history has accepted and that the code does not take.
+
+    ``run`` names the run in the text, and ``message`` the update or request.
+    """
+    return NondeterminismError(
+        f"{run}: the history has accepted {message}, but the code does not take it at this point. Restore the "
+        "old code, or keep the old path for old runs with api.patched()",
+        recorded=f"{message}, accepted",
+        produced="nothing",
+    )
 
 
 _number = attrgetter("number")

@@ -106,23 +106,25 @@ class Approvals:
 
     # -- request judge ------------------------------------------------------------------------------------------------
 
-    def judge(self, request: dict[str, Any], permits: Permits) -> dict[str, Any]:
-        """Judge a decision and return the payload that the history records.
+    def judge(self, request: dict[str, Any], permits: Permits) -> None:
+        """Judge a decision.
 
         ``request`` and ``permits`` are those of ``HumanTasks.judge``. Raises ``HumanTaskClosed``, ``PayloadError`` and
         the other errors of ``HumanTasks.judge``.
         """
         self._tasks.require_this_run(request)
         key, outcome = self._resolve_key(request), request["event"]
-        task = self._tasks.open_tasks.get(key)
-        if task is None:
-            raise self._tasks.closed_error(key)
+        task = self._tasks.open_task(key)
         if outcome not in task.spec.outcomes:
             raise PayloadError(f"{outcome!r} is not one of the outcomes: {', '.join(task.spec.outcomes)}")
-        recorded_fields = self._tasks.judge(key, request, permits)
-        label = f"the data for {task.spec.label}"
+        self._tasks.judge(key, request, permits)
+
+    def build_payload(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Return the payload that the history records for a decision. Raises ``HumanTaskClosed``, ``PayloadError``."""
+        key = self._resolve_key(request)
+        label = f"the data for {self._tasks.open_task(key).spec.label}"
         data = codec.to_plain(request.get("data"), label=label, limit=self._runtime.run_context.payload_limit)
-        return {"event": outcome, "step": key, "data": data, **recorded_fields}
+        return {"event": request["event"], "step": key, "data": data, **self._tasks.recorded_fields(key, request)}
 
     def _resolve_key(self, request: dict[str, Any]) -> str:
         """Return the key of the human task that a decision is for.
@@ -139,7 +141,7 @@ class Approvals:
         return self._tasks.key_by_question(question) or key
 
     def apply(self, payload: dict[str, Any]) -> None:
-        """Apply a decision that ``judge`` accepted, in this activation or when the history was made."""
+        """Apply a decision that was accepted, in this activation or when the history was made."""
         key = payload["step"]
         self._tasks.require_same_question(key, payload)
         ivar, task = self._decision_ivars.get(key), self._tasks.open_tasks.get(key)

@@ -326,8 +326,15 @@ class HumanTasks:
 
     # -- decisions ----------------------------------------------------------------------------------------------------
 
-    def judge(self, key: str, request: Mapping[str, Any], permits: Permits) -> dict[str, Any]:
-        """Judge the decision of the open task ``key``, and return what the history records beside event, key and data.
+    def open_task(self, key: str) -> HumanTaskState:
+        """Return the open task ``key``. Raises ``HumanTaskClosed``."""
+        task = self.open_tasks.get(key)
+        if task is None:
+            raise self.closed_error(key)
+        return task
+
+    def judge(self, key: str, request: Mapping[str, Any], permits: Permits) -> None:
+        """Judge the decision of the open task ``key``.
 
         ``permits(word, sender)`` says whether a word for candidates includes a person. ``request`` has these keys:
 
@@ -340,9 +347,7 @@ class HumanTasks:
 
         Raises ``HumanTaskClosed``, ``ActionNotPermitted``, ``FourEyes`` and ``PayloadError``.
         """
-        task = self.open_tasks.get(key)
-        if task is None:
-            raise self.closed_error(key)
+        task = self.open_task(key)
         decider = request.get("by") or "code without a user"
         label = f"{self._run_context.info.id}: {decider} may not decide {task.spec.label}"
         # Code that decides in a person's name is trusted.
@@ -360,6 +365,15 @@ class HumanTasks:
                 f"{self._run_context.run_label}: {task.spec.label} now asks a different question from the one that "
                 "was decided"
             )
+
+    def recorded_fields(self, key: str, request: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what the history records of a decision of the open task ``key`` beside event, key and data.
+
+        ``request`` is that of ``judge``. Raises ``HumanTaskClosed``.
+        """
+        task = self.open_task(key)
+        # The question of the request is that of the task, unless the history has accepted it and the code has changed.
+        question = {**task.spec.question, **request.get("question", {})}
         recorded_fields = {name: request[name] for name in ("by", "by_key", "comment", "for") if request.get(name)}
         recorded_fields |= {"question": question, "shown": request.get("shown") or self._display_digest(task)}
         if isinstance(principal := recorded_fields.get("for"), Mapping):

@@ -255,8 +255,8 @@ class GraphRun:
 
     # -- resume -------------------------------------------------------------------------------------------------------
 
-    def judge(self, request: dict[str, Any], permits: Permits) -> dict[str, Any]:
-        """Judge a resume and return the payload that the history records.
+    def judge(self, request: dict[str, Any], permits: Permits) -> None:
+        """Judge a resume.
 
         ``request`` has these keys:
 
@@ -273,20 +273,10 @@ class GraphRun:
         Raises ``ResumeRefused``, ``ActionNotPermitted``, the errors of an event's validator, and those of
         ``HumanTasks.judge``.
         """
-        tasks, task_key = self.runtime.human_tasks, request.get("task")
+        tasks = self.runtime.human_tasks
         # A decision was made for the question of one run. The chain may have continued with another run since.
         tasks.require_this_run(request)
-        if task_key is not None and task_key not in tasks.open_tasks:
-            raise tasks.closed_error(task_key)
-        instance = self.progress.instance
-        step_key = request.get("step")
-        # A key of a step may look like the key of another step's task, so find the step by its task.
-        if task_key is not None:
-            step_key = next(
-                (key_of(instance.graph.steps[i]) for i, key in self._human_task_keys.items() if key == task_key),
-                step_key,
-            )
-        step = engine.resumed_by(instance, request["event"], step_key)
+        step = self._resumed_step(request)
         declared = find_declared_event(step, request["event"])
         if declared is not None and declared.permission is not None:
             self._require_permission(step, declared, request, permits)
@@ -296,12 +286,22 @@ class GraphRun:
                 f"{self.runtime.run_context.info.id}: {request.get('by') or 'nobody'} may not resume {name_of(step)}: "
                 "this requires the permission to signal runs"
             )
-        key = self._human_task_keys.get(instance.graph.number[step])
-        decision = {name: request[name] for name in ("by", "by_key") if request.get(name)}
+        key = self._human_task_keys.get(self.progress.instance.graph.number[step])
         if key is not None:
-            decision = tasks.judge(key, request, permits)
+            tasks.judge(key, request, permits)
         if declared is not None:
             self._run_validator(declared, request)
+
+    def build_payload(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Return the payload that the history records for a resume.
+
+        Raises ``ResumeRefused``, ``HumanTaskClosed`` and ``PayloadError``.
+        """
+        step = self._resumed_step(request)
+        key = self._human_task_keys.get(self.progress.instance.graph.number[step])
+        decision = {name: request[name] for name in ("by", "by_key") if request.get(name)}
+        if key is not None:
+            decision = self.runtime.human_tasks.recorded_fields(key, request)
         label = f"the data of resume({request['event']!r})"
         payload = {
             "event": request["event"],
@@ -309,6 +309,18 @@ class GraphRun:
             "data": codec.to_plain(request.get("data"), label=label, limit=self.runtime.run_context.payload_limit),
         }
         return {**payload, **decision}
+
+    def _resumed_step(self, request: dict[str, Any]) -> StepRef:
+        """Return the step that waits for a request. Raises ``ResumeRefused`` and ``HumanTaskClosed``."""
+        instance, step_key, task_key = self.progress.instance, request.get("step"), request.get("task")
+        # A key of a step may look like the key of another step's task, so find the step by its task.
+        if task_key is not None:
+            self.runtime.human_tasks.open_task(task_key)
+            step_key = next(
+                (key_of(instance.graph.steps[i]) for i, key in self._human_task_keys.items() if key == task_key),
+                step_key,
+            )
+        return engine.resumed_by(instance, request["event"], step_key)
 
     def _require_permission(
         self, step: StepRef, declared: DeclaredEvent, request: dict[str, Any], permits: Permits
@@ -334,7 +346,7 @@ class GraphRun:
             validate_event_data(declared, request.get("data"), self.progress.instance.context)
 
     def apply(self, payload: dict[str, Any]) -> None:
-        """Apply a resume that ``judge`` accepted, now or when the history was made."""
+        """Apply a resume that was accepted, now or when the history was made."""
         number, result = parse_resume(self.progress.instance, payload)
         # The recorded decision must belong to the question that the code asks now (see decision 47).
         if "question" in payload:

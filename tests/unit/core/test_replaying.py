@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from temporalex_django import NoReply, Ok, Reply, Stop, api, errors, signal, update
+from temporalex_django import Err, NoReply, Ok, Reply, Stop, Unique, api, errors, signal, update
 from temporalex_django.core.executor import Executor
 from temporalex_django.core.history import kinds, matching
 from temporalex_django.core.history.activation import Activation, DeliveryRecord, RunInfo
@@ -17,6 +17,7 @@ from temporalex_django.core.history.activation_events import activation_events
 from temporalex_django.core.history.events import Job, is_external_close
 from temporalex_django.core.history.split_activations import split_activations
 from temporalex_django.core.messages.signal_failures import HandlerFixed
+from temporalex_django.graph import Done, GraphWorkflow, WaitForEvent, event
 from tests.histories.test_histories import FILES, stored
 from tests.support.runs import flow, once, other, work
 
@@ -266,3 +267,86 @@ def test_a_failed_signal_is_failed_again_and_reported_once():
     }
     repeated = executor_of(flow(run)).activate(again(sent("note"), delivery=written(first)))
     assert (repeated.failed, repeated.delivery) == ([], first.delivery)
+
+
+# -- what the history has accepted -------------------------------------------------------------------------------------
+
+
+def accepted(job):
+    return job._replace(attributes={**job.attributes, "accepted": True})
+
+
+def a_request(event, **request):
+    facts = {"event": event, "step": None, "data": None, "by": "eve", "by_key": "2", **request}
+    sender = {"sender": {"key": "2", "name": "eve"}}
+    return Job("ResumeRequested", {"id": "q", "request": facts, **sender})
+
+
+def test_an_update_that_the_history_has_accepted_is_not_judged_in_the_present_either():
+    async def run(self, args):
+        take = update(lambda n, s: Reply(n, s + n), permission="app.add", validator=never)
+        return Ok(await api.phase(0, update={"add": take}))
+
+    job = accepted(an_update("u", sender={"key": "2", "name": "eve"}))
+    completion = executor_of(flow(run)).activate(Activation(now=NOW, start=START, jobs=(job,)), judge=never)
+    assert [c.kind for c in completion.commands] == ["AcceptUpdate", "CompleteUpdate"] and completion.rejected == []
+
+
+def test_an_accepted_update_that_nothing_takes_is_named_in_the_present_too():
+    executor = executor_of(once(lambda: api.wait_for_signal("go")))
+    with pytest.raises(errors.NondeterminismError, match="accepted the update 'add'"):
+        executor.activate(Activation(now=NOW, start=START, jobs=(accepted(an_update("u")),)))
+
+
+def even(data, context):
+    return Err("odd") if data % 2 else None
+
+
+SCORED = event("scored", data=int, validator=even, permission="app.may")
+WAIT = WaitForEvent(SCORED, key="wait")
+
+
+class Scores(GraphWorkflow):
+    unique = Unique(key="run")
+    initial = WAIT
+    transitions = {(WAIT, "scored"): Done}
+
+
+async def approves(self, args):
+    return Ok((await api.approval("May it go?", role="app.may", outcomes=["yes", "no"])).outcome)
+
+
+@pytest.mark.parametrize("replaying", [False, True])
+@pytest.mark.parametrize(
+    ("cls", "job"),
+    [(Scores, a_request("scored", data=2)), (flow(approves), a_request("yes", step="1"))],
+    ids=["resume", "decision"],
+)
+def test_a_request_becomes_the_same_without_being_judged_again(cls, job, replaying):
+    """Who may is asked once. What the request becomes follows from the state, so it is made again."""
+    first = executor_of(cls).activate(Activation(now=NOW, start=START, jobs=(job,)), judge=lambda *_: True)
+    assert first.granted == ["q"] and [j.kind for j in first.jobs] == ["SignalReceived"]
+    repeated = Activation(now=NOW, start=START, jobs=(accepted(job),), replaying=replaying)
+    completion = executor_of(cls).activate(repeated, judge=never)
+    assert (completion.jobs, completion.commands, completion.granted) == (first.jobs, first.commands, ["q"])
+
+
+def test_a_validator_is_asked_once():
+    odd = a_request("scored", data=3)
+    refused = executor_of(Scores).activate(Activation(now=NOW, start=START, jobs=(odd,)), judge=lambda *_: True)
+    assert [type(error) for _, error in refused.rejected] == [errors.UpdateRejected] and refused.granted == []
+    taken = executor_of(Scores).activate(Activation(now=NOW, start=START, jobs=(accepted(odd),)), judge=never)
+    assert (taken.rejected, taken.granted) == ([], ["q"])
+
+
+@pytest.mark.parametrize(
+    ("job", "words"),
+    [
+        (a_request("yes", step="7"), "accepted the request 'yes', but the code does not take it"),
+        (a_request("yes", step="1", question={"title": "Another?"}), "now asks a different question"),
+    ],
+)
+def test_an_accepted_decision_that_does_not_belong_to_the_task_is_named(job, words):
+    executor = executor_of(flow(approves))
+    with pytest.raises(errors.NondeterminismError, match=words):
+        executor.activate(Activation(now=NOW, start=START, jobs=(accepted(job),)))

@@ -293,7 +293,10 @@ def _worker_diagnoses(project: ProjectView, now: datetime) -> Iterator[Diagnosis
                 "%(missing)s.",
                 due.count,
             )
-            next_step = _("manage.py temporalex worker --queues %(queue)s, with the code of that version") % words
+            next_step = (
+                _("Start a worker with the code of that version: manage.py temporalex worker --queues %(queue)s")
+                % words
+            )
             yield Diagnosis(severity="error", code="untaken", text=text % words, next_step=next_step, evidence=evidence)
         else:
             text = ngettext(
@@ -537,7 +540,7 @@ _NEXT_STEPS = {
     "crash": gettext_noop(
         "Fix the code, then: manage.py temporalex try-again {run} (one worker runs it, alone); or terminate it"
     ),
-    "key_missing": gettext_noop("Start a worker that has the key"),
+    "key_missing": gettext_noop("Start a worker whose codec has the key"),
     "blocked": gettext_noop(
         "Fix the code: the run is then retried. To retry it now: manage.py temporalex try-again {run}; or: manage.py "
         "temporalex reset {run}"

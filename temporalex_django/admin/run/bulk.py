@@ -345,7 +345,7 @@ def bulk_effect(
             parts=_parts_text(action, parts),
         ),
         skipped=skipped,
-        why_not=None if possible_count else _("The action cannot be applied to any of them now."),
+        why_not=None if possible_count else _("You cannot apply this action to any of these runs now."),
         newest=loaded_runs[0].pk,
         options=action.selector_options(ids, alias=alias),
     )
@@ -364,7 +364,7 @@ def _refusal(action: type[OperatorRunAction[Any]], user: Person, run: Instance, 
         return action.why_not(run)
     if part_count:
         return None
-    return action.why_not_open(run) or _("nothing in this run matches the selection and allows the action now")
+    return action.why_not_open(run) or _("nothing in this run that matches the selection allows this action now")
 
 
 def _parts_text(action: type[OperatorRunAction[Any]], parts: Counter[UUID]) -> str:

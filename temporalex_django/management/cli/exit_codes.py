@@ -35,7 +35,7 @@ MEANINGS = {
     USAGE_ERROR: "the command line is not valid: an argument, JSON, a filter, an id",
     NOT_FOUND: "no such run, schedule, class, version, query, signal or user; or several classes have used the id",
     NOT_PERMITTED: "the user of `--as-user` does not have the permission",
-    REFUSED: "the run or its code refused it in its current state: the run is closed or paused, a validator rejected it, or a handler failed",
+    REFUSED: "the request was refused: the run is closed or paused, a validator rejected it, or a handler failed",
     TRY_AGAIN: "no answer in time, or the run is busy: try again",
     NOT_SET_UP: "settings, tables or database are not set up: see `doctor`",
     INTERRUPTED: "interrupted (Ctrl-C)",

@@ -163,7 +163,7 @@ def test_what_cannot_be_done_says_why_and_has_no_button(admin: Client) -> None:
     runs = baskets("a", "b", "c")
     address = choose(admin, "unpause", runs)["Location"]
     text = admin.get(address).content.decode()
-    assert "The action cannot be applied to any of them now." in text
+    assert "You cannot apply this action to any of these runs now." in text
     assert '<button type="submit" class="button' not in text
     with override_settings(TEMPORALEX={"BULK_LIMIT": 2}):
         address = choose(admin, "terminate", runs)["Location"]

@@ -137,7 +137,7 @@ def test_workers_without_the_code_are_told_from_no_workers(admin: Client, rest: 
 
     lacking = "2 workers poll the queue default; none has the code of test.Sleepy (version 1)"
     text = page(admin, run)
-    assert "No live worker has its code" in text
+    assert "No live worker has the code of this run" in text
     assert "deploy the code of the class" in text
     assert lacking in said(admin, run)
     assert f"a worker: {lacking}" in run.describe().waiting_for

@@ -57,7 +57,7 @@ def start_child(
 
     def abandon() -> None:
         if runtime.pending_commands.abandon(number) and attributes["parent_close"] != "abandon":
-            runtime.pending_commands.submit("CancelExternal", {"id": workflow_id, "child": number}, lambda _: None)
+            runtime.pending_commands.cancel_child(number, workflow_id)
 
     ivar.abandon = abandon
     runtime.pending_commands.start_child(number, attributes, resolve, reader)

@@ -26,6 +26,7 @@ class PendingCommands:
     """
 
     __slots__ = (
+        "_cancelled_children",
         "_deferred_commands",
         "_journal",
         "_last_number",
@@ -48,6 +49,7 @@ class PendingCommands:
         self.had_children = False
         self.readers: dict[int, Reader] = {}  # for inputs that a replay has still to compare
         self._max_pending: int | None = None
+        self._cancelled_children: set[int] = set()  # numbers of ``CancelChild`` that no host has confirmed
         self._deferred_commands: dict[int, Command] = {}
         self._resolvers: dict[int, Callable[[Job], None]] = {}
         self._timers: dict[int, datetime] = {}
@@ -150,6 +152,12 @@ class PendingCommands:
         self.had_children = True
         self.submit("StartChild", attributes, on_end, number)
 
+    def cancel_child(self, child: int, workflow_id: str) -> None:
+        """Emit ``CancelChild`` for the child that the command number ``child`` started. Nothing waits for an answer."""
+        number = self.next_number()
+        self._cancelled_children.add(number)
+        self._journal.emit("CancelChild", number, {"id": workflow_id, "child": child})
+
     def start_timer(self, duration: float, fire: Callable[[], None], **purpose: str) -> int:
         """Emit ``StartTimer`` and return its command number. ``fire()`` is called when the timer fires.
 
@@ -189,6 +197,10 @@ class PendingCommands:
             self._journal.record(job)
             self.activities.pop(number, None)
             resolve(job)
+        elif number in self._cancelled_children:
+            # A host may confirm such a command or not. The histories of those that do have always shown it.
+            self._cancelled_children.discard(number)
+            self._journal.record(job)
         elif number > self._last_number:
             raise TemporalexError(
                 f"{self._run_context.info.id}: {job.kind} for command {number}, which was never issued"

@@ -462,7 +462,7 @@ class ActivationStep:
                     run.atomic_due = self.now
             elif command.kind == "StartChild":
                 write.children.append(self._new_child(command, entry))
-            elif command.kind in ("SignalExternal", "CancelExternal"):
+            elif command.kind in ("SignalExternal", "CancelExternal", "CancelChild"):
                 write.messages.append(self._new_message(command, record))
         write.cancelled_tasks = sorted(seq for seq in cancelled if seq is not None)
 
@@ -521,11 +521,10 @@ class ActivationStep:
                 kind="signal", name=signal["name"], payload=signal["payload"], workflow_id=signal["id"], ask=ask
             )
         request = kinds.EXTERNAL_CANCEL_SENT.read(command)
-        child = request.get("child")
         payload = {"reason": f"requested by {record.workflow_id}"}
         target = None
-        if child is not None:
-            target = (run.run_id, child)
+        if command.kind == "CancelChild":
+            target = (run.run_id, request["child"])
         return NewMessage(kind="cancel", name="", payload=payload, workflow_id=request["id"], child=target, ask=ask)
 
     def _write_closing(self, completion: Completion, entry: CachedRun) -> None:

@@ -138,7 +138,12 @@ class Played:
         return [[message.name, message.type, message.message] for message in found]
 
     def commands(self) -> list[Any]:
-        return [[[c.kind, c.seq, plain(c.attributes)] for c in commands] for commands in self.env.commands]
+        # The digests were kept when the cancel request to a child had the same kind as one to another run.
+        names = {"CancelChild": "CancelExternal"}
+        return [
+            [[names.get(c.kind, c.kind), c.seq, plain(c.attributes)] for c in commands]
+            for commands in self.env.commands
+        ]
 
     def outcomes(self) -> list[Any]:
         return [outcome(update) for update in self.updates]

@@ -33,7 +33,12 @@ INPUTS: Final = frozenset(name for name, kind in KINDS.items() if kind.command i
 #: Closing events without a command.
 CLOSED_FROM_OUTSIDE: Final = frozenset(name for name, kind in KINDS.items() if kind.from_outside)
 #: Kinds of output events, by the kind of the command that produces them.
-OUTPUT_OF: Final = {kind.command: name for name, kind in KINDS.items() if kind.command is not None}
+OUTPUT_OF: Final = {
+    command: name
+    for name, kind in KINDS.items()
+    for command in (kind.command, kind.second_command)
+    if command is not None
+}
 #: Status of a run after a closing event, by the kind of the event.
 CLOSING: Final = {name: kind.closes_as for name, kind in KINDS.items() if kind.closes_as is not None}
 CLOSED_STATUSES: Final = frozenset(CLOSING.values())
@@ -106,8 +111,9 @@ class HistoryEvent:
 class Command(NamedTuple):
     """One request of workflow code to the engine.
 
-    ``seq`` numbers the activities, timers, children and external messages of a run from 1. The two cancel commands have
-    the number of the command that they cancel; other commands have None. ``attributes`` is plain JSON data.
+    ``seq`` numbers the activities, timers, children and external messages of a run from 1. ``CancelActivity`` and
+    ``CancelTimer`` have the number of the command that they cancel. ``CancelChild`` has a number of its own, although
+    no answer is needed. Other commands have None. ``attributes`` is plain JSON data.
     """
 
     kind: str

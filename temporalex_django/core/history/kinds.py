@@ -29,8 +29,9 @@ class EventKind(Generic[A_co]):
     """One row of the table of kinds.
 
     - ``attributes`` is the type of its attributes, and ``meaning`` a text for readers of the documentation.
-    - ``command`` is the kind of the command that produces it. An event without one was delivered to the code, or
-      recorded before the code ran, or is ``from_outside``: a person or a timeout closed the run.
+    - ``command`` is the kind of the command that produces it, and ``second_command`` another one. An event without one
+      was delivered to the code, or recorded before the code ran, or is ``from_outside``: a person or a timeout closed
+      the run.
     - ``resolves`` is True if it answers a command, whose number it has.
     - ``thing`` is what it is about. ``ends_as`` is the state of that thing after it; None if the thing begins with it.
     - ``closes_as`` is the status of the run after it; None if it leaves the run open.
@@ -42,6 +43,7 @@ class EventKind(Generic[A_co]):
     attributes: type[A_co]
     meaning: str
     command: str | None = None
+    second_command: str | None = None
     from_outside: bool = False
     resolves: bool = False
     thing: Thing | None = None
@@ -233,6 +235,7 @@ EXTERNAL_CANCEL_SENT: Final = EventKind(
     attributes=a.ExternalCancelSentAttributes,
     meaning="code asked to cancel another run",
     command="CancelExternal",
+    second_command="CancelChild",
     thing="external",
     name_attribute="id",
 )

@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import functools
+from datetime import UTC, datetime
 
 import pytest
 
 from temporalex_django import Async, NoReply, Ok, Reply, Stop, api, errors, update
+from temporalex_django.core.executor import Executor
+from temporalex_django.core.history.activation import Activation, RunInfo
+from temporalex_django.core.history.events import Job
 from temporalex_django.testing import WorkflowEnvironment
 from tests.support import hosts
-from tests.support.runs import events, flow, kinds, other, produced_kinds, work
+from tests.support.runs import events, flow, kinds, once, other, produced_kinds, work
 
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
 SEEN = []
+
+
+def executor_of(cls):
+    return Executor(cls.definition, RunInfo(workflow=cls.name, id="limits", run_id="r", version=1))
 
 
 async def slow_add(args, state):
@@ -205,3 +214,34 @@ class TestMaxPending:
         env.handle("kid-1").signal("go")
         env.handle("kid-2").signal("go")
         assert h.result() == [0, 1, 2]
+
+
+def test_a_child_that_is_cancelled_leaves_nothing_pending():
+    """The command needs no answer, so that it takes no place among the calls that a host bounds."""
+    Kid = once(work, name="limits.Kid")
+
+    async def run(self, args):
+        await api.race(api.child(Kid, id="kid"), api.wait_for_signal("go"))
+        return Ok(await api.parallel([functools.partial(work, n) for n in range(2)]))
+
+    executor = executor_of(flow(run))
+    executor.activate(Activation(now=NOW, start={"args": None, "seed": 1}, max_pending=1))
+    go = Job("SignalReceived", {"name": "go", "payload": None})
+    completion = executor.activate(Activation(now=NOW, jobs=(go,), max_pending=1))
+    assert [(c.kind, c.seq) for c in completion.commands] == [("CancelChild", 2), ("ScheduleActivity", 3)]
+    assert completion.commands[0].event_kind == "ExternalCancelSent"
+    assert completion.commands[0].attributes == {"id": "kid", "child": 1}
+    done = [Job("ActivityCompleted", {"seq": seq, "result": seq}) for seq in (3, 4)]
+    assert [c.seq for c in executor.activate(Activation(now=NOW, jobs=(done[0],), max_pending=1)).commands] == [4]
+    assert executor.activate(Activation(now=NOW, jobs=(done[1],))).closed == "CompleteWorkflow"
+
+
+def test_a_host_may_confirm_that_a_child_was_asked_to_cancel():
+    Kid = once(work, name="limits.Other")
+    executor = executor_of(once(lambda: api.race(api.child(Kid, id="kid"), work(1))))
+    executor.activate(Activation(now=NOW, start={"args": None, "seed": 1}))
+    completion = executor.activate(Activation(now=NOW, jobs=(Job("ActivityCompleted", {"seq": 2, "result": 1}),)))
+    assert [c.kind for c in completion.commands] == ["CancelChild", "CompleteWorkflow"]
+    confirmed = Job("ExternalDelivered", {"seq": 3})
+    assert executor.activate(Activation(now=NOW, jobs=(confirmed,))).jobs == [confirmed]
+    assert executor.activate(Activation(now=NOW, jobs=(confirmed,))).jobs == []

@@ -84,9 +84,10 @@ class AccessPolicy:
         return schedules.filter(editor=getattr(user, "pk", None)) if getattr(user, "pk", None) else schedules.none()
 
     def permits(self, user: Person, permission: str) -> bool:
-        """Return True if the user has a Django permission, written ``app.codename``.
+        """Return True if the user has a Django permission.
 
-        It is a permission of a model, or one that a handler asks for.
+        ``permission`` is written ``app.codename``. It is a permission of a model, or one that the handler of a message
+        asks for.
         """
         return authorization.has_permission(user, permission)
 

@@ -150,7 +150,7 @@ def _get_task_host() -> TaskHost:
 
 
 def _run_burst(seconds: float) -> int:
-    """Do due work in this process, for at most this many seconds, and return the number of turns."""
+    """Do due work of runs in this process for at most ``seconds``, and return the number of runs that advanced."""
     from temporalex_django.workers.loop import run_until_idle  # noqa: PLC0415 - a process that serves pages has no worker
 
     return run_until_idle(timeout=seconds)
@@ -181,7 +181,11 @@ def _fire_due_schedules(alias: str) -> bool:
 
 
 def _cleanup_hook(kind: str) -> BackgroundHook:
-    """Return the hook by which workers delete old rows. ``kind`` names the job in ``operations.fleet.cleanup``."""
+    """Return the hook by which workers delete old rows of one kind.
+
+    ``kind`` names a job in ``operations.fleet.cleanup``: ``ANSWERS``, ``JOBS``, ``TASK_ENDS`` or ``SLOTS``. The job is
+    looked up each time the hook is called.
+    """
 
     def cleanup_job() -> CleanupJob:
         from temporalex_django.operations.fleet import cleanup  # noqa: PLC0415 - it needs the models

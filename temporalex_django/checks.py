@@ -88,7 +88,10 @@ def check_migrations(databases: Sequence[str] | None = None, **_: Any) -> list[C
 
 @register(Tags.database)
 def check_schedules(databases: Sequence[str] | None = None, **_: Any) -> list[CheckMessage]:
-    """Warn about schedules whose rows differ from what code declares; runs with ``check --database``, as above."""
+    """Warn about schedules whose rows differ from what code declares.
+
+    It queries the database, so it runs only with ``check --database``, and not while ``migrate`` runs.
+    """
     alias = conf.read()[0].DATABASE
     if not databases or alias not in databases or alias not in settings.DATABASES or _is_migrating():
         return []

@@ -40,7 +40,11 @@ READS = ("human_tasks", "instance", "result", "describe", "history", "run_id", "
 
 
 class DatabaseBackend:
-    """The backend that keeps runs in the database. Its methods are those of ``authoring.backend.Backend``."""
+    """The backend that keeps runs in the database.
+
+    It starts, finds and lists runs, and performs the requests of their handles. Its methods are those of the protocol
+    ``authoring.backend.Backend``; each one whose name begins with ``a`` is for async callers.
+    """
 
     def __reduce__(self) -> Any:
         # A copy of a handle, or one that was pickled, belongs to the backend of its process.
@@ -63,7 +67,7 @@ class DatabaseBackend:
         return await sync_to_async(self.start_many)(requests)
 
     def _start_result(self, result: Start | AlreadyRunning) -> WorkflowHandle[Any] | AlreadyRunning:
-        """Return the handle of a run that ``start_many`` started, or the error."""
+        """Return the handle of a run that ``start_many`` started; an ``AlreadyRunning`` error is returned as it is."""
         if isinstance(result, AlreadyRunning):
             return result
         handle = self._handle(target_of(result), workflow=result.request.workflow)
@@ -185,9 +189,11 @@ def _build_decision(target: RunTarget, actor: Actor, *, task: str | None, **inpu
 
 
 class _RunReader:
-    """The reads of a run, in the name of the user of the request.
+    """Answers the requests that only read a run, in the name of the user of the request.
 
-    Each method has the name of a request in ``READS``.
+    Each public method has the name of a request in ``READS``; ``aresult`` is the async form of ``result``. The
+    constructor looks up the run, and raises ``WorkflowNotFound`` if it does not exist for the user. It raises
+    ``ActionNotPermitted`` if they may not look at the run, except for their human tasks.
     """
 
     def __init__(self, address: RunAddress, request: RunRequest[Any]) -> None:

@@ -45,7 +45,7 @@ class Control(BaseException):
 
 @final
 class Cancelled(Control):
-    """Raised at a wait of every unit when cancellation reaches it.
+    """Raised where workflow code waits, in each coroutine that a cancellation reaches: ``run``, handlers, branches.
 
     Clean up and let it pass. If you swallow it, the cancelled run completes instead: do so only on purpose.
     """

@@ -86,7 +86,11 @@ class InvalidStart(TemporalexError):
 
 
 class ResumeRefused(TemporalexError):
-    """The event does not match exactly one waiting step."""
+    """The event does not match exactly one waiting step.
+
+    A resume gives a waiting step of a graph the event that it waits for. It is refused when no waiting step, or more
+    than one, can take the event.
+    """
 
     code = "resume_refused"
     next_step = "Name the step, or an event that exactly one waiting step declares."

@@ -86,7 +86,10 @@ class RetryLater(ApplicationError):
         return cls(message, after=after, counts=counts, hold=hold, type=type, details=details)
 
     def seconds_from(self, now: datetime) -> float | None:
-        """Return the seconds from ``now`` until the next attempt, between 0 and a year; None: the policy decides."""
+        """Return the seconds from ``now`` until the next attempt, between 0 and a year.
+
+        None means that the retry policy decides.
+        """
         match self.after:
             case None:
                 return None

@@ -14,10 +14,10 @@ from temporalex_django.liveness.crash_markers import MarkedWork
 
 @dataclass(frozen=True, slots=True)
 class CrashVerdict:
-    """The decision about one run or activity after a death.
+    """The decision about one run or activity that a process was running when it died.
 
-    ``crashes`` is the new number of deaths for its row. If ``is_final``, its code is no longer run. Otherwise it is due
-    again after ``wait`` seconds, and runs alone then.
+    ``mark`` names the run or activity. ``crashes`` is the new number of deaths for its row. If ``is_final``, its code
+    is no longer run. Otherwise it is due again after ``wait`` seconds, and runs alone then.
     """
 
     mark: MarkedWork
@@ -32,20 +32,21 @@ class CrashVerdict:
 def attribute_crashes(
     marks: Collection[MarkedWork], recorded: Mapping[MarkedWork, int], *, earlier: int = 0
 ) -> list[CrashVerdict]:
-    """Return the decisions about the work that a process was running when it ended.
+    """Return one decision for each run and activity (``marks``) that a process was running when it ended.
 
-    ``recorded`` has the deaths that the rows count so far; work that is over has no entry. Call this only for processes
-    that are known to have ended: a process that is merely late has killed nothing. ``earlier`` is the number of earlier
-    deaths without an explanation. It is given only if the row of the dead worker explains this death. One of them then
-    counts for a run that was alone at its second death, as the first of three.
+    ``recorded`` has the deaths that the rows count so far, by mark; work that is over has no entry and gets no
+    decision. Call this only for processes that are known to have ended: a process that is merely late has killed
+    nothing. ``earlier`` is the number of earlier deaths of workers that nothing explained, and 0 unless the row of the
+    dead worker explains this death. One of them then counts for a run that was alone at its second death, as the first
+    of three.
 
-    - The only run: its death counts, whatever activities ran beside it. An activation takes a moment, so a run that is
-      found there repeatedly is no bystander. Besides, no run is activated beside a suspected activity.
+    - The only run in the process: its death counts, whatever activities ran beside it. An activation takes a moment, so
+      a run that is found there repeatedly is no bystander. Besides, no run is activated beside a suspected activity.
     - An activity that was alone, or on trial (``workers.quarantine``: nothing else started beside it): its death
       counts.
-    - Work in company is suspected (one death) and never more. Innocent work must not be blocked or failed for its
-      neighbours. If an activity was on trial, the other activities are not even suspected. Suspects come back one by
-      one, so that the next death identifies the cause.
+    - Work that ran beside other work is suspected (one death) and never more. Innocent work must not be blocked or
+      failed for its neighbours. If an activity was on trial, the other activities are not even suspected. Suspects come
+      back one by one, so that the next death identifies the cause.
     """
     run_count = len({mark.key for mark in marks if mark.kind in ("chain", "run")})
     tried = {mark.key for mark in marks if mark.kind == "trial"}
@@ -79,7 +80,8 @@ def _task_crashes(before: int, *, to_blame: bool, is_cleared: bool) -> int:
 def _run_crashes(before: int, *, alone: bool, earlier: int) -> int:
     """Return the new number of deaths of a run that had ``before``.
 
-    ``alone`` means that the process ran no other run. ``earlier`` is that of ``attribute_crashes``.
+    ``alone`` means that the process ran no other run. ``earlier`` is the number of earlier deaths of workers that
+    nothing explained; one of them counts as the first death of a run whose second death this is.
     """
     if not alone:
         return max(before, 1)

@@ -46,10 +46,11 @@ _KINDS: tuple[Kind, ...] = ("chain", "run", "task", "trial")
 
 
 class MarkedWork(NamedTuple):
-    """Work that a marker names, by kind and key.
+    """Work that a crash marker names as running in its process, by kind and key.
 
-    The kinds are ``chain`` (code of a chain), ``run`` (a query of a run), ``task`` (an activity, by the id of its row)
-    and ``trial`` (an activity that the quarantine tries alone, also by the id of its row).
+    The kinds are ``chain`` (code of a run; the key is the id of its chain), ``run`` (a query; the key is the id of the
+    run), ``task`` (an activity, by the id of its row) and ``trial`` (an activity that the quarantine tries alone, also
+    by the id of its row).
     """
 
     kind: Kind
@@ -58,9 +59,10 @@ class MarkedWork(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class MarkerContent:
-    """The content of the marker of a process.
+    """The content of the crash marker of a process: the file that names what the process was running.
 
-    ``ended_after`` is the number of seconds after which its guardian ended it, or 0.0 if the guardian did not.
+    ``marks`` is the work that it names. ``ended_after`` is the number of seconds without a heartbeat after which a
+    guardian killed the process, or 0.0 if none did.
     """
 
     marks: tuple[MarkedWork, ...]
@@ -68,10 +70,10 @@ class MarkerContent:
 
 
 class MarkerSlot:
-    """One slot of a marker, for one thread or one attempt at a time.
+    """One slot of a crash marker, for one thread or one attempt of an activity at a time.
 
-    It is empty, or it names the work that runs now. A record made inside another one hides it until the inner one is
-    cleared.
+    The slot is empty, or it names the work that runs now. If work is recorded while other work is, the new record hides
+    the older one until ``clear`` removes it.
     """
 
     __slots__ = ("_at", "_marker", "_outer")
@@ -82,7 +84,7 @@ class MarkerSlot:
         self._at = marker.acquire_slot()
 
     def record(self, kind: Kind, key: UUID | int) -> None:
-        """Record that the work of this kind and key runs from now on: see ``MarkedWork``."""
+        """Record that a run or activity runs from now on; ``MarkedWork`` lists the kinds and their keys."""
         at, data = self._at, self._marker.data
         # The kind is cleared first and written last. A process that dies in between leaves an empty slot, never a kind
         # with half a key.
@@ -93,7 +95,7 @@ class MarkerSlot:
         data[at] = _KINDS.index(kind) + 1
 
     def clear(self) -> None:
-        """Clear the record after its code has returned; a record that it hid is visible again."""
+        """Remove the newest record, after its code has returned; a record that it hid is visible again."""
         at, data = self._at, self._marker.data
         data[at] = 0
         if self._outer:
@@ -112,15 +114,17 @@ class MarkerSlot:
 
 
 class _ThreadSlot(threading.local):
-    """The slot of each thread that runs code of chains; None until it needs one."""
+    """The slot in which a thread records the run whose code it runs, for each thread; None until it needs one."""
 
     slot: MarkerSlot | None = None
 
 
 class CrashMarker:
-    """The marker of this process for one database. Use ``open_marker`` to get it.
+    """The crash marker of this process for one database: a file that names what the process is running.
 
-    ``domain`` identifies the database (``DjangoStorage.domain``). ``path`` is empty if the file could not be created.
+    The file outlives the process. Use ``open_marker`` to get the marker. ``domain`` identifies the database
+    (``DjangoStorage.domain``). ``path`` is empty if the file could not be created; the records then go to memory that
+    nobody reads.
     """
 
     def __init__(self, domain: str) -> None:
@@ -174,7 +178,10 @@ class CrashMarker:
             self._lock = None
 
     def acquire_slot(self) -> int:
-        """Return the offset of a free slot, or that of the last slot, which many may share and nobody reads."""
+        """Return the offset in bytes of a free slot, or that of the last slot, which many may share and nobody reads.
+
+        It is called for each thread or attempt that begins to run code which may end the process.
+        """
         if self._free:
             return self._free.pop()
         return _SIZE - _SLOT.size
@@ -184,7 +191,7 @@ class CrashMarker:
             self._free.append(at)
 
     def record_chain(self, chain: UUID | None) -> None:
-        """Record that this thread runs code of ``chain`` from now on.
+        """Record in this thread's slot that the thread runs code of the run whose chain has the id ``chain``.
 
         None clears the record: the code has returned.
         """
@@ -198,7 +205,7 @@ class CrashMarker:
 
     @contextmanager
     def record_work(self, kind: Kind, key: UUID | int) -> Iterator[None]:
-        """Record that this process runs the work of this kind and key while the block runs: see ``MarkedWork``."""
+        """Record that this process runs a run or activity while the block runs; ``MarkedWork`` lists kinds and keys."""
         slot = MarkerSlot(self)
         slot.record(kind, key)
         try:
@@ -207,9 +214,9 @@ class CrashMarker:
             slot.clear()
 
     def heartbeat(self) -> None:
-        """Count a heartbeat: the watchdog of this process lives, and all code can be interrupted.
+        """Count a heartbeat in the marker: the watchdog of this process lives, and all code can be interrupted.
 
-        After the first heartbeat a guardian ends this process if no more come.
+        After the first heartbeat a guardian (the parent process) ends this process if no more come.
         """
         (count,) = struct.unpack_from("<q", self.data, _HEARTBEATS)
         struct.pack_into("<q", self.data, _HEARTBEATS, count + 1)
@@ -244,7 +251,7 @@ _markers: dict[tuple[int, str], CrashMarker] = {}
 
 
 def open_marker(domain: str) -> CrashMarker:
-    """Return the marker of this process for a database (``DjangoStorage.domain``).
+    """Return the crash marker of this process for a database (``DjangoStorage.domain``).
 
     Call ``close`` once for each ``open_marker``. The end of the process closes it, too.
     """
@@ -339,11 +346,11 @@ def remove_marker(path: str) -> None:
 
 
 def clear_marker(path: str) -> None:
-    """Erase the records in the marker of a process that has ended.
+    """Erase the records of running work in the crash marker of a process that has ended.
 
-    Call it at the end of the transaction that judges the death, before the commit. A death then counts once, even if
-    the judge is killed after its commit. If the judge is killed between this call and the commit, the records are lost
-    and the next death has to explain it.
+    Call it at the end of the transaction that attributes the death, before the commit. A death then counts once, even
+    if the process that attributes it is killed after its commit. If that process is killed between this call and the
+    commit, the records are lost and the next death has to explain it.
     """
     with suppress(OSError), _open_file(path, os.O_RDWR) as handle:
         os.pwrite(handle, bytes(_SIZE - _HEADER.size), _HEADER.size)
@@ -365,16 +372,16 @@ def read_heartbeats(pid: int, domain: str) -> tuple[str, int]:
 
 
 def record_end(path: str, seconds: float) -> None:
-    """Record that the guardian ends the owner of this marker after ``seconds`` without a heartbeat."""
+    """Record in a crash marker that a guardian is about to kill its owner, after ``seconds`` without a heartbeat."""
     with suppress(OSError), _open_file(path, os.O_RDWR) as handle:
         os.pwrite(handle, struct.pack("<d", seconds), _ENDED_AFTER)
 
 
 @contextmanager
 def abandoned_markers(domain: str) -> Iterator[list[str]]:
-    """Yield the paths of the markers whose processes have ended, for the database that ``domain`` identifies.
+    """Yield the paths of the crash markers whose processes have ended, for the database that ``domain`` identifies.
 
-    They are locked inside the block, so no other process gets the same ones.
+    The markers are locked inside the block, so no other process gets the same ones.
     """
     paths: list[str] = []
     handles: list[int] = []
@@ -408,9 +415,9 @@ def _read_content(path: str) -> bytes | None:
 
 @contextmanager
 def _open_file(path: str, flags: int) -> Iterator[int]:
-    """Open a marker of this user and yield its handle; ``flags`` are those of ``os.open``.
+    """Open the crash marker at ``path`` and yield its file descriptor; ``flags`` are those of ``os.open``.
 
-    Raises ``OSError`` for anything else.
+    Raises ``OSError`` if the path is not a regular file in the marker folder of this user.
     """
     if Path(path).parent != marker_folder() or not path.endswith(_SUFFIX):
         raise PermissionError(f"{path} is not a crash marker of this user")

@@ -35,9 +35,10 @@ _STOPPED = "T"
 
 
 class WatchState:
-    """The watch over one process, which has to be ended after ``limit`` seconds of silence. No I/O.
+    """The record of one process that a guardian watches: how long it has sent no heartbeat. It does no I/O itself.
 
-    ``silent`` is the number of seconds in which the process could have sent a heartbeat and did not.
+    ``limit`` is the number of seconds of silence after which the process has to be ended. ``silent`` is the number of
+    seconds in which it could have sent a heartbeat and did not.
     """
 
     def __init__(self, limit: float) -> None:
@@ -49,8 +50,8 @@ class WatchState:
     def observe(self, *, heartbeats: int, stopped: bool, now: float) -> bool:
         """Record one check of the process at ``now`` (``time.monotonic``); return True if it has to be ended.
 
-        ``heartbeats`` is the count in its marker; 0 means that it is not watched. ``stopped`` is True while the process
-        is stopped (SIGSTOP). Such time does not count, nor does time in which this guardian did not check.
+        ``heartbeats`` is the count in its crash marker; 0 means that it is not watched. ``stopped`` is True while the
+        process is stopped (SIGSTOP). Such time does not count, nor does time in which the guardian did not check.
         """
         before, self._observed_at = self._observed_at, now
         if not heartbeats or heartbeats != self._heartbeats or before is None:
@@ -61,9 +62,10 @@ class WatchState:
 
 
 class WorkerGuardian:
-    """The guardian of worker processes on this machine that use one database (``DjangoStorage.domain``).
+    """The part of a parent process that kills workers which send no heartbeat, as nothing else can stop them.
 
-    ``limit`` is the number of seconds after which it ends a silent process.
+    ``domain`` identifies the database that the workers use (``DjangoStorage.domain``). ``limit`` is the number of
+    seconds without a heartbeat after which it kills a worker.
     """
 
     def __init__(self, domain: str, limit: float) -> None:
@@ -94,7 +96,7 @@ class WorkerGuardian:
                     os.kill(pid, signal.SIGKILL)
 
     def stop(self) -> None:
-        """Delete the file of this guardian, which checks no more."""
+        """Delete the file by which ``temporalex health`` sees this guardian, because it makes no more checks."""
         self._file.remove()
 
 

@@ -73,8 +73,8 @@ class HealthVerdict:
 def judge_health(health: Health, *, now: float, limit: float, guardian_at: float | None) -> HealthVerdict:
     """Return the verdict about the health of one worker at ``now`` (``time.monotonic``). No I/O.
 
-    ``limit`` is the number of seconds for which turns, maintenance and guardian may be silent. ``guardian_at`` is the
-    time of the guardian's last write, or None if it has no file.
+    ``limit`` is the number of seconds for which the turns, the maintenance and the guardian of the worker may show no
+    sign of life. ``guardian_at`` is the time of the guardian's last write, or None if it has no file.
 
     A database that does not answer makes a worker unready, not dead: a restart would not help.
     """
@@ -103,7 +103,7 @@ def judge_health(health: Health, *, now: float, limit: float, guardian_at: float
 
 
 class _ProcessFile:
-    """A file of this process for one database, which ``domain`` identifies (``DjangoStorage.domain``).
+    """A file in which this process reports about itself, for one database, which ``domain`` identifies.
 
     If the folder cannot be used or written, the process continues without the file.
     """
@@ -199,9 +199,9 @@ def delete_stale_files(domain: str) -> None:
 
 
 def _path(domain: str, pid: int, suffix: str) -> Path:
-    """Return the path of the file of a process for the database that ``domain`` identifies.
+    """Return the path of the health or guardian file of a process, for the database that ``domain`` identifies.
 
-    ``suffix`` is the sort of the file.
+    ``suffix`` is ``.health`` or ``.guardian``.
     """
     return marker_folder() / f"{domain}.{identity_of(pid).replace(':', '.') or pid}{suffix}"
 

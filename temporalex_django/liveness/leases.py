@@ -35,11 +35,12 @@ _CODE = RUNS.pick_columns("chain_id", "workflow", "version", "blocked")
 
 @dataclass(slots=True, kw_only=True)
 class WorkerRow:
-    """The row of a worker process, whose heartbeats extend its lease. Everything that it claims has its ``epoch``.
+    """The row of a worker process, whose heartbeats extend its lease: the time for which it counts as alive.
 
-    ``workflows`` has the versions of each class that the worker has, by name. ``crash_marker`` is the path of its crash
-    marker. ``session_lock`` is True while the worker holds the lock on its epoch (``Listener``). ``skew`` is the number
-    of seconds by which the clock of this machine is ahead of the database's.
+    ``epoch`` is the number under which the worker owns everything that it claims. ``workflows`` has the versions of
+    each class that the worker has, by name. ``crash_marker`` is the path of the file that names what it is running.
+    ``session_lock`` is True while the worker holds a database lock on its epoch. ``skew`` is the number of seconds by
+    which the clock of this machine is ahead of the database's.
     """
 
     kind: str
@@ -118,16 +119,19 @@ class WorkerRow:
         return bool(changed)
 
     def renew_epoch(self) -> None:
-        """Take a new epoch. The worker no longer owns what it claimed under the old one."""
+        """Take a new id and a new epoch, after this worker was declared dead.
+
+        The worker no longer owns what it claimed under the old epoch. ``register`` then inserts the new row.
+        """
         self.id, self.epoch = uuid7(), token()
 
     def announce(self, storage: WorkerStorage, suspects: Sequence[MarkedWork]) -> bool:
-        """Commit to this row the work (``suspects``) that is about to run; an empty list clears it.
+        """Commit to this row the runs and activities (``suspects``) that are about to run; an empty list clears it.
 
         Recovery reads the announcement if this worker dies and its crash marker cannot be read.
 
-        Returns False if the row of another worker announces the same work. That worker runs it, or the work has ended
-        it and it is not declared dead yet. Returns False, too, if this worker was declared dead itself.
+        Returns False if the row of another worker announces one of them. That other worker is running it, or died of it
+        and is not declared dead yet. Returns False, too, if this worker was declared dead itself.
         """
         if not suspects:
             storage.sql.execute(
@@ -196,9 +200,9 @@ def wake_for_others(storage: WorkerStorage, workflows: Sequence[str]) -> int:
 def wake_for_code(storage: WorkerStorage, workflows: Mapping[str, Sequence[int]]) -> int:
     """Make runs due that were blocked for lack of code which this worker has; return their number.
 
-    ``workflows`` has the versions of each class that it has, by name. Only a read if there are none. The worker that
-    blocked such a run may have looked for other workers just before this one registered, or it held the lock of the run
-    at that moment.
+    ``workflows`` has the versions of each class that the worker has, by name. If there are no such runs, this is only a
+    read. It is repeated, because the worker that blocked such a run may have looked for other workers just before this
+    one registered, or this one found the run locked.
     """
     blocked_runs = _blocked_runs(storage, list(workflows))
     chains = [

@@ -57,8 +57,8 @@ class RecoveryResult:
     """The outcome of one search for dead workers.
 
     ``workers`` are the ids of those that were found dead. ``due`` is the number of their activities that are due again,
-    and ``failed`` that of activities without an attempt left. ``caution`` counts recent deaths without an explanation,
-    plus one while a worker elsewhere may have died.
+    and ``failed`` that of activities without an attempt left. ``caution`` is the number of recent deaths without an
+    explanation, plus one while a worker elsewhere may have died. While it is not 0, a worker starts runs one at a time.
     """
 
     workers: list[UUID] = field(default_factory=list)
@@ -71,9 +71,9 @@ class RecoveryResult:
 
 
 class _WorkerRecord(NamedTuple):
-    """The row of a worker as a judge reads it.
+    """The row of another worker, as the process reads it that searches for dead workers.
 
-    ``trying`` is the work that it has announced, as JSON. ``buried_at`` is when it was declared dead without an
+    ``trying`` is the work that the worker has announced, as JSON. ``buried_at`` is when it was declared dead without an
     explanation; None: it was not.
     """
 
@@ -95,10 +95,9 @@ _WORKER = WORKERS.pick_columns(*_WorkerRecord._fields)
 def recover(storage: WorkerStorage, heartbeats: Heartbeats, *, own: UUID | None = None) -> RecoveryResult:
     """Find dead workers, except the one whose row is ``own``, and make their work due for others.
 
-    One transaction for each dead worker, and only a read if there are none.
-
-    ``heartbeats`` are the observations of the caller. If they are new, only workers whose markers prove their death are
-    found dead. So a judge that has just started, or could not look while the database did not answer, declares no live
+    One transaction for each dead worker, and only a read if there are none. ``heartbeats`` are the observations that
+    the caller keeps from call to call. If they are new, only workers whose crash markers prove their death are found
+    dead. So a process that has just started, or could not look while the database did not answer, declares no live
     worker dead.
     """
     result, suspected = RecoveryResult(), False
@@ -129,10 +128,11 @@ def recover(storage: WorkerStorage, heartbeats: Heartbeats, *, own: UUID | None 
 
 
 def judge_abandoned_markers(storage: WorkerStorage) -> int:
-    """Judge the deaths of processes of this machine that left a marker and have no row; return their number.
+    """Count deaths of processes of this machine that left a crash marker and have no row; return the number of markers.
 
-    Web processes have no row, and workers that were late have lost theirs. One transaction for each marker with work.
-    If there are none, it only looks into a folder.
+    Web processes have no row, and workers that were late have lost theirs. Each death is counted against the runs and
+    activities that the marker names, in one transaction for each marker. If there are no markers, this only looks into
+    a folder.
     """
     with abandoned_markers(storage.domain) as paths:
         for path in paths:
@@ -163,9 +163,10 @@ def report_deaths(storage: WorkerStorage) -> None:
 
 
 def release_orphans(storage: WorkerStorage) -> None:
-    """Release the activities of owners (epochs) without a row: no worker can finish them, and none can be judged.
+    """Release claimed activities whose owner (the epoch of a worker) has no row among the workers that live.
 
-    One transaction for each owner.
+    No worker can finish such an activity, and no search for dead workers would find its owner. One transaction for each
+    owner.
     """
     rows = storage.sql.select(
         "select distinct owner from temporalex_activity_task where owner is not null"
@@ -181,14 +182,14 @@ def release_orphans(storage: WorkerStorage) -> None:
 def _declare_dead(
     storage: WorkerStorage, row: _WorkerRecord, left: MarkerContent | None, result: RecoveryResult, *, unknown: bool
 ) -> None:
-    """Declare the worker of ``row`` dead, release its work, and add both to ``result``.
+    """Declare the worker of ``row`` dead, make its activities due again, and add the outcome to ``result``.
 
     Several processes may try this. The one whose DELETE (or UPDATE) matches the row releases the work in the same
     transaction, so it happens exactly once.
 
-    ``left`` is what the worker was running when it ended, or None if its process may still live. ``unknown`` is True if
-    its marker cannot be read. Then the work that it announced in its row takes the place of ``left``. If it announced
-    none, the row stays, as a death without an explanation.
+    ``left`` is what the crash marker says that the worker was running when it ended, or None if its process may still
+    live. ``unknown`` is True if the marker cannot be read. Then the work that the worker announced in its row takes the
+    place of ``left``. If it announced none, the row stays, as a death without an explanation.
     """
     condition, explained = "where id = %s and epoch = %s and buried_at is null", not unknown
     with storage.transaction("bury"):
@@ -241,14 +242,17 @@ def _declare_dead(
 
 
 def _unexplained_deaths(storage: WorkerStorage) -> int:
-    """Return the number of recent deaths without an explanation."""
+    """Return the number of workers that died recently without any run or activity being found at fault."""
     statement = "select count(*) from temporalex_worker where buried_at is not null"
     number: int = storage.sql.select(statement, [], ("int8",))[0][0]
     return number
 
 
 def _clear_unexplained(storage: WorkerStorage) -> None:
-    """Forget the deaths without an explanation, because the work that was just found at fault explains them."""
+    """Delete the rows of workers that died without an explanation.
+
+    The run that was just found at fault explains these deaths, too.
+    """
     storage.sql.execute("delete from temporalex_worker where buried_at is not null")
 
 
@@ -258,8 +262,8 @@ def _clear_unexplained(storage: WorkerStorage) -> None:
 def _attribute_crash(storage: WorkerStorage, left: MarkerContent, *, earlier: int = 0) -> None:
     """Count the death of a process against the work that it was running, and block or fail what died too often.
 
-    ``left`` is the content of its marker. Call it inside a transaction; it locks the rows of that work. ``earlier`` is
-    the number of earlier deaths without an explanation.
+    ``left`` is the content of its crash marker. Call it inside a transaction; it locks the rows of that work.
+    ``earlier`` is the number of earlier deaths of workers that nothing explained.
     """
     marks = _resolve_marks(storage, left.marks)
     verdicts = attribute_crashes(marks, _recorded_crashes(storage, marks), earlier=earlier)
@@ -273,7 +277,10 @@ def _attribute_crash(storage: WorkerStorage, left: MarkerContent, *, earlier: in
 
 
 def _resolve_marks(storage: WorkerStorage, marks: Iterable[MarkedWork]) -> list[MarkedWork]:
-    """Return the marks, with the run of a query replaced by its chain, whose row counts the deaths."""
+    """Return the marks of a dead process, with the id of a run that answered a query replaced by that of its chain.
+
+    The row of the chain is the one that counts the deaths.
+    """
     resolved_marks: dict[MarkedWork, None] = {}
     for mark in marks:
         if mark.kind == "run":
@@ -285,7 +292,10 @@ def _resolve_marks(storage: WorkerStorage, marks: Iterable[MarkedWork]) -> list[
 
 
 def _recorded_crashes(storage: WorkerStorage, marks: Collection[MarkedWork]) -> Mapping[MarkedWork, int]:
-    """Return the deaths that the rows of this work count so far; work that is over has no entry."""
+    """Return, by mark, the number of deaths that the rows of these runs and activities count so far.
+
+    Runs that are closed and activities that have ended are left out.
+    """
     recorded: dict[MarkedWork, int] = {}
     for mark in marks:
         if mark.kind == "trial":
@@ -306,7 +316,11 @@ _HINT = "look for a segmentation fault, running out of memory or os._exit"
 
 
 def _cause_text(ended_after: float) -> str:
-    """Return words for the cause of deaths; ``ended_after`` is that of ``MarkerContent``."""
+    """Return words for the probable cause of deaths, for the reason of a block or a failure.
+
+    ``ended_after`` is the number of seconds without a heartbeat after which a guardian killed the process; 0.0: none
+    did.
+    """
     if not ended_after:
         return _HINT
     return (
@@ -320,7 +334,7 @@ def _attribute_to_run(storage: WorkerStorage, verdict: CrashVerdict, ended_after
 
     Otherwise the run becomes due again after a wait. Only workers claim it then, and each takes it alone. A death
     during a query does not change when the run is due: a run that continues would not prove that the query is harmless.
-    ``ended_after`` is that of ``MarkerContent``.
+    ``ended_after`` is the number of seconds after which a guardian killed the process (0.0: none did).
     """
     now, chain = storage.now(), verdict.mark.key
     rows = storage.sql.select(
@@ -349,7 +363,7 @@ def _attribute_to_activity(storage: WorkerStorage, verdict: CrashVerdict, ended_
     """Store the number of deaths of an activity, and fail it if the verdict is final.
 
     Otherwise it is due again after a wait, and runs alone. An activity that another worker has claimed by now continues
-    there. ``ended_after`` is that of ``MarkerContent``.
+    there. ``ended_after`` is the number of seconds after which a guardian killed the process (0.0: none did).
     """
     now, task = storage.now(), verdict.mark.key
     if verdict.is_final:
@@ -380,10 +394,10 @@ _LOST = TASKS.pick_columns("chain_id", "run_id", "run_queue", "seq", "attempt", 
 
 
 def release_activities(storage: WorkerStorage, epoch: int) -> tuple[int, int]:
-    """Release all activities of an epoch: due again at once, or failed if no attempt is left.
+    """Release all activities that a worker has claimed under ``epoch``: due again, or failed if no attempt is left.
 
-    The attempt stays counted, so ``max_attempts=1`` means at most once. Call it inside a transaction; it locks those
-    activities. Returns how many are due and how many failed.
+    Used when a worker stops or was declared dead. The attempt stays counted, so ``max_attempts=1`` means at most once.
+    Call it inside a transaction; it locks those activities. Returns how many are due and how many failed.
     """
     now = storage.now()
     # Background tasks have no chain to send a message to. Their log of attempts is in their options, so they take the
@@ -415,10 +429,10 @@ def release_activities(storage: WorkerStorage, epoch: int) -> tuple[int, int]:
 def _deliver_lost(
     storage: WorkerStorage, lost: Iterable[tuple[Any, ...]], now: datetime, reason: str | None = None
 ) -> None:
-    """Send the chains of lost activities the failure that says that their worker died.
+    """Send each run whose activity was lost a message with the failure of that activity: its worker died.
 
-    ``lost`` has the chain, the run, its queue, the command number, the attempt, the call and the options of each.
-    ``reason`` may say more about the death.
+    ``lost`` has a row for each activity: the chain, the run, its queue, the command number, the attempt, the call and
+    the options. ``reason`` may say more about the death.
     """
     rows = []
     for chain, run, queue, seq, attempt, call, options in lost:
@@ -431,9 +445,10 @@ def _deliver_lost(
 
 
 def _edited_input(run: UUID, seq: int, call: bytes, options: bytes) -> dict[str, Any]:
-    """Return ``{"edited": …}`` for an activity whose input a person edited, as its result has it; else ``{}``.
+    """Return ``{"edited": …}`` for an activity whose input a person edited, else ``{}``, as a part of its result.
 
-    ``seq`` is the number of its command. ``call`` and ``options`` are its columns, still encoded.
+    The history of the run needs the input with which the activity really ran. ``seq`` is the number of its command.
+    ``call`` and ``options`` are its columns, still encoded.
     """
     try:
         read: dict[str, Any] = codec().decode(options)
@@ -447,9 +462,10 @@ def _edited_input(run: UUID, seq: int, call: bytes, options: bytes) -> dict[str,
 
 
 def block_run(storage: WorkerStorage, chain: UUID, error: BaseException) -> bool:
-    """Block a run because its turn raises ``error`` even when it is alone; it is tried again after growing pauses.
+    """Block a run because the transaction that advances it raises ``error`` even when it advances no other run.
 
-    One transaction. Returns False if the run is locked elsewhere or closed.
+    The run is tried again after growing pauses. One transaction. Returns False if the run is locked elsewhere or
+    closed.
     """
     with storage.transaction("block"):
         claimed = storage.claim(limit=1, queues=[], chains=[chain])

@@ -15,8 +15,9 @@ AWAITED_KINDS = ("message", "timer", "child")
 class Chain(models.Model):
     """Runs that follow each other under one id, by continue-as-new, a move or a reset.
 
-    The process that holds the lock of this row is the only one that may advance the run. Every turn rewrites the row,
-    so it is narrow (fill factor 70, and only partial indexes besides the key). See decision 7.
+    The process that holds the lock of this row is the only one that may advance the run. Every turn (the transaction
+    that advances runs) rewrites the row, so it is narrow (fill factor 70, and only partial indexes besides the key).
+    See decision 7.
     """
 
     id = models.UUIDField(primary_key=True)

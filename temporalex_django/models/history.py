@@ -11,10 +11,10 @@ from temporalex_django.models.fields import decode_payload, unconstrained_key
 
 
 class HistoryEvent(models.Model):
-    """One event of a run.
+    """One event in the history of a run, such as an activity that was scheduled or a signal that arrived.
 
-    ``seq`` counts the events of the run from 1 without gaps. ``activation`` is the number of the activation to which
-    the event belongs.
+    ``seq`` counts the events of the run from 1 without gaps. ``activation`` is the number of the activation in which
+    the event was recorded: one delivery of results, timers and messages to the code of the run.
     """
 
     pk = models.CompositePrimaryKey("run_id", "seq")

@@ -48,8 +48,9 @@ class HumanTaskQuerySet(models.QuerySet["HumanTask"]):
 class HumanTask(models.Model):
     """A decision that a person is asked for.
 
-    The turn that opens, changes or closes the task in its run writes this row. Only what people do before they decide
-    (``claimed_…``, ``delegated``) is stored here alone. The id is derived from the id of the run and the ``key``.
+    The transaction that advances the run writes this row when the run opens, changes or closes the task. Only what
+    people do before they decide (``claimed_…``, ``delegated``) is stored here alone. The id is derived from the id of
+    the run and the ``key``.
     """
 
     id = models.UUIDField(primary_key=True)

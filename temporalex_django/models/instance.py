@@ -71,8 +71,8 @@ class InstanceQuerySet(models.QuerySet["Instance"]):
 class Instance(models.Model):
     """A run: one execution of a workflow with one history.
 
-    The id is a UUIDv7, so runs sort by the time at which they were started. The newest run of a chain is its current
-    one.
+    The id is a UUIDv7, so runs sort by the time at which they were started. Runs that follow each other under one
+    business id form a chain; its newest run is its current one.
     """
 
     id = models.UUIDField(primary_key=True)

@@ -7,9 +7,10 @@ from django.utils.translation import gettext_lazy as _
 
 
 class Limit(models.Model):
-    """The row of a limit. Workers lock it while they claim activities under that limit.
+    """A limit: how many activities of a queue or of one name run at a time, or start within a period, over all workers.
 
-    The number of running activities is counted from the activity rows, not stored here.
+    Workers lock the row while they claim activities under that limit. The number of running activities is counted from
+    the activity rows, not stored here. The limit itself is set in the settings or in code.
     """
 
     name = models.TextField(primary_key=True, help_text=_("queue:<name> or activity:<name>."))

@@ -11,10 +11,11 @@ from temporalex_django.models.fields import unconstrained_key
 
 
 class Schedule(models.Model):
-    """A schedule: it starts runs of a workflow class at the times of its specs.
+    """A schedule: it starts runs of a workflow class at the times that its specs say.
 
-    A worker that fires it locks the row, so a slot has one outcome. ``next_at`` is the only column that idle schedules
-    are looked up by.
+    A spec is a cron, an interval, a calendar rule or a one-off time. Each of the times is a slot. A worker that fires
+    the schedule locks the row, so a slot has one outcome. ``next_at`` is the only column that idle schedules are looked
+    up by.
     """
 
     class Owner(models.TextChoices):
@@ -106,7 +107,10 @@ class Schedule(models.Model):
 
 
 class ScheduleSlot(models.Model):
-    """A slot of a schedule with its outcome, or many slots that have one outcome."""
+    """A slot, which is a time at which a schedule fires, and its outcome: a run that was started, or why there is none.
+
+    One row can stand for several slots that have the same outcome; ``count`` is their number.
+    """
 
     id = models.BigAutoField(primary_key=True)
     schedule = models.ForeignKey(Schedule, on_delete=models.CASCADE, related_name="slots")

@@ -100,7 +100,8 @@ class WorkflowStateQuerySet(models.QuerySet[M]):
 def _typed_expression(kind: type) -> Combinable:
     """Return an SQL expression that converts a stored text to the type ``kind``, or to NULL if the text does not fit.
 
-    Without this condition, one row that an older version of the class has written would make the whole query fail.
+    An older version of the class may have stored the field with another type. A plain cast of such a text would make
+    the whole query fail.
     """
     cast = Cast(_TEXT, _FIELDS[kind])
     return Case(When(_VALID_TEXT[kind], then=cast)) if kind in _VALID_TEXT else cast

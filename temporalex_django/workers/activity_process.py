@@ -17,9 +17,9 @@ from typing import IO, Any
 
 
 class CallReader:
-    """A thread that reads the worker's calls from ``source``, so that a call can be cancelled while its code computes.
+    """A thread that reads the worker's calls, JSON lines, from ``source`` while an activity computes.
 
-    ``cancelled`` is True if the worker has cancelled the present call.
+    So a call can be cancelled while its code runs: ``cancelled`` is True if the worker has cancelled the present call.
     """
 
     def __init__(self, source: IO[str]) -> None:
@@ -50,7 +50,7 @@ class CallReader:
 
 
 def main() -> None:
-    """Serve one call after the other, for ever."""
+    """Run the activities that the worker sends, one call after the other, until the worker ends."""
     parent = os.getppid()
     # The protocol keeps the original standard output for itself; whatever the activity prints goes to the standard
     # error.
@@ -79,9 +79,10 @@ def main() -> None:
 
 
 def _run_call(call: dict[str, Any], calls: CallReader, send: Any) -> dict[str, Any]:
-    """Run the activity of a call and return the message with its result or its error.
+    """Run the activity of a call and return the message for the worker: a dict with its ``result``, or with its error.
 
-    ``calls`` says if the call was cancelled. ``send`` sends a heartbeat to the worker.
+    ``call`` has the name of the activity, its arguments and its context. ``calls`` says if the call was cancelled.
+    ``send`` sends a heartbeat to the worker.
     """
     from django.db import close_old_connections  # noqa: PLC0415 - Django is set up by then
 
@@ -117,10 +118,10 @@ def _run_call(call: dict[str, Any], calls: CallReader, send: Any) -> dict[str, A
 
 
 def _encode_result(act: Any, value: Any) -> dict[str, Any]:
-    """Return the message with the result as plain data, or with the reason why it cannot be stored (``unfit``).
+    """Return the message with the value of an activity: ``{"result": plain data}``, or ``{"unfit": reason}``.
 
-    ``act`` is the activity that returned ``value``. A value that would be read as a different one cannot be stored.
-    Only this process can compare both.
+    ``act`` is the activity that returned ``value``. A value that would be read back as a different one cannot be
+    stored. Only this process can compare both.
     """
     from temporalex_django.core.payloads.round_trip import encode_lossless  # noqa: PLC0415 - as above
     from temporalex_django.errors import PayloadError  # noqa: PLC0415

@@ -26,7 +26,11 @@ from temporalex_django.errors import WorkflowSwitchedOff
 
 
 class Admission:
-    """The admission of one worker, which works on ``queues``; ``switches`` is what its maintenance read last."""
+    """Decides which activities and runs one worker may claim, under the limits and switches that are in force.
+
+    ``queues`` are the queues that the worker processes. ``switches`` has what is switched off or held, as the
+    maintenance of the worker read it last.
+    """
 
     def __init__(self, storage: WorkerStorage, queues: Sequence[str]) -> None:
         self._storage = storage
@@ -41,7 +45,7 @@ class Admission:
 
     @property
     def is_active(self) -> bool:
-        """True if any queue or activity may have a limit or be off."""
+        """True if any queue or activity may have a limit or be switched off, so that claims have to be checked."""
         return bool(queue_limits()) or self._storage.partitioned or self.switches != Switches()
 
     @property
@@ -62,7 +66,7 @@ class Admission:
 
     @property
     def _activity_queues(self) -> Sequence[str]:
-        """The queues whose activities the worker may claim: those that are neither off nor held."""
+        """The queues whose activities the worker may claim: neither switched off nor held as a whole by an activity."""
         held_queues = self.switches.held_queues
         if held_queues:
             return [queue for queue in self.queues if queue not in held_queues]
@@ -87,22 +91,25 @@ class Admission:
         return None
 
     def is_refused(self, task: NewTask) -> bool:
-        """Return True if a new activity has to wait until a claim has checked limits and switches."""
+        """Return True if a new activity has to wait until a claim has checked limits and switches.
+
+        Otherwise the worker may claim the activity in the statement that inserts it.
+        """
         if task.activity in self.switches.activities or self._is_held(task):
             return True
         return not task.is_local and task.activity in activity.limits_by_name
 
     def _is_held(self, task: NewTask | TaskState) -> bool:
-        """Return True if a hold of its queue or its concurrency key keeps the activity back."""
+        """Return True if another activity has asked to keep back the queue or the concurrency key of this one."""
         if not self.switches.holds:
             return False
         return self.switches.held_until(task.queue, task.options.get("concurrency_key")) is not None
 
     def _release_held(self, tasks: list[TaskState]) -> list[TaskState]:
-        """Return those of the claimed activities that no hold keeps back.
+        """Return those of the claimed activities that no hold of their queue or concurrency key keeps back.
 
-        The others are released, and those whose key is held move to partitions, where they are not claimed again. An
-        activity outside of partitions is stored without its key, so this is known only after the claim.
+        The others are released. Those whose key is held move to partitions of their queue, where they are not claimed
+        again. An activity outside of partitions is stored without its key, so this is known only after the claim.
         """
         held_tasks = [task for task in tasks if self._is_held(task)]
         if not held_tasks:
@@ -116,9 +123,10 @@ class Admission:
         return [task for task in tasks if task.id not in held_ids]
 
     def resolve(self, chain: UUID, name: str, version: int) -> type[workflow.Workflow]:
-        """Return the class of a run.
+        """Return the class of a run, from the name of its workflow and its version.
 
-        Raises ``WorkflowSwitchedOff`` if it is off, and ``UnknownWorkflow`` if this process does not have it.
+        The engine calls it before it runs code of the run. Raises ``WorkflowSwitchedOff`` if the class is switched off,
+        and ``UnknownWorkflow`` if this process does not have it.
         """
         del chain
         if name in self.switches.workflows:
@@ -126,9 +134,10 @@ class Admission:
         return workflow.class_for_run(name, version)
 
     def filter_claimed(self, tasks: list[TaskState]) -> list[TaskState]:
-        """Return those of the claimed activities that may start.
+        """Return those of the claimed activities that may start now.
 
-        The others are off, held, or have limits of their own; they are released and moved to partitions.
+        The others are switched off, held, or have limits of their own. They are released and moved to partitions of
+        their queues, where ``claim`` finds them under their limits.
         """
         tasks = self._release_held(tasks)
         limited_names = self.switches.activities | activity.limits_by_name.keys()
@@ -144,11 +153,11 @@ class Admission:
     def claim(self, capacity: Capacity, *, owner: int, suspects: bool = False) -> tuple[list[TaskState], int]:
         """Claim activities that are under limits, each queue in a transaction of its own.
 
-        ``capacity`` is that of the worker, from which each claimed activity is subtracted, and ``owner`` its epoch.
-        With ``suspects`` it claims only activities during which a worker has died, even in queues that it has just
-        looked at.
+        ``capacity`` is that of the worker, from which each claimed activity is subtracted, and ``owner`` the epoch of
+        the worker. With ``suspects`` it claims only activities during which a worker has died, even in queues that it
+        has just looked at.
 
-        Returns the activities, and the number of those that were moved to another partition.
+        Returns the activities, and the number of those that were moved to another partition of their queue.
         """
         tasks: list[TaskState] = []
         moved, has_partitions, lacks_capacity = 0, suspects, False
@@ -183,9 +192,10 @@ class Admission:
         return [queue for queue in self._activity_queues if limits.get(queue, NO_LIMITS).is_limited]
 
     def _claim_queue(self, queue: str, capacity: Capacity, *, owner: int, suspects: bool) -> LimitedClaim | None:
-        """Claim activities of one queue as ``claim`` does.
+        """Claim activities under limits from one queue, in one transaction.
 
-        Returns None if another worker has locked a limit, so that the queue is tried next time.
+        ``capacity``, ``owner`` and ``suspects`` are the arguments of ``claim``. Returns None if another worker has
+        locked a limit, so that the queue is tried next time.
         """
         try:
             return self._storage.claim_limited(
@@ -222,6 +232,6 @@ class Admission:
             self._next_look[queue] = now + (limited_claim.retry_after or policy.LIMIT_RETRY_SECONDS)
 
     def reset_waits(self, queues: Sequence[str]) -> None:
-        """Let the next claim look at these queues at once, because some of their activities have ended."""
+        """Let the next claim look at these queues at once: activities of them have ended, which may free a limit."""
         for queue in queues:
             self._next_look.pop(queue, None)

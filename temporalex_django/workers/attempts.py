@@ -29,14 +29,14 @@ log = logging.getLogger("temporalex_django.workers")
 
 
 class UnfitResult(PayloadError):
-    """Raised for a value that an activity in another process returned and that can never be stored."""
+    """Raised when an activity in another process returned a value that can never be stored, so no retry would help."""
 
 
 @dataclass(slots=True, eq=False)
 class Attempt:
-    """An attempt of an activity that this process runs; ``now`` returns the database's time.
+    """An attempt of an activity that this process runs: its task, when it was claimed and started, and its heartbeats.
 
-    ``cancelled`` is set when its result would come too late.
+    ``now`` returns the database's time. ``cancelled`` is set when its result would come too late.
     """
 
     task: TaskState
@@ -208,7 +208,10 @@ def notify_safely(callback: Callable[[], None]) -> None:
 
 
 def announce_result(result: TaskResult) -> None:
-    """Send the Django signals about the result of an attempt that was committed; only a final result has any."""
+    """Send the Django signals (``activity_completed`` and so on) about the committed result of an attempt.
+
+    A result with which the activity is only due again has no signal.
+    """
     if result.outcome is None:
         return
     if result.task.chain_id is None:

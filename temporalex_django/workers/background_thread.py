@@ -16,10 +16,10 @@ log = logging.getLogger("temporalex_django.workers")
 
 
 class BackgroundThread:
-    """A thread that runs hooks on one database alias: neither heartbeats nor turns wait for it.
+    """A thread that does occasional work of a worker on one database, so that neither heartbeats nor turns wait for it.
 
-    ``hooks`` is one of the lists of ``db.background_hooks``: work that a worker does beside turns, which may run code
-    of users. ``name`` is the name of the thread, and ``pause`` the seconds between two rounds.
+    ``hooks`` is one of the lists of ``db.background_hooks``: bulk jobs and cleanup, or schedules. They may run code of
+    users. ``name`` is the name of the thread, and ``pause`` the seconds between two rounds of the hooks.
     """
 
     def __init__(self, alias: str, hooks: Sequence[BackgroundHook], *, name: str, pause: float) -> None:
@@ -37,7 +37,7 @@ class BackgroundThread:
             self._thread.start()
 
     def stop(self) -> None:
-        """Stop after the present piece of work."""
+        """Stop the thread after its present piece of work, and wait for it at most ``policy.STOP_SECONDS`` seconds."""
         self._stop.set()
         if self._thread is not None:
             self._thread.join(policy.STOP_SECONDS)

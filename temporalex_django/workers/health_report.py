@@ -59,9 +59,10 @@ class HealthReport:
         self.lease_until = started_at + get_settings().LEASE_SECONDS
 
     def write(self, state: State | None = None) -> None:
-        """Write the present values of the worker.
+        """Write the present values of the worker to its health file.
 
-        ``state`` replaces the state that follows from them, if it is not None.
+        ``state`` replaces the state that follows from the worker's values (working, draining, leaving), if it is not
+        None.
         """
         loop = self.loop
         current_state: State = "leaving" if loop.stop_deadline else "draining" if loop.row.drained_at else "working"

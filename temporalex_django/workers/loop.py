@@ -51,13 +51,14 @@ log = logging.getLogger("temporalex_django.workers")
 
 
 class WorkerLoop:
-    """One worker: its row, its executors, its activities.
+    """One worker: it claims due runs and activities, advances the runs and runs the activities, until it is stopped.
 
     ``queues`` None means all queues of the project. ``kind`` says for people what runs the loop. ``inline`` runs
     activities in the thread of the loop. ``on_heartbeat`` is called several times a second.
 
-    One thread calls ``run``, which runs the turns. A maintenance thread sends heartbeats, a listener thread receives
-    notifications, and activities have threads of their own. Workers share nothing but the tables.
+    One thread calls ``run``, which runs the turns: the transactions that advance runs. A maintenance thread sends
+    heartbeats, a listener thread receives notifications, and activities have threads of their own. Workers share
+    nothing but the tables.
     """
 
     def __init__(
@@ -162,7 +163,10 @@ class WorkerLoop:
             self.wake.set()
 
     def poll(self) -> PollResult:
-        """Look for due work once and do it: see ``Poller``. Afterwards the pool has all claimed activities."""
+        """Look for due work once and do it, and return the number of runs, activities and results by kind.
+
+        Afterwards all activities that were claimed are in the pool. Raises when the database is gone.
+        """
         try:
             return self.poller.poll()
         finally:
@@ -179,7 +183,10 @@ class WorkerLoop:
             send_notifications(report, alias=self.alias, own_queues=self.queues)
 
     def _perform(self, task: TaskState) -> TaskResult:
-        """Run an atomic activity and return its result. The marker names its run, since it may end this process."""
+        """Run an atomic activity, inside the transaction of its run, and return its result.
+
+        The crash marker names the run meanwhile, since the activity may end this process.
+        """
         self.marker.record_chain(task.chain_id)  # atomic activities always belong to a run
         try:
             # Beside what may have ended a process, nothing else is to run.
@@ -269,10 +276,11 @@ class WorkerLoop:
     def _try_poll(
         self, stop: threading.Event, is_over: Callable[[], bool], *, until_idle: bool
     ) -> tuple[PollResult, float | None] | None:
-        """Poll once under the turn lock. Return the result, and the seconds until something is due.
+        """Look for due work once and do it, while holding the lock that lets one thread at a time run turns.
 
-        Returns None if the loop is over, or after an error and a pause, which grows from error to error. With
-        ``until_idle``, errors are raised, except the loss of the connection.
+        Returns the result, and the seconds until something is due. Returns None if the loop is over, or after an error
+        and a pause, which grows from error to error. With ``until_idle``, errors are raised, except the loss of the
+        connection.
         """
         try:
             with self.handover.turn_lock:
@@ -301,7 +309,10 @@ class WorkerLoop:
         return not (self.pool.busy or self.handover.busy or self.admission.is_rate_limited)
 
     def _pause_after(self, result: PollResult, stop: threading.Event) -> None:
-        """Wait a moment after a poll that found something, since there may be more at once."""
+        """Wait a moment after a poll that found work.
+
+        More work may be due soon, and can then share a transaction.
+        """
         self._pause = policy.WRITER_PAUSE
         if self.storage.sql.writer_lock:
             stop.wait(policy.WRITER_PAUSE)
@@ -325,7 +336,8 @@ class WorkerLoop:
     def run_inline(self, *, timeout: float | None) -> int:
         """Run turns until nothing is due, in this thread and on its connection; return how many runs advanced.
 
-        ``timeout`` is in seconds, None sets none; see ``run_until_idle``.
+        Activities run in this thread as well. Raises ``TimeoutError`` after ``timeout`` seconds (None: never). At the
+        end the worker gives up its row.
         """
         maintenance = Maintenance(self, fires_schedules=False)
         maintenance.register()
@@ -357,14 +369,18 @@ class WorkerLoop:
         return background_hooks.run_hooks(self.alias, SCHEDULE_HOOKS)
 
     def _is_finished(self, fruitless: int) -> bool:
-        """Return True if nothing is due any more, or if so many polls in a row (``fruitless``) took nothing of it."""
+        """Return True if nothing is due any more, or if this worker cannot take what is due.
+
+        ``fruitless`` is the number of polls in a row that took nothing. After several of them, other workers have the
+        work.
+        """
         has_waiting = self._has_waiting(self.poller.next_due())
         return not self.admission.is_rate_limited and (not has_waiting or fruitless > policy.FRUITLESS_POLLS)
 
     def _shut_down(self, maintenance: Maintenance | None, *, hurried: bool) -> None:
         """Wait for activities, store their results, and give up the rest of the worker's work and its row.
 
-        ``maintenance`` is stopped, if there is one. ``hurried`` does not wait for activities that run.
+        ``maintenance`` is stopped, if it is not None. With ``hurried``, activities that still run are not waited for.
         """
         settings = get_settings()
         self.stop_deadline = time.monotonic() + settings.DRAIN_SECONDS + settings.LEAVE_SECONDS

@@ -1,4 +1,4 @@
-"""The worker loop as its maintenance and its health report see it."""
+"""The type of a worker loop, as its maintenance and its health report use it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ if TYPE_CHECKING:
 
 
 class MaintainedLoop(Protocol):
-    """A worker loop, whose attributes other threads read. Maintenance sets ``listener`` and parts of ``poller``."""
+    """The attributes of a worker loop that its maintenance thread and its health report use.
+
+    Maintenance sets ``listener`` and parts of ``poller``, and reads the others.
+    """
 
     alias: str
     queues: list[str]

@@ -112,7 +112,10 @@ class Maintenance:
         self._heartbeat_at = time.monotonic()
 
     def _recover(self) -> None:
-        """Search for dead workers and judge the markers that processes of this machine left, in a few tries."""
+        """Search for dead workers, and count the deaths that crash markers of this machine show; in a few tries.
+
+        Another process that does the same at that moment makes a try fail.
+        """
         self.heartbeats.clear()
         for _ in range(policy.RECOVERY_TRIES):
             try:
@@ -190,7 +193,7 @@ class Maintenance:
             self.schedule_thread.ensure_running()
 
     def _read_switches(self) -> None:
-        """Read the switches and pass them to the loop; make runs due whose class was off and is on again."""
+        """Read what is switched off and pass it to the worker loop; make runs due whose class is on again."""
         admission = self.loop.admission
         previous_switches, admission.switches = admission.switches, read_switches(self.storage.sql)
         if admission.switches != previous_switches:
@@ -247,11 +250,11 @@ class Maintenance:
                 pool.cancel(lost)
 
     def _owned_keys(self) -> set[tuple[int, int, int]]:
-        """Return the keys of the attempts that this worker owns by the tables; release those unknown to its pool.
+        """Return the keys (task id, attempt, owner) of the attempts that this worker owns by the tables.
 
-        They were claimed by a commit whose answer was lost; no attempt is counted. But a poll in progress may have
-        claimed an attempt a moment ago. So an attempt is released only if it is still unknown after a later poll than
-        the one that was in progress when it was first seen.
+        Attempts that its pool does not know are released, and not counted: they were claimed by a commit whose answer
+        was lost. But a poll in progress may have claimed an attempt a moment ago. So an attempt is released only if it
+        is still unknown after a later poll than the one that was in progress when it was first seen.
         """
         loop = self.loop
         owned = self.storage.owned_tasks(loop.row.epoch)

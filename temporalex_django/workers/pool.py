@@ -76,7 +76,7 @@ class Pool:
     # --- filling -----------------------------------------------------------------------------------------------------
 
     def capacity(self) -> Capacity:
-        """Return the capacity of the pool: activities that can start now, and quick ones that can start soon."""
+        """Return what the pool can take: those that can start now, and quick ones that can start soon."""
         with self._lock:
             if self._stopping:
                 return Capacity()
@@ -383,7 +383,7 @@ class Pool:
         loop.close()
 
     def _replace_loop(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Fail the attempts that ran in a broken event loop, and run those that had not started in a new one."""
+        """Fail the attempts that ran in a broken event loop, and move those that had not started to a new one."""
         with self._loop_lock:
             self._loop = None
         with self._lock:
@@ -412,9 +412,9 @@ class Pool:
 
 
 class InlinePool(Pool):
-    """A pool that runs each attempt in the thread that submits it: for ``run_until_idle``.
+    """A pool that runs each attempt in the thread that submits it: for ``run_until_idle`` and tests.
 
-    ``now`` and ``mark_running`` are those of ``Pool``.
+    ``now`` returns the database's time. ``mark_running(id)`` returns a block in which the activity with that id runs.
     """
 
     def __init__(

@@ -62,10 +62,11 @@ class Quarantine:
     def filter_claimed(
         self, tasks: list[TaskState], *, all_seen: bool = True
     ) -> tuple[list[TaskState], list[tuple[int, int, int]]]:
-        """Return the claimed activities that may start now, and the keys of those to release.
+        """Return the claimed activities that may start now, and the keys (task id, attempt, owner) of those to release.
 
-        The attempts of the latter do not count. A suspect that may start is put on trial. ``all_seen`` False means that
-        others may wait under limits, so that ``tasks`` without a suspect do not prove that there is none.
+        The attempts of the latter do not count. A suspect (an activity during which a worker has died) that may start
+        is put on trial: nothing else starts beside it. ``all_seen`` False means that others may wait under limits, so
+        that ``tasks`` without a suspect do not prove that there is none.
         """
         suspects = [task for task in tasks if task.crashes]
         if not suspects:

@@ -39,7 +39,7 @@ class _RunningActivity:
 
 
 class TurnHandover:
-    """The turn lock of one worker loop, and the threads that run its turns.
+    """Lets other threads of a worker run its turns while an atomic activity keeps the worker's own thread busy.
 
     ``run_turns(is_relieved)`` runs turns until ``is_relieved()`` is True: until a thread that ran turns before this one
     is back. A thread has to hold ``turn_lock`` while it uses the loop's storage. At most ``max_helpers`` further

@@ -26,7 +26,10 @@ if TYPE_CHECKING:
 
 
 class TurnRunner:
-    """Runs the turns of one worker, whose row is ``row``. The polls handle turns that fail."""
+    """Runs the turns of one worker: transactions that store results, advance runs and claim activities.
+
+    ``row`` is the row of the worker. A turn that fails is rolled back and raises; the polls then try each run alone.
+    """
 
     def __init__(
         self,
@@ -86,10 +89,11 @@ class TurnRunner:
     def _advance_runs(
         self, results: Sequence[TaskResult], capacity: Capacity, report: TurnReport
     ) -> tuple[list[int], list[TaskState]]:
-        """Store results and advance runs; return the ids of ``results`` that were valid, and claimed activities.
+        """Store results and advance runs, in the open transaction.
 
-        The latter have waited; activities that this turn schedules are in the report. Results, runs and activities take
-        one round trip, so the chain of a result that is not valid is locked without use.
+        Returns the ids of ``results`` that were valid, and the waiting activities that were claimed. Activities that
+        this turn schedules and claims are in ``report``. Results, runs and activities take one round trip, so the chain
+        of a result that is not valid is locked without use.
         """
         admission = self.admission
         is_refused = None
@@ -140,9 +144,10 @@ class TurnRunner:
         return valid, tasks
 
     def _due_run_limit(self, busy_runs: int) -> int:
-        """Return how many due runs a turn may claim; ``busy_runs`` is that of ``Capacity``.
+        """Return how many due runs a turn may claim.
 
-        If more runs had activities in progress than the cache holds, each step would have to rebuild its run first.
+        ``busy_runs`` is the number of runs of which this worker holds an unstarted activity or a result. If more runs
+        had activities in progress than the cache holds, each activation would have to rebuild its run first.
         """
         run_limit = int(get_settings().CACHE_SIZE * policy.BUSY_RUN_SHARE)
         return max(
@@ -157,7 +162,7 @@ class TurnRunner:
             return self._filter_claimed(get_tasks())
 
     def _submit_claim(self, capacity: Capacity) -> Callable[[], list[TaskState]]:
-        """Send the statements that claim waiting activities, at most as many as ``capacity`` leaves room for.
+        """Send the statements that claim waiting activities, at most as many as ``capacity`` allows.
 
         Returns a function that reads the answer and returns the claimed activities.
         """

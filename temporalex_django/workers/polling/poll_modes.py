@@ -1,6 +1,6 @@
-"""The ways through a poll: each commits results of activities, and takes work in exchange.
+"""The ways in which a worker can do one poll: one pass of its loop, in which it looks for due work and does it.
 
-A poll is one pass of the worker loop. ``Poller`` chooses the way through it.
+Each way commits results of activities, and claims runs and activities as far as it may. ``Poller`` chooses one.
 """
 
 from __future__ import annotations
@@ -51,18 +51,21 @@ class PollResult:
 
 
 class PollMode(Protocol):
-    """One way through a poll."""
+    """One of the ways in which a worker can do a poll, such as one turn for many runs, or each run alone."""
 
     def exchange(self) -> PollResult:
-        """Commit results, take work in exchange, and return the effects. Raises when the database is gone.
+        """Commit results of activities, claim and do due work, and return the numbers of both.
 
-        Results leave the memory after the commit, not before.
+        The pool keeps a result until its commit. Raises when the database is gone.
         """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PollParts:
-    """The parts of a worker that a poll uses. ``publish`` is called with the report of a turn that was committed."""
+    """The parts of a worker that its polls use, from the storage to the pool of activities.
+
+    ``publish`` is called with the report of a turn that was committed; it sends signals and notifications.
+    """
 
     storage: WorkerStorage
     engine: WorkflowEngine
@@ -77,9 +80,10 @@ class PollParts:
 
 
 class StoreOnly:
-    """Stores results and does nothing else.
+    """A poll that stores results of activities and claims nothing.
 
-    It is used while a suspect is on trial (``Quarantine``), while the worker is drained, and when it stops.
+    It is used while an activity that may have ended a worker is on trial (``Quarantine``), and while the worker is
+    drained.
     """
 
     def __init__(self, parts: PollParts) -> None:
@@ -90,7 +94,7 @@ class StoreOnly:
 
 
 class PlainRead:
-    """The outcome of a read which found that nothing is due for ``due_in`` seconds, so that no turn is worthwhile.
+    """A poll that does nothing, because a read found that nothing is due for ``due_in`` seconds.
 
     ``due_in`` None means that nothing will be due. ``rebuilding`` is the number of runs that are being rebuilt.
     """
@@ -104,9 +108,9 @@ class PlainRead:
 
 
 class TogetherTurn:
-    """A turn of many runs: one transaction with results, due runs and due activities; then atomic activities.
+    """A poll with one turn of many runs: one transaction with results, due runs and due activities.
 
-    If the turn fails, each result and each run is tried alone (``SeparateTurns``).
+    Atomic activities follow after it. If the turn fails, each result and each run is tried alone (``SeparateTurns``).
     """
 
     def __init__(self, parts: PollParts) -> None:
@@ -131,9 +135,9 @@ class TogetherTurn:
 
 
 class SeparateTurns:
-    """Stores each result and advances each run alone, after an error rolled back the turn with all of them.
+    """A poll that stores each result and advances each run alone, after an error rolled back the turn with all of them.
 
-    ``results`` and ``chains`` are those of that turn, and ``cause`` is the error.
+    ``results`` and ``chains`` are those of the turn that failed, and ``cause`` is the error.
     """
 
     def __init__(
@@ -159,10 +163,10 @@ class SeparateTurns:
 
 
 class CautiousTurns:
-    """Advances runs one by one while a worker elsewhere may have died, or has died for an unknown reason.
+    """A poll that advances runs one by one, while a worker elsewhere may have died, or has died for an unknown reason.
 
-    ``caution`` is that of ``Poller``. Each run is announced on the row of this worker before its code runs (see
-    decision 22).
+    ``caution`` is the number of recent deaths without an explanation, plus one while a worker elsewhere may have died.
+    Each run is announced on the row of this worker before its code runs (see decision 22).
     """
 
     def __init__(self, parts: PollParts, caution: int) -> None:
@@ -203,13 +207,13 @@ class CautiousTurns:
 
 
 class Poller:
-    """The polls of one worker: it chooses the way through each.
+    """Does the polls of one worker: it chooses in which of the ways (``PollMode``) each is done.
 
     - ``caution``: the number of recent deaths of workers without an explanation, plus one while a worker elsewhere may
       have died. Maintenance sets it (see ``liveness.recovery``).
     - ``expects_work``: True if much was done or a wakeup came. Otherwise a plain read decides whether a turn is
-      worthwhile. Where there is a writer lock it always does, since only a turn that has something to write should take
-      that.
+      worthwhile. On a database with a single writer lock (SQLite) that read comes first always, so that only a turn
+      that has something to write takes the lock.
     """
 
     def __init__(self, parts: PollParts) -> None:
@@ -220,7 +224,7 @@ class Poller:
         self.expects_work = not parts.storage.sql.writer_lock
 
     def poll(self) -> PollResult:
-        """Look for due work once and do it. Afterwards the pool has all claimed activities."""
+        """Look for due work once and do it; return what was done. Afterwards all claimed activities are in the pool."""
         parts = self._parts
         # First where the last turn left no capacity: activities without limits would use all of it, each time.
         limited_first = parts.admission.lacks_capacity and not parts.quarantine.has_suspects
@@ -234,7 +238,7 @@ class Poller:
         return result
 
     def _choose_mode(self) -> PollMode:
-        """Return the way through this poll, after a slice of the rebuild of a run, which needs no transaction."""
+        """Return the way in which to do this poll, after rebuilding runs for a moment, which needs no transaction."""
         parts = self._parts
         if self._stores_only:
             return self._store_only

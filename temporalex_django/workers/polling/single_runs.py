@@ -22,10 +22,10 @@ from temporalex_django.workers.turn_handover import TurnHandover
 
 
 class SingleRuns:
-    """The single runs of one worker; ``queues`` and ``row`` are its queues and its row.
+    """Advances runs of one worker that need a transaction of their own.
 
-    ``handover`` says which atomic activities are running. ``publish`` is called with the report of each transaction
-    that advanced a run.
+    ``queues`` and ``row`` are the queues and the row of the worker. ``handover`` says which atomic activities are
+    running. ``publish`` is called with the report of each transaction that advanced a run.
     """
 
     def __init__(
@@ -93,10 +93,10 @@ class SingleRuns:
         return bool(report.run_count)
 
     def _pause_locked(self, chain: UUID, *, is_due: bool) -> None:
-        """Leave a run alone whose rows are locked: other runs come first, and this one a little later each time.
+        """Defer a run that needs rows which others have locked, a little longer each time; other runs come first.
 
-        ``is_due`` False means that the claim of this poll did not find the run. After the longest pause another worker
-        has done it, or a claim finds it again.
+        ``is_due`` False means that the claim of this poll did not find the run. After the longest pause it is no longer
+        tracked here: another worker has done it, or a claim finds it again.
         """
         longest = policy.LONGEST_LOCK_PAUSE
         if not is_due and self._pauses.get(chain, longest) >= longest:
@@ -122,11 +122,11 @@ class SingleRuns:
         return report.run_count
 
     def turn_announced(self, chains: Sequence[UUID], *, deadline: float = inf) -> int:
-        """Run a turn of each chain alone, announced on the row of this worker: its code may be what ended a process.
+        """Run a turn of each chain alone, after announcing it on the row of this worker.
 
-        A run that another worker has announced is left alone for a while, because that worker runs it or the run has
-        ended that worker. After ``deadline`` (``time.monotonic``) no further turn starts. Returns the number of runs
-        that were advanced.
+        The code of the run may have ended a process, and the row names the run if it ends this one. A run that another
+        worker has announced is left alone for a while, because that worker is running it or has died of it. After
+        ``deadline`` (``time.monotonic``) no further turn starts. Returns the number of runs that were advanced.
         """
         advanced = 0
         self.is_trying_suspects = True

@@ -23,7 +23,7 @@ log = logging.getLogger("temporalex_django.workers")
 
 
 class TaskIntake:
-    """The activities of one worker: what it may claim, what it starts, and what it stores.
+    """The exchange of activities between one worker and the tables: claims, starts and results.
 
     ``now`` returns the database's time.
     """
@@ -46,16 +46,19 @@ class TaskIntake:
     # -- claiming -----------------------------------------------------------------------------------------------------
 
     def capacity(self) -> Capacity:
-        """Return the capacity of the pool; none while a suspect waits for the pool to be empty."""
+        """Return how many activities the worker may claim now.
+
+        None while an activity that may have ended a worker waits for the pool to be empty.
+        """
         if self._quarantine.has_suspects:
             return Capacity()
         return self._pool.capacity()
 
     def cautious_capacity(self, caution: int) -> Capacity:
-        """Return the capacity of the pool, halved for each recent death of a worker without an explanation.
+        """Return how many activities the worker may claim while workers die for unknown reasons.
 
-        ``caution`` is that of ``Poller``. Only plain activities are claimed then, and at least one if the pool is
-        empty.
+        That is the capacity of the pool, halved for each death: ``caution`` is the number of recent deaths without an
+        explanation. Only plain activities are claimed then, and at least one if the pool is empty.
         """
         threads = min(self.capacity().threads, get_settings().ACTIVITY_THREADS >> min(caution, 30))
         if not threads and not self._pool.busy:
@@ -77,9 +80,10 @@ class TaskIntake:
         return len(tasks) + moved
 
     def start_tasks(self, tasks: list[TaskState], *, all_seen: bool) -> None:
-        """Start claimed activities, except suspects that have to wait, which are released.
+        """Start claimed activities, except those that may have ended a worker and have to wait; these are released.
 
-        ``all_seen`` is True if no other activities could be claimed now: see ``Quarantine.filter_claimed``.
+        ``all_seen`` is True if every due activity could have been claimed, so that a claim without suspects shows that
+        none are due.
         """
         tasks, released_keys = self._quarantine.filter_claimed(tasks, all_seen=all_seen)
         self._pool.submit(tasks)
@@ -121,9 +125,9 @@ class TaskIntake:
         return [end for end, _ in stored], [end.task.id for end, valid in stored if valid]
 
     def _store_result(self, result: TaskResult) -> tuple[TaskResult, bool] | None:
-        """Store one result, or a failure if it cannot be stored.
+        """Store one result, or a failure of the activity if its result cannot be stored.
 
-        Returns what was stored, and True if it was still valid. Returns None if it has to be tried again.
+        Returns the result that was stored, and True if it was still valid. Returns None if it has to be tried again.
         """
         task = result.task
         try:

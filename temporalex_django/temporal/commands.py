@@ -26,7 +26,7 @@ HEARTBEAT: Final = timedelta(seconds=30)
 _SHORTEST_TIMER: Final = timedelta(milliseconds=1)
 _PARENT_CLOSE: Final = {
     "terminate": child_workflow.ParentClosePolicy.PARENT_CLOSE_POLICY_TERMINATE,
-    "cancel": child_workflow.ParentClosePolicy.PARENT_CLOSE_POLICY_REQUEST_CANCEL,
+    "request_cancel": child_workflow.ParentClosePolicy.PARENT_CLOSE_POLICY_REQUEST_CANCEL,
     "abandon": child_workflow.ParentClosePolicy.PARENT_CLOSE_POLICY_ABANDON,
 }
 

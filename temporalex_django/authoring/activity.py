@@ -141,9 +141,9 @@ class ActivityOptions:
 
 
 class CallOptions(TypedDict, total=False):
-    """The options that a call site may set; see ``ActivityOptions``.
+    """The options of an activity that a call site may set by ``Activity.options``, such as ``retry`` and ``queue``.
 
-    ``atomic``, the limits, ``lane`` and ``by_hand`` are part of the definition.
+    ``atomic``, the limits, ``lane`` and ``by_hand`` are part of the definition of the activity and cannot be set here.
     """
 
     retry: RetryPolicy | None
@@ -157,7 +157,7 @@ class CallOptions(TypedDict, total=False):
 
 
 class RunSource(Protocol):
-    """The access of an activity to its run, for activities that are steps of a graph.
+    """The access of an activity to the run that scheduled it, which activities that are steps of a graph need.
 
     ``version`` is the version of the workflow with which the activity was scheduled.
     """
@@ -316,8 +316,8 @@ class Activity(Generic[P, R]):
     ) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:
         """Return the function to call from a recorded call, its positional and its keyword arguments.
 
-        ``args`` and ``kwargs`` are plain data. Activities of graphs read their run from ``source``. Raises
-        ``PayloadError``.
+        ``args`` and ``kwargs`` are plain data, which the annotations convert. ``source`` gives access to the run; only
+        activities that are steps of a graph use it. Raises ``PayloadError``.
         """
         del source
         return (self.__wrapped__, *self.decode(args, kwargs))
@@ -325,7 +325,8 @@ class Activity(Generic[P, R]):
     def encode_result(self, value: Any, args: Sequence[Any], source: RunSource) -> Any:
         """Return the form in which the history records ``value``, which the function has returned.
 
-        ``args`` are the recorded arguments of the call. Activities of graphs read them, and their run from ``source``.
+        ``args`` are the recorded arguments of the call, and ``source`` gives access to the run. Only activities that
+        are steps of a graph read them.
         """
         del args, source
         return value
@@ -343,7 +344,8 @@ class Activity(Generic[P, R]):
     def encode_manual_result(self, result: Any, args: Sequence[Any], source: RunSource) -> Any:
         """Return the form in which the history records a result that a person entered as plain data.
 
-        ``args`` and ``source`` are those of ``encode_result``. Raises ``PayloadError`` if the result does not fit.
+        ``args`` are the recorded arguments of the call, and ``source`` gives access to the run. Raises ``PayloadError``
+        if the result does not fit the annotation of the function.
         """
         del args, source
         # Converted only to check it, on a copy: the history keeps plain data, which `read_result` converts again.
@@ -366,9 +368,9 @@ class Activity(Generic[P, R]):
         return positional, keywords
 
     def decode(self, args: Any, kwargs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Return the positional and the keyword arguments of the function from plain data.
+        """Convert recorded arguments (plain data) into those of the function, as its annotations say.
 
-        Its annotations say how to convert them. Raises ``PayloadError``.
+        Returns the positional and the keyword arguments. Raises ``PayloadError`` for arguments that do not fit.
         """
         hints = self._annotations
         try:
@@ -401,7 +403,7 @@ class Activity(Generic[P, R]):
 
 
 class _Decorator(Protocol):
-    """The type of ``activity(...)`` with options: a decorator of functions."""
+    """The type, for type checkers, of ``activity(...)`` with options: a decorator of plain and async functions."""
 
     @overload
     def __call__(self, fn: Callable[P, Awaitable[R]], /) -> Activity[P, R]: ...

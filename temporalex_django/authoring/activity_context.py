@@ -28,7 +28,7 @@ class PreviousFailure:
 
     @classmethod
     def from_payload(cls, payload: Mapping[str, Any] | None) -> PreviousFailure | None:
-        """Return the failure that is stored with an activity, or None if it has none."""
+        """Return the failure from ``payload``, the stored form of an activity's last failure; None if there is none."""
         if payload is None:
             return None
         return cls(type=payload["type"], message=payload["message"], details=deep_copy(payload.get("details")))

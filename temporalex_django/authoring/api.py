@@ -62,7 +62,7 @@ class Info:
 
 
 def sleep(duration: timedelta | float, *, then: str | None = None) -> Awaitable[None]:
-    """Wait for a durable timer; a number is seconds.
+    """Wait for a durable timer of ``duration``, a timedelta or a number of seconds.
 
     Zero returns at once. ``then`` is a text for people who view the run: it says what follows. Raises ``ValueError``
     for a negative duration.
@@ -76,8 +76,9 @@ def sleep(duration: timedelta | float, *, then: str | None = None) -> Awaitable[
 def sleep_until(until: datetime, *, then: str | None = None) -> Awaitable[None]:
     """Wait for a durable timer that ends at ``until``, a datetime with a time zone.
 
-    A time that has passed returns at once, without a command; it is compared with ``now()``. ``then`` is that of
-    ``sleep``. Raises ``TypeError`` for anything else than a datetime, and ``ValueError`` for one without a time zone.
+    A time that has passed returns at once, without a command; it is compared with ``now()``. ``then`` is a text for
+    people who view the run: it says what follows. Raises ``TypeError`` for anything else than a datetime, and
+    ``ValueError`` for one without a time zone.
     """
     port = current.runtime_for(table.SLEEP_UNTIL)
     moment = names.aware_datetime(until, label="sleep_until")
@@ -280,8 +281,9 @@ def parallel(branches: Sequence[Any], limit: int | None = None) -> Awaitable[lis
 def race(*branches: Any) -> Awaitable[tuple[int, Any]]:
     """Run branches side by side and return ``(index, value)`` of the first that finishes.
 
-    If that one raised, its exception is raised here. Branches are as in ``parallel``. If several finish in one
-    activation, the lowest index wins. The others are cancelled, and all of them have ended when this returns.
+    A branch is a function without arguments or an awaitable. If the first one raised, its exception is raised here. If
+    several finish in one activation, the lowest index wins. The others are cancelled, and all of them have ended when
+    this returns.
     """
     port = current.runtime_for(table.RACE)
     if not branches:
@@ -290,7 +292,7 @@ def race(*branches: Any) -> Awaitable[tuple[int, Any]]:
 
 
 def update_state(fn: Callable[[Any], tuple[T, Any]]) -> Awaitable[T]:
-    """Change the state of the phase from an async handler: ``fn(state) -> (result, new_state)``.
+    """Change the state of the phase from an async handler: ``fn(state)`` returns ``(result, new_state)``.
 
     Returns ``result``. ``fn`` is a plain function, and two calls never run at the same time, so no change is lost.
     """
@@ -323,12 +325,12 @@ def child(
     start_delay: timedelta | float | None = None,
     start_before: datetime | None = None,
 ) -> Awaitable[R]:
-    """Start another workflow and wait for its result, through all its continue-as-new.
+    """Start another workflow as a child of this run, and wait for its result, through all its continue-as-new.
 
     ``args`` is the input of the child. Its business id is ``id``, or is made from ``value`` by the ``unique`` of its
     class. Without either, the child gets an id that is derived from this run. ``version`` selects a version of a
     dispatcher. ``parent_close`` says what happens to an open child when this run closes. ``search_attributes``,
-    ``tags``, ``start_at``, ``start_delay`` and ``start_before`` are as in a start.
+    ``tags``, ``start_at``, ``start_delay`` and ``start_before`` have the same meaning as for ``Workflow.start``.
 
     Raises ``ChildWorkflowFailure``, also if the id is taken. The call itself raises ``InvalidId``, ``InvalidStart``,
     ``PayloadError``, ``UnknownVersion`` and ``WorkflowDefinitionError``.
@@ -407,8 +409,8 @@ def cancel_requested() -> bool:
 def wait_cancelled() -> Awaitable[None]:
     """Block until somebody asks this run to cancel; returns at once if that has happened.
 
-    The unit takes notice of the cancel in this way: its later waits do not raise ``Cancelled`` for it, unless this call
-    is inside ``shield``.
+    The branch that waits here has then taken notice of the cancel: its later waits do not raise ``Cancelled`` for it,
+    unless this call is inside ``shield``.
     """
     port = current.runtime_for(table.WAIT_CANCELLED)
     return cast("Awaitable[None]", Call(table.WAIT_CANCELLED, lambda: primitives.wait_cancelled(port)))
@@ -451,13 +453,13 @@ def info() -> Info:
 
 
 def sender() -> Sender | None:
-    """Return the sender of the message that this unit handles: an object with ``key`` and ``name``.
+    """Return the sender of the message that the present code handles: an object with ``key`` and ``name``.
 
     ``key`` is the key of the user as text. Returns None for a message from code.
 
     In a handler, in what it started (branches, ``Async``) and in a validator it is the sender of that message.
-    Elsewhere it is the sender of the signal that the unit last took with ``wait_for_signal``, and None before the
-    first. It comes from the history, so it is the same on replay.
+    Elsewhere it is the sender of the signal that this branch of the run last took with ``wait_for_signal``, and None
+    before the first. It comes from the history, so it is the same on replay.
     """
     port = current.runtime_for(table.SENDER)
     # A validator runs before its update has a unit, so its sender is a fact of the run context.
@@ -494,10 +496,10 @@ logger = _Logger(logging.getLogger("temporalex_django.workflow"), {})
 
 
 def _child_id(workflow: type[Workflow], id: str | None, value: str | None) -> str | None:
-    """Return the business id for a child, or None if it is to be derived from this run.
+    """Return the business id that a call of ``child`` names, or None if it is to be derived from the parent run.
 
-    ``id`` and ``value`` are those of ``child``. If the scope of the class is ``none``, a suffix after the value makes
-    the id unique.
+    ``id`` is the business id itself; ``value`` is turned into one by the ``unique`` of the class. If the scope of
+    ``unique`` is ``none``, a suffix after the value makes the id differ from others.
     """
     if id is not None and value is not None:
         raise InvalidId(f"{workflow.name}: give id= or value=, not both")

@@ -19,8 +19,8 @@ from temporalex_django.errors import WorkflowDefinitionError
 class Escalation:
     """An extension of an approval to more people when nobody has decided it for a while.
 
-    They may decide as well once the time ``after`` (a timedelta or seconds) has passed. ``role``, ``users`` and
-    ``groups`` name them, as in ``api.approval``.
+    They may decide as well once the time ``after`` (a timedelta or seconds) has passed. ``role`` is a permission
+    ``app.codename`` or a group, ``users`` are usernames, and ``groups`` are names of groups.
     """
 
     after: timedelta | float
@@ -45,10 +45,11 @@ def human_task_spec(
     due: bool,
     shows: Any = None,
 ) -> HumanTaskSpec:
-    """Check the arguments of an approval and return its spec.
+    """Check the arguments of an approval and return the spec of the human task that it opens.
 
     ``label`` names the approval in errors of this function, and ``display_name`` in later ones. ``due`` is True if the
-    approval has a due time. The other arguments are those of ``api.approval``. Raises ``WorkflowDefinitionError``.
+    approval has a due time. The other arguments have the same meaning as in ``api.approval``. Raises
+    ``WorkflowDefinitionError``.
     """
     scope = parse_scope(four_eyes)
     if scope is None:
@@ -79,8 +80,8 @@ def human_task_spec(
 def build_candidates(label: str, role: str | None, users: Sequence[str], groups: Sequence[str]) -> tuple[str, ...]:
     """Return the candidates that a role, users and groups name, each once: ``("group:managers", "user:anna")``.
 
-    ``label`` begins the message of the ``WorkflowDefinitionError`` that this may raise.
-    ``authorization.matches_candidate`` explains the form of candidates.
+    ``label`` begins the message of the ``WorkflowDefinitionError`` that this may raise. A role with a dot becomes a
+    candidate ``perm:<app.codename>``, any other one ``group:<name>``.
     """
     if role is not None and not (isinstance(role, str) and role and names.is_name(role)):
         raise WorkflowDefinitionError(
@@ -110,9 +111,10 @@ def positive_seconds(value: Any, *, label: str) -> float:
 
 
 def _check_outcomes(label: str, outcomes: Sequence[str], *, due: bool) -> tuple[str, ...]:
-    """Return the outcomes of an approval, or raise ``WorkflowDefinitionError``.
+    """Return the names of the outcomes of an approval as a tuple, or raise ``WorkflowDefinitionError``.
 
-    With ``due``, ``overdue`` is reserved.
+    With ``due``, the name ``overdue`` is reserved for an approval that nobody has decided in time. ``label`` begins the
+    message.
     """
     if isinstance(outcomes, str) or not isinstance(outcomes, Sequence) or not outcomes:
         raise WorkflowDefinitionError(f"{label}: outcomes must be a list of names, not {outcomes!r}")
@@ -130,7 +132,10 @@ def _check_outcomes(label: str, outcomes: Sequence[str], *, due: bool) -> tuple[
 
 
 def _check_form(label: str, form: Any) -> Any:
-    """Return the form that ``form`` names. ``label`` begins the message of a ``WorkflowDefinitionError``."""
+    """Return the description of the form that an approval declares: a type, or the path of a Django form.
+
+    ``label`` begins the message of a ``WorkflowDefinitionError``.
+    """
     try:
         return build_form_spec(form, label)
     except TypeError:

@@ -36,15 +36,16 @@ def check_person(by: object) -> Person | None:
 
 
 def split_decider(by: object) -> tuple[Person | None, str | None]:
-    """Return the user who decides a step, or the name of a person who is known by name alone.
+    """Return ``by``, which says who decides a step, as ``(user, None)`` or as ``(None, name)``.
 
-    The result is ``(user, None)`` or ``(None, name)``. A name is recorded and has no role.
+    A person may be known by name alone, as a text; the name is recorded and has no role. Raises ``ActionNotPermitted``
+    for anything that is neither a user, nor a text, nor None.
     """
     return (None, by) if isinstance(by, str) else (check_person(by), None)
 
 
 def sender_of(by: Person | None) -> Sender | None:
-    """Return the key and the name of a user as they travel with a message; None for code."""
+    """Return the key and the name of a user, to be stored with a message that they send; None for code."""
     if by is None:
         return None
     # Key and name are copied, not looked up later: the history keeps them after the user was renamed or deleted.
@@ -60,9 +61,9 @@ def sender_of(by: Person | None) -> Sender | None:
 
 
 def sender_key(by: Person | None) -> str:
-    """Return the key of a user as text (see ``Sender``).
+    """Return the key of a user as text, as it is stored with messages and decisions.
 
-    It is empty for code, and for a user who has not been saved.
+    It is empty for code (None), and for a user who has not been saved.
     """
     identity = sender_of(by)
     return "" if identity is None else identity.key
@@ -82,7 +83,7 @@ def has_role(user: Person | None, role: str) -> bool:
 
 
 def candidate_of_role(role: str) -> str:
-    """Return the candidate that stands for a role: ``perm:`` or ``group:`` and its name; see ``matches_candidate``."""
+    """Return the candidate for a role: ``perm:<app.codename>`` for a permission, else ``group:<name>``."""
     return f"perm:{role}" if "." in role else f"group:{role}"
 
 
@@ -92,7 +93,7 @@ def matches_candidate(
     *,
     permits: Callable[[Person, str], bool] = lambda user, name: user.has_perm(name),
 ) -> bool:
-    """Return True if the user is active and fits a candidate.
+    """Return True if the user is active and fits a candidate, which names people who may do something.
 
     A candidate is ``user:<username>``, ``group:<name>`` or ``perm:<app.codename>``. A superuser is in every group.
     ``permits(user, permission)`` decides who has a permission. Raises ``ActionNotPermitted`` if the groups of the user
@@ -119,10 +120,10 @@ def matches_candidate(
 
 
 def is_authorized(user: Person, permission: str, *, permits: Callable[[Person, str], bool]) -> bool:
-    """Return True if the user has the permission of a handler, or fits it as a candidate.
+    """Return True if the user has the permission of a message handler, or fits it as a candidate.
 
-    ``permission`` is ``app.codename`` or a candidate (see ``matches_candidate``). ``permits(user, permission)`` decides
-    who has a permission.
+    ``permission`` is ``app.codename``, or a candidate ``user:<username>``, ``group:<name>`` or ``perm:<app.codename>``.
+    ``permits(user, permission)`` decides who has a permission.
     """
     if permission.partition(":")[0] in _CANDIDATE_KINDS:
         return matches_candidate(user, permission, permits=permits)
@@ -132,7 +133,8 @@ def is_authorized(user: Person, permission: str, *, permits: Callable[[Person, s
 def require_operation(by: object, operation: str, *, action: str) -> Person | None:
     """Return the user ``by`` if they have the permission for an operation on runs (``view``, ``cancel`` …).
 
-    Returns None for code (``by`` is None). ``action`` is the verb for the error. Raises ``ActionNotPermitted``.
+    Returns None for code (``by`` is None), which needs none. ``action`` says in the error what the user may not do.
+    Raises ``ActionNotPermitted``.
     """
     return require_permission(by, f"{operation}_instance", action=f"{action} runs")
 
@@ -140,9 +142,8 @@ def require_operation(by: object, operation: str, *, action: str) -> Person | No
 def require_permission(by: object, codename: str, *, action: str) -> Person | None:
     """Return the user ``by`` if they have the permission ``codename`` of this app.
 
-    None stands for code and is returned.
-
-    ``action`` says in the error what the user may not do. Raises ``ActionNotPermitted``.
+    None stands for code, which needs none, and is returned. ``action`` says in the error what the user may not do.
+    Raises ``ActionNotPermitted``.
     """
     user = check_person(by)
     permission = f"{APP}.{codename}"

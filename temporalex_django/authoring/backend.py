@@ -175,7 +175,7 @@ _backend: Callable[[], Backend] | None = None
 
 
 def bind(backend: Callable[[], Backend]) -> None:
-    """Set the function that returns the backend of the application: the one for classes that name no engine.
+    """Set the function that returns the backend of the application, which all classes use that name no engine.
 
     The function is called at each use, so that the import of the backend can wait until Django is ready.
     """

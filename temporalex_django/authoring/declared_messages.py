@@ -47,7 +47,10 @@ class DeclaredMessage:
 
 @lru_cache(maxsize=1024)
 def messages_of(cls: type[Workflow]) -> Mapping[tuple[MessageKind, str], DeclaredMessage]:
-    """Return the messages that the phases and waits of a class name, by kind and name. Never raises."""
+    """Return the messages that the phases and waits of a class name in its source, by ``(kind, name)``.
+
+    Never raises.
+    """
     messages: dict[tuple[MessageKind, str], DeclaredMessage] = {}
     for fn in _functions_of(cls):
         source = _parse_source(fn)
@@ -62,9 +65,9 @@ def warn_lossy(
 ) -> None:
     """Warn, once for each message of a class, if its reader gets a part of the payload as another type.
 
-    ``plain_payload`` is ``payload`` as plain data. The warning is a line in the log; with ``aloud`` it is a
-    ``PayloadWarning``, too. A message that the class does not declare causes no warning, because the type that it takes
-    is not known.
+    ``kind`` is "signal" or "update", and ``plain_payload`` is ``payload`` as plain data. The warning is a line in the
+    log; with ``aloud`` it is a ``PayloadWarning``, too. A message that the class does not declare causes no warning,
+    because the type that it takes is not known.
     """
     if is_unchanged(plain_payload, payload):
         return
@@ -75,7 +78,10 @@ def warn_lossy(
 
 
 def _functions_of(cls: type[Workflow]) -> Iterator[FunctionType]:
-    """Yield the methods of the class, and the functions of its modules that they name."""
+    """Yield the methods of a workflow class, and the functions that they name, directly or not.
+
+    Only functions from the modules of the class and its bases are followed.
+    """
     bases = [base for base in cls.__mro__ if issubclass(base, Workflow) and base is not Workflow]
     pending = [fn for base in bases for fn in vars(base).values() if isinstance(fn, FunctionType)]
     modules = {base.__module__ for base in bases}
@@ -101,9 +107,10 @@ def _parse_source(fn: FunctionType) -> ast.AST | None:
 
 
 class _PhaseReader:
-    """A reader of the messages that one function takes, in its phases and waits.
+    """A reader of the messages that one function of a workflow class takes, from the source of the function.
 
-    It evaluates names of the source without calling anything.
+    It finds the phases that the function opens and the signals that it waits for. It evaluates names of the source
+    without calling anything.
     """
 
     def __init__(self, cls: type[Workflow], fn: FunctionType, source: ast.AST) -> None:
@@ -137,7 +144,9 @@ class _PhaseReader:
                 yield DeclaredMessage(kind="signal", name=str(call.args[0].value))
 
     def entries(self, node: ast.expr) -> Iterator[tuple[str, Any]]:
-        """Yield the names and handlers of a table of handlers, which ``node`` is or names.
+        """Yield the message names and handlers of a dictionary of handlers.
+
+        ``node`` is that dictionary, or a name for it.
 
         A handler is a node of the source, or the function itself.
         """
@@ -155,7 +164,7 @@ class _PhaseReader:
     def build_message(
         self, kind: MessageKind, name: str, handler: Any, permission: str | None = None
     ) -> DeclaredMessage:
-        """Return the message ``name`` with the type and the docstring of its handler.
+        """Return the message ``name`` with the type of its payload and the docstring, both from its handler.
 
         ``handler`` is a node of the source or the function itself; a call of ``update``, ``signal`` or ``partial`` is
         unpacked. ``permission`` is that of the call around it.

@@ -87,9 +87,9 @@ def _label_problems(cls: type[Workflow]) -> Iterator[str]:
 
 
 def merge_tags(cls: type[Workflow], extra_tags: Sequence[str]) -> list[str]:
-    """Return the tags of a run: those of its class, then those given at its start, each once.
+    """Return the tags of a new run: the tags of its class, then ``extra_tags`` of its start, each once.
 
-    Raises ``PayloadError``.
+    Raises ``PayloadError`` for tags that are not valid.
     """
     if (
         not isinstance(extra_tags, (list, tuple))
@@ -147,12 +147,10 @@ def _signal_problems(cls: type[Workflow]) -> Iterator[str]:
 
 
 def _typed_name_problems(cls: type[Workflow], attribute: str, kinds: Container[Any], type_names: str) -> Iterator[str]:
-    """Yield the problems of ``stored`` or ``search_attributes``, whichever ``attribute`` names.
+    """Yield the problems of a mapping of names to types: the class attribute ``stored`` or ``search_attributes``.
 
-    Both map names to types.
-
-    ``kinds`` are the valid types, and ``type_names`` lists them for the message. The values are plain text in the
-    database, so a redacted field is refused here.
+    ``attribute`` is the name of that attribute. ``kinds`` are the valid types, and ``type_names`` lists them for the
+    message. The values are plain text in the database, so a redacted field is refused here.
     """
     types = getattr(cls, attribute)
     if not isinstance(types, Mapping):
@@ -190,7 +188,7 @@ def duplicate_query_problems(names: Sequence[str]) -> Iterator[str]:
 def signature_problems(functions: Mapping[str, Callable[..., Any]], form: str, *counts: int) -> Iterator[str]:
     """Yield one sentence for each function that accepts none of the ``counts`` of positional arguments.
 
-    ``form`` shows in the sentence how the function is called.
+    ``functions`` are the functions by name. ``form`` shows in the sentence how a function is called.
     """
     for label, fn in functions.items():
         if not any(accepts_arguments(fn, count) for count in counts):

@@ -22,7 +22,7 @@ KIND: Final = "task"
 
 
 class TaskHost(Protocol):
-    """The part of this package that imports Django's tasks.
+    """The part of this package that imports Django's tasks, as a protocol, so that this module need not import them.
 
     It creates objects of Django's task classes and sends Django's signals about tasks.
     """
@@ -36,7 +36,10 @@ class TaskHost(Protocol):
     async def acontext(
         self, task: Any, attempt: ActivityContext, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> Any:
-        """Return Django's ``TaskContext`` for an attempt, from code that runs in an event loop; see ``context``."""
+        """Return Django's ``TaskContext`` for an attempt of ``task``, from code that runs in an event loop.
+
+        ``args`` and ``kwargs`` are the arguments of the task.
+        """
 
     def notify_started(self, state: Any) -> None:
         """Send Django's signal that an attempt of a background task begins. ``state`` is its ``TaskState``."""
@@ -108,7 +111,7 @@ class DjangoTask(Activity[Any, Any]):
     def decode_call(
         self, args: Sequence[Any], kwargs: Any, source: RunSource
     ) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:
-        """Return the function to call from a recorded call, its positional and its keyword arguments.
+        """Return the function of the task, its positional and its keyword arguments, from a recorded call.
 
         The arguments are passed as they are stored. Annotations do not convert them, as in Django's own backends.
         """
@@ -126,7 +129,10 @@ class DjangoTask(Activity[Any, Any]):
         return await self.task.func(context, *args, **kwargs)
 
     def encode_result(self, value: Any, args: Sequence[Any], source: RunSource) -> Any:
-        """Return the result as JSON. Raises ``PayloadError`` if it is not JSON."""
+        """Return the result of the task's function as JSON, as the history records it.
+
+        Raises ``PayloadError`` if it is not JSON.
+        """
         del args, source
         return normalize(value, label=f"the result of {self.name}")
 
@@ -164,9 +170,9 @@ def load(path: str) -> DjangoTask:
 
 
 def normalize(value: Any, *, label: str) -> Any:
-    """Return ``value`` as JSON, as Django's backends do. ``label`` names it in errors.
+    """Return ``value`` as plain JSON data, converted as Django's task backends do: tuples become lists, bytes texts.
 
-    Raises ``PayloadError`` if the value is not JSON.
+    ``label`` names the value in errors. Raises ``PayloadError`` if the value is not JSON.
     """
     match value:
         case str() | int() | float() | bool() | None:

@@ -116,12 +116,13 @@ class WorkflowHandle(Generic[Result_co]):
         mode: str = "auto",
         by: Person | None = None,
     ) -> RunRequest[Any]:
-        """Send an update and return its answer; see ``operations.runs.update`` for where it runs and what it locks.
+        """Send the update ``name`` with ``args`` to the run, wait until it is handled, and return its answer.
 
         With an ``id`` it is safe to send the update again: you get its first outcome. ``timeout`` is in seconds; None
-        waits for ever. ``mode`` "auto" may run the turn in this process, and "worker" leaves the turn to a worker. If
-        the connection to the database breaks while the update is sent, nobody knows whether it was stored.
-        ``UpdateTimeout`` with the code ``unknown`` is raised then; ask again with its ``update_id``.
+        waits for ever. ``mode`` "auto" may run the turn in this process, which locks the chain meanwhile; "worker"
+        leaves the turn to a worker. If the connection to the database breaks while the update is sent, nobody knows
+        whether it was stored. ``UpdateTimeout`` with the code ``unknown`` is raised then; ask again with its
+        ``update_id``.
 
         Raises ``UpdateRejected``, ``WorkflowClosed``, ``UpdateFailed``, ``UpdateTimeout`` and ``PayloadError``. Raises
         ``ActionNotPermitted`` if ``by`` lacks the ``permission`` of the handler.
@@ -143,8 +144,8 @@ class WorkflowHandle(Generic[Result_co]):
         """Give a graph the event that one of its steps waits for.
 
         ``data`` is stored under the step's key, with the person who decided (``by``). ``step`` (a step, or its key)
-        selects the step if several wait for the event. A plain name as ``by`` is recorded, and has no role. ``timeout``
-        (in seconds), the wait and the place of the turn are as in ``update``.
+        selects the step if several wait for the event. A plain name as ``by`` is recorded, and has no role. The call
+        waits until the event is applied, at most ``timeout`` seconds (None: for ever).
 
         Raises ``ResumeRefused`` if no step or several steps match, and ``ActionNotPermitted`` if ``by`` lacks the role
         of the step. Raises ``WorkflowClosed``, ``PayloadError`` and ``UpdateTimeout``, too. Nothing changes then.
@@ -174,7 +175,7 @@ class WorkflowHandle(Generic[Result_co]):
         """Decide a human task of the run with ``outcome``, in the name of the user ``by``.
 
         ``task`` is its key, id or title; leave it out if exactly one is open. ``data`` are the data that its form asks
-        for. ``timeout`` (in seconds), the wait and the place of the turn are as in ``update``. Raises
+        for. The call waits until the decision is applied, at most ``timeout`` seconds (None: for ever). Raises
         ``HumanTaskNotFound``, ``HumanTaskClosed`` with what happened instead, ``HumanTaskClaimed``,
         ``ActionNotPermitted``, ``FourEyes``, ``PayloadError``, ``RunPaused`` and ``UpdateTimeout``. Nothing changes
         then.
@@ -200,7 +201,7 @@ class WorkflowHandle(Generic[Result_co]):
     def result(self, timeout: float | None = RESULT_TIMEOUT, *, by: Person | None = None) -> RunRequest[Result_co]:
         """Wait for the result of the run and return it.
 
-        If the run continues as new, the wait goes on with the next run.
+        If the run continues as new, the wait continues with the next run.
 
         ``timeout`` is in seconds; None waits for ever. Inside a transaction the method checks once and does not wait.
         Raises ``WorkflowFailed`` (or its subclasses ``WorkflowTerminated`` and ``WorkflowTimedOut``),
@@ -214,7 +215,8 @@ class WorkflowHandle(Generic[Result_co]):
     def cancel(self, reason: str = "", *, by: Person | None = None) -> RunRequest[None]:
         """Ask the run to cancel. A graph is cancelled at once.
 
-        The request is one INSERT on the caller's connection, as in ``signal``. Raises ``WorkflowClosed``.
+        The request is one INSERT on the caller's connection, and commits or rolls back with the caller's transaction.
+        ``reason`` is a text for the audit. Raises ``WorkflowClosed``.
         """
         return RunRequest("cancel", by, inputs(reason=reason))
 
@@ -269,9 +271,12 @@ class WorkflowHandle(Generic[Result_co]):
     ) -> RunRequest[Self]:
         """Start a run with the history of this one up to the activation ``to``, and return its handle.
 
-        This run stays as it is. The other arguments are those of ``reset``. ``id`` is the business id of the new run,
-        and is derived from the id of this one by default. Raises the errors of ``reset``, and ``InvalidId`` and
-        ``AlreadyRunning``.
+        This run stays as it is. ``id`` is the business id of the new run, and is derived from the id of this one by
+        default. Without ``to``, the point is after the last activation that the code replays as recorded and that did
+        not close the run. ``messages`` that came after the point are delivered "again", or dropped with "drop".
+        ``edited`` gives activities that were open at the point other arguments: ``{number: [argument, …]}``.
+
+        Raises ``ActionNotPossible``, ``PayloadError``, ``UpdateTimeout``, ``InvalidId`` and ``AlreadyRunning``.
         """
         return RunRequest("fork", by, inputs(**_point(to, messages, edited), id=_unless_none(id), reason=reason))
 
@@ -281,9 +286,10 @@ class WorkflowHandle(Generic[Result_co]):
 
     @operation_method
     def pause(self, reason: str = "", *, by: Person | None = None) -> RunRequest[None]:
-        """Pause the run: none of its code runs until ``unpause``; see ``operations.runs.pause``.
+        """Pause the run: none of its code runs until ``unpause``. Signals and results that arrive meanwhile wait.
 
-        Locks the chain. Raises ``WorkflowClosed``, ``ActionNotPossible``, ``UpdateTimeout`` (code ``busy``).
+        Updates, resumes and decisions are refused with ``RunPaused``. Locks the chain. Raises ``WorkflowClosed``,
+        ``ActionNotPossible``, ``UpdateTimeout`` (code ``busy``).
         """
         return RunRequest("pause", by, inputs(reason=reason))
 
@@ -291,7 +297,10 @@ class WorkflowHandle(Generic[Result_co]):
 
     @operation_method
     def unpause(self, reason: str = "", *, by: Person | None = None) -> RunRequest[None]:
-        """Continue a paused run, with everything that came meanwhile. Raises and locks as ``pause`` does."""
+        """Continue a paused run, with everything that came meanwhile.
+
+        Locks the chain. Raises ``WorkflowClosed``, ``ActionNotPossible``, ``UpdateTimeout`` (code ``busy``).
+        """
         return RunRequest("unpause", by, inputs(reason=reason))
 
     aunpause = async_method(unpause)
@@ -300,8 +309,9 @@ class WorkflowHandle(Generic[Result_co]):
     def try_again(self, reason: str = "", *, by: Person | None = None) -> RunRequest[None]:
         """Try a blocked run once more now, without waiting for its back-off.
 
-        A run that ended its workers is tried on one worker, separately from other runs. Raises and locks as ``pause``
-        does; ``ActionNotPossible`` if the run is not blocked, or is paused.
+        A run that ended its workers is tried on one worker, separately from other runs. Locks the chain. Raises
+        ``WorkflowClosed``, ``UpdateTimeout`` (code ``busy``), and ``ActionNotPossible`` if the run is not blocked, or
+        is paused.
         """
         return RunRequest("try_again", by, inputs(reason=reason))
 
@@ -314,8 +324,8 @@ class WorkflowHandle(Generic[Result_co]):
         """Try a failed activity again now, without waiting for its back-off.
 
         ``seq`` is the number of its command. ``input`` (a list of arguments, or an object of them by name) replaces its
-        arguments, and gives it a new idempotency key. Raises and locks as ``pause`` does, and raises ``PayloadError``
-        for an input that does not fit.
+        arguments, and gives it a new idempotency key. Locks the chain. Raises ``WorkflowClosed``,
+        ``ActionNotPossible``, ``UpdateTimeout`` (code ``busy``), and ``PayloadError`` for an input that does not fit.
         """
         return RunRequest("retry_activity", by, inputs(seq=seq, input=input, reason=reason))
 
@@ -328,8 +338,8 @@ class WorkflowHandle(Generic[Result_co]):
         """End an activity with the ``result`` that you give. An attempt that still runs reports too late then.
 
         ``seq`` is the number of the activity's command. For a step of a graph the result is ``{"event": name, "data":
-        …}``. Raises and locks as ``pause`` does, and raises ``PayloadError`` for a result that does not fit its
-        annotation.
+        …}``. Locks the chain. Raises ``WorkflowClosed``, ``ActionNotPossible``, ``UpdateTimeout`` (code ``busy``), and
+        ``PayloadError`` for a result that does not fit its annotation.
         """
         return RunRequest("complete_activity", by, inputs(seq=seq, result=result, reason=reason))
 
@@ -341,7 +351,8 @@ class WorkflowHandle(Generic[Result_co]):
     ) -> RunRequest[None]:
         """End an activity as failed, without a further attempt, with an error of that type and message.
 
-        ``seq`` is the number of the activity's command. Raises and locks as ``pause`` does.
+        ``seq`` is the number of the activity's command. Locks the chain. Raises ``WorkflowClosed``,
+        ``ActionNotPossible``, ``UpdateTimeout`` (code ``busy``).
         """
         return RunRequest("fail_activity", by, inputs(seq=seq, message=message, type=type, reason=reason))
 
@@ -349,9 +360,9 @@ class WorkflowHandle(Generic[Result_co]):
 
     @operation_method
     def skip_timer(self, seq: int, *, reason: str = "", by: Person | None = None) -> RunRequest[None]:
-        """Let a timer fire now. ``seq`` is the number of the command that started it.
+        """Let a timer of the run fire now. ``seq`` is the number of the command that started it.
 
-        Raises and locks as ``pause`` does.
+        Locks the chain. Raises ``WorkflowClosed``, ``ActionNotPossible``, ``UpdateTimeout`` (code ``busy``).
         """
         return RunRequest("skip_timer", by, inputs(seq=seq, reason=reason))
 
@@ -361,8 +372,9 @@ class WorkflowHandle(Generic[Result_co]):
     def redeliver(self, id: str | None = None, *, reason: str = "", by: Person | None = None) -> RunRequest[None]:
         """Send a failed message to the run once more, after the messages that wait.
 
-        ``id`` is the id of the message, see ``describe().failed_messages``; None sends all of them. Raises
-        ``ActionNotPossible`` if there is none, and raises and locks as ``pause`` does.
+        ``id`` is the id of the message, see ``describe().failed_messages``; None sends all of them. Locks the chain.
+        Raises ``WorkflowClosed``, ``UpdateTimeout`` (code ``busy``), and ``ActionNotPossible`` if there is no such
+        message.
         """
         return RunRequest("redeliver", by, inputs(message=_unless_none(id), reason=reason))
 
@@ -370,10 +382,11 @@ class WorkflowHandle(Generic[Result_co]):
 
     @operation_method
     def discard(self, id: str | None = None, *, reason: str = "", by: Person | None = None) -> RunRequest[None]:
-        """Discard a failed message; it is not delivered again.
+        """Discard a failed message; it is not delivered again, even if it is sent again with the same id.
 
-        ``id`` has the same meaning as in ``redeliver``. Raises ``ActionNotPossible`` if there is no such message;
-        otherwise raises the same errors and takes the same locks as ``pause``.
+        ``id`` is the id of the message, see ``describe().failed_messages``; None discards all of them. The run may be
+        closed. Locks the chain. Raises ``UpdateTimeout`` (code ``busy``), and ``ActionNotPossible`` if there is no such
+        message.
         """
         return RunRequest("discard", by, inputs(message=_unless_none(id), reason=reason))
 
@@ -447,10 +460,13 @@ def make_handle(address: RunAddress, backend: Backend) -> WorkflowHandle[Any]:
 
 
 def _unless_none(value: Any) -> Any:
-    """Return the value, or ``UNSET`` for None: the operation then uses its own default."""
+    """Return the input of an operation as it is, or ``UNSET`` for None, so that the operation uses its own default."""
     return UNSET if value is None else value
 
 
 def _point(to: int | None, messages: str, edited: Any) -> dict[str, Any]:
-    """Return the inputs that a reset and a fork share, as ``WorkflowHandle.reset`` describes them, without None."""
+    """Return the inputs that say where a reset or a fork continues: ``to``, ``messages`` and ``edited``.
+
+    Those that are None are left out, so that the operation uses its own default.
+    """
     return inputs(to=_unless_none(to), messages=_unless_none(messages), edited=_unless_none(edited))

@@ -71,7 +71,10 @@ class OpenHumanTask:
 
     @classmethod
     def from_state(cls, task: HumanTaskState, id: str) -> OpenHumanTask:
-        """Return the task with the facts of its state in the core. ``id`` is the id of its row."""
+        """Return the task with the facts that the run itself keeps about it (``task``).
+
+        ``id`` is the id of the task's row in the database.
+        """
         spec = task.spec
         return cls(
             id=id,
@@ -117,11 +120,11 @@ def require_outcome(task: OpenHumanTask, outcome: object) -> None:
 
 
 def clean_form_data(form: Mapping[str, Any] | None, data: Any, *, title: str) -> dict[str, Any]:
-    """Clean the data of a decision with the Django form of its task.
+    """Clean the data of a decision with the Django form of its task, if the task has one.
 
-    ``form`` is that of ``OpenHumanTask``. The result has the key ``data`` and, if a Django form was applied, the key
-    ``judged`` with its path. Data for other kinds of forms are returned unchanged, because they are checked in the
-    turn. Raises ``PayloadError``.
+    ``form`` describes the form, as ``OpenHumanTask.form`` does. The result has the key ``data`` and, if a Django form
+    was applied, the key ``judged`` with the path of the form. Data for other kinds of forms are returned unchanged,
+    because they are checked in the turn. ``title`` names the task in errors. Raises ``PayloadError``.
     """
     # Only Django forms run here, before the turn: their code may query the database, which workflow code must not.
     if form is None or form["kind"] != "form":
@@ -133,6 +136,6 @@ def clean_form_data(form: Mapping[str, Any] | None, data: Any, *, title: str) ->
 def base_key(key: str) -> str:
     """Return the key of a human task without the suffix ``#n``.
 
-    A step of a graph that asks again opens another task, whose key has such a suffix.
+    A step of a graph that asks a second time opens another task, whose key is that of the step with such a suffix.
     """
     return key.partition("#")[0]

@@ -97,10 +97,10 @@ class Redactor:
         return text if self.shows_error_text else REDACTED
 
     def redact_waiting_for(self, waiting_for: Iterable[str], waits: Iterable[Mapping[str, Any]] | None) -> list[str]:
-        """Return the texts that say what a run waits for (``waiting_for``), as they are shown.
+        """Return the texts that say what a run waits for (``waiting_for``), as the user may see them.
 
-        ``waits`` has the same waits as data (``WaitInfo``). Titles of human tasks are payloads, so the keys of the
-        tasks take their place.
+        ``waits`` describes the same waits as data (``WaitInfo``). Titles of human tasks are payloads. A user who may
+        not see every payload in full gets the keys of the tasks instead.
         """
         if self.shows_error_text:
             return [*waiting_for]
@@ -130,19 +130,20 @@ class Redactor:
         )
 
     def redact_traceback(self, text: str) -> str:
-        """Return a traceback as ``redact_text`` would show it.
+        """Return the text of a traceback as the user may see it.
 
-        If texts are redacted, the lines that name places are kept.
+        A user who may see no payloads gets a placeholder. If the class redacts fields, only the lines that name files
+        and functions are kept.
         """
         if self.shows_error_text or not self.shows_payloads:
             return self.redact_text(text)
         return "\n".join([*(line for line in text.splitlines() if _TRACEBACK_PLACE.fullmatch(line)), REDACTED])
 
     def redact_attributes(self, attributes: Any, *, kind: str = "") -> Any:
-        """Return the attributes of an event as they are shown. ``kind`` is the kind of the event.
+        """Return the attributes of a history event as the user may see them. ``kind`` is the kind of the event.
 
-        The payloads of a child are redacted by the rules of the child's class. The class of a child's result is not
-        known here, so the fields that any class redacts are hidden.
+        The payloads of a child workflow are redacted by the rules of the child's class. The class of a child's result
+        is not known here, so the fields that any class redacts are hidden.
         """
         if not isinstance(attributes, Mapping):
             return self.redact_payload(attributes)

@@ -105,8 +105,9 @@ def requested_delay(
 ) -> float | None:
     """Return the seconds from ``now`` until the attempt that ``error`` asks for, or None if no attempt is left.
 
-    ``policy``, ``attempt`` and ``draw`` are those of ``next_delay``. The policy decides the pause if the error does
-    not. Its ``non_retryable`` is not asked, because the code itself wants another attempt.
+    ``policy`` is the dict of ``RetryPolicy.as_dict``, or None for the default policy. ``attempt`` is the number of the
+    failed attempt, from 1, and ``draw`` a number from 0 to 1, the share of the jitter. The policy decides the pause if
+    the error names none. Its ``non_retryable`` does not count, because the code itself wants another attempt.
     """
     policy = policy or _UNLIMITED
     if error.counts and _is_last(policy, attempt):

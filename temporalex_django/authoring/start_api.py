@@ -31,7 +31,7 @@ M = TypeVar("M", bound="Callable[..., Any]")
 
 
 class _ConditionalMethod:
-    """A descriptor for a class method that only some workflow classes have; others raise ``AttributeError``.
+    """A descriptor for a class method that only some workflow classes have; on others, it raises ``AttributeError``.
 
     A version of a dispatcher has none of these methods. With ``needs="one"``, the class must have a ``unique`` in whose
     scope a value means one run. With ``needs="nothing"``, every other class has the method. ``fn`` is the method; it
@@ -66,7 +66,10 @@ def _missing_message(owner: type[Startable], name: str) -> str:
 
 
 def _takes_arguments_of(build: Callable[..., Any]) -> Callable[[M], M]:
-    """Give a method the name, the docstring and the parameters of the function that builds its request."""
+    """Return a decorator that gives a method the name, the docstring and the signature of ``build``.
+
+    ``build`` is the function that builds the request which the method performs.
+    """
 
     def decorate(method: M) -> M:
         wraps(build)(method)
@@ -78,7 +81,7 @@ def _takes_arguments_of(build: Callable[..., Any]) -> Callable[[M], M]:
 
 
 class Startable:
-    """The common base of workflow classes and dispatchers."""
+    """The base of workflow classes and of dispatchers, with the class methods that start and find runs."""
 
     name: ClassVar[str]
     unique: ClassVar[Unique | None] = None
@@ -102,7 +105,7 @@ class Startable:
 
     @classmethod
     def choose(cls, version: int | None, options: dict[str, Any]) -> type[Workflow]:
-        """Return the class that a start with this version and these options runs.
+        """Return the workflow class that a start with this version and these options would run.
 
         Without a version, a dispatcher chooses one. Raises ``UnknownVersion``, and ``TypeError`` for options that the
         class does not have.
@@ -285,9 +288,12 @@ class Startable:
         by: Any = None,
         version: int | None = None,
     ) -> None:
-        """Resume a step of the run whose id ``unique`` makes from ``value``: give it the event that it waits for.
+        """Give a step of a graph the event that it waits for. ``unique`` makes the id of the run from ``value``.
 
-        The arguments and errors are those of ``WorkflowHandle.resume``. ``version`` selects one of several open runs.
+        ``step`` (a step or its key) selects the step if several wait for the event. ``data`` is stored under the step's
+        key, with the person who decided (``by``). ``version`` selects one of several open runs. Raises
+        ``WorkflowNotFound``, ``ResumeRefused``, ``ActionNotPermitted``, ``WorkflowClosed``, ``PayloadError`` and
+        ``UpdateTimeout``; nothing changes then.
         """
         cls.get(value, version=version).resume(event, step=step, data=data, by=by)
 
@@ -301,7 +307,12 @@ class Startable:
         by: Any = None,
         version: int | None = None,
     ) -> None:
-        """Resume a step of the run whose id is made from ``value``, from async code; see ``resume``."""
+        """Give a step of a graph the event that it waits for, from async code.
+
+        ``unique`` makes the id of the run from ``value``. ``step`` (a step or its key) selects the step if several wait
+        for the event. ``data`` is stored under the step's key, with the person who decided (``by``). ``version``
+        selects one of several open runs.
+        """
         handle = await cls.aget(value, version=version)
         await handle.aresume(event, step=step, data=data, by=by)
 
@@ -314,7 +325,11 @@ class Startable:
         return backend.backend(cls).get(cls, _id_for_value(cls, value), version=version)
 
     async def _aget(cls: Any, value: str, *, version: int | None = None) -> Any:  # noqa: N805
-        """Return the handle of the newest run whose id is made from ``value``, from async code; see ``get``."""
+        """Return the handle of the newest run whose id ``unique`` makes from ``value``, from async code.
+
+        With scope ``version`` several runs may be open, so ``version`` selects one. Raises ``WorkflowNotFound``,
+        ``InvalidId`` and ``UnknownVersion``.
+        """
         return await backend.backend(cls).aget(cls, _id_for_value(cls, value), version=version)
 
     def _list(cls: Any, *, by: Person | None = None, **filters: Any) -> Iterator[Any]:  # noqa: N805
@@ -343,7 +358,10 @@ class Startable:
         return backend.backend(cls).list(cls, run_filters.check_filters(cls, filters), by=by)
 
     async def _alist(cls: Any, *, by: Person | None = None, **filters: Any) -> Sequence[Any]:  # noqa: N805
-        """Return a list of handles of the newest runs of this class, from async code; see ``list``."""
+        """Return a list of handles of the newest runs of this class that fit all filters, from async code.
+
+        The filters, ``order`` and errors are those of the method ``list``. ``by`` is the user in whose name you list.
+        """
         return await backend.backend(cls).alist(cls, run_filters.check_filters(cls, filters), by=by)
 
     def _cancel(
@@ -355,8 +373,8 @@ class Startable:
     ) -> None:
         """Cancel the newest run whose id ``unique`` makes from ``value``.
 
-        A graph is closed at once, while a function workflow is asked to end. See ``WorkflowHandle.cancel``. ``version``
-        selects one of several open runs. Raises ``WorkflowNotFound``, and ``NotCancellable`` if the run is closed.
+        A graph is closed at once, while a function workflow is asked to end. ``version`` selects one of several open
+        runs. Raises ``WorkflowNotFound``, and ``NotCancellable`` if the run is closed.
         """
         try:
             cls.get(value, version=version).cancel(by=by)
@@ -370,7 +388,11 @@ class Startable:
         version: int | None = None,
         by: Person | None = None,
     ) -> None:
-        """Cancel the newest run whose id is made from ``value``, from async code; see ``cancel``."""
+        """Cancel the newest run whose id ``unique`` makes from ``value``, from async code.
+
+        A graph is closed at once, while a function workflow is asked to end. ``version`` selects one of several open
+        runs. Raises ``WorkflowNotFound``, and ``NotCancellable`` if the run is closed.
+        """
         handle = await cls.aget(value, version=version)
         try:
             await handle.acancel(by=by)
@@ -408,7 +430,10 @@ START_API = frozenset(
 
 
 def _request_of_item(cls: Any, item: Any, by: Person | None) -> StartRequest:
-    """Return the request for an item of ``start_many``. Raises ``TypeError`` for a tuple of another form."""
+    """Return the start request for an item of ``start_many``: an input, or a tuple ``(input, options)``.
+
+    Raises ``TypeError`` for a tuple of another form.
+    """
     if not isinstance(item, tuple):
         return Startable._start(cls, args=item, by=by)  # noqa: SLF001 - of this module
     if len(item) != 2 or not isinstance(item[1], Mapping) or "by" in item[1] or "args" in item[1]:

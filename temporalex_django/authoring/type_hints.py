@@ -25,7 +25,7 @@ R_co = TypeVar("R_co", covariant=True)
 
 
 class ValueOptions(TypedDict, total=False):
-    """The keyword arguments of ``start(value, args)``; see ``Startable.start``."""
+    """The types of the keyword arguments of ``Workflow.start(value, args)``, for classes with ``unique``."""
 
     subject: Any
     version: int | None
@@ -43,14 +43,14 @@ class ValueOptions(TypedDict, total=False):
 
 
 class StartOptions(ValueOptions, total=False):
-    """The keyword arguments of ``start(args)``; see ``Startable.start``."""
+    """The types of the keyword arguments of ``Workflow.start(args)``, with ``id`` and ``value`` in addition."""
 
     id: str | None
     value: str | None
 
 
 class SignalStartOptions(TypedDict, total=False):
-    """The keyword arguments of ``signal_with_start``; a dispatcher takes ``version`` as well."""
+    """The types of the keyword arguments of ``Workflow.signal_with_start``; a dispatcher takes ``version`` as well."""
 
     id: Required[str]
     subject: Any

@@ -89,7 +89,7 @@ class VersionedWorkflow(Startable):
 
 
 def _problems(cls: type[VersionedWorkflow]) -> list[str]:
-    """Return one sentence for each problem of a dispatcher."""
+    """Return one sentence for each problem of the class ``cls``, a dispatcher over versions."""
     problems: list[str] = []
     versions = cls.versions
     if "version" in cls.__dict__:

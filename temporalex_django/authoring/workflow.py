@@ -54,13 +54,13 @@ _UNIONS = (typing.Union, types.UnionType)
 
 
 class _Query(staticmethod):  # type: ignore[type-arg] # generic only in the stubs
-    """A static method that answers the query ``query_name``."""
+    """A static method of a workflow class that answers the query ``query_name``, as ``@query`` marks it."""
 
     query_name: str
 
 
 def query(name: str) -> Callable[[Callable[..., Any]], Any]:
-    """Return a decorator that makes a static method answer the query ``name``.
+    """Return a decorator that makes a static method of a workflow class answer the query ``name``.
 
     Write it over ``@staticmethod``. The method takes ``(state)`` or ``(state, args)``, where ``state`` is the published
     state.
@@ -211,7 +211,10 @@ class Workflow(Startable):
         return cls.version, cls
 
     async def run(self, args: Any, /) -> Ok[Any] | Err[Any] | ContinueAsNew:
-        """Run the workflow. Returns ``Ok(result)``, ``Err(reason)`` or ``ContinueAsNew(args)``."""
+        """Run the workflow with its input ``args``: write this method in your class, as an ``async def``.
+
+        It returns ``Ok(result)``, ``Err(reason)`` or ``ContinueAsNew(args)``.
+        """
         raise WorkflowDefinitionError(f"{type(self).__name__} has no method run")
 
     @staticmethod
@@ -257,7 +260,10 @@ class Workflow(Startable):
 
     @classmethod
     def _call_query(cls, fn: Callable[..., Any] | None, name: str, args: Any, state: Any) -> Any:
-        """Return the answer of ``fn``, or of ``handle_query`` if ``fn`` is None."""
+        """Return the answer to the query ``name``: that of ``fn``, or of ``handle_query`` if ``fn`` is None.
+
+        ``args`` are the arguments of the query, and ``state`` is the published state.
+        """
         if fn is None:
             return cls.handle_query(name, args, state)
         return fn(state, args) if _takes_args(fn) else fn(state)
@@ -364,7 +370,7 @@ def register(cls: type[Workflow | VersionedWorkflow]) -> None:
 
 
 def adopt(cls: type[Workflow], dispatcher: type[VersionedWorkflow]) -> None:
-    """Make a class a version of ``dispatcher``: its runs have the name of the dispatcher from now on."""
+    """Make a class a version of ``dispatcher``: from now on its runs are stored under the name of the dispatcher."""
     # A version is found through its dispatcher only; a start by its old name would create a run without a dispatcher.
     if registry.get(cls.name) is cls:
         del registry[cls.name]
@@ -375,7 +381,7 @@ def adopt(cls: type[Workflow], dispatcher: type[VersionedWorkflow]) -> None:
 
 
 def find(name: str) -> type[Workflow | VersionedWorkflow]:
-    """Return the class that is registered under the name, or that had the name before.
+    """Return the workflow class that is registered under ``name``, now or as an alias for a former name.
 
     Raises ``UnknownWorkflow``, which suggests the nearest name.
     """
@@ -390,7 +396,7 @@ def find(name: str) -> type[Workflow | VersionedWorkflow]:
 
 
 def find_or_none(name: str) -> type[Workflow | VersionedWorkflow] | None:
-    """Return the class that ``find`` would return, or None for an unknown name."""
+    """Return the workflow class that is registered under ``name``, now or as an alias, or None for an unknown name."""
     return registry.get(aliases.current_name(name))
 
 
@@ -524,8 +530,9 @@ def require_signal(cls: type[Workflow], name: str) -> None:
 def newest_class(workflow_class: type[Workflow], definition_number: int) -> type[Workflow]:
     """Return the class with which a run of ``workflow_class`` continues: the newest of its name and version.
 
-    Only a class that was defined after the class number ``definition_number`` counts (see ``last_definition_number``).
-    Without one the result is ``workflow_class``.
+    A module that is reloaded defines its classes anew. Only a class that was defined after the class number
+    ``definition_number`` counts, which ``last_definition_number`` returned earlier. Without one the result is
+    ``workflow_class``.
     """
     current_class = registry.get(workflow_class.name)
     # Only a later definition replaces the class of the run. An earlier one with the same name, for example from another
@@ -541,7 +548,7 @@ def last_definition_number() -> int:
 
 
 def _entry_point(cls: type[Workflow]) -> Callable[[Any], Any]:
-    """Return the function that makes the coroutine of a new run from its input."""
+    """Return a function ``(args)`` that creates the coroutine of a new run of the class from its input."""
 
     def entry(args: Any) -> Any:
         guard.watch(cls)

@@ -41,10 +41,11 @@ class Connector:
         return list(self.actions)
 
     def execute(self, action: str, params: Any = None, config: Any = None) -> Ok[Any] | Err[Any]:
-        """Run an action and return its result.
+        """Run the named action of this connector and return its result.
 
-        ``params`` are the arguments of this call, and ``config`` is that of the step; the method of the action gets
-        both. An unknown action is an ``Err`` and not an exception, so that the step decides what it means.
+        ``params`` are the arguments of this call, and ``config`` is the config of the step that calls. The method of
+        the action gets both. An unknown action is an ``Err`` and not an exception, so that the step decides what it
+        means.
         """
         if action not in self.supported_actions():
             action_names = ", ".join(self.supported_actions()) or "none"
@@ -54,10 +55,10 @@ class Connector:
 
 
 class RecordingConnector(Connector):
-    """A test double that gives prepared answers and records the ``calls``.
+    """A connector for tests: it gives prepared answers, and records each call in ``calls``.
 
     ``RecordingConnector(charge=Ok(7))`` answers the action ``charge``. An answer that is a callable ``(params,
-    config)`` is called.
+    config)`` is called. Each item of ``calls`` is a tuple ``(action, params, config)``.
     """
 
     def __init__(self, **answers: Any) -> None:
@@ -82,10 +83,10 @@ _lock = threading.Lock()
 
 
 def register(key: str, factory: C) -> C:
-    """Register a connector under a key and return it.
+    """Register a connector under a key and return ``factory`` unchanged.
 
     ``factory`` is a class, or a function without arguments that returns a connector. A later registration replaces an
-    earlier one. Raises ``WorkflowDefinitionError``.
+    earlier one. Raises ``WorkflowDefinitionError`` if the key is not a text, or if the factory cannot be called.
     """
     if not isinstance(key, str) or not key:
         raise WorkflowDefinitionError(f"the key of a connector must be a string, not {key!r}")
@@ -98,14 +99,17 @@ def register(key: str, factory: C) -> C:
 
 
 def connector(key: str) -> Callable[[C], C]:
-    """Return a decorator that registers a class or function as a connector under ``key``; see ``register``."""
+    """Return a decorator that registers a class, or a function that returns a connector, under ``key``.
+
+    A later registration under the key replaces an earlier one.
+    """
     return lambda factory: register(key, factory)
 
 
 def get(key: str) -> Connector:
-    """Return the connector that is registered under ``key``, or the test double that is swapped in for it.
+    """Return the connector that is registered under ``key``, or the test double that replaces it at present.
 
-    A registered class or function is called each time. Raises ``NotConfigured`` for an unknown key.
+    The registered class or function is called each time. Raises ``NotConfigured`` for an unknown key.
     """
     with _lock:
         if doubles := _test_doubles.get(key):
@@ -120,7 +124,11 @@ def get(key: str) -> Connector:
 
 
 def of(config: Any) -> Connector:
-    """Return the connector that the config of a step names under ``connector``. Raises ``NotConfigured``."""
+    """Return the connector whose key is the value of ``connector`` in the config of a step.
+
+    ``config`` is a mapping or an object with that attribute. Raises ``NotConfigured`` if it names no connector, or one
+    that is not registered.
+    """
     key = config.get("connector") if isinstance(config, Mapping) else getattr(config, "connector", None)
     if not isinstance(key, str):
         raise NotConfigured("the config of the step names no connector: add {'connector': 'its key'}")
@@ -131,7 +139,7 @@ def of(config: Any) -> Connector:
 def swapped(**doubles: Any) -> Iterator[dict[str, Any]]:
     """Return a context manager in whose block test doubles replace connectors: ``swapped(payments=double)``.
 
-    They do so in every thread. The block gets the doubles by key.
+    They replace them in every thread. The value of the block (``as``) is the dict of the doubles, by connector key.
     """
     with _lock:
         for key, double in doubles.items():

@@ -1,7 +1,7 @@
 """The context of a graph: the data that the run was started with, and the results of its steps.
 
-Both grow by appending only. An instance and its successors therefore share one list, and completing a step copies
-nothing, however much is in the list.
+The results are only ever appended. An instance and the instances that follow from it therefore share one list, and
+completing a step copies nothing, however long the list is.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from temporalex_django.graph.steps import StepRef, key_of
 
 @dataclass(frozen=True, slots=True)
 class ExecutionEntry:
-    """A step that ended, with its event, the time, and the data that it added to the context.
+    """The record of a step that ended: its event, the time, and the data that it added to the context.
 
-    The time is aware. It is None where the caller of the engine passed none.
+    ``timestamp`` has a time zone. It is None where the caller of the engine passed no time.
     """
 
     step: StepRef
@@ -29,10 +29,11 @@ class ExecutionEntry:
 
 
 class Log:
-    """The entries of an instance, in a list that it shares with the instances that the engine derives from it.
+    """The list of execution entries (ended steps) that an instance shares with the instances derived from it.
 
-    An instance uses only the first ``count`` entries. The instance at the end of the list appends in place; any other
-    one copies the list first.
+    An instance uses only the first ``count`` entries. The instance at the end of the list appends to it in place; any
+    other one copies the list first. ``position`` maps step keys to indexes in the list, and ``configs`` maps step
+    numbers to configs.
     """
 
     __slots__ = ("configs", "entries", "position")
@@ -51,9 +52,9 @@ class Log:
         return log
 
     def with_entry(self, count: int, key: str, entry: ExecutionEntry) -> Log:
-        """Return a log with ``entry`` behind the first ``count`` entries. ``key`` is the key of the step.
+        """Return a log with ``entry`` after its first ``count`` entries. ``key`` is the key of the step that ended.
 
-        It is this log if nothing is behind these entries, else a copy.
+        The result is this log, changed in place, if it has no further entries; otherwise it is a changed copy.
         """
         # Copy if another successor of this instance has appended already, or if the entries behind have this key.
         log = self if len(self.entries) == count and key not in self.position else self.fork(count)
@@ -62,9 +63,10 @@ class Log:
         return log
 
     def with_config(self, count: int, number: int, config: Any) -> Log:
-        """Return a log in which the step ``number`` has the config.
+        """Return a log in which the step number ``number`` has the config ``config``.
 
-        It is this log, or a copy of the first ``count`` entries.
+        The result is this log, unless the step has another config here already. Then it is a copy with the first
+        ``count`` entries.
         """
         # A config may be shared with other instances of this log, so a different one must not overwrite it.
         if number in self.configs:
@@ -107,7 +109,7 @@ class Context:
 
     @classmethod
     def of(cls, instance: Any) -> Context:
-        """Return the context of ``instance``, which is read when ``initial`` or ``steps`` is read, and not before."""
+        """Return the context of ``instance``. The instance is read only when ``initial`` or ``steps`` is read."""
         context = cls.__new__(cls)
         object.__setattr__(context, "_source", instance)
         return context
@@ -134,7 +136,7 @@ class Context:
         return self._source.log.entries[position].context_updates
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the whole context as plain data."""
+        """Return the whole context as a dict with the keys ``initial`` and ``steps``, each of them plain data."""
         return {"initial": self.initial, "steps": {key: self._data_of(key) for key in self._step_keys()}}
 
     def __eq__(self, other: object) -> bool:

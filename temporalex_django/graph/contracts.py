@@ -32,13 +32,17 @@ class Storage(Protocol):
     """
 
     def get(self, id: str, *, workflow: str | None = None, version: int | None = None) -> Instance:
-        """Return the instance with that id; for ``workflow`` (a name) and ``version`` see the class.
+        """Return the instance with that id that was started last.
 
-        Raises ``WorkflowNotFound``. Raises ``PayloadError`` for stored data with a step that the class no longer has.
+        ``workflow`` (a name) and ``version`` restrict the search. Raises ``WorkflowNotFound``. Raises ``PayloadError``
+        for stored data with a step that the class no longer has.
         """
 
     def put(self, instance: Instance) -> None:
-        """Insert the instance, or overwrite the one with the same ``identity`` (see the function of that name)."""
+        """Insert the instance, or overwrite the stored one that has its id, its workflow and its version.
+
+        The version counts only where the scope of the workflow's ``unique`` is ``version``.
+        """
 
     def delete(self, id: str) -> None:
         """Delete all instances with that id; a missing id is no error."""
@@ -52,14 +56,17 @@ class Storage(Protocol):
 
 
 class Timer(Protocol):
-    """A call that is scheduled for later, as ``Timers.start`` returns it."""
+    """A scheduled call of a function, as ``Timers.start`` returns it, so that the call can be cancelled."""
 
     def cancel(self) -> None:
         """Cancel the call. Does nothing if it was made already."""
 
 
 class Timers(Protocol):
-    """A scheduler of calls that are made once, after a time."""
+    """A scheduler of functions that are called once, after a number of seconds.
+
+    Runners use it for timeouts and retries.
+    """
 
     def start(self, seconds: float, fn: Callable[[], None]) -> Timer:
         """Call ``fn()`` once after ``seconds``, in a thread that the scheduler chooses.
@@ -72,9 +79,10 @@ class Timers(Protocol):
 
 
 class Runner(Protocol):
-    """The part that executes the steps of instances. It stores an instance whenever steps of the instance have ended.
+    """The part of an engine that executes the steps of instances.
 
-    ``workflow`` (a name) and ``version`` narrow the search for an instance by its id, as in ``Storage``.
+    It stores an instance whenever steps of it have ended. In its methods, ``id`` is the business id of an instance.
+    ``workflow`` (a name) and ``version`` restrict the search where several instances have that id.
     """
 
     def start_instance(
@@ -88,9 +96,9 @@ class Runner(Protocol):
     ) -> str:
         """Store a pending instance of ``workflow`` (a class), then start it. Return its id.
 
-        ``context`` is the data that it starts with. ``version`` selects a version of a dispatcher. ``telemetry`` is
-        merged into the Django signals about its steps. Raises ``AlreadyRunning``, ``InvalidId``, ``UnknownVersion``,
-        ``PayloadError``; nothing is stored then.
+        ``context`` is the data that it starts with. ``version`` selects one version of a workflow that has several.
+        ``telemetry`` is merged into the Django signals about its steps. Raises ``AlreadyRunning``, ``InvalidId``,
+        ``UnknownVersion``, ``PayloadError``; nothing is stored then.
         """
 
     def resume(
@@ -104,7 +112,7 @@ class Runner(Protocol):
         workflow: str | None = None,
         version: int | None = None,
     ) -> None:
-        """Give ``event`` to the one step that waits for it.
+        """Give the event ``event`` to the one step of the instance that waits for it.
 
         ``step`` (a step or its key) selects the step if several wait for the event. ``data`` goes into the context,
         with the name of the person ``by``. Raises ``WorkflowNotFound``, ``WorkflowClosed``, ``ResumeRefused``,
@@ -114,9 +122,10 @@ class Runner(Protocol):
     def schedule_resume(
         self, id: str, step: StepRef | str, delay: float, *, workflow: str | None = None, version: int | None = None
     ) -> Timer:
-        """Give ``step`` (a step or its key) its timeout event after ``delay`` seconds, if the step waits then.
+        """Give ``step`` (a step or its key) its timeout event after ``delay`` seconds, if the step still waits then.
 
-        Returns the timer of that call. Raises the errors of ``resume`` when it is called.
+        Returns the timer, which can be cancelled. Raises ``WorkflowNotFound``, ``WorkflowClosed`` and ``ResumeRefused``
+        when this method is called; nothing is scheduled then.
         """
 
     def cancel(self, id: str, *, workflow: str | None = None, version: int | None = None) -> None:
@@ -131,7 +140,10 @@ class Runner(Protocol):
         """
 
     def recover(self) -> int:
-        """Continue the open instances of the storage, for example after a restart. Return how many there are."""
+        """Continue all open instances of the storage, for example after a restart.
+
+        Return the number of these instances.
+        """
 
     def forget(self, id: str) -> None:
         """Stop executing the instances with that id, and cancel their timers, because they are about to be deleted."""
@@ -141,9 +153,10 @@ class Runner(Protocol):
 
 
 def identity(instance: Instance) -> Identity:
-    """Return the identity of an instance: its id, the name of its workflow, and its version or None.
+    """Return the key under which a storage keeps an instance: ``(id, workflow name, version)``.
 
-    The version is part of it if the scope of ``unique`` is ``version``.
+    The version is None, unless the scope of the workflow's ``unique`` is ``version``, so that each version has its own
+    instances.
     """
     cls = instance.workflow
     own = cls.unique is not None and cls.unique.scope == "version"
@@ -151,7 +164,7 @@ def identity(instance: Instance) -> Identity:
 
 
 def checked(filters: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the filters of a call of ``Storage.query``, with ``workflow`` as a name and ``status`` as a list.
+    """Return the checked filters of a call of ``Storage.query``, with ``workflow`` as a name and ``status`` as a list.
 
     Filters that are None are left out. Raises ``TypeError`` for an unknown filter.
     """

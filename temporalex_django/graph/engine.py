@@ -72,8 +72,8 @@ def complete_step(
 
     ``now`` is the time of the entry. ``metadata`` is merged into the ``runtime_metadata`` of the instance. The instance
     is returned unchanged if it is closed or the step has ended, because results may be late or delivered twice. Raises
-    ``TemporalexError`` if the step has not started or has no such event. Raises ``PayloadError`` for data that
-    cannot be stored, or that makes the whole context larger than ``limit`` bytes.
+    ``TemporalexError`` if the step has not started or has no such event. Raises ``PayloadError`` for data that cannot
+    be stored, or that makes the whole context larger than ``limit`` bytes.
     """
     number = _step_number(instance, step)
     if instance.closed or instance.completed >> number & 1:
@@ -117,10 +117,10 @@ def activate_transitions(instance: Instance, step: StepRef, event: str) -> Insta
 
 
 def follow(instance: Instance, step: StepRef, event: str) -> tuple[Instance, list[int], Sequence[Target]]:
-    """Activate steps as ``activate_transitions`` does.
+    """Activate the steps that follow on ``event`` of a completed step, and the joins that waited for this step alone.
 
     Returns the new instance, the numbers of the activated steps in the order in which they start, and the targets of
-    the event.
+    the event. Raises the errors of a dynamic transition, and ``TemporalexError`` for a step that has not completed.
     """
     number = _step_number(instance, step)
     if instance.closed:
@@ -138,10 +138,10 @@ def follow(instance: Instance, step: StepRef, event: str) -> tuple[Instance, lis
 
 
 def request_targets(instance: Instance, targets: Sequence[Target]) -> tuple[Instance, list[int]]:
-    """Request the targets of an event, and activate those to which no live or requested step leads.
+    """Mark the targets of an event as requested, and activate those to which no unfinished step leads any more.
 
-    Return the instance and the numbers of the activated steps, in the order of ``targets``. A target that has started
-    before is skipped.
+    Return the new instance and the numbers of the activated steps, in the order of ``targets``. The other targets stay
+    requested: they are joins that wait for steps before them. A target that has started before is skipped.
     """
     graph, log = instance.graph, instance.log
     new_numbers = []
@@ -220,10 +220,11 @@ def cancel(instance: Instance) -> Instance:
 
 
 def resumed_by(instance: Instance, event: str, step: StepRef | str | None = None) -> StepRef:
-    """Return the one waiting step that takes ``event``.
+    """Return the one waiting step of the instance that takes ``event`` from outside.
 
-    ``step`` (a step or a key) selects the step if several wait for the event. Raises ``ResumeRefused``. The event of a
-    step's timer comes by itself, so it can be sent only to a step that allows it (``outside``).
+    ``step`` (a step or a key) selects the step if several wait for the event. The event of a step's timer comes by
+    itself, so it can be sent only to a step that allows it (``outside``). Raises ``ResumeRefused`` if no step or
+    several steps match.
     """
     matching = [ref for ref in instance.graph.refs(instance.waiting) if event in external_events(ref)]
     if step is not None:
@@ -249,7 +250,7 @@ def resumed_by(instance: Instance, event: str, step: StepRef | str | None = None
 
 
 def require_declared(instance: Instance, step: StepRef, event: str) -> str:
-    """Return the event of a step as a plain string, although it may be a member of an Enum.
+    """Return ``event``, which may be a member of an Enum, as a plain string, if the step declares it.
 
     Raises ``TemporalexError`` for an event that the step does not declare.
     """
@@ -265,9 +266,10 @@ def require_declared(instance: Instance, step: StepRef, event: str) -> str:
 
 
 def choose_targets(instance: Instance, step: StepRef, event: str) -> tuple[Target, ...]:
-    """Return the targets that follow on an event; a dynamic clause chooses them by the context.
+    """Return the targets that follow when the step emits ``event``; a dynamic transition chooses them by the context.
 
-    Raises the errors of the clause, and ``TemporalexError`` for targets that it may not choose.
+    The result is empty if no transition starts from the event. Raises the errors of the user's function, and
+    ``TemporalexError`` for targets that it may not choose.
     """
     clause = instance.graph.clauses.get((step, str.__str__(event)))
     if clause is None:

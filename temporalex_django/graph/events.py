@@ -106,7 +106,7 @@ def validate_event_data(declared: DeclaredEvent, data: Any, context: Context) ->
 
 
 def _plain_reason(reason: Any) -> Any:
-    """Return the reason of a validator as plain data, or its ``repr`` if it cannot be encoded."""
+    """Return the reason with which a validator refused, as plain data, or its ``repr`` if it cannot be encoded."""
     try:
         return codec.to_plain(reason, label="the reason of a validator")
     except PayloadError:

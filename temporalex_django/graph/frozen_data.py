@@ -13,12 +13,12 @@ from typing import Any, NoReturn
 
 
 def _refuse(self: Any, *args: Any, **kwargs: Any) -> NoReturn:
-    """Raise ``TypeError``: this takes the place of every method that would change the data."""
+    """Raise ``TypeError``. This function replaces every method of ``dict`` and ``list`` that would change the data."""
     raise TypeError("the context of a graph is read-only: return changes with the step's Event")
 
 
 class Data(dict[str, Any]):
-    """A read-only JSON object. Read a part by attribute or by key."""
+    """A read-only JSON object (a dict). Read a value by attribute or by key: ``data.sku`` or ``data["sku"]``."""
 
     __slots__ = ()
 
@@ -44,7 +44,7 @@ class Data(dict[str, Any]):
 
 
 class Items(list[Any]):
-    """A read-only JSON array."""
+    """A read-only JSON array (a list), whose items are read-only, too."""
 
     __slots__ = ()
 
@@ -59,7 +59,7 @@ class Items(list[Any]):
 
 
 class _CallableMixin:
-    """A base of arrays and objects that can also be called, because their key is the name of a method.
+    """A base of frozen arrays and objects whose key is also the name of a method, such as ``items``.
 
     ``context.initial.items`` is the data under the key ``items``; a call of it calls the method ``items``.
     """

@@ -142,7 +142,7 @@ class Instance:
         return {self.graph.steps[i]: self.log.configs[i] for i in bits(live) if self.log.configs.get(i) is not None}
 
     def config_of(self, step: StepRef) -> Any:
-        """Return the config of a step that is active, waiting or requested; None for others."""
+        """Return the config that a transition gave to an active, waiting or requested step; None for other steps."""
         number = self.graph.number[step]
         if self.live >> number & 1:
             return self.log.configs.get(number)
@@ -159,7 +159,7 @@ class Instance:
         return self.status in FINAL
 
     def _identity(self) -> tuple[Any, ...]:
-        """Return the values that two equal instances share, in the order of the fields."""
+        """Return the values by which two instances are compared, in the order of the fields."""
         fields = {name: value for name, value in self.__dict__.items() if name not in _CACHED_NAMES}
         # The log is shared: entries behind ``count`` and configs of ended steps are no part of this instance.
         fields["log"] = (self.execution_history, self.step_configs)

@@ -1,7 +1,8 @@
-"""The progress of an instance when steps end: the one place that drives the pure engine.
+"""The progress of an instance: the results of its steps are recorded, and the steps that follow are activated.
 
-The durable run, the projection of a history and the local runner pass it the same results, so they get the same
-instance. This module has no clock and starts nothing itself: it returns the steps that the caller has to start.
+All changes of an instance go through here. The durable run, the projection of a history and the local runner pass the
+same results, so they get the same instance. This module has no clock and starts nothing itself: it returns the steps
+that the caller has to start.
 """
 
 from __future__ import annotations
@@ -42,11 +43,11 @@ ProgressListener = Callable[[str, dict[str, Any]], None]
 
 
 class Progress:
-    """The progress of one instance.
+    """The current state of one instance (``instance``), with methods that record the results of its steps.
 
-    ``instance`` is its current state. ``failure`` has the attributes of the failure that closed it, for the history, or
-    is None. ``limit`` is the largest size of the whole context in bytes. ``listener(name, facts)`` is called for each
-    thing that happens; with None nothing is reported.
+    ``failure`` has the attributes of the failure that closed the instance, for the history, or is None. ``limit`` is
+    the largest size of the whole context in bytes. ``listener(name, facts)`` is called for each thing that a Django
+    signal reports, such as ``step_stopped``; with None nothing is reported.
     """
 
     def __init__(
@@ -59,7 +60,7 @@ class Progress:
         self._start_times: dict[int, datetime | None] = {}  # time at which a step became active or started to wait
 
     def begin(self, now: datetime | None) -> list[int]:
-        """Start the instance and return the numbers of the steps that the caller has to start.
+        """Start the instance at the time ``now`` and return the numbers of the steps that the caller has to start.
 
         The caller executes such a step, or only waits for its event if the step has ``Step.waits``.
         """
@@ -72,10 +73,10 @@ class Progress:
         return waiting_numbers + self._enter_steps(instance, [*bits(instance.active)], now)
 
     def fold(self, results: Iterable[tuple[int, Result]], now: datetime | None) -> list[int]:
-        """Record the results of steps, in that order, and return the numbers of the steps to start.
+        """Record the results of steps, in that order, and return the numbers of the steps that the caller has to start.
 
-        ``results`` has pairs of step number and result, and ``now`` is the time of their entries. If one of the steps
-        failed, the results of the others are recorded, but no further step starts.
+        ``results`` has pairs of step number and result. ``now`` is the time of the entries in the execution history. If
+        one of the steps failed, the results of the others are recorded, but no further step starts.
         """
         instance, active_numbers = self.instance, list[int]()
         failed: tuple[int, Failure | Err[Any]] | None = None
@@ -103,10 +104,7 @@ class Progress:
         return self._enter_steps(instance, active_numbers, now)
 
     def _complete_step(self, instance: Instance, number: int, result: Event, now: datetime | None) -> Instance:
-        """Record that the step ``number`` has ended with the event ``result``, and return the new instance.
-
-        The listener is called, too.
-        """
+        """Record and report that the step ``number`` has ended with the event ``result``; return the new instance."""
         step, was_waiting = instance.graph.steps[number], instance.waiting >> number & 1
         instance = engine.complete_step(
             instance, step, result.name, result.data, now=now, metadata=result.metadata, limit=self._limit
@@ -122,7 +120,7 @@ class Progress:
         return instance
 
     def _follow_step(self, instance: Instance, number: int, event: str) -> tuple[Instance, list[int]]:
-        """Activate what follows on an event of the step ``number``.
+        """Activate the steps that follow when the step ``number`` emits ``event``.
 
         Returns the new instance and the numbers of the activated steps.
         """
@@ -179,9 +177,9 @@ class Progress:
     def _fail_step(
         self, instance: Instance, number: int, result: Failure | Err[Any], now: datetime | None
     ) -> list[int]:
-        """Fail the instance with ``result`` of the step ``number``, and store it.
+        """Fail the instance because the step ``number`` ended with ``result``, and store it in ``self.instance``.
 
-        No step is to be started, so return no number.
+        Returns an empty list of step numbers, because no step is to be started.
         """
         step = instance.graph.steps[number]
         facts: dict[str, Any] = {"reason": None, "type": None, "message": None, "step": key_of(step)}
@@ -256,9 +254,9 @@ def encode_step_result(step: str, events: Iterable[str], value: Any) -> dict[str
 
 
 def _encode_failure(step: str, reason: Any) -> dict[str, Any]:
-    """Raise ``ReturnedErr`` for ``Err(reason)`` of a step.
+    """Raise ``ReturnedErr``, because ``execute`` of the step named ``step`` returned ``Err(reason)``.
 
-    If the reason is no payload, return why under the key ``wrong``.
+    If the reason cannot be stored as a payload, return a dict that says why under the key ``wrong``.
     """
     types = ["Err"]
     if isinstance(reason, BaseException):

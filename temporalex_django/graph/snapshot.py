@@ -24,7 +24,10 @@ _STEP_SETS = ("active", "waiting", "requested", "completed")
 
 
 def dump(instance: Instance) -> dict[str, Any]:
-    """Return the instance as plain JSON data, without its class."""
+    """Return the instance as plain JSON data (a snapshot), from which ``load`` makes an equal instance again.
+
+    The class of the workflow is not part of the data.
+    """
     keys = instance.graph.keys
     started = instance.telemetry_start_time
     return {
@@ -130,7 +133,10 @@ def load(workflow: Any, data: Mapping[str, Any]) -> Instance:
 
 
 def redact_instance(instance: Instance, redactor: Redactor) -> Instance:
-    """Return a copy of the instance for a user who may not see all of its data; ``redactor`` has the rules."""
+    """Return a copy of the instance in which the data that a user may not see is hidden.
+
+    ``redactor`` has the rules of what the user may see.
+    """
     data = dump(instance)
     data["initial"] = redactor.redact_payload(data["initial"])
     data["configs"] = {

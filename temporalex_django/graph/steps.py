@@ -115,9 +115,9 @@ class Debug(Step):
 
 @dataclass(frozen=True)
 class Wait(Step):
-    """A step that emits ``timeout`` after ``duration`` (a timedelta or seconds).
+    """A step that waits for ``duration`` (a timedelta or seconds) and then emits ``timeout``.
 
-    Two of them in one graph need different keys. With ``outside``, ``resume("timeout")`` may end the wait earlier.
+    Two of them in one graph need different keys. With ``outside=True``, ``resume("timeout")`` may end the wait earlier.
     """
 
     events = ("timeout",)
@@ -140,9 +140,9 @@ class Wait(Step):
 
 @dataclass(frozen=True)
 class WaitForEvent(Step):
-    """A step that waits for ``resume(name)`` and emits ``name``.
+    """A step that waits until somebody sends the event ``name`` by ``resume(name)``, and then emits it.
 
-    With a ``timeout`` (a timedelta or seconds), it emits ``timeout`` after that time. With ``outside``,
+    With a ``timeout`` (a timedelta or seconds), it emits ``timeout`` after that time. With ``outside=True``,
     ``resume("timeout")`` may end the wait earlier. ``name`` may be an ``event(...)`` with a type, a permission or a
     validator.
     """
@@ -191,7 +191,9 @@ class Approval(Step):
     - ``role`` is a Django permission (``app.codename``) or the name of a group. The person who decides must have it, or
       be one of the ``users`` (usernames), or be in one of the ``groups``.
     - ``due`` (a timedelta or seconds) emits ``overdue`` when nobody has decided by then.
-    - ``remind``, ``escalate`` and ``form`` are those of ``api.approval``.
+    - ``remind`` (a timedelta or seconds) is the time between two reminders, each of which is a Django signal.
+    - ``escalate`` (an ``Escalation``) lets more people decide after a while.
+    - ``form`` describes the data of the decision: a dataclass, TypedDict or msgspec type, or the path of a Django form.
     - ``four_eyes`` (see ``api.approval``) requires a user who has neither started the run nor decided an earlier
       approval of it. Code that names no user may not decide.
 
@@ -267,7 +269,7 @@ def timer_of(step: StepRef) -> tuple[float, str] | None:
 
 
 def external_events(step: StepRef) -> list[str]:
-    """Return the events that a waiting step takes from outside.
+    """Return the events of a waiting step that people or code may send to it (by ``resume``).
 
     The event of its timer is among them only if the step allows it (``outside``).
     """
@@ -301,9 +303,9 @@ def _title_of(step: StepRef) -> str:
 
 
 def decider_words(step: StepRef) -> tuple[str, ...]:
-    """Return the candidates who may decide a step, such as ``("group:managers",)``; empty if it asks nobody.
+    """Return the candidates who may decide a step, such as ``("group:managers",)``; empty if the step asks nobody.
 
-    ``authorization.matches_candidate`` explains their form.
+    A candidate is ``user:<username>``, ``group:<name>`` or ``perm:<app.codename>``.
     """
     spec = human_task_spec_of(step)
     if spec is None:
@@ -348,7 +350,7 @@ def not_a_step_text(value: object, expectation: str = "") -> str:
 
 
 def class_of(step: StepRef) -> type[Step]:
-    """Return the class of a step."""
+    """Return the step class of ``step``, which is that class itself or an instance of it."""
     if isinstance(step, type):
         return step
     return type(step)
@@ -380,12 +382,12 @@ def _snake_case(name: str) -> str:
 
 
 def is_event(value: object) -> bool:
-    """Return True if the value can be the name of an event."""
+    """Return True if the value can be the name of an event: a valid name that does not begin with ``__``."""
     return isinstance(value, str) and names.is_name(value) and not value.startswith(_RESERVED_PREFIX)
 
 
 def is_key(value: object) -> bool:
-    """Return True if the value can be the key of a step."""
+    """Return True if the value can be the key of a step: a valid name that does not begin with ``_``."""
     return isinstance(value, str) and names.is_name(value) and not value.startswith("_")
 
 
@@ -395,7 +397,10 @@ def _check_step_key(owner: str, key: object) -> None:
 
 
 def _check_wait_seconds(owner: str, name: str, value: Any) -> None:
-    """Raise ``WorkflowDefinitionError`` unless ``value`` is a time to wait. ``owner`` and ``name`` say whose it is."""
+    """Raise ``WorkflowDefinitionError`` unless ``value`` is a valid time to wait, a timedelta or seconds.
+
+    ``owner`` (the step) and ``name`` (its parameter) begin the message.
+    """
     try:
         wait_seconds(value, label=f"{owner}: {name}")
     except (TypeError, ValueError) as exc:

@@ -83,9 +83,10 @@ class GraphWorkflow(Workflow, abstract=True):
             cls._graph, cls.names, cls.options = graph, tuple(names), tuple(options)
 
     async def run(self, args: dict[str, Any] | None) -> Any:
-        """Drive the graph.
+        """Run the graph to its end, and return the data of its steps by their keys.
 
-        ``args`` is the initial context. This function is the workflow code of all graphs, see decision 31.
+        ``args`` is the initial context, a dict or None. This method is the workflow code of all graphs, see decision
+        31. Raises the error of a step that failed.
         """
         cls = type(self)
         runtime = current.active_runtime("run")

@@ -47,7 +47,7 @@ class _UnawaitedCalls:
             yield from inner.read(child)
 
     def _inner_scope(self, scope: Function | ast.Lambda) -> _UnawaitedCalls:
-        """Return a reader for the body of the function ``scope``.
+        """Return a search for the body of the function ``scope``, with the names that are valid in it.
 
         The names that the function defines hide those of the module, and it may define coroutine functions itself.
         """
@@ -83,7 +83,7 @@ class _UnawaitedCalls:
 
 
 def _used_expressions(node: ast.AST) -> list[ast.expr]:  # noqa: PLR0911 - one for each kind of node
-    """Return the expressions of ``node`` whose value the node inspects or throws away."""
+    """Return the parts of ``node`` whose value is used or thrown away at once, where a coroutine is a mistake."""
     match node:
         case ast.Expr(value=value) | ast.Starred(value=value) | ast.FormattedValue(value=value, conversion=-1 | 115):
             return [value]
@@ -126,7 +126,7 @@ def _returns_coroutine(node: ast.AST) -> bool:
 
 
 def _own_nodes(scope: ast.AST) -> Iterator[ast.AST]:
-    """Yield the nodes inside a function, without those of functions and classes in it."""
+    """Yield the syntax nodes inside a function, without those of functions and classes that are nested in it."""
     pending = [*ast.iter_child_nodes(scope)]
     while pending:
         node = pending.pop()

@@ -156,9 +156,9 @@ class _Module:
         return any(_dotted_name(node, self._imports) == _ACTIVITY for node in decorators)
 
     def findings(self, body: ast.AST, function_name: str) -> Iterator[Finding]:
-        """Yield the findings in ``body``, a function or value, and everything inside it.
+        """Yield the findings in ``body``, a function or a module-level value, and in everything nested in it.
 
-        ``function_name`` names it in them.
+        ``function_name`` is the name that the findings show for it.
         """
         yield from _CallReader(function_name).read(body, self._imports, outermost=True)
         for line, call in unawaited_calls(body, self._functions, self._methods(function_name)):
@@ -194,9 +194,9 @@ class _Module:
 
 
 class _DeferredLambdas(ast.AST):
-    """The lambdas and names of a module-level value, which are its only workflow code.
+    """A module-level value, such as a table of handlers, reduced to its lambdas and names.
 
-    The rest of the value was evaluated when the module was imported.
+    Only these are workflow code; the rest of the value was evaluated when the module was imported.
     """
 
     _fields = ("parts",)
@@ -208,13 +208,16 @@ class _DeferredLambdas(ast.AST):
 
 
 class _CallReader:
-    """A reader of the forbidden calls in one function, which findings name as ``function_name``."""
+    """A search for calls that workflow code may not make, in one function.
+
+    ``function_name`` is the name of the function in findings.
+    """
 
     def __init__(self, function_name: str) -> None:
         self._function_name = function_name
 
     def read(self, node: ast.AST, names: Mapping[str, str], *, outermost: bool = False) -> Iterator[Finding]:
-        """Yield the forbidden uses in ``node`` and below it.
+        """Yield a finding for each forbidden call or use in ``node`` and below it.
 
         ``names`` maps local names to the dotted names that they stand for. The defaults of the outermost function are
         not read, because they are evaluated at import.

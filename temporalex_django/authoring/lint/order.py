@@ -24,7 +24,7 @@ SEED: Final = "sort it, or give all processes the same hash seed"
 
 @dataclass(frozen=True, slots=True)
 class UnorderedUse:
-    """One use whose result differs between processes.
+    """A use of a value whose order or number differs between processes, such as a loop over a set.
 
     ``call`` names the use, and ``advice`` says what to write instead.
 
@@ -64,7 +64,11 @@ def unordered_uses(body: ast.AST, local_names: frozenset[str], definitions: froz
 def _iteration_uses(
     node: ast.expr, sets: frozenset[str], local_names: frozenset[str], definitions: frozenset[str]
 ) -> Iterator[UnorderedUse]:
-    """Yield the use if ``node``, which code iterates over, is a set. ``sets`` are local names that hold only sets."""
+    """Yield the use if the expression ``node``, over which code iterates, is a set.
+
+    ``sets`` are local names that hold only sets. ``local_names`` are names that are no builtins there, and
+    ``definitions`` are the classes and functions of the module.
+    """
     if not (_is_set(node, local_names) or (isinstance(node, ast.Name) and node.id in sets)):
         return
     elements = node.elts if isinstance(node, ast.Set) else ()

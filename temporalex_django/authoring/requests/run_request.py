@@ -56,21 +56,21 @@ class RunRequest(Generic[T]):
 
 
 def inputs(**values: Any) -> dict[str, Any]:
-    """Return the inputs of a request, without those that are ``UNSET``."""
+    """Return the keyword arguments as a dict, the inputs of a request, without those that are ``UNSET``."""
     return {name: value for name, value in values.items() if value is not UNSET}
 
 
 class Handle(Protocol):
-    """An object whose methods are made here: it has the address of a run, and the backend of that run."""
+    """A handle of a run, as ``operation_method`` needs it: an object with the address and the backend of a run."""
 
     _address: RunAddress
     _backend: Backend
 
 
 def operation_method(build: Callable[Concatenate[H, P], RunRequest[T]]) -> Callable[Concatenate[H, P], T]:
-    """Make the method of a handle from ``build``, a function that returns the request.
+    """Return a method of a handle, made from ``build``, a function that returns the request of the operation.
 
-    The method takes the arguments of ``build``, performs the request and returns its result.
+    The method takes the arguments of ``build``, performs the request on the handle's backend and returns its result.
     """
 
     @wraps(build)
@@ -81,7 +81,7 @@ def operation_method(build: Callable[Concatenate[H, P], RunRequest[T]]) -> Calla
 
 
 def async_method(method: Callable[Concatenate[H, P], T]) -> Callable[Concatenate[H, P], Coroutine[Any, Any, T]]:
-    """Make the method for async code from an ``operation_method``.
+    """Return the method for async code that does the same as ``method``, which ``operation_method`` has made.
 
     It takes the same arguments, and holds no thread in a wait.
     """
@@ -98,7 +98,10 @@ def async_method(method: Callable[Concatenate[H, P], T]) -> Callable[Concatenate
 
 
 def _with_signature(method: M, build: Callable[..., Any]) -> M:
-    """Give the method the signature of ``build``, with the ``T`` of ``RunRequest[T]`` as its result."""
+    """Return ``method`` with the annotations and the signature of ``build``.
+
+    The annotation of its result is ``T`` where ``build`` returns ``RunRequest[T]``.
+    """
     signature = inspect.signature(build)
     result = str(signature.return_annotation).removeprefix("RunRequest[").removesuffix("]")
     method.__annotations__ = {**build.__annotations__, "return": result}

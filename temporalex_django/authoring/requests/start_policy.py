@@ -27,9 +27,9 @@ REPLACED: Final = "replaced by a start with on_conflict='terminate_existing'"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Throttle:
-    """A limit of the starts under a key: at most ``count`` runs begin in any ``seconds``.
+    """A limit of starts: at most ``count`` runs begin in any period of ``seconds``; further runs begin later.
 
-    Without a ``key``, all starts of the class with a throttle share the limit.
+    Runs with the same ``key`` share the limit. Without a key, all throttled starts of the class share it.
     """
 
     count: int
@@ -37,17 +37,18 @@ class Throttle:
     key: str | None = None
 
     def name_for(self, workflow: str) -> str:
-        """Return the name under which the times of the class ``workflow`` are kept.
+        """Return the name of the row that stores when the last throttled runs of the class ``workflow`` begin.
 
-        Each count and period has times of its own, so a caller with another limit cannot delay the starts of this one.
+        Each count and period has a row of its own, so a caller with another limit cannot delay the starts of this one.
         """
         name = f"start:{workflow}:{self.count}/{self.seconds:g}"
         return name if self.key is None else f"{name}:{self.key}"
 
     def next_begin(self, times: Sequence[float], now: float) -> tuple[float, list[float]]:
-        """Return when the next run may begin, and the times to keep.
+        """Return the time at which the next run may begin, and the updated list of begin times to store.
 
-        ``times`` are those at which the last runs begin, in seconds since the epoch, oldest first.
+        ``times`` are those at which the last runs begin. All times are seconds since the epoch, and lists have the
+        oldest first.
         """
         recent = sorted(times)[-self.count :]
         begin = now
@@ -56,7 +57,7 @@ class Throttle:
         return begin, sorted([*recent, begin])[-self.count :]
 
     def as_limit(self) -> dict[str, Any]:
-        """Return the limit as the row of a delayed run has it."""
+        """Return the limit as a dict with ``count`` and ``seconds``, as it is stored with a run that begins later."""
         return {"count": self.count, "seconds": self.seconds}
 
 

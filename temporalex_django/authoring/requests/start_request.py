@@ -70,7 +70,7 @@ class StartRequest:
             self._check_pace()
 
     def _check_pace(self) -> None:
-        """Raise ``InvalidStart`` if the debounce or the throttle cannot be, or contradicts other options."""
+        """Raise ``InvalidStart`` if ``debounce`` or ``throttle`` is not valid, or contradicts another option."""
         label = f"start of {self.workflow.name}"
         paces = [name for name in ("debounce", "throttle") if getattr(self, name) is not None]
         times = [name for name in ("start_at", "start_delay") if getattr(self, name) is not None]
@@ -87,14 +87,17 @@ class StartRequest:
 
     @property
     def parsed_throttle(self) -> Throttle | None:
-        """The throttle, or None. Raises ``InvalidStart``."""
+        """The option ``throttle`` as a ``Throttle``, or None without one. Raises ``InvalidStart``."""
         if self.throttle is None:
             return None
         return parse_throttle(self.throttle, label=f"start of {self.workflow.name}")
 
     @property
     def has_policy(self) -> bool:
-        """True if the start has a policy about other runs with its id, so that it needs more than an insert."""
+        """True if the start sets ``on_conflict``, ``on_closed``, ``debounce`` or ``throttle``.
+
+        Such a start has to look at other runs; any other start is a plain insert.
+        """
         return (
             self.on_conflict != "fail"
             or self.on_closed != "allow"
@@ -104,13 +107,16 @@ class StartRequest:
 
     @property
     def times(self) -> StartTimes:
-        """The times of the start, checked. Raises ``InvalidStart``."""
+        """The checked times of the start: ``start_at``, ``start_before`` and the delay. Raises ``InvalidStart``."""
         delay = self.start_delay if self.debounce is None else self.debounce
         return check_start_times(self.start_at, delay, self.start_before, label=f"start of {self.workflow.name}")
 
     @property
     def start_limit(self) -> dict[str, Any] | None:
-        """The mark of a debounced start, as the row of its run has it: only such a run gets another input."""
+        """The value ``{"debounce": seconds}`` that the row of a debounced run stores until it begins, or None.
+
+        Only the input of a run with this value may be replaced by a further debounced start.
+        """
         if self.debounce is None:
             return None
         return {"debounce": wait_seconds(self.debounce, label="debounce")}

@@ -15,7 +15,7 @@ TIME_OPTIONS = ("start_at", "start_delay", "start_before")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartTimes:
-    """The times of a start, checked.
+    """The checked times of a start; each may be None.
 
     The run begins at ``start_at``, or ``start_delay`` seconds after the start. It is timed out if it has not begun by
     ``start_before``.
@@ -26,7 +26,7 @@ class StartTimes:
     start_before: datetime | None = None
 
     def as_options(self) -> dict[str, Any]:
-        """Return the times that are set, by the names of the fields of ``RunStart``."""
+        """Return the times that are set, as keyword arguments for ``RunStart``."""
         values = {name: getattr(self, name) for name in TIME_OPTIONS}
         return {name: value for name, value in values.items() if value is not None}
 

@@ -17,7 +17,10 @@ from temporalex_django.core.payloads.search_attributes import decode_all
 
 
 class ColumnType(Enum):
-    """Types of the values of columns. An interface has one field, or one text form, for a type."""
+    """The type of the values of a column of runs.
+
+    Each interface has one kind of field, or one text form, for a type.
+    """
 
     TEXT = auto()
     INTEGER = auto()
@@ -35,7 +38,7 @@ class ColumnType(Enum):
 
 
 class Origin(Enum):
-    """The moment at which a column gets its first value."""
+    """The moment at which a column of a run's row gets its first value."""
 
     #: The start of the run: the column is a field of ``RunStart``.
     START = auto()
@@ -58,7 +61,7 @@ class NextRun(Enum):
 
 
 class Place(Enum):
-    """Places that show columns of runs."""
+    """The places that show columns of runs, such as descriptions, REST, the command line and the admin."""
 
     #: ``handle.describe()``, and the command ``describe`` with ``--json``.
     DESCRIPTION = auto()
@@ -78,12 +81,12 @@ def _as_stored(value: Any) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunColumn:
-    """A column of runs.
+    """A column of runs: where its value comes from, and where and how it is shown.
 
     ``name`` is the column of the table. It has the name ``engine_name`` in the records of the engine, and
-    ``output_name`` in all that is shown; both are ``name`` unless the row says otherwise. ``places`` are those that
-    show the column, and ``heading`` is its name there. ``describe(value)`` returns the value as a description has it.
-    ``redact(redactor, value)`` is there if not every user may see all of the value.
+    ``output_name`` in all that is shown; both are ``name`` by default. ``places`` are those that show the column, and
+    ``heading`` is its name there. ``describe(value)`` returns the value as a description shows it. ``redact(redactor,
+    value)`` hides what not every user may see; None hides nothing.
     """
 
     name: str
@@ -218,7 +221,7 @@ UNREAD_COLUMNS: Final = (*PAYLOAD_COLUMNS, "metadata", "search_attributes")
 
 
 def names_for_next_run(rule: NextRun) -> tuple[str, ...]:
-    """Return the names of the columns to which the next run of a chain applies this rule."""
+    """Return the names of the columns for which ``rule`` says what the next run of a chain begins with."""
     return tuple(column.name for column in RUN_COLUMNS if column.next_run is rule)
 
 

@@ -67,7 +67,7 @@ def _check_cause(value: Any) -> str:
 
 
 def _check_statuses(value: Any) -> list[str]:
-    """Return one or several statuses as a list."""
+    """Return the value of the filter ``status``, one status or several, as a list. Raises ``ValueError``."""
     statuses = [value] if isinstance(value, str) else [*value] if isinstance(value, Iterable) else []
     unknown_statuses = [status for status in statuses if not isinstance(status, str) or status not in STATUSES]
     if unknown_statuses or not statuses:
@@ -110,7 +110,7 @@ def _check_subject(value: Any) -> Any:
 
 
 class FilterType(Enum):
-    """Types of the values of filters. Each interface has one check or form field for a type."""
+    """The type of the value of a filter. Each interface has one check or one kind of form field for a type."""
 
     NAME = auto()
     TEXT = auto()
@@ -141,7 +141,7 @@ CHECKS: Mapping[FilterType, Callable[[Any], Any]] = {
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class ListedRun(ABC):
-    """The facts of a run that filters and orders compare, where no database does it.
+    """The facts of a run that filters and orders compare where no database does it, as in a test environment in memory.
 
     A storage computes the methods only if a filter needs them. ``position`` counts the runs in the order in which they
     were started. ``due_at`` is the time at which the run is due next, or None.
@@ -168,7 +168,10 @@ class ListedRun(ABC):
 
     @abstractmethod
     def causes(self) -> Collection[str | None]:
-        """Return the causes, as ``doctor`` shows them, of the run's failure or block and of failing activities."""
+        """Return the causes of the run's failure or block, and of its failing activities.
+
+        They are texts, as the command ``doctor`` groups runs by them.
+        """
 
     @abstractmethod
     def has_open_activities(self) -> bool:
@@ -176,7 +179,7 @@ class ListedRun(ABC):
 
     @abstractmethod
     def has_subject(self, subject: Any) -> bool:
-        """Return True if the run was started with this object as its subject."""
+        """Return True if the run was started with ``subject``, a saved model instance, as its subject."""
 
     def is_waiting_for(self, kind: str) -> bool:
         """Return True if the run is open and waits for something of this kind, one of ``WAIT_KINDS``."""
@@ -190,12 +193,12 @@ R = TypeVar("R", bound=ListedRun)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilterRow:
-    """A row of the table: a filter of runs, as every interface has it.
+    """One filter of runs, with its name, the type of its value, and its use in each interface.
 
-    ``matches(run, value)`` says whether a run fits a checked value. ``example`` is a value for the sentence that
-    follows an error of a command. ``title`` is the heading or the choice of the filter in the admin; without one, the
-    admin does not show it. ``in_code`` is False if ``Workflow.list`` does not take it, and ``in_interfaces`` if REST
-    and commands do not.
+    ``matches(run, value)`` says whether a run fits a checked value. ``help`` describes the filter. ``example`` is a
+    value for the sentence that follows an error of a command. ``title`` is the heading or the choice of the filter in
+    the admin; without one, the admin does not show it. ``in_code`` is False if ``Workflow.list`` does not take it, and
+    ``in_interfaces`` if REST and commands do not.
     """
 
     name: str
@@ -411,9 +414,10 @@ def _check_filter(cls: type[Startable], name: str, value: Any) -> Any:
 
 
 def select_runs(runs: Iterable[R], filters: Mapping[str, Any]) -> list[R]:
-    """Return the runs for which all filters hold, in the order that they name.
+    """Return the runs for which all filters hold, sorted by the filter ``order`` (newest first by default).
 
-    The filters are those that ``check_filters`` returns, and any other row of the table.
+    ``filters`` maps names of ``RUN_FILTERS`` to checked values, as ``check_filters`` returns them. A run that has no
+    value for the order, such as an open run for ``closed``, is left out.
     """
     order = filters.get("order", NEWEST_FIRST)
     place_of = ORDER_PLACES[order.lstrip("-")]
@@ -426,10 +430,11 @@ def select_runs(runs: Iterable[R], filters: Mapping[str, Any]) -> list[R]:
 
 
 class SearchCondition(NamedTuple):
-    """A condition that a run of ``workflow`` has the search attribute ``name`` with a value that fits.
+    """A condition on a search attribute: a run of ``workflow`` has the attribute ``name`` with a value that fits.
 
-    ``operator`` is one of ``OPERATORS``, and ``value`` is compared with. ``column`` is the field of ``SearchRow`` that
-    holds the values. ``several`` is True if many values of one run can fit.
+    ``operator`` is one of ``OPERATORS``, and the run's value is compared with ``value``. ``column`` is the field of
+    ``SearchRow`` that holds the run's values. ``several`` is True if more than one value of a run can fit, so that a
+    query has to remove duplicates.
     """
 
     workflow: str
@@ -463,10 +468,11 @@ def condition_keys(cls: type[Startable]) -> list[str]:
 
 
 def parse_conditions(cls: type[Startable], mapping: Any, *, texts: bool = False) -> list[SearchCondition]:
-    """Return the conditions in ``mapping``, such as ``{"total__gt": 1000}``, checked and encoded.
+    """Return the conditions on search attributes in ``mapping``, such as ``{"total__gt": 1000}``, checked and encoded.
 
-    ``texts`` is True if they come from an interface that has numbers and times as texts. Raises ``TypeError`` for an
-    undeclared attribute or an operator that its type does not have, and ``ValueError`` for a value that it cannot have.
+    ``cls`` is the workflow class, which declares the attributes. ``texts`` is True if numbers and times are texts, as
+    in requests and commands. Raises ``TypeError`` for an undeclared attribute or an operator that its type does not
+    have, and ``ValueError`` for a value that it cannot have.
     """
     if not isinstance(mapping, Mapping):
         raise ValueError(  # noqa: TRY004 - see ``_check_boolean``
@@ -478,7 +484,11 @@ def parse_conditions(cls: type[Startable], mapping: Any, *, texts: bool = False)
 
 
 def _parse_condition(cls: type[Startable], key: Any, value: Any, *, texts: bool) -> SearchCondition:
-    """Return the condition for a key such as ``total__gt``. Arguments and errors are those of ``parse_conditions``."""
+    """Return the condition for a key such as ``total__gt`` and a value, for runs of the class ``cls``.
+
+    ``texts`` is True if numbers and times are texts. Raises ``TypeError`` for an unknown key, and ``ValueError`` for a
+    value that the attribute cannot have.
+    """
     valid_keys = condition_keys(cls)
     if key not in valid_keys:
         matches = difflib.get_close_matches(key, valid_keys, n=1) if isinstance(key, str) else []
@@ -509,7 +519,7 @@ def _parse_condition(cls: type[Startable], key: Any, value: Any, *, texts: bool)
 
 
 def _operators_of(kind: AttributeType) -> tuple[str, ...]:
-    """Return the operators that fit attributes of this type; "" tests for equality."""
+    """Return the operators (keys of ``OPERATORS``) that conditions on attributes of this type may have."""
     if kind.is_ordered:
         return _RANGES
     return ("", "prefix") if kind.column == "text" else ("",)

@@ -43,7 +43,11 @@ _DAY = re.compile(r"(?:(?P<position>[a-z0-9]+) )?(?:(?P<last>last) )?(?P<unit>wo
 
 @dataclass(frozen=True, slots=True)
 class DayRule:
-    """A calendar rule, read: ``position`` counts from 1, from -1 backwards from the end, and 0 means every such day."""
+    """A calendar rule after parsing: which day of a month, and at which time.
+
+    ``position`` counts the days of the unit from 1, from -1 backwards from the end of the month, and 0 means every such
+    day.
+    """
 
     unit: str
     position: int
@@ -51,10 +55,10 @@ class DayRule:
     months: tuple[int, ...]
 
     def walls_after(self, begin: datetime, is_holiday: Callable[[date], bool]) -> Iterator[datetime]:
-        """Yield the naive wall-clock times strictly after ``begin``, ascending.
+        """Yield the naive wall-clock times of the rule that are later than ``begin``, in ascending order.
 
-        It ends when no month has one for fifty years. ``is_holiday`` is asked for Mondays to Fridays only, and only by
-        rules about working days.
+        It ends when no month has one for fifty years. ``is_holiday(day)`` is called for Mondays to Fridays only, and
+        only by rules about working days.
         """
         year, month = begin.year, begin.month
         barren_months = 0
@@ -87,7 +91,7 @@ class DayRule:
 
 
 def normalize(rule: object) -> str:
-    """Return the rule in small letters with single spaces. Raises ``ScheduleInvalid`` if it cannot be read."""
+    """Return a calendar rule in small letters with single spaces. Raises ``ScheduleInvalid`` if it cannot be parsed."""
     if not isinstance(rule, str) or len(rule) > MAX_LENGTH:
         raise ScheduleInvalid(f"calendar: {quoted(rule)} must be a string of at most {MAX_LENGTH} characters, {_FORMS}")
     text = " ".join(rule.lower().replace(",", " , ").split()).replace(" ,", ",")
@@ -97,7 +101,7 @@ def normalize(rule: object) -> str:
 
 @lru_cache(maxsize=1024)
 def parse_rule(rule: str) -> DayRule:
-    """Return the rule that the normalized text says. Raises ``ScheduleInvalid``."""
+    """Return the calendar rule as a ``DayRule``; ``rule`` is a normalized text. Raises ``ScheduleInvalid``."""
     match = _RULE.fullmatch(rule)
     if match is None:
         raise ScheduleInvalid(
@@ -114,7 +118,10 @@ def parse_rule(rule: str) -> DayRule:
 
 
 def _day_of(text: str, rule: str) -> tuple[str, int]:
-    """Return the unit and the position of the part of a rule that names the day."""
+    """Parse the part of a rule that names the day, such as "last working day".
+
+    Returns the unit ("working day") and the position (-1). ``rule`` is the whole rule for errors.
+    """
     if text.isascii() and text.isdigit():
         text += " day"
     match = _DAY.fullmatch(text)
@@ -162,5 +169,5 @@ def _months_of(text: str, rule: str) -> tuple[int, ...]:
 
 
 def _full_name(word: str, names: tuple[str, ...]) -> str | None:
-    """Return the name that the word is, or abbreviates to three letters; None if there is none."""
+    """Return the name of ``names`` that the word is, or abbreviates to three letters; None if there is none."""
     return next((name for name in names if word in {name, name[:3]}), None)

@@ -29,7 +29,7 @@ _ORIGIN = datetime(2000, 1, 1)  # noqa: DTZ001 - wall-clock time has no zone
 
 
 def normalize(expression: object) -> str:
-    """Return the expression with single spaces. Raises ``ScheduleInvalid`` if it cannot be read or never fires."""
+    """Return the cron expression with single spaces. Raises ``ScheduleInvalid`` if it is not valid or never fires."""
     if not isinstance(expression, str) or len(expression) > MAX_LENGTH:
         raise ScheduleInvalid(
             f"cron: {quoted(expression)} must be a string of at most {MAX_LENGTH} characters, such as '30 2 * * *'"
@@ -50,12 +50,16 @@ def normalize(expression: object) -> str:
 
 
 def runs_through(expression: str) -> bool:
-    """Return True if the hour field begins with ``*``: such a cron follows elapsed time through clock changes."""
+    """Return True if the hour field of the cron expression begins with ``*``.
+
+    Such a cron follows elapsed time: it fires in both passes of an hour that a clock change repeats, and not in one
+    that it skips.
+    """
     return expression.split()[1].startswith("*")
 
 
 def walls_after(expression: str, begin: datetime) -> Iterator[datetime]:
-    """Return an iterator of the naive wall-clock times that match, strictly after ``begin``, ascending.
+    """Return an iterator of the naive wall-clock times that match the cron expression, later than ``begin``, ascending.
 
     It ends when nothing matches for fifty years.
     """
@@ -82,7 +86,7 @@ def _prototype(expression: str) -> CronSim:
 
 
 def _read(expression: str) -> CronSim:
-    """Return the parsed expression. Raises ``ValueError``, whatever the parser raised."""
+    """Return the parsed cron expression. Raises ``ValueError`` for any error of the parser."""
     from cronsim import CronSim, CronSimError  # noqa: PLC0415 - the package is importable without it
 
     try:

@@ -17,7 +17,10 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 class FunctionRegistry(Generic[Function]):
-    """Functions of one purpose by their names; ``kind`` is the word for them in errors."""
+    """The registered functions of one purpose, by their names, such as the holidays functions.
+
+    ``kind`` is the word for such a function in errors.
+    """
 
     def __init__(self, kind: str, decorator: str) -> None:
         self.kind = kind

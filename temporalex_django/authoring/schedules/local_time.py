@@ -44,7 +44,11 @@ def wall_time(instant: datetime, zone: tzinfo) -> datetime:
 
 
 def instants_of(wall: datetime, zone: tzinfo, *, gap: str, fold: str) -> tuple[datetime, ...]:
-    """Return the instants (in UTC, ascending) of a naive wall-clock time: none, one or two."""
+    """Return the instants (in UTC, ascending) at which clocks in the zone show a naive wall-clock time.
+
+    There is one as a rule. ``gap`` decides for a time that a clock change leaves out: ``"shift"`` (the end of the gap)
+    or ``"skip"``. ``fold`` decides for a time that exists twice: ``"first"``, ``"second"`` or ``"both"``.
+    """
     first_offset = _offset(wall.replace(tzinfo=zone, fold=0))
     second_offset = _offset(wall.replace(tzinfo=zone, fold=1))
     first = (wall - first_offset).replace(tzinfo=UTC)
@@ -63,7 +67,7 @@ def is_second_pass(instant: datetime, zone: tzinfo) -> bool:
 
 
 def earliest_wall(after: datetime, zone: tzinfo) -> datetime:
-    """Return a naive wall-clock time that no instant later than ``after`` has a smaller one than.
+    """Return a lower bound of the wall-clock times that clocks in the zone show after the instant ``after``.
 
     Usually this is the wall-clock time of ``after``. Shortly before a fold it is earlier by the length of the fold,
     because the second pass repeats wall-clock times that are over. Folds are at most a day long, a day apart.
@@ -80,7 +84,7 @@ def _offset(local: datetime) -> timedelta:
 
 
 def _transition(earlier: datetime, later: datetime, zone: tzinfo) -> datetime:
-    """Return the first instant that has the offset of ``later``. Exactly one clock change lies between the two."""
+    """Return the instant of the one clock change that lies between the instants ``earlier`` and ``later``."""
     old_offset = _offset(earlier.astimezone(zone))
     while later - earlier > _SECOND:
         middle = earlier + (later - earlier) // (2 * _SECOND) * _SECOND

@@ -10,10 +10,10 @@ from temporalex_django.core.payloads import codec
 
 
 def plain_input(workflow: type[Startable], args: Any, *, limit: int = codec.MAX_BYTES) -> Any:
-    """Return the input of a run of the class as plain JSON types; for None its default.
+    """Return the input of a run of the class as plain JSON types. If ``args`` is None, return the default of ``run``.
 
-    ``limit`` is the largest number of encoded bytes. Raises ``PayloadError`` if the input cannot be
-    encoded, is too large, or does not fit the class.
+    ``limit`` is the largest number of encoded bytes. Raises ``PayloadError`` if the input cannot be encoded, is too
+    large, or does not fit the class.
     """
     concrete = workflow.choose(None, {})
     label = f"the input of {concrete.name}"

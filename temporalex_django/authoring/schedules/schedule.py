@@ -166,18 +166,21 @@ class Schedule:
 
     @property
     def specs(self) -> tuple[Spec, ...]:
-        """The specs of all arguments, each once."""
+        """The specs of the schedule, made from ``cron``, ``every``, ``calendar`` and ``at``, each once."""
         return self.table.specs
 
     def run_id(self, instant: datetime) -> str:
-        """Return the business id of the run for the slot at ``instant`` (aware). Raises ``ScheduleInvalid``."""
+        """Return the business id of the run for the slot at ``instant`` (aware), from the template ``workflow_id``.
+
+        Raises ``ScheduleInvalid``.
+        """
         return render_run_id(self.workflow_id, schedule=self.name, instant=instant, zone=self.table.zone)
 
     def problems(self, now: datetime) -> list[str]:
         """Return a sentence for each problem of the schedule at the time ``now`` (aware).
 
-        The schedule never fires again, a function is unknown or raises, ``jitter`` is too long, or ids repeat although
-        runs overlap. Calls functions for holidays.
+        Problems are: the schedule never fires again, a function is unknown or raises, ``jitter`` is too long, or ids
+        repeat although runs overlap. This calls the holidays function.
         """
         return [
             *schedule_problems(
@@ -211,7 +214,7 @@ class Schedule:
                 raise ScheduleInvalid(f"{name}: {quoted(number)} must be a whole number of 1 or more, or None")
 
     def _normalize(self) -> None:
-        """Replace arguments by the one form that each of them has, and compute the fields that are derived."""
+        """Bring each argument into its normal form, such as a duration into a timedelta, and compute derived fields."""
         self._set("overlap", parse_overlap(self.overlap))
         self._set("catch_up", _duration(self.catch_up, "catch_up"))
         if self.jitter is not None:
@@ -233,7 +236,7 @@ class Schedule:
         check_template(self.workflow_id, self.overlap, self.workflow, name=self.name, zone=zone)
 
     def _set(self, name: str, value: Any) -> None:
-        """Set a field while the schedule is made."""
+        """Set a field of the frozen schedule while it is created."""
         object.__setattr__(self, name, value)
 
 
@@ -256,7 +259,7 @@ def parse_overlap(overlap: object) -> Overlap:
 
 
 def check_template(template: str, overlap: Overlap, workflow: Any, *, name: str, zone: str) -> None:
-    """Check the template of ids without asking for slots.
+    """Check the template of the ids of a schedule's runs, without computing slots.
 
     Raises ``ScheduleInvalid`` if it cannot be read, if its ids are no ids of the class ``workflow``, and if it has no
     ``{slot}`` although two runs can be open at once.
@@ -291,9 +294,10 @@ def schedule_problems(
     catch_up: timedelta,
     jitter: timedelta | None,
 ) -> Iterator[str]:
-    """Yield a sentence for each problem of a schedule, declared or not, at the time ``now`` (aware).
+    """Yield a sentence for each problem of a schedule, declared in code or not, at the time ``now`` (aware).
 
-    Calls functions for holidays. Raises nothing for problems of the schedule.
+    The arguments are the parts of the schedule; ``table`` computes its slots. This calls the holidays function. Nothing
+    is raised for problems of the schedule.
     """
     if catch_up < SHORTEST_CATCH_UP:
         yield f"catch_up: {catch_up} must be at least {SHORTEST_CATCH_UP.total_seconds():g} seconds"
@@ -314,7 +318,10 @@ def schedule_problems(
 
 
 def _repeated_id(table: TimeTable, now: datetime, name: str, template: str) -> str | None:
-    """Return an id that two of the next slots have, or None."""
+    """Return an id that ``template`` makes for two of the next slots of ``table``, or None.
+
+    ``name`` is that of the schedule.
+    """
     run_ids: set[str] = set()
     for slot in islice(table.slots(now), _IDS_COMPARED):
         run_id = render_run_id(template, schedule=name, instant=slot.instant, zone=table.zone)
@@ -336,9 +343,9 @@ def _duration(value: timedelta | float, label: str) -> timedelta:
 
 @dataclass(frozen=True, slots=True)
 class _Declaration:
-    """A registered schedule and the place of its declaration.
+    """A registered schedule and the place of its declaration: the code object of the module, and the line.
 
-    The code object distinguishes a second declaration in one module from the first one, imported again.
+    With these, a second schedule of one name in a module is told apart from the first one after a new import.
     """
 
     schedule: Schedule
@@ -371,7 +378,7 @@ def _register(schedule: Schedule, code: CodeType, line: int) -> None:
 
 
 def _declaring_frame() -> FrameType:
-    """Return the frame of the code that called the class."""
+    """Return the stack frame of the code that creates a ``Schedule``, to know its module and line."""
     frame = sys._getframe(1)  # noqa: SLF001
     while frame.f_globals.get("__name__") == __name__ and frame.f_back is not None:
         frame = frame.f_back

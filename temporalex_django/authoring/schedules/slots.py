@@ -56,8 +56,8 @@ class Slot:
     - ``wall`` is the naive wall-clock time of the instant in the zone. For a time that was shifted out of a gap it is
       the end of the gap, since the slot stands for all wall-clock times up to then.
     - ``specs`` are the keys of the specs that give the slot.
-    - ``by_wall`` are those of them whose slots must be later by wall clock than their last one. After a fire, keep
-      ``wall`` as the last wall-clock time of each; the next ``last_walls`` has these.
+    - ``by_wall`` are the keys among ``specs`` whose next slot must have a later wall-clock time. After a fire, store
+      ``wall`` for each of them, and pass these times as ``last_walls`` when you compute the next slots.
     """
 
     instant: datetime
@@ -67,7 +67,10 @@ class Slot:
 
 
 class _Source(NamedTuple):
-    """A spec and the rule for its clock changes; ``by_wall`` says that the order of its wall-clock times counts."""
+    """A spec of a time table, with its key and its rules for clock changes (``gap`` and ``fold``).
+
+    ``by_wall`` is True if a slot of the spec must have a later wall-clock time than its last one.
+    """
 
     spec: Spec
     key: str
@@ -126,7 +129,10 @@ class TimeTable:
         return takewhile(lambda slot: slot.instant <= end, slots)
 
     def next_slot(self, after: datetime, last_walls: Mapping[str, datetime] = _NO_WALLS) -> Slot | None:
-        """Return the first slot after ``after``, or None. The arguments are those of ``slots``."""
+        """Return the first slot after ``after``, or None.
+
+        ``last_walls`` has the last wall-clock time of each spec that fired, by the key of the spec, as for ``slots``.
+        """
         return next(iter(self.slots(after, last_walls=last_walls)), None)
 
     def count(self, after: datetime, until: datetime, at_most: int) -> int:
@@ -155,7 +161,7 @@ class TimeTable:
 
     @cached_property
     def time_zone(self) -> tzinfo:
-        """The zone as an object."""
+        """The time zone of the table as a ``tzinfo`` object."""
         return load_zone(self.zone)
 
     @cached_property
@@ -171,7 +177,7 @@ class TimeTable:
         return _Source(spec, key, by_wall=self.dst_fold != "both", gap=self.dst_gap, fold=self.dst_fold)
 
     def _bound(self, name: str) -> datetime | None:
-        """Return the start or end as an instant in UTC."""
+        """Return the field ``name``, "start" or "end", as an instant in UTC; None if it is not set."""
         moment = getattr(self, name)
         if moment is None:
             return None
@@ -204,7 +210,10 @@ class TimeTable:
             yield instant, number
 
     def _instants(self, source: _Source, after: datetime, last_walls: Mapping[str, datetime]) -> Iterator[datetime]:
-        """Return the instants of one spec after ``after``, ascending, each once."""
+        """Return the instants of one spec that are later than ``after``, ascending, each once.
+
+        ``last_walls`` has the last wall-clock time of each spec, by its key; times that are not later are left out.
+        """
         spec = source.spec
         if isinstance(spec, Interval):
             return _interval_instants(spec, after)
@@ -261,7 +270,7 @@ def _interval_instants(spec: Interval, after: datetime) -> Iterator[datetime]:
 
 
 def _until_the_end_of_time(walls: Iterator[datetime]) -> Iterator[datetime]:
-    """Yield the wall-clock times until the year 9999 is over, where the calendar of Python ends."""
+    """Yield the wall-clock times up to the year 9999, where Python's calendar ends and iterators of times raise."""
     while True:
         try:
             wall = next(walls)

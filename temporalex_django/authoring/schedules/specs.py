@@ -89,7 +89,7 @@ def parse_specs(
     holidays: HolidaysFunction | None = None,
     at: datetime | Sequence[datetime] | None = None,
 ) -> tuple[Spec, ...]:
-    """Return the specs that the arguments say, each once. Each argument is a value or a list.
+    """Return the specs that the arguments of a schedule describe, each once. Each argument is a value or a list.
 
     ``offset`` holds for all intervals and ``holidays`` for all rules about working days. Durations are timedeltas or
     seconds. Raises ``ScheduleInvalid`` for no spec at all, for a wrong one, for more than 100, and for an ``offset`` or
@@ -129,14 +129,17 @@ def specs_to_json(specs: Iterable[Spec]) -> list[dict[str, Any]]:
 
 
 def specs_from_json(entries: Any) -> tuple[Spec, ...]:
-    """Return the specs that ``specs_to_json`` has written, or that people have. Raises ``ScheduleInvalid``."""
+    """Return the specs for a list of dicts, as ``specs_to_json`` writes them or as people write them in a form.
+
+    Raises ``ScheduleInvalid``.
+    """
     if not isinstance(entries, (list, tuple)):
         raise ScheduleInvalid(f"specs must be a list, not {quoted(entries)}")
     return check_specs([_from_json(entry) for entry in entries])
 
 
 def spec_key(spec: Spec) -> str:
-    """Return a text that is equal for equal specs, and only for these: ``cron:30 2 * * *``."""
+    """Return a text that identifies a spec, such as ``cron:30 2 * * *``: two specs are equal if their texts are."""
     match spec:
         case Cron(expression=expression):
             return f"cron:{expression}"
@@ -213,14 +216,17 @@ def check_year(moment: datetime, label: str) -> None:
 
 
 def _values(argument: Any) -> list[Any]:
-    """Return a value or a list as a list, and None as an empty one."""
+    """Return the argument of a schedule as a list: None becomes an empty list, one value a list of one."""
     if argument is None:
         return []
     return [*argument] if isinstance(argument, (list, tuple, set, frozenset)) else [argument]
 
 
 def _duration(value: Any, label: str) -> timedelta:
-    """Return a timedelta or a number of seconds as a timedelta. Raises ``ScheduleInvalid``; ``label`` names it."""
+    """Return ``value``, a timedelta or a number of seconds, as a timedelta.
+
+    Raises ``ScheduleInvalid`` for anything else; ``label`` names the value in the message.
+    """
     try:
         return timedelta(seconds=to_seconds(value, label=label)) if not isinstance(value, timedelta) else value
     except (TypeError, ValueError, OverflowError) as exc:
@@ -228,5 +234,5 @@ def _duration(value: Any, label: str) -> timedelta:
 
 
 def _seconds(duration: timedelta) -> str:
-    """Return the seconds as text, without a fraction of zero."""
+    """Return a duration in seconds as text, such as ``90`` or ``0.5``."""
     return f"{duration.total_seconds():.6f}".rstrip("0").rstrip(".")

@@ -15,9 +15,9 @@ from temporalex_django.graph.steps import Done, StepRef, key_of
 
 
 class Edge(NamedTuple):
-    """A transition: the ``targets`` follow ``event`` of ``source``.
+    """A transition of a graph: when the step ``source`` emits ``event``, the steps ``targets`` follow.
 
-    If ``dynamic`` is True, code chooses among the targets when the event comes.
+    If ``dynamic`` is True, a function chooses among the targets when the event comes.
     """
 
     source: StepRef
@@ -68,7 +68,10 @@ class Graph:
         return (self.steps[i] for i in bits(mask))
 
     def predecessors(self, step: StepRef) -> frozenset[StepRef]:
-        """Return the direct predecessors of a step; an empty set for a step that the graph does not have."""
+        """Return the steps from which a transition leads directly to ``step``.
+
+        The set is empty for a step that the graph lacks.
+        """
         number = self.number.get(step)
         if number is None:
             return frozenset()
@@ -81,9 +84,10 @@ class Graph:
         )
 
     def can_miss_join(self, branches: Sequence[StepRef]) -> bool:
-        """Return True if the paths from ``branches`` do not all meet in a step before ``Done``.
+        """Return True if the paths from the steps ``branches`` do not all meet in one step before ``Done``.
 
-        A step that all the paths pass is a common post-dominator of the branches.
+        A transition to such branches is refused, because parallel branches must join again. A step that all the paths
+        pass is a common post-dominator of the branches.
         """
         common = -1
         for branch in branches:
@@ -93,7 +97,11 @@ class Graph:
 
     @property
     def post_dominators(self) -> list[int]:
-        """The post-dominators of each step, as masks: the steps on every path from it to the end, itself included."""
+        """The bit masks of the post-dominators, by step number.
+
+        The post-dominators of a step are the steps on every path from it to the end of the graph, the step itself
+        included.
+        """
         if not hasattr(self, "_post_dominators"):
             masks = [0] * len(self.steps)
             for i in reversed(range(len(self.steps))):
@@ -107,7 +115,7 @@ class Graph:
 
 
 def bits(mask: int) -> Iterator[int]:
-    """Yield the numbers of the steps in a mask, in ascending order."""
+    """Yield the positions of the bits that are set in ``mask``, in ascending order: the numbers of the steps in it."""
     while mask:
         low = mask & -mask
         yield low.bit_length() - 1

@@ -15,7 +15,7 @@ from temporalex_django.graph.steps import StepRef, is_event, is_step, name_of, n
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A step to activate, with the config for its execution."""
+    """A step to which a transition leads, with the config that the transition gives to the step, or None."""
 
     step: StepRef
     config: Any = None
@@ -23,7 +23,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Clause:
-    """A transition: the targets that follow on ``event`` of ``step``.
+    """A transition: the ``targets`` that follow when ``step`` emits ``event``.
 
     A dynamic clause has a function ``route(context)``, which chooses among the targets when the event comes.
     """
@@ -35,9 +35,9 @@ class Clause:
 
 
 class Transit:
-    """A dynamic clause as ``@transit`` declares it in the body of a workflow class.
+    """A dynamic transition as ``@transit`` declares it in the body of a workflow class.
 
-    ``fn`` is the decorated function.
+    ``fn`` is the decorated function, which chooses among the targets.
     """
 
     def __init__(self, step: StepRef, event: str, targets: tuple[StepRef, ...], fn: Callable[[Any], Any]) -> None:
@@ -53,9 +53,9 @@ class Transit:
 def transit(
     step: StepRef, event: str, *, targets: Sequence[StepRef]
 ) -> Callable[[Callable[[Any], Any]], Callable[[Any], Any]]:
-    """Return a decorator for a function that chooses the steps which follow on ``event`` of ``step``.
+    """Return a decorator for a function that chooses the steps which follow when ``step`` emits ``event``.
 
-    It decorates a function ``(context)`` in the body of the class, above ``@staticmethod``.
+    It decorates a function ``(context)`` in the body of the workflow class, above ``@staticmethod``.
 
     The function returns one of ``targets``, ``(target, config)``, or a list of these; an empty list activates nothing.
     It must be deterministic, like all workflow code. Raises ``WorkflowDefinitionError`` for arguments that cannot work.
@@ -101,9 +101,9 @@ def _accepts_context(fn: Callable[..., Any]) -> bool:
 
 
 def targets_of(value: Any) -> tuple[Target, ...]:
-    """Return the targets for ``value``: a step, ``(step, config)``, or a list of these.
+    """Return the targets that ``value`` describes: a step, ``(step, config)``, or a list of these.
 
-    Raises ``ValueError`` that names the part that is none of these.
+    Raises ``ValueError`` that names the part which is none of these.
     """
     if isinstance(value, list):
         targets = tuple(_as_target(part) for part in value)

@@ -36,9 +36,9 @@ from temporalex_django.graph.steps import (
 
 
 def duplicate_clauses(cls: type) -> Iterator[str]:
-    """Yield the keys that the dictionary ``transitions`` of a class has twice, as source text.
+    """Yield the keys that the literal dictionary ``transitions`` of a class body has twice, as source text.
 
-    Python would drop the first entry without an error. Yields nothing if the source cannot be read, as in a shell.
+    Python would drop the first value without an error. Yields nothing if the source cannot be read, as in a shell.
     """
     for statement in _class_body(cls):
         match statement:
@@ -147,9 +147,9 @@ def _initial_target(cls: type, problems: list[str]) -> Target | None:
 
 
 def _static_clauses(cls: type, problems: list[str]) -> Iterator[Clause]:
-    """Yield the clauses in the mapping ``transitions`` of a class.
+    """Yield a clause for each item of the mapping ``transitions`` of a class.
 
-    Add a sentence to ``problems`` for each invalid entry.
+    Add a sentence to ``problems`` for each invalid item.
     """
     transitions = getattr(cls, "transitions", {})
     if not isinstance(transitions, Mapping):

@@ -28,7 +28,7 @@ DEFAULT_RETRY = RetryPolicy(max_attempts=5, max_interval=60.0)
 
 
 class StepActivity(Activity[Any, Any]):
-    """The activity that runs the steps of one class, in all workflows that use the class."""
+    """The activity that runs the steps of one step class, in all graph workflows that use the class."""
 
     def __init__(self, cls: type[Step]) -> None:
         super().__init__(cls.execute, ActivityOptions(atomic=cls.atomic))
@@ -78,7 +78,7 @@ class StepActivity(Activity[Any, Any]):
     annotate_result = ""  # other steps read plain data
 
     def read_result(self, result: Any) -> Any:
-        """Return the result unchanged: the context of a graph holds plain data."""
+        """Return the recorded result unchanged, because the context of a graph holds plain data."""
         return result
 
     def encode_manual_result(self, result: Any, args: Sequence[Any], source: RunSource) -> Any:
@@ -154,10 +154,10 @@ def activity_of(step: StepRef) -> StepActivity:
 
 
 def options_of(step: StepRef, workflow: Any) -> dict[str, Any]:
-    """Return the options of a step's activity, as plain data.
+    """Return the options of the activity that runs a step, as plain data.
 
-    They come from the step, else from its workflow class, else from the defaults here. Raises
-    ``WorkflowDefinitionError``.
+    Each option comes from the step. A step without a retry policy gets that of its workflow class, else the default
+    policy. Raises ``WorkflowDefinitionError`` for options that are not valid.
     """
     retry = step.retry or getattr(workflow, "retry", None) or DEFAULT_RETRY
     return ActivityOptions(
@@ -171,7 +171,11 @@ def options_of(step: StepRef, workflow: Any) -> dict[str, Any]:
 
 
 class LazyInstance(Instance):
-    """An instance that equals the one that ``load`` returns. ``load`` is called once, when a field is read."""
+    """An instance that behaves like the one that the function ``load`` returns.
+
+    ``load`` is called once, when a field is read. So a step that never reads its instance does not pay for computing
+    it.
+    """
 
     def __init__(self, load: Callable[[], Instance]) -> None:
         self.__dict__["load"] = load

@@ -27,11 +27,11 @@ _MAX_BYTES = 8_000_000
 
 
 class Projection:
-    """The instance of one run of a graph, computed from the events that ``feed`` gets.
+    """The instance of one run of a graph, computed from the history events that ``feed`` gets.
 
-    ``activity_instances[number]`` is the instance at the time when the activity with that command number, which is
-    still open, was scheduled. ``head`` is the token of the last activation, ``head_at`` the number of its first event,
-    and ``length`` the number of events so far.
+    ``activity_instances`` maps the command number of each open activity to the instance at the time when the activity
+    was scheduled. ``head`` is the random token of the last activation, ``head_at`` the number of its first event, and
+    ``length`` the number of events so far.
     """
 
     def __init__(self, workflow: Any) -> None:
@@ -63,7 +63,7 @@ class Projection:
         }
 
     def feed(self, events: Sequence[HistoryEvent]) -> None:
-        """Apply more events to the instance. The last one must be the last event of an activation."""
+        """Apply further history events to the instance. They must end with the last event of an activation."""
         start = 0
         for index in range(1, len(events) + 1):
             if index == len(events) or events[index].activation != events[start].activation:
@@ -124,7 +124,10 @@ class Projection:
         self.head, self.head_at = stamp.get("head"), event.number
 
     def _pop_result(self, job: Job) -> tuple[int, Result]:
-        """Return the number of the step that a job ends, and its result. The command is no longer open then."""
+        """Return the number of the step whose activity or timer ``job`` ends, and the result of the step.
+
+        The command of the activity or timer no longer counts as open afterwards.
+        """
         command = job.attributes["seq"]
         number = self._step_of.pop(command)
         self.activity_instances.pop(command, None)
@@ -201,10 +204,11 @@ def project(workflow: Any, history: Sequence[HistoryEvent]) -> Instance:
 
 
 class Projections:
-    """A thread-safe cache of projections of the runs that were read last. ``get`` brings a projection up to date.
+    """A thread-safe cache of projections (instances computed from histories) of the runs that were read last.
 
-    ``events(run_id, after)`` reads the events of a run whose number is higher than ``after``. ``limit`` is the number
-    of runs in the cache. A projection may have followed events that were rolled back since; its ``head`` shows that.
+    ``events(run_id, after)`` reads the events of a run whose number is higher than ``after``. ``limit`` is the largest
+    number of runs in the cache. ``get`` adds the newest events to a cached projection. A projection may hold events
+    that were rolled back since; its ``head`` then differs from the history, and it is computed anew.
     """
 
     def __init__(self, events: Callable[[UUID, int], Sequence[HistoryEvent]], *, limit: int = 500) -> None:

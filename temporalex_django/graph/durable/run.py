@@ -1,6 +1,7 @@
 """The run of a graph inside an executor, with its steps as activities and its waits as requests.
 
-The steps that start become commands. The results of the steps, and the resumes, go into its ``Progress``.
+The steps that start become commands. The results of the steps, and the events that people or code send, go into its
+``Progress``, which applies them to the instance.
 """
 
 from __future__ import annotations
@@ -52,7 +53,10 @@ class StepCalls(Protocol):
 
 
 class _WaitingSteps(IVar):
-    """An IVar that is set when the first of the waiting steps ends. It shows a wait for each of them."""
+    """The future (``IVar``) on which a graph run blocks: it is set when the next step ends.
+
+    To viewers of the run it reports one wait for each waiting step, instead of one for itself.
+    """
 
     __slots__ = ("run",)
 
@@ -123,9 +127,9 @@ class GraphRun:
         return self.progress.instance
 
     def _set_listener(self) -> None:
-        """Report to the host from now on what happens to the steps, but not while a history is replayed.
+        """Report from now on what happens to the steps, for the Django signals, but not while a history is replayed.
 
-        The host passes the reports on after the commit.
+        The reports go into the journal of the run; the host sends them as signals after the commit.
         """
         run_context = self.runtime.run_context
         self.progress.listener = None if run_context.replaying else self._note
@@ -134,7 +138,10 @@ class GraphRun:
             self._note("runner_initialized", {"recovered": run_context.history_length > 0})
 
     def _note(self, name: str, facts: dict[str, Any]) -> None:
-        """Add a notice about the graph for the listeners of the run, with the metadata of its start."""
+        """Add a report to the journal of the run, which is sent as the Django signal ``name`` after the commit.
+
+        ``facts`` and the metadata of the run's start become arguments of the signal.
+        """
         self.runtime.journal.add_note(name, {**self._metadata, **facts})
 
     def _start_step(self, number: int) -> None:
@@ -166,9 +173,10 @@ class GraphRun:
         calls.submit_activity(attributes, lambda job: self._add_result(number, step_result(job)), reader)
 
     def _open_human_task(self, number: int, step: StepRef, spec: HumanTaskSpec) -> None:
-        """Open the human task of a step that waits, with the question ``spec``. ``number`` is the number of the step.
+        """Open the human task of a waiting step. ``number`` is the number of the step, and ``spec`` describes the task.
 
-        If a version before a move had such a task, the new task gets a key of its own.
+        If the step ended before the run moved to this version, its task had the step's key; the new task then gets the
+        key with a suffix ``#n``.
         """
         instance, key = self.progress.instance, key_of(step)
         earlier_count = sum(key_of(entry.step) == key for entry in instance.execution_history)
@@ -207,7 +215,7 @@ class GraphRun:
 
     @property
     def waits(self) -> list[WaitInfo]:
-        """The descriptions of the steps that wait, at most ``_MAX_LISTED`` of them."""
+        """The descriptions of the steps that wait for an event, a person or a time; at most ``_MAX_LISTED`` of them."""
         waiting = self.progress.instance.waiting
         return [self._waits[i] for i in islice(bits(waiting), _MAX_LISTED) if i in self._waits]
 
@@ -256,7 +264,7 @@ class GraphRun:
     # -- resume -------------------------------------------------------------------------------------------------------
 
     def judge(self, request: dict[str, Any], permits: Permits) -> None:
-        """Judge a resume.
+        """Check a request to resume a waiting step, before it is accepted and recorded; return if it may be applied.
 
         ``request`` has these keys:
 
@@ -268,7 +276,7 @@ class GraphRun:
         - ``permitted``: False if this person may not resume steps that ask nobody in particular
 
         The decision of a human task also has ``task`` (its key), and the keys that ``HumanTasks.judge`` reads.
-        ``permits(word, sender)`` says whether a word for candidates includes the sender.
+        ``permits(candidate, sender)`` says whether the sender fits a candidate such as ``group:managers``.
 
         Raises ``ResumeRefused``, ``ActionNotPermitted``, the errors of an event's validator, and those of
         ``HumanTasks.judge``.
@@ -293,9 +301,10 @@ class GraphRun:
             self._run_validator(declared, request)
 
     def build_payload(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Return the payload that the history records for a resume.
+        """Return the payload that the history records for an accepted request to resume a step.
 
-        Raises ``ResumeRefused``, ``HumanTaskClosed`` and ``PayloadError``.
+        It has the keys ``event``, ``step`` and ``data``, and those of the decision, such as ``by``. Raises
+        ``ResumeRefused``, ``HumanTaskClosed`` and ``PayloadError``.
         """
         step = self._resumed_step(request)
         key = self._human_task_keys.get(self.progress.instance.graph.number[step])
@@ -311,7 +320,10 @@ class GraphRun:
         return {**payload, **decision}
 
     def _resumed_step(self, request: dict[str, Any]) -> StepRef:
-        """Return the step that waits for a request. Raises ``ResumeRefused`` and ``HumanTaskClosed``."""
+        """Return the waiting step that takes the event of ``request``.
+
+        Raises ``ResumeRefused`` and ``HumanTaskClosed``.
+        """
         instance, step_key, task_key = self.progress.instance, request.get("step"), request.get("task")
         # A key of a step may look like the key of another step's task, so find the step by its task.
         if task_key is not None:
@@ -325,7 +337,10 @@ class GraphRun:
     def _require_permission(
         self, step: StepRef, declared: DeclaredEvent, request: dict[str, Any], permits: Permits
     ) -> None:
-        """Raise ``ActionNotPermitted`` if the event declares a permission and the sender lacks it. Code needs none."""
+        """Raise ``ActionNotPermitted`` if the event requires a permission and the sender, a person, lacks it.
+
+        Code that sends events without a user needs no permission.
+        """
         sender = Sender(request.get("by_key") or "", request.get("by") or "")
         # A message that a reset or fork delivers again was permitted when it was sent first.
         if request.get("person") and not request.get("again") and not permits(f"perm:{declared.permission}", sender):
@@ -335,9 +350,9 @@ class GraphRun:
             )
 
     def _run_validator(self, declared: DeclaredEvent, request: dict[str, Any]) -> None:
-        """Run the validator of the event, in which ``api.sender()`` is the person who sent the request.
+        """Run the validator of the event on the data of ``request``. Raises the errors of the validator.
 
-        Raises its errors.
+        Meanwhile ``api.sender()`` returns the person who sent the request.
         """
         sender = None
         if request.get("person"):
@@ -346,7 +361,11 @@ class GraphRun:
             validate_event_data(declared, request.get("data"), self.progress.instance.context)
 
     def apply(self, payload: dict[str, Any]) -> None:
-        """Apply a resume that was accepted, now or when the history was made."""
+        """Apply a recorded resume: end the waiting step with the event and the data of ``payload``.
+
+        This is called when the resume was just accepted, and again in each replay. The timer and the human task of the
+        step are closed.
+        """
         number, result = parse_resume(self.progress.instance, payload)
         # The recorded decision must belong to the question that the code asks now (see decision 47).
         if "question" in payload:
@@ -400,7 +419,7 @@ def _decider_words_for(step: StepRef, event: str) -> tuple[str, ...]:
 
 
 def deciders(instance: Instance) -> list[str]:
-    """Return the keys of the users who decided steps of an instance, including decisions before a move."""
+    """Return the keys of the users who have decided steps of the instance, also before it moved to this version."""
     return [
         str(updates["by_key"])
         for entry in instance.execution_history
@@ -419,10 +438,10 @@ def resume_request(
     key: str = "",
     permitted: bool = True,
 ) -> dict[str, Any]:
-    """Return the payload of a resume message: the ``request`` of ``GraphRun.judge``.
+    """Return the message that asks a run to resume a step, as a dict with the keys that ``GraphRun.judge`` reads.
 
-    ``by`` is the name of the sender, and ``key`` the key of the user. For ``permitted`` see ``GraphRun.judge``. Raises
-    ``ResumeRefused`` for values that can be no event or no step.
+    ``by`` is the name of the sender, and ``key`` the key of the user. ``permitted`` is False if the user may not resume
+    steps that ask nobody in particular. Raises ``ResumeRefused`` for values that can be no event or no step.
     """
     if not is_event(event):
         raise ResumeRefused(f"{event!r} is not a valid event name")
@@ -455,7 +474,10 @@ def parse_resume(instance: Instance, payload: dict[str, Any]) -> tuple[int, Even
 
 
 def step_result(job: Job) -> Result:
-    """Return the result of a step from the job that ends its activity: an event, a wait or a failure."""
+    """Return the result of a step from the history job that ends its activity.
+
+    The result is an ``Event``, ``Pending``, ``Err``, or a ``Failure``.
+    """
     attributes = job.attributes
     if job.kind == "ActivityCompleted":
         return decode_step_result(attributes.get("result"))

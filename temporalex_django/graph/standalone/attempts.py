@@ -1,4 +1,4 @@
-"""One attempt of a step in this process, with the same rules as on the durable runtime."""
+"""One attempt of a step in this process, with the same rules for results and retries as on the durable runtime."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ from temporalex_django.graph.steps import name_of
 
 
 class _InstanceSource:
-    """The implementation of ``authoring.activity.RunSource`` for an instance in memory."""
+    """The access of a step's activity to its workflow class and its instance, where the instance is in memory.
+
+    It implements the protocol ``authoring.activity.RunSource``.
+    """
 
     def __init__(self, instance: Instance) -> None:
         self._instance = instance
@@ -37,7 +40,7 @@ class _InstanceSource:
 
 @dataclass(frozen=True, slots=True)
 class NextAttempt:
-    """The attempt that follows on one that failed: the ``seconds`` until it begins, and its ``number`` from 1."""
+    """The next attempt after a failed one: ``seconds`` until it begins, and its ``number``, counted from 1."""
 
     seconds: float
     number: int
@@ -85,7 +88,8 @@ def run_attempt(instance: Instance, number: int, attempt: int) -> Result | NextA
 def _next_attempt(policy: dict[str, Any] | None, attempt: int, error: BaseException, draw: float) -> NextAttempt | None:
     """Return the attempt after the one with the number ``attempt``, which failed with ``error``; None if none is left.
 
-    ``draw`` is that of ``next_delay``.
+    ``policy`` is the stored retry policy of the step. ``draw`` is a number from 0 to 1, the share of the jitter that
+    shortens the pause.
     """
     if not isinstance(error, RetryLater):
         delay = next_delay(policy, attempt, failure_types(error), draw=draw)

@@ -87,7 +87,7 @@ class Engine:
         return f"<Engine {self.name!r}>"
 
     def start(self) -> Self:
-        """Register the engine and continue the open instances of its storage.
+        """Make the engine available under its name, and continue the open instances of its storage. Return the engine.
 
         Raises ``NotConfigured`` when the name is taken.
         """
@@ -100,7 +100,7 @@ class Engine:
         return self
 
     def stop(self) -> None:
-        """Deregister the engine, then let the running steps end."""
+        """Make the engine unavailable under its name, then wait until the running steps have ended."""
         backend.deregister(self.name, self)
         self.runner.stop()
 
@@ -140,9 +140,9 @@ class Engine:
     ) -> str:
         """Store and start an instance of the class ``workflow`` with that id. Return the id.
 
-        ``context`` is the data that it starts with. ``version`` selects a version of a dispatcher. ``telemetry`` is
-        merged into the reports about its steps. Raises ``AlreadyRunning``, ``InvalidId``, ``UnknownWorkflow`` for a
-        function workflow, ``UnknownVersion``, ``PayloadError``.
+        ``context`` is the data that it starts with. ``version`` selects one version of a workflow that has several.
+        ``telemetry`` is merged into the reports about its steps. Raises ``AlreadyRunning``, ``InvalidId``,
+        ``UnknownWorkflow`` for a function workflow, ``UnknownVersion``, ``PayloadError``.
         """
         number, cls = workflow.resolve_version(version)
         if not isinstance(getattr(cls, "_graph", None), Graph):
@@ -160,27 +160,43 @@ class Engine:
     def resume(
         self, id: str, event: str, step: StepRef | str | None = None, data: Any = None, *, by: Any = None
     ) -> None:
-        """Resume a waiting step; see ``contracts.Runner.resume``."""
+        """Give the event ``event`` to the one step of the instance ``id`` that waits for it.
+
+        ``step`` (a step or its key) selects the step if several wait for the event. ``data`` goes into the context,
+        with the name of the person ``by``. Raises ``WorkflowNotFound``, ``WorkflowClosed``, ``ResumeRefused``,
+        ``PayloadError``; nothing changes then.
+        """
         self.runner.resume(id, event, step=step, data=data, by=by)
 
     def schedule_resume(self, id: str, step: StepRef | str, delay: float) -> Timer:
-        """Schedule the timeout of a step; see ``contracts.Runner.schedule_resume``."""
+        """Give ``step`` (a step or its key) its timeout event after ``delay`` seconds, if the step still waits then.
+
+        Returns the timer, which can be cancelled. Raises ``WorkflowNotFound``, ``WorkflowClosed`` and
+        ``ResumeRefused``.
+        """
         return self.runner.schedule_resume(id, step, delay)
 
     def cancel(self, id: str) -> None:
-        """Cancel an instance; see ``contracts.Runner.cancel``."""
+        """Close the newest instance with that id as cancelled, at once.
+
+        Raises ``WorkflowNotFound`` and ``WorkflowClosed``.
+        """
         self.runner.cancel(id)
 
     def get(self, id: str) -> Instance:
-        """Return an instance; see ``contracts.Storage.get``."""
+        """Return the newest instance with that id. Raises ``WorkflowNotFound``."""
         return self.storage.get(id)
 
     def query(self, **filters: Any) -> list[Instance]:
-        """Return the instances that match; see ``contracts.Storage.query``."""
+        """Return the stored instances that match all filters, newest start first; without a filter, all of them.
+
+        The filters are ``id``, ``status`` (one, or a list), ``version`` and ``workflow`` (a class or its name). Raises
+        ``TypeError`` for others.
+        """
         return self.storage.query(**filters)
 
     def delete(self, id: str) -> None:
-        """Delete all instances with that id, open ones included; see ``contracts.Storage.delete``."""
+        """Stop and delete all instances with that id, open ones included; a missing id is no error."""
         # First, so that no step stores the instance again after it was deleted.
         self.runner.forget(id)
         self.storage.delete(id)
@@ -214,7 +230,10 @@ def _refuse_durable_options(operation: str, **options: Any) -> None:
 
 
 class EngineBackend:
-    """The implementation of ``authoring.backend.Backend`` on an engine without Django."""
+    """The backend of an engine without Django: it starts and finds instances, and performs requests of their handles.
+
+    It implements the protocol ``authoring.backend.Backend``.
+    """
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
@@ -247,11 +266,14 @@ class EngineBackend:
         return self._handle(self.engine.storage.get(key, workflow=workflow.name, version=workflow.version))
 
     async def astart(self, request: StartRequest) -> WorkflowHandle[Any]:
-        """Start an instance and return its handle, from async code; see ``start``."""
+        """Start an instance of a graph class and return its handle, from async code; the start runs in a thread."""
         return await asyncio.to_thread(self.start, request)
 
     def start_many(self, requests: Sequence[StartRequest]) -> list[WorkflowHandle[Any] | AlreadyRunning]:
-        """Start instances one by one; return their handles, and the error for each id that is open already."""
+        """Start instances one by one, and return a list in the order of ``requests``.
+
+        Each item is the handle, or the error ``AlreadyRunning`` if an instance with that id is open.
+        """
         results: list[WorkflowHandle[Any] | AlreadyRunning] = []
         for request in requests:
             try:
@@ -261,7 +283,10 @@ class EngineBackend:
         return results
 
     async def astart_many(self, requests: Sequence[StartRequest]) -> list[WorkflowHandle[Any] | AlreadyRunning]:
-        """Start instances one by one, from async code; see ``start_many``."""
+        """Start instances one by one, from async code; the starts run in a thread.
+
+        Returns a list in the order of ``requests``. Each item is the handle, or the error ``AlreadyRunning``.
+        """
         return await asyncio.to_thread(self.start_many, requests)
 
     def signal_with_start(self, request: StartRequest, signal: str, payload: Any) -> WorkflowHandle[Any]:
@@ -303,7 +328,11 @@ class EngineBackend:
         return self._handle(self.engine.storage.get(id, workflow=workflow.name, version=version))
 
     async def aget(self, workflow: type[Startable], id: str, *, version: int | None = None) -> WorkflowHandle[Any]:
-        """Return the handle of the newest instance of a class with that id, from async code; see ``get``."""
+        """Return the handle of the newest instance of a class with that id, from async code.
+
+        The search runs in a thread. Raises ``WorkflowNotFound``, and ``UnknownVersion`` when several versions are open
+        and ``version`` selects none.
+        """
         return await asyncio.to_thread(self.get, workflow, id, version=version)
 
     def list(
@@ -324,7 +353,10 @@ class EngineBackend:
     async def alist(
         self, workflow: type[Startable], filters: dict[str, Any], *, by: Person | None = None
     ) -> Sequence[WorkflowHandle[Any]]:
-        """Return a list of handles of the instances that match, from async code; see ``list``."""
+        """Return a list of handles of the instances of a class that match, newest start first, from async code.
+
+        The query runs in a thread. Raises ``TypeError`` for a user, for another order and for an unknown filter.
+        """
         return await asyncio.to_thread(lambda: [*self.list(workflow, filters, by=by)])
 
     def perform(self, address: RunAddress, request: RunRequest[T]) -> T:
@@ -341,7 +373,10 @@ class EngineBackend:
         return cast("T", getattr(instance, request.operation)(**request.inputs))
 
     async def aperform(self, address: RunAddress, request: RunRequest[T]) -> T:
-        """Perform the request in a thread, for async code; see ``perform``."""
+        """Perform ``request`` on the instance at ``address`` in a thread, for async code, and return its result.
+
+        Raises ``NotConfigured`` for an operation that an engine does not have.
+        """
         return await asyncio.to_thread(self.perform, address, request)
 
 
@@ -349,7 +384,10 @@ _OPERATIONS = ("instance", "describe", "resume", "cancel", "result", "run_id", "
 
 
 class _EngineInstance:
-    """The operations on one instance. Each method has the name of its request, and takes the inputs of that request."""
+    """The operations of a handle on one instance of an engine, each performed at once.
+
+    Each method has the name of an operation of ``WorkflowHandle``, and takes the inputs of its request.
+    """
 
     def __init__(self, engine: Engine, address: RunAddress, *, by: Any) -> None:
         assert address.workflow is not None
@@ -382,9 +420,10 @@ class _EngineInstance:
         )
 
     def resume(self, *, event: str, step: Any, data: Any, timeout: float | None) -> None:
-        """Resume a waiting step. The user is recorded with the data, and a step may require a role of them.
+        """Give the event ``event`` to the step that waits for it. The user (``by``) is recorded with the data.
 
-        A resume takes effect at once, so ``timeout`` is only checked.
+        ``step`` (a step or its key) selects the step if several wait. A step may require a role of the user. A resume
+        takes effect at once, so ``timeout`` is only checked.
         """
         check_wait(timeout)
         self._engine.runner.resume(self._id, event, step=step, data=data, by=self._by, **self._identity)

@@ -61,7 +61,7 @@ RunListener = Callable[[Instance, str, dict[str, Any]], None]
 
 
 class _LocalRun:
-    """The state of one open instance in a runner. Its attributes are read and written under ``lock``.
+    """The state of one open instance in a runner. Read and write its attributes only while you hold ``lock``.
 
     ``executing`` has the numbers of the steps that run, and ``timers`` the timers by step number. ``crashes`` counts
     the turns in a row that crashed, and ``crash`` is the error with which the runner gave up.
@@ -117,11 +117,11 @@ class _StepCycle:
 
 
 class LocalRunner:
-    """The implementation of ``contracts.Runner`` over a thread pool.
+    """A runner that executes the steps of graphs in a thread pool of this process.
 
     ``threads`` is the number of steps that run at a time. ``clock()`` returns the present time as an aware datetime.
-    ``timers`` times waiting steps, retries and restarts. ``tell(instance, name, facts)`` is called, after the instance
-    is stored, for everything that a durable run reports by a Django signal.
+    ``timers`` is the scheduler for waiting steps, retries and restarts. ``tell(instance, name, facts)`` is called,
+    after the instance is stored, for everything that a durable run reports by a Django signal.
     """
 
     def __init__(
@@ -153,9 +153,11 @@ class LocalRunner:
         version: int | None = None,
         telemetry: Mapping[str, Any] | None = None,
     ) -> str:
-        """Store an instance and return its id; a thread of the pool starts the instance.
+        """Store a pending instance of ``workflow`` (a class) and return its id; a pool thread starts the instance.
 
-        The arguments are those of ``contracts.Runner.start_instance``. ``Engine`` ensures that one id starts once.
+        ``context`` is the data that it starts with. ``version`` selects one version of a workflow that has several.
+        ``telemetry`` is merged into the reports about its steps. This method does not check whether the id is open
+        already; ``Engine`` does.
         """
         self._require_running()
         number, cls = workflow.resolve_version(version)
@@ -187,11 +189,12 @@ class LocalRunner:
         workflow: str | None = None,
         version: int | None = None,
     ) -> None:
-        """Judge and store a resume, then return; the pool executes the steps that follow.
+        """Check and store the event ``event`` for the step that waits for it; the pool executes the steps that follow.
 
-        The arguments are those of ``contracts.Runner.resume``. ``by`` is a user or a name, and is recorded with the
-        data. Raises ``ActionNotPermitted`` when ``by`` is not a user with the role of the step, or when the groups of
-        the user cannot be known.
+        ``step`` (a step or its key) selects the step if several wait. ``by`` is a user or a name, and is recorded with
+        ``data``. Raises ``WorkflowNotFound``, ``WorkflowClosed``, ``ResumeRefused`` and ``PayloadError``. Raises
+        ``ActionNotPermitted`` when ``by`` is not a user with the role of the step, or when the groups of the user
+        cannot be known.
         """
         user, name = split_decider(by)
         sender_name = str(user) if user is not None else name
@@ -306,9 +309,10 @@ class LocalRunner:
     # -- instances and their turns -------------------------------------------------------------------------------------
 
     def _get_run(self, instance: Instance, *, replace: bool = False) -> _LocalRun:
-        """Return the run of an instance, and create it if there is none or if it is finished.
+        """Return the state in memory of an open instance, and create it if there is none or if it is finished.
 
-        With ``replace`` an open run is replaced as well. Its results and timers that are still to come are ignored.
+        With ``replace`` an unfinished state is replaced as well. Its results and timers that are still to come are
+        ignored.
         """
         key = identity(instance)
         with self._lock:
@@ -321,9 +325,9 @@ class LocalRunner:
         return run
 
     def _require_open(self, operation: str, id: str, workflow: str | None, version: int | None) -> Instance:
-        """Return the stored instance, if it is open.
+        """Return the stored instance if it is open. Raises ``WorkflowClosed`` for a closed one.
 
-        ``operation`` names the caller in the ``WorkflowClosed`` for a closed one.
+        ``operation`` is the text in the error that says what was refused.
         """
         self._require_running()
         instance = self.storage.get(id, workflow=workflow, version=version)
@@ -337,9 +341,9 @@ class LocalRunner:
         self._submit(lambda: self._drive(run))
 
     def _apply_change(self, operation: str, id: str, workflow: str | None, version: int | None, change: Change) -> None:
-        """Apply ``change(progress, now)``, for which a caller asks, in the thread of the caller.
+        """Apply ``change(progress, now)`` to an open instance and store it, in the thread of the caller.
 
-        If ``change`` raises, nothing has changed. ``operation`` names the change in the error for a closed instance.
+        If ``change`` raises, nothing has changed. ``operation`` is the text in the error for a closed instance.
         """
         while True:
             run = self._get_run(self._require_open(operation, id, workflow, version))
@@ -375,10 +379,10 @@ class LocalRunner:
                 self._timers.start(delay, lambda: self._submit(lambda: self._drive(run, change)))
 
     def _run_turn(self, run: _LocalRun, change: Change | None) -> bool:
-        """Load the instance, change it and store it, then start its steps and timers.
+        """Run one turn: load the instance, apply ``change(progress, now)``, store it, then start its steps and timers.
 
         ``change`` is None if the instance only has to start. Return False if the instance was closed before, so that
-        nothing has changed.
+        nothing has changed. The caller holds the lock of ``run``.
         """
         name, workflow, version = run.key
         # The lock is reentrant, so a transition that calls the engine would get here in the middle of its own turn.
@@ -445,7 +449,10 @@ class LocalRunner:
                 run.timers[number] = self._fire_after(timer[0], run, number, timer[1])
 
     def _fire_after(self, seconds: float, run: _LocalRun, number: int, event: str) -> Timer:
-        """Give the waiting step ``number`` its timer's event after ``seconds``, and return the timer."""
+        """Give the waiting step with this number the event ``event`` of its timer after ``seconds``.
+
+        Returns the timer, which can be cancelled.
+        """
 
         def change(progress: Progress, now: datetime) -> None:
             # A resume may have ended the step after the timer fired and before this turn.

@@ -11,9 +11,9 @@ from temporalex_django.graph.instance import Instance
 
 
 class MemoryStorage:
-    """The implementation of ``contracts.Storage`` over a dict; its instances are lost with the process.
+    """A storage of instances in a dict; its instances are lost with the process.
 
-    Instances are stored without a copy, because they never change.
+    It implements ``contracts.Storage``. Instances are stored without a copy, because they never change.
     """
 
     def __init__(self) -> None:
@@ -34,7 +34,10 @@ class MemoryStorage:
         raise WorkflowNotFound(f"no instance{workflow_text} has the id {id!r}")
 
     def put(self, instance: Instance) -> None:
-        """Insert the instance, or overwrite the one with the same ``contracts.identity``."""
+        """Insert the instance, or overwrite the stored one that has its id, its workflow and its version.
+
+        The version counts only where the scope of the workflow's ``unique`` is ``version``.
+        """
         key = identity(instance)
         with self._lock:
             instances = self._instances.setdefault(instance.id, {})
@@ -53,7 +56,11 @@ class MemoryStorage:
                 del self._start_numbers[key]
 
     def query(self, **filters: Any) -> list[Instance]:
-        """Return the instances that match all filters, newest start first; without a filter, all of them."""
+        """Return the instances that match all filters, newest start first; without a filter, all of them.
+
+        The filters are ``id``, ``status`` (one, or a list), ``version`` and ``workflow`` (a class or its name). Raises
+        ``TypeError`` for others.
+        """
         criteria = checked(filters)
         with self._lock:
             groups = [self._instances.get(criteria["id"], {})] if "id" in criteria else [*self._instances.values()]

@@ -15,7 +15,7 @@ logger = logging.getLogger("temporalex_django.graph")
 
 
 class _ScheduledCall:
-    """A call that is scheduled, as ``contracts.Timer`` describes it. ``fn`` is None once it was cancelled."""
+    """A call of the function ``fn`` that is scheduled for later and can be cancelled; ``fn`` is None after that."""
 
     __slots__ = ("fn",)
 
@@ -27,7 +27,10 @@ class _ScheduledCall:
 
 
 class ThreadTimers:
-    """The implementation of ``contracts.Timers`` on the monotonic clock. The timers are lost with the process."""
+    """A scheduler of later calls, on the monotonic clock, with one thread. The timers are lost with the process.
+
+    It implements ``contracts.Timers``.
+    """
 
     def __init__(self) -> None:
         self._condition = threading.Condition()

@@ -176,8 +176,9 @@ def record_read(by: AuditActor, run: Instance) -> None:
 def record_task_read(by: AuditActor, task_id: UUID, path: str) -> None:
     """Write an audit row which says that the person ``by`` was shown payloads of a background task.
 
-    ``path`` is the dotted name of its function. The task belongs to no run, so the details of the row contain ``path``
-    and the id. Who is recorded, and how often, is as for ``record_read``.
+    ``path`` is the dotted name of the task's function. The task belongs to no run, so the details of the row contain
+    ``path`` and ``task_id``. Nothing is recorded for code and programs. One person gets at most one row per task and
+    minute.
     """
     details = {"task": path, "id": str(task_id)}
     _record_read(by, task_id, lambda alias: _create_row(by, READ, None, alias=alias, label=path, details=details))
@@ -186,7 +187,8 @@ def record_task_read(by: AuditActor, task_id: UUID, path: str) -> None:
 def record_schedule_read(by: AuditActor, schedule: Schedule) -> None:
     """Write an audit row which says that the person ``by`` was shown the input of a schedule.
 
-    The details of the row contain the name of the schedule. Who is recorded, and how often, is as for ``record_read``.
+    The details of the row contain the name of the schedule. Nothing is recorded for code and programs. One person gets
+    at most one row per schedule and minute.
     """
     details = {"schedule": schedule.name}
     _record_read(
@@ -199,9 +201,10 @@ def record_schedule_read(by: AuditActor, schedule: Schedule) -> None:
 
 
 def _record_read(by: AuditActor, object_id: UUID | str, create_row: Callable[[str], None]) -> None:
-    """Call ``create_row`` with the database alias, unless a read of the object needs no row.
+    """Write the audit row of a read by calling ``create_row`` with the database alias, unless no row is needed.
 
-    None is needed for code and programs, and for a person whose read of it was recorded less than a minute ago.
+    ``object_id`` identifies the run, task or schedule that was read. No row is needed for code and programs, or if the
+    default cache says that the same person read the same object less than a minute ago.
     """
     user_id = getattr(by.user, "pk", None)
     if user_id is None or by.program or by.source == _CODE_SOURCE:
@@ -224,9 +227,10 @@ def _create_row(
     details: Mapping[str, str] | None = None,
     **columns: Any,
 ) -> None:
-    """Insert a row of the audit; ``columns`` are the values of further columns, by name.
+    """Insert a row into the audit table (``OperatorAction``) that says what ``by`` did, or tried to do, to ``run``.
 
-    If the action is about no run, ``label`` is stored in place of the business id, and ``workflow`` is the class name.
+    ``columns`` are the values of further columns, by name. If ``run`` is None, ``label`` is stored in place of the
+    business id, and ``workflow`` is the name of the class.
     """
     OperatorAction.objects.using(alias).create(
         at=timezone.now(),
@@ -241,7 +245,7 @@ def _create_row(
 
 
 def job_details(by: AuditActor) -> dict[str, Any]:
-    """Return the details of an audit row that name the bulk job of the actor; empty if there is none."""
+    """Return ``{"job": id}`` for the details of an audit row if ``by`` acts for a bulk job, or else an empty dict."""
     if by.job:
         return {"job": by.job}
     return {}
@@ -260,10 +264,10 @@ def actor_columns(by: AuditActor) -> dict[str, Any]:
 
 
 def add_admin_log_entry(by: AuditActor, action: str, run_id: str, object_text: str, reason: str) -> None:
-    """Add an entry about a run to the log of Django's admin (``LogEntry``), with a statement of its own.
+    """Add an entry about a run to the log of Django's admin (``LogEntry``), in addition to the row of the audit.
 
     ``action`` is the name of the operation, and ``object_text`` the text by which the log shows the run. The user of
-    ``by`` must be stored. Does nothing where the admin is not installed.
+    ``by`` must be stored in the database. Does nothing where the admin is not installed.
     """
     if not apps.is_installed("django.contrib.admin"):
         return

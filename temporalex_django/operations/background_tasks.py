@@ -26,7 +26,7 @@ STATUSES: tuple[Status, ...] = ("READY", "RUNNING", "FAILED", "SUCCESSFUL")
 
 
 def named_queues() -> list[str]:
-    """Return the queues that the project's task backends name, and the default queue."""
+    """Return the sorted names of the queues that the project's task backends declare, with the queue "default"."""
     return sorted({"default", *(backend_queues() or ())})
 
 
@@ -43,8 +43,9 @@ def enqueue(
     """Store a background task; return its id and the time at which it was enqueued.
 
     ``path`` is the dotted name of the function. ``options`` are the options of an activity, such as its retry policy,
-    and those that ``engine.background_task`` names. ``run_after`` is the earliest time of the first attempt. A task
-    with a higher ``priority`` is claimed before others of its queue.
+    and also ``backend`` (the alias of the task backend) and ``retention`` (the seconds for which the result is kept).
+    ``run_after`` is the earliest time of the first attempt. A task with a higher ``priority`` is claimed before others
+    of its queue.
 
     This is one INSERT, in the caller's transaction if one is open. Raises ``PayloadError`` for arguments that are too
     large, and ``NestingError`` inside workflow code.

@@ -84,7 +84,10 @@ class AuditSubject:
 
 
 def storage() -> DjangoStorage:
-    """Return the storage on the database connection of the calling thread."""
+    """Return the storage through which operations read and write runs.
+
+    It uses the database connection of the calling thread. The current host creates it; see ``operations.host``.
+    """
     return host().storage()
 
 

@@ -21,11 +21,12 @@ from temporalex_django.operations.runs.start import Start
 
 
 class DjangoRunner:
-    """A ``graph.contracts.Runner`` that performs operations in the transaction of the caller.
+    """A ``graph.contracts.Runner`` whose methods perform operations on durable runs, in the transaction of the caller.
 
     ``storage`` is a ``TableStorage``, from which ``wait`` reads. The runner executes no steps and recovers no runs:
-    workers do that. In all methods ``id`` is a business id, and ``workflow`` and ``version`` restrict the search for
-    its run to a class and its version; None does not restrict it. The methods raise ``WorkflowNotFound``.
+    workers do that. In all methods ``id`` is a business id. ``workflow`` and ``version`` restrict the search for its
+    run to a class and its version; None does not restrict it. Methods that search raise ``WorkflowNotFound`` if there
+    is no such run.
     """
 
     def __init__(self, storage: Storage) -> None:
@@ -73,9 +74,10 @@ class DjangoRunner:
     def schedule_resume(
         self, id: str, step: StepRef | str, delay: float, *, workflow: str | None = None, version: int | None = None
     ) -> Timer:
-        """Raise ``NotConfigured``: on the database, timers belong to steps.
+        """Raise ``NotConfigured``: on the database, timers are parts of steps and cannot be set from outside.
 
-        A timer that is not in the history could be lost, or fire twice.
+        A timer that is not in the history could be lost, or fire twice. Before that, raises ``WorkflowNotFound`` for an
+        unknown id, and ``WorkflowClosed`` for a closed run.
         """
         del step, delay
         _find_target(id, workflow, version).require_open("schedule_resume")

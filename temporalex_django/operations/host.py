@@ -26,7 +26,12 @@ from temporalex_django.errors import InvalidId
 
 
 class OperationHost:
-    """An application whose workers are other processes: the default host."""
+    """The environment in which operations run: it provides the storage, the clock, the workflow classes and the ids.
+
+    This class is the default, for an application whose workers are other processes. A test environment overrides it,
+    for example to find the classes of a test and to do the work of workers itself. Use ``host()`` to get the current
+    one.
+    """
 
     #: False if turns must not run in the process of the caller, because the host itself orders all turns.
     runs_turns = True
@@ -40,11 +45,17 @@ class OperationHost:
     run_pending: Callable[[], None] | None = None
 
     def storage(self, alias: str | None = None) -> DjangoStorage:
-        """Return the storage on the database connection of the calling thread."""
+        """Return a storage of runs on the database connection of the calling thread.
+
+        ``alias`` is the alias of the database; None means the one of the setting ``DATABASE``.
+        """
         return DjangoStorage(alias)
 
     def engine(self, alias: str) -> WorkflowEngine | None:
-        """Return the engine that runs turns in the process of a caller; None for that of ``inline_turn.engine``."""
+        """Return the engine for turns in the process of a caller, or None if ``inline_turn.engine`` should create it.
+
+        ``alias`` is the alias of the database. This host returns None; a test environment returns its own engine.
+        """
         del alias
         return None
 
@@ -97,7 +108,7 @@ _call_host: ContextVar[OperationHost | None] = ContextVar("temporalex_operation_
 
 
 def host() -> OperationHost:
-    """Return the host on which operations run now."""
+    """Return the ``OperationHost`` of the current call: the one of ``use_host``, or else the one of the process."""
     return _call_host.get() or _process_host
 
 

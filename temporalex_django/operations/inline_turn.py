@@ -40,10 +40,10 @@ _lock = threading.Lock()
 
 
 def engine(alias: str) -> WorkflowEngine:
-    """Return the engine of this process for a database; it is created at the first call.
+    """Return the engine with which this process runs turns for a database; it is created at the first call.
 
-    A turn on it runs atomic activities only in the caller's transaction. Otherwise it leaves them to workers, for which
-    they are due at once.
+    Its turns run atomic activities only if they are called in the caller's transaction. Otherwise the turns leave these
+    activities to workers, for which they are due at once.
     """
     if (host_engine := host().engine(alias)) is not None:
         return host_engine
@@ -76,9 +76,9 @@ def engine(alias: str) -> WorkflowEngine:
 
 
 def crash_marker(storage: DjangoStorage) -> CrashMarker:
-    """Return the crash marker in which this process records what it runs for a database.
+    """Return the marker in which this process records which run's code it executes, in case that code ends the process.
 
-    The marker is held until the process ends.
+    There is one marker for each database. The process keeps it until it ends; other processes then read it.
     """
     key = (os.getpid(), storage.alias)
     if key not in _markers:
@@ -129,7 +129,7 @@ def advance(
 
 
 def runs_atomic(storage: DjangoStorage) -> bool:
-    """Return True if this process may call ``advance_atomic``.
+    """Return True if this process may run atomic activities of runs, by calling ``advance_atomic``.
 
     It is False while a test environment is active, which runs the activities itself.
     """
@@ -139,8 +139,8 @@ def runs_atomic(storage: DjangoStorage) -> bool:
 def advance_atomic(target: RunTarget, *, storage: DjangoStorage) -> TurnReport:
     """Run the due atomic activities of a run and activate it with their results, in the open transaction.
 
-    Reports what was written: nothing if a row that an activity locks is not free, or if this process lacks the code of
-    an activity.
+    Returns a report of what was written. The report is empty if a row that an activity locks is not free, or if this
+    process lacks the code of an activity.
     """
     report = engine(storage.alias).advance_atomic(target.chain_id, queues=())
     _follow_up(report, storage=storage)
@@ -148,16 +148,16 @@ def advance_atomic(target: RunTarget, *, storage: DjangoStorage) -> TurnReport:
 
 
 def evict_run(run_id: UUID, *, storage: DjangoStorage) -> None:
-    """Evict the executor of a run from the memory of this process, if it is there, because the row has changed."""
+    """Remove a run from the cache of this process, because its row has changed; the next turn replays its history."""
     entry = engine(storage.alias).cache.take(run_id)
     if entry is not None:
         entry.executor.evict()
 
 
 def notify_after_close(write: RunWrite, target: RunTarget, *, storage: DjangoStorage) -> None:
-    """Evict a run that was closed from outside; after the commit, send its Django signals and notify workers.
+    """Evict a run that an operation has closed; after the commit, send its Django signals and notify workers.
 
-    ``write`` contains the changes that closed it.
+    ``write`` contains the changes that closed it, and ``target`` is its chain.
     """
     run_record = RunRecord(
         run_id=write.run.run_id,
@@ -205,9 +205,10 @@ def _is_due_now(write: RunWrite) -> bool:
 
 
 def refuse_own_run(target: RunTarget, operation: str, *, storage: DjangoStorage) -> None:
-    """Raise ``NestingError`` if an atomic activity of this very run is calling.
+    """Raise ``NestingError`` if the caller is an atomic activity of the run that it wants to operate on.
 
-    Its transaction holds the lock of the run in the middle of a turn. ``operation`` names the call in the message.
+    The transaction of such an activity holds the lock of the run in the middle of a turn. ``operation`` names the call
+    in the message.
     """
     try:
         context = activity_context()

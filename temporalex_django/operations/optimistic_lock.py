@@ -31,7 +31,10 @@ class RunVersion:
 
 
 def version_of(run: Instance) -> RunVersion:
-    """Return the version of a run; its ``chain`` must be loaded, or is read."""
+    """Return the ``RunVersion`` of a run, by which a later change of the run is noticed.
+
+    Takes a read unless ``chain`` of the run is loaded.
+    """
     return RunVersion(
         run_id=run.chain.run_id,
         events=run.chain.length,
@@ -66,7 +69,7 @@ def require_unchanged(target: RunTarget, expected: Sequence[RunVersion] | None) 
 
 
 def _change_error(target: RunTarget, expected: RunVersion | None, current: RunVersion) -> RunChanged:
-    """Return the error that lists how the ``current`` version of the run differs from the ``expected`` one.
+    """Return the ``RunChanged`` error that lists how the ``current`` version of the run differs from ``expected``.
 
     ``expected`` is None if the caller knew no version.
     """

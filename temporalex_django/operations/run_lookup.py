@@ -49,10 +49,11 @@ _LAST_RUN_SQL = "where i.workflow_id = %s{} order by i.workflow desc, i.id desc 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunTarget:
-    """A chain and its current run, as they were when they were read: the target of an operation.
+    """The run that an operation is about: a chain and its current run, as they were when they were read.
 
     ``run_id``, ``version`` and ``status`` are those of the current run. ``pinned`` is the run that was asked for by its
-    run id, or None: reads show that run, while messages go to the chain. ``off`` is True if the class is switched off.
+    run id, or None: reads show that run, while messages go to the chain. ``off`` is True if the workflow class is
+    switched off.
     """
 
     chain_id: UUID
@@ -116,7 +117,7 @@ def find_run_class(chain_id: UUID, workflow: str, version: int) -> type[Workflow
 
 
 class RunAction(Action[T]):
-    """Base class of the operations on an existing run; ``target`` is its chain, with the run that was asked for."""
+    """Base class of the operations on an existing run; ``target`` is that run with its chain."""
 
     target: RunTarget
 
@@ -131,7 +132,8 @@ class RunAction(Action[T]):
     def check(self) -> None:
         """Check that the user may do this to the selected run and, if that is an earlier one, to the current run too.
 
-        An operation on an earlier run of a chain affects the current one.
+        The current run counts because an operation on an earlier run of a chain affects it. Raises
+        ``ActionNotPermitted``, or ``WorkflowNotFound`` for a run that is hidden from the user.
         """
         super().check()
         target, alias = self.target, self.storage.alias
@@ -142,9 +144,10 @@ class RunAction(Action[T]):
 
 
 def runs_in_workers_only(code: type[Workflow] | None) -> bool:
-    """Return True if only workers may run the code of the class for updates, and for replays that people ask for.
+    """Return True if only workers may run the code of the class; a web process then runs no updates or replays of it.
 
-    ``updates_in`` of the class decides, or else the setting ``UPDATES_IN``; None as the class means the setting.
+    The attribute ``updates_in`` of the class decides, or else the setting ``UPDATES_IN``. If ``code`` is None, the
+    setting decides.
     """
     return ((None if code is None else code.updates_in) or get_settings().UPDATES_IN) == "workers"
 
@@ -157,11 +160,10 @@ def find_run(
     version: int | None = None,
     visible_runs: Runs = None,
 ) -> RunTarget:
-    """Return the target for ``ref``: a run id, or a business id, which means the newest of its runs.
+    """Return the ``RunTarget`` for ``ref``: a run id, or a business id, which means the newest of its runs.
 
     If runs of several workflows have the business id, the only open one among them is meant. ``workflow`` restricts the
     search to a class, ``version`` to chains whose current run has that version, and ``visible_runs`` to these runs.
-
     Raises ``WorkflowNotFound``, and ``AmbiguousId`` if it is not clear which run is meant. One read, and one more for
     text that looks like a run id.
     """
@@ -287,9 +289,9 @@ def list_runs(
 
 
 def _id_query(runs: Runs, *, alias: str) -> IdQuery:
-    """Return an SQL statement that selects the ids of these runs, and its parameters.
+    """Return an SQL statement that selects the ids of ``runs``, and its parameters.
 
-    The statement is empty if ``runs`` means all runs, and ``null`` if it matches none.
+    The statement is empty if ``runs`` means all runs, and the text ``null`` if it matches none.
     """
     if runs is None or is_unfiltered(runs):
         return "", []

@@ -45,7 +45,7 @@ else:
 
 
 class AuditedViewMixin(Base):
-    """Mixin that records refusals in the audit, and reads of one run's payloads by a person.
+    """Mixin for REST views: the audit records refused requests, and responses that show a person the payloads of a run.
 
     In the bases of a class it comes before the view class of DRF. ``checked_run`` is the run whose permissions were
     checked last.
@@ -133,9 +133,9 @@ class JSONNegotiation(BaseContentNegotiation):
 
 
 class ContractViewSet(AuditedViewMixin, GenericViewSet):
-    """Base class of the view sets; each of their methods has a ``Contract``.
+    """Base class of the view sets; each of their methods has a ``Contract``, which declares what it accepts.
 
-    It checks a request in this order: the caller, the parameters, the run, and the body last.
+    A request is checked in this order: the caller, the parameters, the run, and the body last.
     """
 
     parser_classes = (BoundedJSONParser,)
@@ -264,9 +264,10 @@ class ContractViewSet(AuditedViewMixin, GenericViewSet):
         return int(text)
 
     def _page_bounds(self) -> tuple[int, int]:
-        """Return the parameters of a page: the ``seq`` after which it begins, and the largest number of its rows.
+        """Return the query parameters ``after`` and ``limit``, which select a page of numbered rows.
 
-        Raises ``ValidationError``.
+        The page begins after the row with the ``seq`` ``after``, and has at most ``limit`` rows. Raises
+        ``ValidationError`` if one of them is not a number.
         """
         after_seq = self._number_parameter("after", default=0, maximum=2**31 - 1)
         return after_seq, self._number_parameter(
@@ -283,7 +284,10 @@ class ContractViewSet(AuditedViewMixin, GenericViewSet):
         return reverse(f"{namespace}:{url_name}" if namespace else url_name, kwargs=arguments, request=self.request)
 
     def _next_url(self, url_name: str, query: Mapping[str, Any], **arguments: str) -> str:
-        """Return the URL of the next page: the route ``url_name`` with the parameters ``query``."""
+        """Return the URL of the next page of a list: the route ``url_name`` with the query parameters ``query``.
+
+        ``arguments`` are the arguments of the URL itself, such as the id of the run.
+        """
         return f"{self._url_for(url_name, **arguments)}?{urlencode(query)}"
 
     def _page_response(self, rendered: Sequence[Any]) -> Response:

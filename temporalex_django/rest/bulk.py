@@ -39,11 +39,11 @@ _START_PARAMETERS = {*inspect.signature(StartBulk).parameters} - {"inputs"}
 
 
 class BulkBody(serializers.ReasonBody):
-    """A bulk job to start.
+    """The body of a request that starts a bulk job.
 
-    Give ``runs`` (run ids), or ``filter`` (what ``GET instances/`` takes). ``inputs`` are those of the action. An
-    action on activities or timers applies to those of the runs; ``activity`` and ``cause`` among the inputs select
-    them.
+    Give ``runs`` (run ids), or ``filter`` (an object with the filters of ``GET instances/``). ``inputs`` are those of
+    the action. An action on activities or timers applies to those of the runs; ``activity`` and ``cause`` among the
+    inputs select them.
     """
 
     action = fields.ChoiceField(choices=_ACTION_NAMES)
@@ -61,9 +61,9 @@ class BulkBody(serializers.ReasonBody):
 def _job_contract(
     operation: str, summary: str, answers: Mapping[int, SerializerType | None], *query: Parameter, **options: Any
 ) -> Contract:
-    """Return the contract of a method about bulk jobs; ``answers`` are the serializers of the response by status.
+    """Return the contract of a method about bulk jobs: what it accepts, what it answers and which permission it needs.
 
-    ``options`` are further fields of ``Contract``.
+    ``answers`` are the serializers of the response by status, and ``options`` further fields of ``Contract``.
     """
     return Contract(
         operation=operation, permission=StartBulk.permission, summary=summary, query=query, answers=answers, **options
@@ -90,7 +90,7 @@ class BulkViewSet(IdempotentViewSet):
 
     @with_contract(_job_contract("view", "Bulk jobs, newest first", {200: serializers.JobOut}, *PAGES, several=True))
     def list(self, request: Request) -> Response:
-        """Return the jobs, newest first. One read."""
+        """Return the bulk jobs of the caller, newest first. One read."""
         page = self.paginate_queryset(self.get_queryset()) or ()
         return self._page_response([*serializers.JobOut(page, many=True).data])
 
@@ -121,7 +121,7 @@ class BulkViewSet(IdempotentViewSet):
 
     @with_contract(_job_contract("view", "One bulk job", {200: serializers.JobOut}))
     def retrieve(self, request: Request, job: str) -> Response:
-        """Return a job, with the numbers of runs that are done, failed and left."""
+        """Return one bulk job, with the numbers of runs that are done, failed and left."""
         return self._job_response(self._find_job(job))
 
     @with_contract(
@@ -130,7 +130,10 @@ class BulkViewSet(IdempotentViewSet):
         )
     )
     def items(self, request: Request, job: str) -> Response:
-        """Return the outcome for each run, in the order in which workers process them. At most three reads."""
+        """Return the runs of a bulk job with their outcomes, in the order in which workers process them.
+
+        The query parameter ``outcome`` (open, done or failed) restricts them. At most three reads.
+        """
         outcome = self._text_parameter("outcome")
         if outcome and outcome not in _OUTCOMES:
             raise ValidationError({"outcome": [OUTCOME_PARAMETER.help]})
@@ -158,16 +161,16 @@ class BulkViewSet(IdempotentViewSet):
     @with_contract(_job_action_contract(StopBulk.name, "Stop it"))
     @with_idempotency_key
     def stop(self, request: Request, job: str) -> Response:
-        """Stop a job: status 200.
+        """Stop a bulk job: status 200.
 
-        What was done stays. The other runs are left as they are until the job is resumed.
+        Runs that were processed stay as they are. The other runs are not processed until the job is resumed.
         """
         return self._job_response(self._run_action(StopBulk(job, by=self._actor(), **self._body())))
 
     @with_contract(_job_action_contract(ResumeBulk.name, "Resume it"))
     @with_idempotency_key
     def resume(self, request: Request, job: str) -> Response:
-        """Resume a stopped job: status 200; workers continue with the runs that are left."""
+        """Resume a stopped bulk job: status 200; workers continue with the runs that are left."""
         return self._job_response(self._run_action(ResumeBulk(job, by=self._actor(), **self._body())))
 
     # -- parts ---------------------------------------------------------------------------------------------------------
@@ -184,10 +187,10 @@ class BulkViewSet(IdempotentViewSet):
         return self.run_views(request=self.request, headers={}, action=method, kwargs=url_kwargs, steering=action_class)
 
     def _build_start(self, body: dict[str, Any], runs_view: InstanceViewSet) -> StartBulk:
-        """Return the operation that starts the job; ``body`` is the validated body of the request.
+        """Return the operation that starts the bulk job; ``body`` is the validated body of the request.
 
-        ``runs_view`` is the view set of ``_view_of_runs``, which restricts the runs. Raises ``ValidationError`` for an
-        input that the action does not have, and for a missing one.
+        ``runs_view`` is the view set of runs for this request; its queryset and permissions restrict the runs. Raises
+        ``ValidationError`` for an input that the action does not have, and for a missing one.
         """
         inputs, visible_runs = body["inputs"], runs_view.get_queryset()
         # Inputs become keyword arguments, so an input named ``by`` or ``runs`` would replace what the server passes.

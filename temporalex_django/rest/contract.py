@@ -71,7 +71,10 @@ class Contract:
 
 
 def with_contract(contract: Contract) -> Callable[[F], F]:
-    """Return a decorator that gives a method of a view set its contract."""
+    """Return a decorator that sets ``contract`` on a method of a view set.
+
+    The contract declares the permission, parameters, body and responses of the method.
+    """
 
     def decorate(method: F) -> F:
         method.contract = contract  # type: ignore[attr-defined] # read by views and by OpenAPI

@@ -83,7 +83,7 @@ def command_contract(
 
 @cache
 def operator_contract(action: type[OperatorRunAction[Any]]) -> Contract:
-    """Return the contract of the method that performs an operation of an operator on a run."""
+    """Return the contract of the REST method that performs an operator's action, such as ``Cancel``, on a run."""
     run_serializer = serializers.RunOut
     return Contract(
         operation=action.name,

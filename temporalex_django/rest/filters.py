@@ -61,7 +61,7 @@ class TrueFalseField(forms.Field):
 
 
 class TableFilter(django_filters.Filter):  # type: ignore[misc] # it ships no types
-    """Base of the filters below: it applies the query of the filter that ``field_name`` names in ``RUN_FILTERS``."""
+    """Base class of the filters of runs; ``field_name`` names the row of ``RUN_FILTERS`` whose query it applies."""
 
     def filter(self, runs: QuerySet[Instance], value: Any) -> QuerySet[Instance]:
         if value in EMPTY_VALUES:
@@ -95,7 +95,7 @@ class SubjectFilter(TableFilter):
 
 
 class FlagFilter(TableFilter):
-    """Filter for a flag of a run: ``true`` or ``false``."""
+    """Filter for a yes-or-no property of runs, such as ``paused``; the value is ``true`` or ``false``."""
 
     field_class = TrueFalseField
 
@@ -121,7 +121,7 @@ class UTCDateTimeFilter(TableFilter, django_filters.IsoDateTimeFilter):  # type:
 
 
 class WaitKindFilter(TableFilter, django_filters.ChoiceFilter):  # type: ignore[misc] # as above
-    """Filter for the kind of thing that open runs wait for, such as a timer."""
+    """Filter for open runs that wait for a kind of thing, such as a timer or a signal."""
 
 
 class AttributesField(forms.CharField):
@@ -139,13 +139,16 @@ class AttributesField(forms.CharField):
 
 
 class AttributesFilter(TableFilter):
-    """Filter for search attributes, by an object of conditions such as ``{"total__gt": 1000}``."""
+    """Filter for runs by their search attributes, with an object of conditions such as ``{"total__gt": 1000}``."""
 
     field_class = AttributesField
 
 
 class RunFilterForm(forms.Form):
-    """Form of the filters; it checks search attributes against the class that ``workflow`` names."""
+    """Form that validates the filters of runs.
+
+    It checks search attributes against the class that ``workflow`` names.
+    """
 
     def clean(self) -> dict[str, Any]:
         # Only here are both fields known: the types of the attributes depend on the class.

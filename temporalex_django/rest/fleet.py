@@ -41,7 +41,7 @@ def _drain_contract(action: type[DrainWorker], summary: str) -> Contract:
 
 
 class WorkerViewSet(IdempotentViewSet):
-    """The workers that exist, and those that were declared dead and are kept for a while."""
+    """The REST addresses of workers: those that live, and those that were declared dead and are kept for a while."""
 
     def get_queryset(self) -> QuerySet[Worker]:
         # For display: workers are declared dead by watching their heartbeats (see decision 23).
@@ -59,7 +59,7 @@ class WorkerViewSet(IdempotentViewSet):
         )
     )
     def list(self, request: Request) -> Response:
-        """Return the workers. One read."""
+        """Return all workers that have a row, also those that were declared dead. One read."""
         page = self.paginate_queryset(self.get_queryset()) or ()
         return self._page_response([*serializers.WorkerOut(page, many=True).data])
 
@@ -68,15 +68,18 @@ class WorkerViewSet(IdempotentViewSet):
     def drain(self, request: Request, worker: str) -> Response:
         """Drain a worker: status 200.
 
-        It notices this within a third of ``LEASE_SECONDS``. Then it takes nothing new, finishes the work that it has,
-        and stays.
+        The worker notices this within a third of ``LEASE_SECONDS``. Then it takes no new work, finishes the work that
+        it has, and keeps running.
         """
         return self._run_action(DrainWorker(worker, by=self._actor(), **self._body()))
 
     @with_contract(_drain_contract(UndrainWorker, "Let it take work again"))
     @with_idempotency_key
     def undrain(self, request: Request, worker: str) -> Response:
-        """Let a drained worker take work again: status 200. It notices this within a third of ``LEASE_SECONDS``."""
+        """Let a drained worker take work again: status 200.
+
+        The worker notices this within a third of ``LEASE_SECONDS``.
+        """
         return self._run_action(UndrainWorker(worker, by=self._actor(), **self._body()))
 
     def _run_action(self, action: DrainWorker) -> Response:
@@ -97,11 +100,11 @@ class WorkerViewSet(IdempotentViewSet):
 class QueueOut(RecordOut):
     """The figures of a queue.
 
-    - ``due_runs`` and ``due_activities``: the number of those that wait for a worker.
+    - ``due_runs`` and ``due_activities``: the numbers of runs and activities that wait for a worker.
     - ``held_activities``: the number of the due activities that wait in partitions of their own.
     - ``running``: the number of activities that workers run.
     - ``workers``: the live workers that poll the queue and are not drained.
-    - ``lag``: the seconds for which the oldest has been due; ``oldest_due`` is that time.
+    - ``oldest_due``: the time since which the oldest run or activity is due; ``lag``: the seconds since then.
     - ``off``: true if the queue is switched off.
     - ``concurrency`` and ``rate``: its limits.
     """
@@ -110,7 +113,7 @@ class QueueOut(RecordOut):
 
 
 class QueueViewSet(ContractViewSet):
-    """The queues that this process or a worker names, and those in which something waits."""
+    """The REST address of the queues that this process or a worker names, and of those in which something waits."""
 
     @with_contract(
         Contract(
@@ -127,11 +130,11 @@ class QueueViewSet(ContractViewSet):
 
 
 class TypeViewSet(ContractViewSet):
-    """The workflow classes of this process."""
+    """The REST addresses of the workflow classes that this process has."""
 
     @with_contract(read_contract("Workflow classes of this process", serializers.TypeOut, several=True))
     def list(self, request: Request) -> Response:
-        """Return the classes by name and version. No read."""
+        """Return every version of every workflow class of this process, sorted by name and version. No read."""
         type_rows = [type_row for name in sorted(workflows.registry) for type_row in type_rows_of(name, self._user)]
         return Response({"next": None, "results": serializers.TypeOut(type_rows, many=True).data})
 
@@ -144,9 +147,10 @@ class TypeViewSet(ContractViewSet):
 
 
 class SwitchBody(serializers.ReasonBody):
-    """A switch: the kind, and the name of a queue, an activity or a workflow class.
+    """The body of a request that switches something off or on: its kind, and its name.
 
-    A hold has the kind ``hold``, the name of its queue and, if it holds only one, its concurrency ``key``.
+    ``name`` is that of a queue, an activity or a workflow class. To end a hold, which keeps back activities of a queue,
+    give the kind ``hold``, the name of the queue and, if the hold has one, its concurrency ``key``.
     """
 
     kind = fields.ChoiceField(choices=SwitchedOff.Switchable.values)
@@ -155,9 +159,9 @@ class SwitchBody(serializers.ReasonBody):
 
 
 class SwitchOut(RecordOut):
-    """A switch that is off, with the time, the person and the reason.
+    """A queue, an activity or a workflow class that is switched off, with the time, the person and the reason.
 
-    A hold also has the time at which it ends by itself (``until``). You need the permission to see payloads to see its
+    A hold keeps back activities of a queue until a time (``until``). You need the permission to see payloads to see its
     reason.
     """
 
@@ -176,7 +180,10 @@ def _switch_contract(action: type[SwitchOff], summary: str) -> Contract:
 
 
 class SwitchViewSet(ContractViewSet):
-    """The switches that are off for all workers, whichever runs the caller may see."""
+    """The REST addresses of switches, which stop a queue, an activity or a workflow class for all workers.
+
+    The caller needs no permission for the runs that are affected.
+    """
 
     def get_queryset(self) -> QuerySet[SwitchedOff]:
         return active_switches(storage().alias).order_by("-id")
@@ -192,7 +199,7 @@ class SwitchViewSet(ContractViewSet):
         )
     )
     def list(self, request: Request) -> Response:
-        """Return the switches that are off, the latest first. One read."""
+        """Return everything that is switched off, the latest first. One read."""
         page = self.paginate_queryset(self.get_queryset()) or ()
         return self._page_response([*SwitchOut(redact_holds(page, self._user), many=True).data])
 
@@ -200,7 +207,7 @@ class SwitchViewSet(ContractViewSet):
     def off(self, request: Request) -> Response:
         """Switch a queue, an activity or a workflow class off: status 200.
 
-        Workers notice it within a second, and take nothing of it. Status 409 if it is off already.
+        Within a second, workers take no more work of it. Status 409 if it is off already.
         """
         return self._run_action(SwitchOff)
 

@@ -47,10 +47,10 @@ _RUN = Parameter(name="run", help="A run id.")
 
 
 class DecideBody(serializers.Body):
-    """A decision.
+    """The body of a request that decides a human task.
 
-    ``form`` is the digest of the form that you filled in. The server refuses a decision if the form has changed since
-    then.
+    ``outcome`` is one of the outcomes of the task, and ``data`` the values of its form. ``form`` is the digest of the
+    form that you filled in. The server refuses a decision if the form has changed since then.
     """
 
     outcome = fields.CharField(max_length=200)
@@ -60,7 +60,7 @@ class DecideBody(serializers.Body):
 
 
 class DelegateBody(serializers.ReasonBody):
-    """A delegation.
+    """The body of a request that delegates a human task.
 
     ``to`` is the login name of the other person.
     """
@@ -69,7 +69,7 @@ class DelegateBody(serializers.ReasonBody):
 
 
 class NoBody(serializers.Body):
-    """A body without fields."""
+    """The body of a request that needs no fields, such as claiming a human task."""
 
 
 def _task_contract(
@@ -80,9 +80,9 @@ def _task_contract(
     query: tuple[Parameter, ...] = (),
     **options: Any,
 ) -> Contract:
-    """Return the contract of a method about human tasks; it needs no permission.
+    """Return the contract of a REST method about human tasks.
 
-    The candidates of a task are those who may call it. The arguments, also those in ``options``, are fields of
+    The method needs no permission, because the candidates of a task may call it. All arguments are fields of
     ``Contract``; ``answers`` is by default the task with status 200.
     """
     answers: Mapping[int, SerializerType | None] = {200: serializers.HumanTaskDetail}
@@ -92,7 +92,7 @@ def _task_contract(
 
 
 class HumanTaskViewSet(IdempotentViewSet):
-    """The human tasks that the caller may see; every other task gets status 404.
+    """The REST addresses of the human tasks that the caller may see; every other task gets status 404.
 
     ``run_views`` is the view set of runs: its ``get_queryset`` restricts the tasks. ``urls.routes`` sets it.
     """
@@ -109,9 +109,9 @@ class HumanTaskViewSet(IdempotentViewSet):
         )
     )
     def list(self, request: Request) -> Response:
-        """Return the tasks that the caller may decide now, in the order of their due times. One read.
+        """Return the human tasks that the caller may decide now, in the order of their due times. One read.
 
-        ``all`` adds those that others may decide, which needs ``view_instance``.
+        The query parameter ``all`` adds those that others may decide, which needs the permission ``view_instance``.
         """
         limit = self._number_parameter(
             "limit", default=NewestFirstPagination.page_size, maximum=NewestFirstPagination.max_page_size
@@ -166,9 +166,9 @@ class HumanTaskViewSet(IdempotentViewSet):
     )
     @with_idempotency_key
     def claim(self, request: Request, task: str) -> Response:
-        """Claim a task, so that nobody else decides it for a while.
+        """Claim a human task, so that nobody else decides it for a while: status 200.
 
-        Claiming again extends the caller's own claim.
+        If the caller has claimed the task already, their claim is extended.
         """
         return self._run_action(task, lambda human_task: Claim(human_task, by=self._actor(), **self._body()))
 
@@ -179,9 +179,9 @@ class HumanTaskViewSet(IdempotentViewSet):
     )
     @with_idempotency_key
     def release(self, request: Request, task: str) -> Response:
-        """Release a claim, so that others may decide the task again.
+        """End the claim of a human task, so that others may decide it again: status 200.
 
-        To release the claim of another person you need the permission ``release_humantask``.
+        To end the claim of another person you need the permission ``release_humantask``.
         """
         return self._run_action(task, lambda human_task: Release(human_task, by=self._actor(), **self._body()))
 
@@ -192,7 +192,7 @@ class HumanTaskViewSet(IdempotentViewSet):
     )
     @with_idempotency_key
     def delegate(self, request: Request, task: str) -> Response:
-        """Delegate a task to another person, who may then decide it as well.
+        """Delegate a human task to another person, who may then decide it as well: status 200.
 
         If somebody has claimed the task, their claim ends.
         """
@@ -202,9 +202,9 @@ class HumanTaskViewSet(IdempotentViewSet):
 
     @with_contract(_task_contract(Decide.name, "Decide it", body=DecideBody, scope="message", keyed=True))
     def decide(self, request: Request, task: str) -> Response:
-        """Decide a task: status 200; the run continues with the decision.
+        """Decide a human task: status 200; the run continues with the decision.
 
-        Status 409 says who decided first, or what happened instead.
+        If the task is no longer open, status 409 says who decided, or how else it was closed.
         """
         human_task = self._find_task(task)
         decision = Decide(human_task, id=request.headers.get(IDEMPOTENCY_KEY), by=self._actor(), **self._body())
@@ -238,7 +238,7 @@ class HumanTaskViewSet(IdempotentViewSet):
         return task
 
     def _host_runs(self) -> QuerySet[Instance] | None:
-        """Return the runs to which the project's own view set of runs restricts the tasks.
+        """Return the runs whose human tasks the project's own view set of runs allows the caller to see.
 
         None if ``run_views`` is the view set of this package, which adds no restriction.
         """

@@ -67,19 +67,19 @@ class WorkflowViewMixin(Base):
 
     @action(methods=["get"], url_path="state", url_name="workflow-state", **_ROUTE_OPTIONS)
     def workflow_state(self, request: Request, **names: Any) -> Response:
-        """Return the run of the object, as the address of a run (``GET instances/<id>/``) does."""
+        """Return the run that belongs to the object of this URL, in the form of ``GET instances/<id>/``."""
         return self._run_view_response("retrieve", request)
 
     @action(methods=["post"], url_path=f"signal/{_MESSAGE_PATTERN}", url_name="workflow-signal", **_ROUTE_OPTIONS)
     def workflow_signal(self, request: Request, message: str, **names: Any) -> Response:
-        """Send the signal with the name ``message`` to the run."""
+        """Send the signal with the name ``message`` to the run that belongs to the object of this URL."""
         return self._run_view_response("signal", request, name=message)
 
     @action(
         methods=["get", "post"], url_path=f"update/{_MESSAGE_PATTERN}", url_name="workflow-update", **_ROUTE_OPTIONS
     )
     def workflow_update(self, request: Request, message: str, **names: Any) -> Response:
-        """Send the update with the name ``message`` to the run and wait for its response.
+        """Send the update with the name ``message`` to the run of the object of this URL, and wait for its response.
 
         GET returns the response to an update that was sent before.
         """
@@ -93,10 +93,10 @@ class WorkflowViewMixin(Base):
         return super().get_exception_handler()
 
     def _run_view_response(self, method: str, request: Request, **url_kwargs: str) -> Response:
-        """Call ``method`` of the view set of runs with this request, and return its response.
+        """Call ``method`` of the REST view set of runs with this request, and return its response.
 
-        The run is the one of ``workflow_ref``. ``url_kwargs`` are further arguments of the method, such as a message
-        name.
+        ``workflow_ref`` says which run it is about. ``url_kwargs`` are further arguments of the method, such as a
+        message name.
         """
         # Raises 404 or 403 by the rules of the project, before anything of the run is read.
         obj = self.get_object()
@@ -109,7 +109,10 @@ class WorkflowViewMixin(Base):
         return finalized
 
     def _url_for(self, url_name: str, **arguments: str) -> str:
-        """Return the URL of a route of this package, as a URL below that of the object."""
+        """Return the URL of a route about a run as a URL below that of the project's object.
+
+        For an update it is that of the update, and for everything else that of the state.
+        """
         names = {name: value for name, value in self.kwargs.items() if name != "message"}
         if url_name == "update":
             return self.reverse_action("workflow-update", kwargs={**names, "message": arguments["name"]})

@@ -118,9 +118,10 @@ class ContractSchema(AutoSchema):
 
 
 class VariantsExtension(OpenApiSerializerExtension):  # type: ignore[no-untyped-call] # it is not typed
-    """Extension that describes a ``VariantsOut`` as ``anyOf``: the run or schedule, or only its names.
+    """Extension of drf-spectacular that describes a ``VariantsOut`` as ``anyOf`` of its variants.
 
-    It is not ``oneOf``, because the first variant has the fields of the second as well.
+    They are the run or schedule, and an object with only its names. It is not ``oneOf``, because the first variant has
+    the fields of the second as well.
     """
 
     target_class = VariantsOut
@@ -134,7 +135,7 @@ class VariantsExtension(OpenApiSerializerExtension):  # type: ignore[no-untyped-
 
 @cache
 def page_serializer(serializer_class: SerializerType) -> SerializerType:
-    """Return the serializer of a page whose items have the given serializer."""
+    """Return the serializer of a page of a list, with ``next``, ``previous`` and the items in ``results``."""
     members = {
         "next": fields.CharField(allow_null=True),
         "previous": fields.CharField(allow_null=True, required=False),

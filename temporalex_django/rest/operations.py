@@ -50,7 +50,10 @@ def _build_field(action_input: Input) -> fields.Field[Any, Any, Any, Any]:
 
 
 def describe_operation(action: type[OperatorRunAction[Any]], run: Instance, user: Person) -> dict[str, Any]:
-    """Return the fields of ``OperationOut`` for an operation on a run, as this user may perform it."""
+    """Return the fields of ``OperationOut``, by name, for an operation on a run, as this user may perform it.
+
+    They say what the operation would do, and why it is impossible now or refused to the user.
+    """
     return {
         "name": action.name,
         "of": action.target_kind,

@@ -25,7 +25,10 @@ time_field = partial(serializers.DateTimeField, format=ISO_8601, default_timezon
 
 
 class AwareTimeField(serializers.DateTimeField):
-    """A time in a request, in ISO 8601 with an offset from UTC. Without the offset it is invalid: it could mean any."""
+    """Serializer field for a time in a request, in ISO 8601 with an offset from UTC.
+
+    A time without the offset is invalid, because it could mean any.
+    """
 
     default_error_messages: ClassVar[dict[str, Any]] = {
         "naive": "Write the time with its offset from UTC, such as 2026-11-27T09:00:00+01:00."
@@ -66,10 +69,10 @@ _RECORD_FIELDS: Mapping[Any, Callable[..., Any]] = {
 
 
 def run_column_fields() -> dict[str, Any]:
-    """Return a field for each column of runs that REST shows.
+    """Return a serializer field for each column of runs that REST shows, by the name that the column has in REST.
 
     The fields read a ``RunRepresentation``: the stored value from its ``run``, or the value from its ``description``
-    for a column that is redacted. They are returned by the name that the column has in REST.
+    for a column that is redacted.
     """
     column_fields = {}
     for column in columns_shown_in(Place.REST):
@@ -81,16 +84,20 @@ def run_column_fields() -> dict[str, Any]:
 
 
 class RecordOut(Base):
-    """Base of the serializers of records.
+    """Base class of the serializers of records: their fields are derived from a dataclass.
 
-    It has a field for each field of ``record``, or for those in ``names``, and the declared ones.
+    ``record`` is the dataclass. ``names`` selects some of its fields; without it, all are used. A subclass can declare
+    further fields.
     """
 
     record: ClassVar[type[Any]]
     names: ClassVar[Sequence[str]] = ()
 
     def get_fields(self) -> dict[str, Any]:
-        """Return the fields of the record, in the type of their annotations, and those that the class declares."""
+        """Return the fields of the dataclass ``record`` and those that the serializer declares.
+
+        The annotations of the dataclass determine the types of its fields.
+        """
         annotations = get_type_hints(self.record)
         record_fields = {name: _record_field(annotations[name]) for name in self.names or annotations}
         return {**record_fields, **super().get_fields()}

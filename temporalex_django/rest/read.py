@@ -38,7 +38,7 @@ from temporalex_django.rest.types import schema_of
 
 
 class RunReadViewSet(RunViewSet):
-    """View set with the addresses that read runs."""
+    """The REST addresses that read runs: lists, one run, and its history, timeline, result, messages and activities."""
 
     #: The filters of the list: ``RunFilter``, or your subclass of it.
     filterset_class = RunFilter
@@ -79,7 +79,10 @@ class RunReadViewSet(RunViewSet):
 
     @with_contract(read_contract("The history, in pages", serializers.EventOut, WORKFLOW, *BY_SEQ, several=True))
     def events(self, request: Request, id: str) -> Response:
-        """Return a page of the history, which ends earlier if it would exceed ``MAX_PAGE_BYTES``."""
+        """Return a page of the history of a run, in the order of ``seq``.
+
+        The page ends earlier if it would exceed ``MAX_PAGE_BYTES``.
+        """
         target = self._find_target(id)
         events = HistoryEvent.objects.using(storage().alias).filter(run_id=target.selected_run_id)
         return self._seq_page("events", target, events, Length("attributes"), serializers.EventOut)
@@ -94,9 +97,10 @@ class RunReadViewSet(RunViewSet):
         )
     )
     def timeline(self, request: Request, id: str) -> Response:
-        """Return a page of the timeline: what began after the event ``after``.
+        """Return a page of the timeline of a run: a row for each activity, timer, child, message or other thing.
 
-        Each row is complete, wherever its end is in the history.
+        The page begins after the event with the number ``after``. Each row is complete, wherever its end is in the
+        history.
         """
         target = self._find_target(id)
         after_seq, limit = self._page_bounds()
@@ -133,14 +137,17 @@ class RunReadViewSet(RunViewSet):
 
     @with_contract(read_contract("What you can do to it", serializers.OperationOut, WORKFLOW, several=True))
     def operations(self, request: Request, id: str) -> Response:
-        """Return the operations on a run, each with the reason why the caller cannot do it now."""
+        """Return the operations on a run.
+
+        Each has the reason why the caller cannot perform it now, if there is one.
+        """
         run = self._load_run(self._find_target(id))
         rows = [describe_operation(action, run, self._user) for action in STEERING.values()]
         return Response({"next": None, "results": serializers.OperationOut(rows, many=True).data})
 
     @with_contract(read_contract("Activities without a result", serializers.ActivityOut, WORKFLOW, several=True))
     def activities(self, request: Request, id: str) -> Response:
-        """Return the activities without a result: the first hundred.
+        """Return the activities of a run that have no result yet: the first hundred.
 
         Each has its attempts, its last failure, and the time of its next attempt.
         """
@@ -157,7 +164,7 @@ class RunReadViewSet(RunViewSet):
         )
     )
     def result(self, request: Request, id: str) -> Response:
-        """Return the end of a run.
+        """Return how a run ended.
 
         Status 200 for a closed run, with ``result`` or ``error``; status 202 for an open one. With ``wait`` (in
         seconds) the request waits for the end.
@@ -192,10 +199,10 @@ class RunReadViewSet(RunViewSet):
     def _seq_page(
         self, url_name: str, target: RunTarget, rows: QuerySet[Any], size: Any, serializer_class: Any
     ) -> Response:
-        """Return the response with a page of the rows of a run, in the order of ``seq``. Two reads.
+        """Return the response with a page of rows that belong to a run, such as events. Two reads.
 
-        ``url_name`` is the route of the next page. ``size`` is an expression for the size of a row in bytes, by which
-        the page is limited.
+        The rows are sorted by ``seq``. ``url_name`` is the route of the next page. ``size`` is an expression for the
+        size of a row in bytes, by which the page is limited.
         """
         after_seq, limit = self._page_bounds()
         rows = rows.filter(seq__gt=after_seq).order_by("seq")

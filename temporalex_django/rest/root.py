@@ -24,7 +24,10 @@ _VERBS = ("get", "post", "put", "patch", "delete")
 
 
 class RootOut(fields.Serializer[Any]):
-    """The addresses of the resources, by name; ``openapi`` exists if drf-spectacular is installed."""
+    """The addresses of the resources of the REST interface, by name.
+
+    ``openapi`` exists if drf-spectacular is installed.
+    """
 
     instances = fields.URLField()
     human_tasks = fields.URLField()
@@ -43,7 +46,10 @@ def _open_contract(summary: str, answer: Any) -> Contract:
 
 
 class RootViewSet(ContractViewSet):
-    """The root needs no permission: it names addresses, and each of them checks its own."""
+    """The root address of the REST interface, which names all others, and its OpenAPI description.
+
+    It needs no permission besides a login: each address that it names checks its own.
+    """
 
     @with_contract(_open_contract("The resources", RootOut))
     def list(self, request: Request) -> Response:
@@ -53,7 +59,7 @@ class RootViewSet(ContractViewSet):
 
     @with_contract(_open_contract("This description", None))
     def openapi(self, request: Request) -> HttpResponse:
-        """Return the description as OpenAPI 3.1, or as a page if a browser asks for one."""
+        """Return the OpenAPI 3.1 description of the REST interface as JSON, or as a page if a browser asks for one."""
         # The page is rendered here, since the negotiation of this package offers JSON alone.
         if "text/html" in request.headers.get("Accept", ""):
             context = {"operations": [*_operation_rows(_openapi_document())], "address": self._url_for("openapi")}

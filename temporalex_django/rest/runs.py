@@ -44,7 +44,11 @@ _MAX_TASKS = 50
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRepresentation:
-    """The facts about a run that ``InstanceOut`` and ``InstanceDetail`` render."""
+    """The facts about one run from which the serializers ``InstanceOut`` and ``InstanceDetail`` build a response.
+
+    ``description`` is redacted for the caller. ``subject`` has the ``type`` and the ``id`` of the object that the run
+    was started for. ``summary`` has ``state``, ``text`` and ``trouble``.
+    """
 
     description: Description
     run: Instance
@@ -61,10 +65,10 @@ class RunRepresentation:
 
 
 class RunViewSet(IdempotentViewSet):
-    """Base of the view sets of runs.
+    """Base class of the view sets of runs: it finds a run for the caller and renders it.
 
-    ``<id>`` is a run id, or a business id, which means its newest run. ``?workflow=`` selects a class if several have
-    that id.
+    ``<id>`` in an address is a run id, or a business id, which means its newest run. ``?workflow=`` selects a class if
+    several have that id.
     """
 
     def get_queryset(self) -> QuerySet[Instance]:
@@ -81,9 +85,9 @@ class RunViewSet(IdempotentViewSet):
         return all(permission.has_object_permission(self.request, self, run) for permission in self.get_permissions())
 
     def _find_target(self, ref: str) -> RunTarget:
-        """Return the target for ``ref``, a run id or a business id, and check the object permissions of the run.
+        """Return the ``RunTarget`` for ``ref``, a run id or a business id, and check the object permissions of the run.
 
-        Raises ``WorkflowNotFound`` if it is not in ``get_queryset``, and ``PermissionDenied``.
+        Raises ``WorkflowNotFound`` if the run is not in ``get_queryset``, and ``PermissionDenied``.
         """
         target = find_run(
             ref, storage=storage(), workflow=self._text_parameter("workflow") or None, visible_runs=self.get_queryset()
@@ -106,9 +110,10 @@ class RunViewSet(IdempotentViewSet):
         return run
 
     def _annotate_parents(self, runs: QuerySet[Instance]) -> QuerySet[Instance]:
-        """Annotate runs with ``parent_there``: True if the caller may see the parent of the run.
+        """Annotate runs with ``parent_there``: True if the caller may see the run that started this one.
 
-        Nothing is annotated if the caller may see all runs. The id of a parent that they may not see is not shown.
+        The response hides the id of a parent that they may not see. Nothing is annotated if the caller may see all
+        runs.
         """
         visible_runs = self.get_queryset()
         # Without a restriction every parent exists, which saves a subquery for each row.
@@ -158,7 +163,7 @@ class RunViewSet(IdempotentViewSet):
         return parse_if_match(header)
 
     def _represent_page(self, runs: QuerySet[Instance], *, order: str = NEWEST_FIRST) -> list[Any]:
-        """Return the rendered runs of the requested page, in that order. At most four reads."""
+        """Return the rendered runs of the requested page, in an order such as ``-started``. At most four reads."""
         pager = self.paginator
         assert isinstance(pager, NewestFirstPagination)
         pager.order = order
@@ -185,7 +190,7 @@ class RunViewSet(IdempotentViewSet):
         return [*serializers.InstanceOut(representations, many=True).data]
 
     def _represent(self, description: Description, run: Instance, summary: Summary, *, text: str) -> RunRepresentation:
-        """Return what the serializers render of a run; ``text`` is the text of its summary, in full or shortened."""
+        """Return the ``RunRepresentation`` of a run; ``text`` is the text of its summary, in full or shortened."""
         subject = None
         if run.subject_type_id is not None:
             content_type = ContentType.objects.db_manager(storage().alias).get_for_id(run.subject_type_id)

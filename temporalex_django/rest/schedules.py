@@ -85,7 +85,7 @@ _RANGE = (
 
 
 class SecondsField(fields.FloatField):
-    """A number of seconds; in responses, a timedelta as seconds."""
+    """Serializer field for a number of seconds; a response shows a timedelta as seconds."""
 
     def to_internal_value(self, data: Any) -> float:
         try:
@@ -98,7 +98,7 @@ class SecondsField(fields.FloatField):
 
 
 class OneOrMoreField(fields.Field):  # type: ignore[type-arg] # generic in the stubs only
-    """A value or a list of values of one kind, which ``item`` validates."""
+    """Serializer field for one value or a list of values of the same kind; the field ``item`` validates each."""
 
     def __init__(self, item: Any, schema: dict[str, Any], **options: Any) -> None:
         super().__init__(**options)
@@ -135,12 +135,12 @@ def _optional_number() -> fields.IntegerField:
 
 
 class ScheduleChangeBody(serializers.ReasonBody):
-    """The definition of a schedule.
+    """The body of a request that changes a schedule: its whole definition.
 
-    It fires by ``specs`` (objects with a ``type``), or by ``cron``, ``every`` (seconds) with ``offset``, ``calendar``
-    with ``holidays``, and ``at`` (ISO 8601). Several are a union. ``catch_up`` and ``jitter`` are seconds. Times
-    without an offset are wall-clock times of the zone ``tz``. ``arguments_function`` and ``holidays`` name functions
-    that code registers.
+    The schedule fires by ``specs`` (objects with a ``type``), or by ``cron``, ``every`` (seconds) with ``offset``,
+    ``calendar`` with ``holidays``, and ``at`` (ISO 8601). Several are a union. ``catch_up`` and ``jitter`` are seconds.
+    Times without an offset are wall-clock times of the zone ``tz``. ``arguments_function`` and ``holidays`` name
+    functions that code registers.
 
     ``args`` is the input of the runs. If a change leaves it out, the stored input stays.
     """
@@ -175,13 +175,16 @@ class ScheduleChangeBody(serializers.ReasonBody):
 
 
 class ScheduleBody(ScheduleChangeBody):
-    """A schedule to create: its name, and its definition, as for a change."""
+    """The body of a request that creates a schedule: its name, and its definition.
+
+    The definition has the fields of a change.
+    """
 
     name = fields.CharField(max_length=100, trim_whitespace=False)
 
 
 class BackfillBody(serializers.ReasonBody):
-    """A range whose slots start runs.
+    """The body of a request that starts a backfill: a range of past times, whose slots start runs.
 
     ``start`` and ``end`` are ISO 8601 and inclusive; without an offset they are wall-clock times of the schedule's
     zone. At most ``per_minute`` runs are started a minute.
@@ -196,19 +199,23 @@ class BackfillBody(serializers.ReasonBody):
 
 
 class SlotOut(RecordOut):
-    """A slot of a schedule.
+    """A slot of a schedule: a time at which it fires, with its outcome.
 
     ``cause`` is time, backfill or trigger. ``outcome`` is started, waiting, skipped, missed or failed, and ``reason``
     says why it was skipped or missed. A failed one has ``error_code`` and ``error``. ``run_id`` and ``status`` are
-    those of the newest run, or null if there is none that you may see. A slot may stand for ``count`` slots from
-    ``at`` to ``until``.
+    those of the newest run, or null if there is none that you may see. A slot may stand for ``count`` slots from ``at``
+    to ``until``.
     """
 
     record = SlotDescription
 
 
 class BackfillOut(Base):
-    """A backfill that is under way: ``done`` of ``total`` slots are handled, and the last one is ``until``."""
+    """A backfill that is under way.
+
+    ``done`` of its ``total`` slots are handled. ``until`` is the time of its last slot, and ``next_at`` the time at
+    which the next run is started.
+    """
 
     total = fields.IntegerField()
     done = fields.IntegerField()
@@ -225,7 +232,7 @@ class ScheduleNamesOut(Base):
 
 
 class ScheduleDetail(RecordOut):
-    """A schedule.
+    """A schedule, with its time table, its state and its last slots.
 
     ``description`` is its time table in words. ``state`` is active, paused, gone (the code no longer declares it) or
     ended (no slot will come). ``next_fires`` are its next slots, and ``slots`` the last ten, newest first. ``args`` is
@@ -263,14 +270,21 @@ class ScheduleOut(serializers.VariantsOut):
 
 
 class SchedulePreviewOut(Base):
-    """A definition in words, and the next times at which it would fire."""
+    """The preview of a schedule that is not saved.
+
+    ``description`` is its time table in words, and ``next_fires`` are the next times at which it would fire.
+    """
 
     description = fields.CharField()
     next_fires = fields.ListField(child=time_field())
 
 
 class BackfillPreviewOut(RecordOut):
-    """The slots of a range: how many there are, how many have ``started``, and how many a backfill would start."""
+    """The preview of a backfill: the number of ``slots`` in the range, and the number of runs that it would start.
+
+    ``started`` is the number of slots that have started already. ``first`` and ``last`` are the times of the first and
+    the last slot.
+    """
 
     record = BackfillPreview
     to_start = fields.IntegerField()
@@ -298,7 +312,10 @@ def _action_contract(
     body: SerializerType | None = serializers.ReasonBody,
     **options: Any,
 ) -> Contract:
-    """Return the contract of a method that performs an operation; ``options`` are further fields of ``Contract``."""
+    """Return the contract of a method that performs an operation on a schedule.
+
+    ``answers`` are the serializers of the response by status, and ``options`` further fields of ``Contract``.
+    """
     return Contract(
         operation=action.name,
         permission=action.permission,
@@ -312,7 +329,7 @@ def _action_contract(
 
 
 class ScheduleViewSet(IdempotentViewSet):
-    """The schedules that the caller may see."""
+    """The REST addresses of the schedules that the caller may see: read, create, change, delete and operate them."""
 
     pagination_class = ByNamePagination
 
@@ -321,7 +338,10 @@ class ScheduleViewSet(IdempotentViewSet):
 
     @with_contract(_view_contract("Schedules, by name", ScheduleDetail, *_FILTERS, *PAGES, several=True))
     def list(self, request: Request) -> Response:
-        """Return the schedules by name, each with its next five fires and its last ten slots. Five reads."""
+        """Return the schedules by name. Five reads.
+
+        Each has the next five times at which it fires, and its last ten slots.
+        """
         filters = {parameter.name: self._text_parameter(parameter.name) for parameter in _FILTERS}
         for parameter in (_OWNER, _STATE):
             # A misspelt value must not silently list nothing.
@@ -342,7 +362,10 @@ class ScheduleViewSet(IdempotentViewSet):
 
     @with_contract(_view_contract("One schedule", ScheduleDetail))
     def retrieve(self, request: Request, schedule: str) -> Response:
-        """Return a schedule with its next twenty fires, and an ``ETag`` that a change takes as ``If-Match``."""
+        """Return a schedule with the next twenty times at which it fires.
+
+        The response has an ``ETag``, which a change takes as ``If-Match``.
+        """
         return self._detail_response(find_schedule(schedule, self._user, alias=storage().alias))
 
     @with_contract(
@@ -382,7 +405,7 @@ class ScheduleViewSet(IdempotentViewSet):
     @with_contract(_action_contract(PauseSchedule, "Pause it", {200: ScheduleOut}))
     @with_idempotency_key
     def pause(self, request: Request, schedule: str) -> Response:
-        """Pause a schedule: status 200. Its slots are skipped until the pause ends."""
+        """Pause a schedule: status 200. Until the pause ends, slots that become due start no run."""
         return self._run_action(PauseSchedule(schedule, by=self._actor(), **self._body()))
 
     @with_contract(_action_contract(UnpauseSchedule, "End its pause", {200: ScheduleOut}))
@@ -426,7 +449,10 @@ class ScheduleViewSet(IdempotentViewSet):
     @with_contract(_action_contract(StopBackfill, "Stop its backfill", {200: ScheduleOut}))
     @with_idempotency_key
     def stop_backfill(self, request: Request, schedule: str) -> Response:
-        """Stop the backfill of a schedule: status 200; slots that wait stay. Status 409 if none is under way."""
+        """Stop the backfill of a schedule: status 200. Status 409 if none is under way.
+
+        Slots that already wait for an earlier run to end are still started.
+        """
         return self._run_action(StopBackfill(schedule, by=self._actor(), **self._body()))
 
     @with_contract(
@@ -439,7 +465,10 @@ class ScheduleViewSet(IdempotentViewSet):
         )
     )
     def preview(self, request: Request) -> Response:
-        """Check a definition, and return it in words with its next twenty fires. Nothing is written."""
+        """Check the definition of a schedule without saving it; return it in words with its next times.
+
+        These are the next twenty times at which it would fire.
+        """
         values = self._body()
         del values["reason"]
         definition, now = parse_definition(values), storage().now()
@@ -453,7 +482,7 @@ class ScheduleViewSet(IdempotentViewSet):
     # -- parts ---------------------------------------------------------------------------------------------------------
 
     def _run_action(self, action: ScheduleAction[Any]) -> Response:
-        """Execute an operation and return the schedule as it is then."""
+        """Execute an operation on a schedule, and return the response that shows the schedule as it is afterwards."""
 
         def execute() -> Schedule:
             action.execute()
@@ -499,7 +528,7 @@ class ScheduleViewSet(IdempotentViewSet):
 
 
 class ScheduleSlotViewSet(ContractViewSet):
-    """The slots of a schedule."""
+    """The REST address of the slots of a schedule, which are the times at which it fires or has fired."""
 
     pagination_class = LatestSlotPagination
 
@@ -513,7 +542,10 @@ class ScheduleSlotViewSet(ContractViewSet):
 
 
 def _key_of(row: Schedule | ScheduleSlot) -> UUID:
-    """Return the primary key of a row as a UUID, as which the keys of idempotent requests are stored."""
+    """Return the primary key of a schedule or slot as a UUID.
+
+    ``DuplicateRequest`` names the object of an earlier response by a UUID.
+    """
     return UUID(int=row.pk)
 
 
@@ -524,6 +556,6 @@ def _require(row: T | None) -> T:
 
 
 def _slot_row(schedule: str, action: TriggerSchedule) -> ScheduleSlot:
-    """Execute the operation and return the row of its slot."""
+    """Trigger the schedule with the name ``schedule``, and return the row of the slot that this created."""
     slot = action.execute()
     return ScheduleSlot.objects.using(storage().alias).get(schedule__name=schedule, at=slot.at)

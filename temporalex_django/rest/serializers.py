@@ -50,7 +50,7 @@ def _message_id_field() -> serializers.CharField:
 
 
 class StartBody(Body):
-    """A run to start.
+    """The body of a request that starts a run.
 
     Give ``id``, or ``value`` for a class with ``unique``. Without either, an id is generated. ``version`` selects the
     version of a versioned class. ``search_attributes`` are those that the class declares; write decimals and times as
@@ -85,7 +85,7 @@ class StartBody(Body):
 
 
 class SignalBody(Body):
-    """A signal.
+    """The body of a request that sends a signal.
 
     ``id`` is a message id of your own. With it you can send the same signal again safely: it counts once.
     """
@@ -95,9 +95,10 @@ class SignalBody(Body):
 
 
 class UpdateBody(Body):
-    """An update.
+    """The body of a request that sends an update.
 
-    ``id`` is a message id of your own. With it you can send the same update again safely: it counts once.
+    ``args`` is its argument. ``id`` is a message id of your own. With it you can send the same update again safely: it
+    counts once.
     """
 
     args = _payload_field()
@@ -105,7 +106,7 @@ class UpdateBody(Body):
 
 
 class QueryBody(Body):
-    """A query.
+    """The body of a request that asks a run a query.
 
     ``args`` is one value, the argument of the query.
     """
@@ -114,7 +115,7 @@ class QueryBody(Body):
 
 
 class ResumeBody(Body):
-    """An event for a waiting step of a graph.
+    """The body of a request that gives a waiting step of a graph its event.
 
     ``step`` is the key of the step; give it if several steps wait for ``event``. ``data`` goes into the context of the
     graph.
@@ -126,7 +127,7 @@ class ResumeBody(Body):
 
 
 class ReasonBody(Body):
-    """The reason of an operation, for the audit."""
+    """The body of a request that performs an operation; the audit stores the ``reason``."""
 
     reason = serializers.CharField(required=False, allow_blank=True, default="", max_length=2000)
 
@@ -160,7 +161,7 @@ class SummaryOut(Base):
 
 
 class SenderOut(Base):
-    """A person.
+    """A person who did something to a run, such as pausing it.
 
     ``key`` is the key of the user, and ``name`` is the name that they had at that time.
     """
@@ -178,7 +179,7 @@ class PausedOut(Base):
 
 
 class InstanceOut(Base):
-    """A run."""
+    """A run, as lists show it."""
 
     status = serializers.ChoiceField(source="description.status", choices=Status.values)
     summary = SummaryOut()
@@ -218,9 +219,9 @@ class ActivityOut(RecordOut):
 
 
 class AskedOut(Base):
-    """An open human task of a run.
+    """An open human task of a run, in short.
 
-    ``human-tasks/<id>/`` has the rest of it, if you may see it.
+    ``human-tasks/<id>/`` has all of its fields, if you may see it.
     """
 
     id = serializers.UUIDField()
@@ -232,7 +233,7 @@ class AskedOut(Base):
 
 
 class FailedMessageOut(RecordOut):
-    """A signal whose handler failed.
+    """A signal whose handler failed, so that a person has to deliver it again or discard it.
 
     ``messages/<id>/redeliver/`` and ``messages/<id>/discard/`` take its id. You need the permission to see payloads to
     see the text of ``message``.
@@ -263,7 +264,10 @@ class RunNamesOut(Base):
 
 
 class VariantsOut(Base):
-    """Base of the responses that are one of ``variants``: the whole object, or only its names."""
+    """Base class of the responses that have one of two forms: the whole object, or only its names.
+
+    ``variants`` are the serializers of these forms.
+    """
 
     # Only described, in OpenAPI: the view set chooses one of them when it responds.
     variants: ClassVar[tuple[type[Base], ...]] = ()
@@ -276,7 +280,7 @@ class RunOut(VariantsOut):
 
 
 class EventOut(Base):
-    """An event of the history.
+    """An event of the history of a run.
 
     If the codec cannot read its attributes, they are an object with ``unreadable``, and the other events are complete.
     """
@@ -297,7 +301,7 @@ class EventOut(Base):
 
 
 class JobOut(Base):
-    """A bulk job.
+    """A bulk job, which performs one operation on many runs.
 
     ``left`` is the number of runs that it has not reached yet. ``by`` is the person who started it, under the name that
     they had at that time.
@@ -317,7 +321,7 @@ class JobOut(Base):
 
 
 class ItemOut(Base):
-    """A run of a bulk job.
+    """A run of a bulk job, with the outcome of the operation on it.
 
     ``outcome`` is open, done or failed; ``code`` and ``message`` say why it failed. If the action is about activities
     or timers, ``part`` is the command number of one of them. ``tries`` counts how often the run was busy.
@@ -372,10 +376,10 @@ class HumanTaskOut(Base):
 
 
 class FormOut(Base):
-    """The form of a decision: what its ``data`` must be, by ``kind``.
+    """The form of a human task: it says what ``data`` of a decision must be.
 
-    none: no data; schema: a value that matches the JSON Schema ``schema``; django: an object with these ``names``. Send
-    ``digest`` with the decision as ``form``.
+    If ``kind`` is none, there must be no data; if schema, a value that matches the JSON Schema ``schema``; if django,
+    an object with these ``names``. Send ``digest`` with the decision as ``form``.
     """
 
     kind = serializers.ChoiceField(choices=("none", "schema", "django"))
@@ -397,7 +401,7 @@ class HumanTaskDetail(HumanTaskOut):
 
 
 class TimelineOut(RecordOut):
-    """A thing that happened in the run, or is happening.
+    """A row of the timeline of a run: an activity, a timer, a child, a message or another thing that happened.
 
     ``text`` is the row in words. ``first`` and ``last`` are the ``seq`` of its first and last event, and ``activation``
     is the number of the activation of its first event. ``seq`` is its command number, by which operations name an
@@ -415,9 +419,9 @@ class TimelineOut(RecordOut):
 
 
 class WorkerOut(Base):
-    """A process that advances runs and runs activities.
+    """A worker: a process that advances runs and runs activities.
 
-    ``alive`` is true if its lease has not expired. ``drained_at`` is the time since which it takes nothing new, and
+    ``alive`` is true if its lease has not expired. ``drained_at`` is the time since which it takes no new work, and
     null if it takes work.
     """
 
@@ -479,7 +483,7 @@ class OperationOut(Base):
 
 
 class TypeOut(Base):
-    """One version of a workflow class that this process has.
+    """One version of a workflow class that this process has, with its input and its messages.
 
     ``startable`` is true if you may start it over REST.
     """
@@ -519,7 +523,10 @@ class ResultOut(Base):
 
 
 class NoResultOut(Base):
-    """The state of a run that is still open."""
+    """The response about the result of a run that is still open.
+
+    ``detail`` says what it waits for, and ``blocked`` what blocks it, or null.
+    """
 
     status = serializers.CharField()
     blocked = serializers.JSONField(allow_null=True)
@@ -527,16 +534,16 @@ class NoResultOut(Base):
 
 
 class SignalOut(Base):
-    """The signal was stored in the inbox of the run with this business id."""
+    """The response to a signal that was stored in the inbox of the run with this business id."""
 
     id = serializers.CharField()
     signal = serializers.CharField()
 
 
 class UpdateOut(Base):
-    """The response to an update.
+    """The response to an update that has completed.
 
-    ``id`` is its message id.
+    ``id`` is its message id, and ``result`` the value that its handler returned.
     """
 
     id = serializers.CharField()
@@ -544,7 +551,7 @@ class UpdateOut(Base):
 
 
 class NoOutcomeOut(Base):
-    """An update that has no outcome yet.
+    """The response to an update that has no outcome yet.
 
     ``accepted`` is true if the update is in the history already.
     """

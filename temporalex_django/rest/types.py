@@ -18,7 +18,10 @@ from temporalex_django.graph.workflow import GraphWorkflow
 
 
 def type_rows_of(name: str, user: Person) -> list[dict[str, Any]]:
-    """Return the fields of ``TypeOut`` for each version of a workflow class that this process has."""
+    """Return the fields of ``TypeOut`` for each version of the workflow class ``name`` that this process has.
+
+    ``startable`` among them depends on ``user``.
+    """
     return [_type_row(cls, user) for cls in workflows.concrete_classes() if cls.name == name]
 
 

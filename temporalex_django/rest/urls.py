@@ -130,7 +130,10 @@ def routes(viewset: type[InstanceViewSet], *, bulk: type[BulkViewSet] = BulkView
 
 
 def _path_segment(action: type[OperatorRunAction[Any]]) -> str:
-    """Return the last part of an operation's URL: its name; if it is about a whole run, with hyphens between words."""
+    """Return the last part of the URL of an operation: its name.
+
+    If it is about a whole run, the words of the name are separated by hyphens.
+    """
     if action.target_kind == "run":
         return action.name.replace("_", "-")
     return action.name

@@ -50,7 +50,7 @@ _UPDATE_RESPONSES = {200: serializers.UpdateOut, 202: serializers.NoOutcomeOut}
 
 
 class InstanceViewSet(RunReadViewSet):
-    """The addresses of runs.
+    """The REST addresses of runs: it starts runs, sends them messages, operates them and reads them.
 
     ``<id>`` is a run id, or a business id, which means its newest run. ``?workflow=`` selects a class if several have
     that id. You can subclass it and route your subclass with ``urls.routes``.
@@ -105,7 +105,7 @@ class InstanceViewSet(RunReadViewSet):
         )
     )
     def signal(self, request: Request, id: str, name: str) -> Response:
-        """Send a signal: status 202. The run reads it in its next turn."""
+        """Send a signal to a run: status 202. The run reads it in its next turn."""
         target = self._find_target(id)
         body = self._body()
         message_id = self._message_id(body)
@@ -127,10 +127,10 @@ class InstanceViewSet(RunReadViewSet):
         )
     )
     def send_update(self, request: Request, id: str, name: str) -> Response:
-        """Send an update and return its response: status 200.
+        """Send an update to a run and return its response: status 200.
 
-        Status 202 if there is none after ``wait`` seconds. Then ask at the address in ``Location``, or send the same id
-        again.
+        If there is no response after ``wait`` seconds, status 202. Then ask at the address in ``Location``, or send the
+        same id again.
         """
         target = self._find_target(id)
         body, wait = self._body(), self._wait_seconds(default=DEFAULT_WAIT)
@@ -174,7 +174,7 @@ class InstanceViewSet(RunReadViewSet):
         )
     )
     def query(self, request: Request, id: str, name: str) -> Response:
-        """Return the answer of the run's published state to the query ``name``: status 200."""
+        """Answer the query ``name`` from the published state of a run: status 200."""
         target = self._find_target(id)
         query = Query(target, query=name, args=self._body()["args"], by=self._actor())
         return Response({"result": query.execute()})
@@ -206,7 +206,7 @@ class InstanceViewSet(RunReadViewSet):
 
     @with_idempotency_key
     def operate(self, request: Request, id: str, seq: int | None = None, message: str | None = None) -> Response:
-        """Perform the operation of this address on the run, or on a part of the run that the address names.
+        """Perform an operation, such as cancel or retry, on a run or on the part of the run that the address names.
 
         ``seq`` is the command number of an activity or timer, and ``message`` the id of a failed message. Status 200
         with the run as it is then, 201 with a new run if the operation creates one, and 204 if the run was deleted.
@@ -246,7 +246,7 @@ class InstanceViewSet(RunReadViewSet):
         return self._created_response(target, is_new=is_new)
 
     def _current_target(self, target: RunTarget) -> RunTarget:
-        """Return the target of the chain as it is now: the operation may have created another run, as a reset does.
+        """Return the current run of the target's chain: the operation may have created another run, as a reset does.
 
         A target that was found by a run id is returned as it is.
         """

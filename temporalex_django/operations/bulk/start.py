@@ -184,7 +184,7 @@ class StartBulk(Action[BulkJob]):
         return stored_job
 
     def _request_digest(self) -> str:
-        """Return a digest of the action, its inputs, the reason and the selected runs.
+        """Return a digest of the action, its inputs, the reason and the selected runs, to recognize a repeated request.
 
         Times in a queryset are left out, because a repeated request computes them anew.
         """
@@ -326,10 +326,12 @@ def _validate_runs(runs: object) -> QuerySet[Instance] | list[object]:
 
 
 def _validate_inputs(action: str, inputs: dict[str, Any]) -> tuple[str, dict[str, Any], dict[str, Any]]:
-    """Return the permission of the action, its inputs, and the values of its selectors, as they will be stored.
+    """Validate the inputs of a bulk job; return the permission of the action, its input values and its selector values.
 
-    ``inputs`` has both kinds, by name. Raises ``ActionNotPossible`` for an unknown action, ``PayloadError`` for a wrong
-    value, and ``TypeError`` for an unknown or missing input.
+    ``action`` is the name of the operation. ``inputs`` contains both the inputs of the operation and the selectors,
+    which choose among activities or timers, by name. The two returned dicts have the values as they will be stored.
+    Raises ``ActionNotPossible`` for an unknown action, ``PayloadError`` for a wrong value, and ``TypeError`` for an
+    unknown or missing input.
     """
     if action == SendSignal.name:
         if unknown := sorted(set(inputs) - {"signal", "payload"}):

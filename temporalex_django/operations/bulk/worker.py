@@ -98,7 +98,10 @@ def jobs_for(user: Person | None, *, alias: str) -> QuerySet[BulkJob]:
 
 
 def operator_action(name: str) -> type[OperatorRunAction[Any]] | None:
-    """Return the operator action with this name, or None if there is none."""
+    """Return the class of the operation on runs with this name, such as ``cancel``, or None if there is none.
+
+    Only operations that an operator performs on one run (``OperatorRunAction``) are found.
+    """
     from temporalex_django.operations.registry import STEERING  # noqa: PLC0415 - that module imports this one
 
     return STEERING.get(name)
@@ -167,10 +170,10 @@ def _is_replay_job(job: BulkJob) -> bool:
 
 
 def _check_and_run(job: BulkJob, item: BulkItem, storage: DjangoStorage) -> None:
-    """Replay the code of the run while nothing is locked, then perform the reset or fork in a transaction.
+    """Replay the code of a run while nothing is locked, then perform the job's reset or fork in a transaction.
 
-    The replay may take a while, and may end this process. The job is held for this worker meanwhile. If the hold
-    expires, another worker processes the run, and the outcome of this call is dropped.
+    The replay may take a while, and may end this process. Meanwhile ``held_until`` keeps other workers from the job. If
+    that time passes, another worker processes the run, and the outcome of this call is dropped.
     """
     run_action: Callable[[], object]
     try:
@@ -192,9 +195,10 @@ def _check_and_run(job: BulkJob, item: BulkItem, storage: DjangoStorage) -> None
 
 
 def _finish_item(job: BulkJob, item: BulkItem, run_action: Callable[[], object], storage: DjangoStorage) -> None:
-    """Perform ``run_action`` after the replay and store its outcome, in one transaction.
+    """Perform ``run_action`` after the replay of its run and store the outcome, in one transaction.
 
-    Nothing is done if another worker has taken the run over. If the job was stopped, only the hold on it ends.
+    ``item`` is the run in the bulk job ``job``. Nothing is done if another worker has taken the run over. If the job
+    was stopped meanwhile, the run is left for later and ``held_until`` of the job is reset.
     """
     with storage.transaction("bulk end"):
         current_job = BulkJob.objects.using(storage.alias).select_for_update().get(pk=job.pk)
@@ -211,9 +215,10 @@ def _finish_item(job: BulkJob, item: BulkItem, run_action: Callable[[], object],
 
 
 def _release_item(job: BulkJob, item: BulkItem, storage: DjangoStorage) -> None:
-    """End this worker's hold on the item, so that any worker may process it again.
+    """Let any worker process the item of the bulk job again, after the database failed while this worker processed it.
 
-    The attempt is not counted as a crash, because no process ended. Does nothing if another worker has taken it over.
+    The attempt is not counted as a crash, because no process ended. Does nothing if another worker has taken the item
+    over.
     """
     with storage.transaction("bulk let go"):
         items = BulkItem.objects.using(storage.alias).filter(pk=item.pk, outcome="", crashes=item.crashes)

@@ -26,7 +26,7 @@ _BATCH_SIZE = 500
 
 
 class CleanupJob:
-    """The deletion of one kind of rows.
+    """Deletes expired rows of one kind, such as the results of background tasks, in a worker's maintenance.
 
     ``expired_rows`` takes a database alias and returns the rows that may be deleted, oldest first.
     """
@@ -36,7 +36,10 @@ class CleanupJob:
         self._checked_at: dict[str, float] = {}
 
     def has_rows(self, alias: str) -> bool:
-        """Return True if there are rows to delete. One read at most per minute; in between, return False."""
+        """Return True if the database has expired rows to delete.
+
+        It reads at most once per minute. If it is called again within that minute, it returns False.
+        """
         if time.monotonic() - self._checked_at.get(alias, -_CHECK_INTERVAL) < _CHECK_INTERVAL:
             return False
         self._checked_at[alias] = time.monotonic()
@@ -53,7 +56,7 @@ class CleanupJob:
 
 
 class BulkJobCleanup(CleanupJob):
-    """The deletion of finished bulk jobs. A job has up to a million items, which are deleted before it."""
+    """Deletes bulk jobs that were finished long ago. A job has up to a million items, which are deleted before it."""
 
     def delete_batch(self, alias: str) -> bool:
         """Delete a batch of items of the oldest expired bulk job, or the job itself if it has no items left.

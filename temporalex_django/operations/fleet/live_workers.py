@@ -47,7 +47,10 @@ class LiveWorkers:
         )
 
     def missing_worker(self, *, workflow: str, version: int, queue: str) -> str | None:
-        """Return, as a noun phrase such as "a worker: …", why no live worker can claim a run; None if one can."""
+        """Return why no live worker can claim a run of that class, version and queue, or None if one can.
+
+        The text is a noun phrase that begins with "a worker: ", because messages continue "waiting for" with it.
+        """
         pollers = [workflows for queues, workflows in self.workflow_versions if queue in queues]
         if not pollers:
             return f"a worker: {no_poller_text(queue)}"

@@ -106,10 +106,10 @@ def queue_figures(queues: Collection[str] | None = None) -> list[QueueFigures]:
 def _build_figures(
     queue: str, row: Sequence[Any], running: int, *, workers: Sequence[str], switches: Switches, limits: Limits
 ) -> QueueFigures:
-    """Build the figures of a queue from ``row``, its row of the statement in ``queue_figures``.
+    """Build the ``QueueFigures`` of a queue from ``row``, its row of the statement in ``queue_figures``.
 
     ``running`` is the number of its claimed activities, and ``workers`` are the names of the workers that poll it.
-    ``switches`` are those that are off.
+    ``switches`` contains everything that is switched off, and ``limits`` are the limits of the queue.
     """
     *oldest, runs, tasks, partitioned_tasks, now = row
     oldest_due = min((at for at in oldest if at is not None), default=None)

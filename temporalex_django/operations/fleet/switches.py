@@ -34,9 +34,11 @@ _WAITING_SOURCES = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Switch:
-    """A switch that is off, or was off before this command.
+    """A queue, activity or workflow class that is switched off, or was before the command that reports it.
 
-    ``key`` and ``until`` are those of a hold: its concurrency key, empty for a whole queue, and its end.
+    ``kind`` says which of these it is, or is "hold": an activity then asked to keep back all activities of the queue
+    ``name``, or only those with the concurrency key ``key``, until the time ``until``. ``since``, ``by`` and ``reason``
+    say when, by whom and why it was switched off.
     """
 
     kind: str
@@ -49,14 +51,20 @@ class Switch:
 
 
 def active_switches(alias: str) -> QuerySet[SwitchedOff]:
-    """Return the switches that are off, without holds that are over by the clock of the database."""
+    """Return the rows of everything that is switched off now: queues, activities, workflow classes and holds.
+
+    A hold keeps back activities of a queue until a time. Holds whose time has passed, by the clock of the database, are
+    left out.
+    """
     return SwitchedOff.objects.using(alias).filter(Q(until=None) | Q(until__gt=host().storage(alias).now()))
 
 
 def redact_holds(switches: Iterable[SwitchedOff], user: Person | None) -> list[SwitchedOff]:
-    """Return the switches, with the reasons of holds removed unless the user may see payloads.
+    """Return the rows of switches, with the reasons of holds removed unless the user may see payloads.
 
-    The reason of a hold is the message of an error. ``user`` None is code, which sees everything.
+    A hold keeps back activities of a queue until a time, and its reason is the message of the error with which an
+    activity asked for it. ``user`` None is code, which sees everything. The rows are changed in place; do not save
+    them.
     """
     rows = list(switches)
     if user is None or policy().allows(user, VIEW_PAYLOAD):
@@ -136,7 +144,7 @@ class SwitchOff(Action[SwitchedOff]):
         return row
 
     def _is_enqueued(self) -> bool:
-        """Return True if a background task of that name waits.
+        """Return True if a background task waits whose function has the name that is to be switched off.
 
         A process knows the name of such a task only after it has run or enqueued it, so a waiting row counts as well.
         """
@@ -144,7 +152,7 @@ class SwitchOff(Action[SwitchedOff]):
         return self.kind == SwitchedOff.Switchable.ACTIVITY and waiting_tasks.exists()
 
     def record_switch(self, reason: str) -> None:
-        """Write the audit row of this operation, with the kind and the name of what was switched."""
+        """Write the audit row of this operation, with the kind and the name of what is switched off or on."""
         workflow = self.switch_name if self.kind == SwitchedOff.Switchable.WORKFLOW else ""
         subject = AuditSubject(run_id=None, workflow=workflow, workflow_id="")
         key = {"key": self.key} if self.key else {}
@@ -166,7 +174,7 @@ def waiting_queues(*, alias: str) -> list[str]:
 
 
 def _distinct_queues_sql(name: str, table: str, where: str) -> str:
-    """Return a SELECT of the queues that occur in the rows of ``table`` for which the condition ``where`` holds.
+    """Return a SELECT of the names of the queues in the rows of ``table`` for which the SQL condition ``where`` holds.
 
     ``name`` is an SQL alias, different for each SELECT of a UNION.
     """

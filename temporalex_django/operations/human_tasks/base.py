@@ -64,7 +64,7 @@ class HumanTaskAction(Action[T]):
 
     @property
     def permission_request(self) -> access.Operation:
-        """The operation, with None as its permission: candidates of the task need none.
+        """The operation about which the access policy is asked, without a permission: candidates of the task need none.
 
         The access policy may still refuse it.
         """
@@ -109,7 +109,9 @@ class HumanTaskAction(Action[T]):
     def require_candidate(self, task: HumanTask) -> tuple[str, Person]:
         """Return the candidate of the task that matches the acting user, and the person whom it matches.
 
-        Raises ``ActionNotPermitted`` and ``FourEyes``; see the function ``require_candidate``.
+        The candidate is text such as ``group:managers``. The person is the user, or somebody on whose behalf they
+        decide. Raises ``ActionNotPermitted`` if no candidate matches, and ``FourEyes`` if a different person must
+        decide.
         """
         return require_candidate(self.user, task)
 
@@ -179,8 +181,8 @@ def require_candidate(user: Person, task: HumanTask) -> tuple[str, Person]:
     """Return the candidate of the task that matches the user, and the person whom it matches.
 
     The candidate is text such as ``group:managers``. The person is the user, or somebody on whose behalf they decide.
-    Raises ``ActionNotPermitted`` if no candidate matches, and ``FourEyes`` if one of the two persons is an excluded
-    user.
+    Raises ``ActionNotPermitted`` if no candidate matches. Raises ``FourEyes`` if the user or that person is excluded,
+    for example because they started the run or decided an earlier approval.
     """
     candidacy = matching_candidate(user, task)
     if candidacy is None:
@@ -303,7 +305,8 @@ def count_inbox(user: Person, *, limit: int) -> int:
 def find_user(name: str) -> Person | str:
     """Return the user with that login name, or the name itself if no user has it.
 
-    Pass the result to ``Delegate``: it refuses an unknown name in the same words as a user who may not decide.
+    Pass the result to the operation ``Delegate``: it refuses an unknown name in the same words as a user who may not
+    decide, so that nobody can find out which names exist.
     """
     users: Any = get_user_model()
     user = users._default_manager.filter(**{users.USERNAME_FIELD: name}).first()  # noqa: SLF001 - Django documents it

@@ -23,7 +23,9 @@ class Claim(HumanTaskAction[datetime]):
     """Operation that claims a human task for the user, and returns the time at which the claim ends.
 
     A claim lasts ``CLAIM_SECONDS`` by the clock of the database. A user who claims a task again extends their claim.
-    For locks and errors see ``HumanTaskAction``. Raises ``FourEyes`` for an excluded user.
+    Runs in the caller's transaction and locks the row of the task. Raises ``HumanTaskClosed``, ``HumanTaskClaimed`` if
+    somebody else has claimed it, ``ActionNotPermitted``, ``UpdateTimeout`` (code ``busy``), and ``FourEyes`` for a user
+    whom four eyes exclude.
     """
 
     name: ClassVar[str] = "claim"

@@ -32,10 +32,11 @@ class Decide(RequestAction):
 
     ``outcome`` is one of the outcomes of the task, and ``data`` are the values of the fields of its form. ``form`` is
     the digest of the form that the person filled in; None skips the check that the form is still the same. ``id`` is a
-    message id: a decision that is sent again with it counts once. ``timeout`` is in seconds, as for ``RequestAction``.
+    message id: a decision that is sent again with it counts once. ``timeout`` is the number of seconds to wait until
+    the run has accepted or refused the decision; None waits for ever.
 
-    A turn of the run judges the decision, in the process in which an update would be judged (see ``RequestAction``). If
-    two people decide at once, one decision counts. The other person gets ``HumanTaskClosed``, which says who decided.
+    A turn of the run judges the decision, in this process or in a worker. If two people decide at once, one decision
+    counts. The other person gets ``HumanTaskClosed``, which says who decided.
 
     Raises ``PayloadError`` for data that do not fit, ``FormChanged``, ``HumanTaskClaimed``, ``ActionNotPermitted``,
     ``FourEyes``, ``RunPaused`` and ``UpdateTimeout``.
@@ -120,7 +121,7 @@ class Decide(RequestAction):
 
     @property
     def permission_request(self) -> access.Operation:
-        """The operation, with None as its permission: candidates of the task need none.
+        """The operation about which the access policy is asked, without a permission: candidates of the task need none.
 
         The access policy may still refuse it.
         """

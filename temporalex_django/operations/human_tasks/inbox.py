@@ -127,7 +127,11 @@ def find_task(pk: UUID | str, user: Person | None) -> HumanTask:
 
 
 def may_view(user: Person, task: HumanTask) -> bool:
-    """Return True if the user may see the task; ``find_task`` says when."""
+    """Return True if the user may see the human task.
+
+    They may if they can decide the task, could have decided it while it was open, are excluded from it by four eyes, or
+    may look at its run. In any case the access policy must not hide the run from them.
+    """
     alias = storage().alias
     runs = access.runs_for(user, alias=alias)
     if runs is not None and not runs.filter(pk=task.run_id).exists():
@@ -170,7 +174,7 @@ def candidates_of(task: HumanTask) -> list[str]:
 
 
 def is_excluded(user: Person, task: HumanTask) -> bool:
-    """Return True if the user is an excluded user of the task, who may not decide it. One read."""
+    """Return True if the user may not decide the task because four eyes require a different person. One read."""
     return task.candidates.filter(who=f"key:{authorization.sender_key(user)}", barred=True).exists()
 
 
@@ -199,7 +203,10 @@ def principals(user: Person) -> Collection[Person]:
 
 
 def role_words(user: Person) -> list[str]:
-    """Return the groups and permissions of a user who is no superuser as candidates: ``group:…`` and ``perm:…``."""
+    """Return the groups and permissions of a user as candidates, such as ``group:managers`` and ``perm:shop.pay``.
+
+    Do not call it for superusers, who have all of them.
+    """
     words = [f"perm:{name}" for name in sorted(access.policy().permissions(user))]
     if hasattr(user, "groups"):
         words += [f"group:{name}" for name in user.groups.values_list("name", flat=True)]

@@ -181,9 +181,9 @@ def _load_run(target: RunTarget, *, storage: DjangoStorage) -> Instance:
 
 
 def load_history(target: RunTarget, *, storage: DjangoStorage, redactor: Redactor = UNREDACTED) -> list[HistoryEvent]:
-    """Return the history of the run that the target means: the newest run, or the one that was found by its run id.
+    """Return the events of a run's history, oldest first, redacted by ``redactor``.
 
-    The events are redacted by ``redactor``.
+    The run is the one that the caller found by its run id, or else the current run of the chain.
     """
     return [
         redactor.redact_event(event) for event in storage.histories({target.selected_run_id: 0})[target.selected_run_id]
@@ -243,9 +243,10 @@ class ResultWaiter:
         return status, None if closing is None else codec().decode(closing)
 
     def resolve(self, outcome: tuple[str, Any] | None) -> Any:
-        """Return the result of the chain, or raise its error; ``outcome`` is what ``poll`` returned.
+        """Return the result of the chain, or raise its error; ``outcome`` is the pair that ``poll`` returned.
 
-        If it is None, raises ``ResultTimeout`` with a text that says what the run waits for.
+        If ``outcome`` is None, the chain is open: raises ``ResultTimeout`` with a text that says what the run waits
+        for.
         """
         target = self.target
         if outcome is not None:
@@ -273,9 +274,9 @@ class ResultWaiter:
 
 
 def selected_version(target: RunTarget, *, storage: DjangoStorage) -> int:
-    """Return the version of the run that the target means.
+    """Return the version of the workflow class of ``target.selected_run_id``.
 
-    An older run of a chain may have had another version than the current one. It is read only for such a run.
+    An older run of a chain may have another version than the current one. A read is needed only for such a run.
     """
     if target.selected_run_id == target.run_id:
         return target.version
@@ -298,6 +299,6 @@ def load_instance(target: RunTarget, *, storage: DjangoStorage, redactor: Redact
 
 
 def run_ids(target: RunTarget, *, storage: DjangoStorage) -> list[UUID]:
-    """Return the run ids of all runs of the target's chain, oldest first. One read."""
+    """Return the run ids of all runs of the chain that ``target`` names, oldest first. One read."""
     runs = Instance.objects.using(storage.alias).filter(chain_id=target.chain_id).order_by("pk")
     return list(runs.values_list("pk", flat=True))

@@ -70,7 +70,7 @@ def step_title(code: Any, key: str) -> str:
 
 
 def wait_title(wait: Mapping[str, Any], code: Any, redactor: Redactor) -> str:
-    """Return the title of a wait; ``wait`` is an entry of the column ``waits`` of a run.
+    """Return the title under which people read a wait; ``wait`` is an entry of the column ``waits`` of a run.
 
     ``code`` is the class of the run, or None. ``redactor`` hides a title that may quote payloads.
     """
@@ -87,9 +87,10 @@ def wait_title(wait: Mapping[str, Any], code: Any, redactor: Redactor) -> str:
 
 
 def wait_messages(wait: Mapping[str, Any], accepts: Mapping[str, Any]) -> list[str]:
-    """Return the names of the messages that end a wait, as people read them.
+    """Return the names, as people read them, of the messages that end a wait of a run.
 
-    ``accepts`` names the messages that the open phase of the run takes.
+    ``wait`` is an entry of the column ``waits`` of the run. ``accepts`` is its column ``accepts``: the lists of updates
+    and signals that the open phase of the run takes.
     """
     match wait.get("kind"):
         case "phase":

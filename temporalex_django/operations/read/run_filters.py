@@ -118,14 +118,14 @@ def with_cause(runs: Runs, cause: str) -> Runs:
 
 
 def _switched_off_names(kind: str, alias: str) -> QuerySet[Any]:
-    """Return a subquery of the names that are switched off; ``kind`` is that of the switch."""
+    """Return a subquery of the names that are switched off; ``kind`` is "queue", "activity", "workflow" or "hold"."""
     return SwitchedOff.objects.using(alias).filter(kind=kind).order_by().values("name")
 
 
 def waiting_for(runs: Runs, kind: str) -> Runs:
-    """Return the open runs that wait for something of this kind, by an index in the order of the runs.
+    """Return the open runs that wait for something of this kind, by an index that keeps the order of the runs.
 
-    ``kind`` is one of ``authoring.run_tables.run_filters.WAIT_KINDS``.
+    ``kind`` is one of ``authoring.run_tables.run_filters.WAIT_KINDS``, such as "signal" or "activity".
     """
     # Activities have rows. Runs that only call activities are the fastest ones, so their turns mark nothing.
     if kind in AWAITED_KINDS:
@@ -143,25 +143,25 @@ def waiting_for(runs: Runs, kind: str) -> Runs:
 
 
 def _due_run_ids(alias: str) -> QuerySet[Any]:
-    """Return the ids of runs that continue by themselves, now or later, by an index."""
+    """Return a subquery of the ids of runs that continue by themselves, now or later; an index finds them."""
     return Chain.objects.using(alias).filter(due_at__isnull=False).order_by().values("run_id")
 
 
 def _run_ids_with_activities(alias: str) -> QuerySet[Any]:
-    """Return the ids of runs that have activities without a result."""
+    """Return a subquery of the ids of runs that have activities without a result."""
     return ActivityTask.objects.using(alias).order_by().values("run_id")
 
 
 def _run_ids_with_children(alias: str) -> QuerySet[Any]:
-    """Return the ids of runs that have open children, by an index of child runs."""
+    """Return a subquery of the ids of runs that have open child runs; an index of child runs finds them."""
     children = Instance.objects.using(alias).filter(parent_run__isnull=False, closed_at__isnull=True)
     return children.order_by().values("parent_run_id")
 
 
 def _stopped_run_ids(alias: str) -> QuerySet[Any]:
-    """Return the ids of blocked and paused runs; the query uses indexes alone.
+    """Return a subquery of the ids of blocked and paused runs; indexes find them.
 
-    None of them is due, even if something that they wait for has ended.
+    Callers combine it with the runs that are due, because a stopped run is never due, even if its wait is over.
     """
     run_ids = Instance.objects.using(alias).order_by().values("pk")
     return run_ids.filter(blocked__isnull=False).union(run_ids.filter(paused__isnull=False)).order_by()
@@ -229,7 +229,7 @@ def current_runs(runs: Runs) -> Runs:
 
 
 def with_attributes(runs: Runs, conditions: Sequence[SearchCondition]) -> Runs:
-    """Return the runs that have these search attributes.
+    """Return the runs for which all of the conditions on search attributes hold.
 
     Each attribute is a row beside the run, which is found by an index. It is joined once, with all of its conditions.
     """
@@ -252,7 +252,11 @@ def with_attributes(runs: Runs, conditions: Sequence[SearchCondition]) -> Runs:
 
 
 def _condition_on(condition: SearchCondition, *, row: str = "", alias: str) -> Q:
-    """Return the comparison of the condition with the columns of an attribute, which have the prefix ``row``."""
+    """Return the comparison of a search condition with the columns of an attribute row.
+
+    ``row`` is the prefix of these columns in the query, such as ``searched_0__``; empty if the query is about
+    attributes.
+    """
     value = Decimal(condition.value) if condition.column == "number" else condition.value
     return _comparison(f"{row}{condition.column}", condition.operator, value, alias=alias)
 
@@ -325,7 +329,8 @@ FILTERS: Mapping[str, Callable[[Runs, Any], Runs]] = {
 def apply_filters(runs: Runs, filters: Mapping[str, Any]) -> Runs:
     """Return the runs for which all filters hold.
 
-    Names and values are those of ``authoring.run_tables.run_filters.check_filters``.
+    ``filters`` has validated values by the name of the filter, as ``authoring.run_tables.run_filters.check_filters``
+    returns them.
     """
     for name, value in filters.items():
         runs = FILTERS[name](runs, value)
@@ -337,9 +342,10 @@ def _all_runs(runs: Runs) -> Runs:
 
 
 def _first_id(moment: datetime, margin: timedelta) -> UUID:
-    """Return an id below those of all runs that start ``margin`` after ``moment`` or later.
+    """Return a run id below those of all runs that start ``margin`` after ``moment`` or later.
 
-    A negative margin means before it. The result is a valid id for a moment in any year.
+    Run ids sort by the time of the start, so this id bounds a search. With a negative margin, the bound is before
+    ``moment``. The result is a valid id for a moment in any year.
     """
     milliseconds = int((moment.timestamp() + margin.total_seconds()) * 1000)
     return UUID(int=min(max(milliseconds, 0), _MAX_MILLISECONDS - 1) << 80)

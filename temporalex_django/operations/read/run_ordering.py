@@ -30,9 +30,9 @@ _TIME_RANGES: Final = (timedelta(days=1), timedelta(days=30))
 
 
 def columns(order: str) -> tuple[str, ...]:
-    """Return the column names for ``order_by`` on runs from ``order_runs``, for an order such as ``-started``.
+    """Return the column names for ``order_by`` on runs, for an order such as ``-started``; the last one is the id.
 
-    The last one is the id.
+    The runs must come from ``order_runs``, which adds the column for the order "due".
     """
     sign, column = ("-" if order.startswith("-") else ""), _COLUMNS[order.lstrip("-")]
     if column == "pk":
@@ -41,9 +41,10 @@ def columns(order: str) -> tuple[str, ...]:
 
 
 def order_runs(runs: Runs, order: str) -> Runs:
-    """Sort the runs, and leave out those that have no place in the order.
+    """Sort runs by an order such as ``-started``, and leave out runs that have no value for it.
 
-    For example, only closed runs have a time at which they were closed.
+    For example, open runs have no time at which they were closed. The orders are "started", "closed" and "due"; a
+    leading minus reverses them.
     """
     match order.lstrip("-"):
         case "closed":
@@ -55,7 +56,11 @@ def order_runs(runs: Runs, order: str) -> Runs:
 
 
 def after_place(runs: Runs, order: str, place: Place) -> Runs:
-    """Return the runs that come after a place; ``runs`` must be in ``order``, as ``order_runs`` returns them."""
+    """Return the runs that come after ``place`` in ``order``, for the next page of a list.
+
+    ``place`` is the last row of the page before: a pair of the value by which the runs are sorted, and the run id.
+    ``runs`` must be sorted by ``order_runs``.
+    """
     column, lookup = columns(order)[0].lstrip("-"), "lt" if order.startswith("-") else "gt"
     value, pk = place
     if column == "pk":
@@ -66,7 +71,10 @@ def after_place(runs: Runs, order: str, place: Place) -> Runs:
 
 
 def fetch_size(order: str, size: int) -> int:
-    """Return how many rows to request from the database to use ``size`` of them, often more (see ``FETCH_SIZE``)."""
+    """Return how many rows to request from the database so that it reads ``size`` rows by an index.
+
+    With a smaller limit, PostgreSQL may choose to read the whole table in order; see ``FETCH_SIZE``.
+    """
     return max(size, (FETCH_SIZE if columns(order)[0].lstrip("-") == "pk" else FETCH_SIZE // 4) + 1)
 
 
@@ -95,7 +103,7 @@ def limit_to_range(runs: Runs, order: str, at: datetime | None, *, rows: int) ->
 
 
 def _first_time(alias: str, *, newest: bool) -> datetime:
-    """Return the time at which the order by closing starts.
+    """Return the time at which a list of runs that is sorted by the time of closing begins.
 
     With ``newest`` (the newest runs first) this is now. Else it is when the first run was started, because no run
     closed before that.
@@ -105,7 +113,7 @@ def _first_time(alias: str, *, newest: bool) -> datetime:
 
 
 class IndexOrderedQuerySet:
-    """The part of a queryset that a paginator needs, which returns only ids and places.
+    """A wrapper of a queryset of runs for a paginator; its rows contain only the id and the column of the order.
 
     It supports ``filter``, ``order_by`` and a slice. It fetches more rows than a page has. For a limit of fifty,
     PostgreSQL would read the runs in order, expecting to meet fifty matches soon. It then reads the whole table if few
@@ -124,14 +132,14 @@ class IndexOrderedQuerySet:
         return IndexOrderedQuerySet(self.runs.filter(*conditions, **lookups), self.order)
 
     def __getitem__(self, part: slice) -> list[dict[str, Any]]:
-        """Return the rows of a slice, each with ``pk`` and the column of the order. One read."""
+        """Return the rows of a slice as dicts with ``pk`` and the column by which the runs are sorted. One read."""
         start, stop = part.start or 0, part.stop
         rows = self.runs.values(*(name.lstrip("-") for name in columns(self.order)))
         return [*rows[start : start + fetch_size(self.order, stop - start)]][: stop - start]
 
 
 def iterate_runs(runs: Runs, order: str = NEWEST_FIRST, *, size: int) -> Iterator[Instance]:
-    """Iterate over all runs in that order, reading pages of ``size`` rows on demand."""
+    """Iterate over ``runs`` in an order such as ``-started``, reading pages of ``size`` rows on demand."""
     runs, place = order_runs(runs, order), None
     column = columns(order)[0].lstrip("-")
     while True:

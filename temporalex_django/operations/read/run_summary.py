@@ -64,12 +64,13 @@ _STATUSES_WITH_REASON = ("failed", "cancelled", "terminated", "timed_out")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreloadedRows:
-    """Rows about a run that the caller has read already, so that they are not read again.
+    """Rows and figures about a run that the caller has read already, so that its summary reads them no more.
 
-    ``tasks`` are those of ``leading_tasks`` by run id, also for the child that the run waits for. ``children`` are the
-    child runs. ``others`` is the number of other runs that are blocked for the same reason. ``unread`` is the number of
-    messages without an outcome, ``unread_since`` the time of the oldest unread message, and ``failed_messages`` the
-    number of failed messages. ``closing_action`` is the name of the person who ended the run, and their reason.
+    ``tasks`` has the activity tasks by run id, as ``leading_tasks`` returns them; also those of the child that the run
+    waits for. ``children`` are the child runs. ``others`` is the number of other runs that are blocked for the same
+    reason. ``unread`` is the number of messages without an outcome, ``unread_since`` the time of the oldest unread
+    message, and ``failed_messages`` the number of failed messages. ``closing_action`` is a pair: the name of the person
+    who ended the run, and their reason.
     """
 
     tasks: Mapping[UUID, Sequence[ActivityTask]]
@@ -104,9 +105,10 @@ def summarize_run(
 def load_run_state(
     run: Instance, *, redactor: Redactor, now: datetime, preloaded: PreloadedRows | None = None
 ) -> RunView:
-    """Return the facts about one run from which its summary is built, without the texts that ``redactor`` hides.
+    """Read the facts about one run from which its summary is built, and return them as a ``RunView``.
 
-    ``preloaded`` has rows that the caller has read.
+    Texts that ``redactor`` hides are left out. ``now`` is the time for which the facts are computed. ``preloaded`` has
+    rows that the caller has read already.
     """
     return RunStateLoader([run], now=now, with_details=True, preloaded=preloaded).state(run, redactor)
 
@@ -181,7 +183,7 @@ def annotate_messages(runs: QuerySet[Instance]) -> QuerySet[Instance]:
 
 
 class RunStateLoader:
-    """The rows about some runs, all read at once, and the facts and summaries that are built from them.
+    """Reads the rows about some runs, all at once, and builds the facts and summaries of these runs from them.
 
     ``with_details`` is True for a single run, about which more is read. ``has_no_tasks`` is True if the caller knows
     that none of the runs has an activity task. ``preloaded`` has rows that the caller has read.
@@ -234,7 +236,7 @@ class RunStateLoader:
         return []
 
     def _load_switches(self, runs: Sequence[Instance]) -> SwitchViews:
-        """Return the switches that are off, by kind, name and key.
+        """Read what is switched off, if the state of a run may depend on it; return the switches by kind, name and key.
 
         One statement if something waits for a worker, and an empty dict without a read otherwise.
         """
@@ -249,9 +251,9 @@ class RunStateLoader:
         return load_switches(str(self.alias), now=self.now)
 
     def _due_since(self, run: Instance) -> datetime | None:
-        """Return the time since which a started run waits for a worker.
+        """Return the time since which a started run has been waiting for a worker to claim it.
 
-        None if it waits for none, or only since a moment ago.
+        Returns None if the run waits for no worker, or has waited only for the few seconds that a live worker may need.
         """
         if run.started_at is None or run.blocked or run.paused or run.chain.run_id != run.pk:
             return None
@@ -273,7 +275,10 @@ class RunStateLoader:
         return (run.started_at is None and run.begins_at <= self.now) or run.pk in self.due_times
 
     def _load_ends(self, runs: Sequence[Any]) -> dict[UUID, _RunEnd]:
-        """Return how runs ended, by run id; nothing is read if the runs have the annotations of ``annotate_ends``."""
+        """Return how the closed runs ended, by run id: the closing attributes, the person and their reason.
+
+        Nothing is read if the runs have the annotations of ``annotate_ends``.
+        """
         if not runs:
             return {}
         if self.preloaded is not None:
@@ -293,11 +298,14 @@ class RunStateLoader:
     # -- one run -------------------------------------------------------------------------------------------------------
 
     def summary(self, run: Instance, redactor: Redactor) -> Summary:
-        """Return the summary of a run that was passed to the loader, without the texts that ``redactor`` hides."""
+        """Return the summary of ``run``, one of the runs of the loader, without what ``redactor`` hides."""
         return build_summary(self.state(run, redactor), now=self.now)
 
     def state(self, run: Instance, redactor: Redactor) -> RunView:
-        """Return the facts for the summary of a run that was passed to the loader, without what ``redactor`` hides."""
+        """Return the facts, as a ``RunView``, from which the summary of ``run`` is built.
+
+        ``run`` is one of the runs that were passed to the loader. Texts that ``redactor`` hides are left out.
+        """
         code = display_names.class_or_none(run.workflow, run.version)
         tasks = self.tasks.get(run.pk, [])
         is_pending = run.started_at is None and run.is_open
@@ -345,10 +353,10 @@ class RunStateLoader:
         return run.is_open and run.started_at is None and not run.blocked and not run.paused
 
     def waiting_for(self, run: Instance) -> list[str]:
-        """Return phrases that name what the run waits for.
+        """Return phrases that name everything that the run waits for.
 
-        They are those of its row, and the worker that it needs if it has been due for a while and no live worker can
-        claim it; or the time of its start.
+        For a run that begins later, this is the time of its start. For others, these are the waits in its row. If the
+        run has been due for a while, a phrase is added that says why no live worker can claim it.
         """
         if run.is_open and run.started_at is None and (begin := run.begins_at) > self.now:
             return [start_wait(begin)]
@@ -358,9 +366,9 @@ class RunStateLoader:
         return [*(run.waiting_for or ()), *([missing_worker] if missing_worker else ())]
 
     def missing_worker(self, run: Instance) -> str | None:
-        """Return, as a noun phrase, why no live worker can claim a run that waits for a turn.
+        """Return a noun phrase that says why no live worker can claim a run that waits for a turn.
 
-        None if one can, or if the run waits for no turn.
+        Returns None if a worker can claim it, or if the run waits for no turn.
         """
         if not run.is_open or run.blocked or not self._waits_for_worker(run):
             return None
@@ -497,7 +505,10 @@ def _has_end_reason(run: Instance) -> bool:
 
 
 def _failed_title(closing: Mapping[str, Any], code: Any) -> str:
-    """Return the title of the step or activity that failed a run; ``closing`` are the attributes of its last event."""
+    """Return the title of the step or activity that failed a run, or an empty text if none did.
+
+    ``closing`` has the attributes of the run's last event, and ``code`` is the class of the run, or None.
+    """
     if step := closing.get("step"):
         return display_names.step_title(code, str(step))
     if activity := closing.get("activity"):
@@ -506,7 +517,10 @@ def _failed_title(closing: Mapping[str, Any], code: Any) -> str:
 
 
 def _passed_limit(closing: Mapping[str, Any], run: Instance) -> float | None:
-    """Return the timeout in seconds by which a run ended, or None; ``closing`` are the attributes of its last event."""
+    """Return the timeout in seconds that ended a run, or None if no timeout did.
+
+    ``closing`` has the attributes of the run's last event.
+    """
     timeout = closing.get("timeout")
     if timeout == "run_timeout":
         return run.run_timeout
@@ -528,10 +542,10 @@ def _without_failure_text(activity: OpenActivity) -> OpenActivity:
 
 
 def _failure_text(closing: Mapping[str, Any], redactor: Redactor) -> str:
-    """Return why a run failed, as far as ``redactor`` shows it, from the attributes of its last event.
+    """Return the text that says why a run failed, as far as ``redactor`` shows it.
 
-    This is the failure of an activity, the reason that the code gave, or the exception that it raised. ``closing`` has
-    the attributes of that event.
+    ``closing`` has the attributes of the run's last event. The text is the failure of an activity, the reason that the
+    code gave, or the exception that it raised. If payloads are hidden, it is only the type of the failure.
     """
     kind = str(closing.get("type") or "")
     if not redactor.shows_payloads:
@@ -569,7 +583,10 @@ def _parse_time(text: object) -> datetime | None:
 
 
 def _build_wait(wait: Mapping[str, Any], run: Instance, code: Any, redactor: Redactor) -> WaitView:
-    """Return the view of ``wait``, an entry of the column ``waits`` of the run; ``code`` is the class of the run."""
+    """Convert ``wait``, an entry of the column ``waits`` of the run, to a ``WaitView``.
+
+    ``code`` is the class of the run, or None. ``redactor`` hides a title that may quote payloads.
+    """
     return WaitView(
         kind=wait.get("kind", "other"),
         title=display_names.wait_title(wait, code, redactor),

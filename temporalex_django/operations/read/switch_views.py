@@ -17,7 +17,7 @@ SwitchViews = Mapping[tuple[str, str, str], SwitchView]
 
 
 def switch_view(row: SwitchedOff) -> SwitchView:
-    """Return the switch of a row in the form that sentences need."""
+    """Convert a row of ``SwitchedOff`` to a ``SwitchView``, from which sentences about runs are built."""
     return SwitchView(
         kind=row.kind,
         name=row.name,
@@ -30,7 +30,10 @@ def switch_view(row: SwitchedOff) -> SwitchView:
 
 
 def load_switches(alias: str, *, now: datetime) -> SwitchViews:
-    """Read the switches that are off, without holds that are over at the time ``now``. One read."""
+    """Read everything that is switched off, by kind, name and concurrency key. One read.
+
+    The key is empty for everything but holds of one key. Holds that are over at the time ``now`` are left out.
+    """
     return {
         (row.kind, row.name, row.key): switch_view(row)
         for row in SwitchedOff.objects.using(alias)
@@ -39,7 +42,10 @@ def load_switches(alias: str, *, now: datetime) -> SwitchViews:
 
 
 def switch_of_run(switches: SwitchViews, run: Instance) -> SwitchView | None:
-    """Return the switch that stops a run, of its class or its queue, or None. Holds stop no runs."""
+    """Return the switch that stops a run, by its workflow class or its queue, or None. Holds stop no runs.
+
+    ``switches`` is the mapping that ``load_switches`` returns.
+    """
     names = (run.workflow, aliases.current_name(run.workflow))
     class_switches = (switches.get(("workflow", name, "")) for name in names)
     return next(filter(None, class_switches), None) or switches.get(("queue", run.queue, ""))
@@ -48,7 +54,8 @@ def switch_of_run(switches: SwitchViews, run: Instance) -> SwitchView | None:
 def switch_of_task(switches: SwitchViews, task: ActivityTask, redactor: Redactor) -> SwitchView | None:
     """Return the switch that keeps an activity from starting, or None.
 
-    The reason of a hold is the text of an error, so only users who may see such texts see it.
+    ``switches`` is the mapping that ``load_switches`` returns. A hold keeps activities back until a time; its reason is
+    the text of an error, so ``redactor`` decides if the user sees it.
     """
     if not switches:
         return None

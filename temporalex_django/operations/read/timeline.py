@@ -41,10 +41,10 @@ _MAX_BATCH_BYTES = 4_000_000
 def timeline_page(
     run: UUID, *, after: int, limit: int, redactor: Redactor, storage: DjangoStorage
 ) -> tuple[list[TimelineRow], int | None]:
-    """Return the rows that start after the event number ``after``, at most ``limit``, and ``after`` of the next page.
+    """Return a page of at most ``limit`` rows of the timeline, and the value of ``after`` for the next page.
 
-    The second value is None on the last page. The end of a row is read wherever it is. For that, only events of kinds
-    that can end a row are read after the page.
+    The rows start after the event number ``after``. The second value is None on the last page. A row that starts on
+    this page is complete, even if the event that ends it comes much later in the history.
     """
     events = _run_events(run, storage.alias)
     page_events: list[Event] = []
@@ -88,9 +88,9 @@ def rows_of_events(
 
 
 def repeated_rows(run: UUID, activation: int, *, redactor: Redactor, alias: str) -> list[TimelineRow]:
-    """Return the rows of the activities and children that a reset to the activation repeats.
+    """Return the timeline rows of the activities and children that a reset to the activation would repeat.
 
-    They started after it, or are activities that had not ended by then.
+    They started after that activation, or are activities that had not ended by then. ``activation`` is its number.
     """
     events = _run_events(run, alias).filter(kind__in=REPEATED_KINDS)
     repeatable_rows = [
@@ -107,12 +107,12 @@ def repeated_rows(run: UUID, activation: int, *, redactor: Redactor, alias: str)
 
 
 def rows_of_run(run: UUID, *, redactor: Redactor, storage: DjangoStorage) -> list[TimelineRow]:
-    """Return all rows of a run; this reads its whole history."""
+    """Return all rows of the timeline of a run; this reads its whole history."""
     return build_rows(redact_event(event, redactor) for event in _read_batches(_run_events(run, storage.alias), 0))
 
 
 def redact_event(event: HistoryEvent, redactor: Redactor) -> Event:
-    """Return the event of a row of the history, redacted by ``redactor``.
+    """Convert a row of the history to an ``Event``, redacted by ``redactor``.
 
     Its attributes are empty if the codec cannot read them.
     """
@@ -124,7 +124,7 @@ def redact_event(event: HistoryEvent, redactor: Redactor) -> Event:
 
 
 def titles_of(row: TimelineRow) -> dict[str, str]:
-    """Return the title of the activity or child of a row, by its name; for ``TimelineRow.text``.
+    """Return ``{name: title}`` for the activity or child of a timeline row, as ``TimelineRow.text`` takes it.
 
     The mapping is empty for rows of other kinds, whose name is enough.
     """
@@ -145,7 +145,7 @@ def _sorted_events(page_events: Iterable[Event]) -> list[Event]:
 
 
 def _row_keys(page_events: list[Event]) -> tuple[set[tuple[str, Any]], set[tuple[str, Any]]]:
-    """Return the keys of the rows that start among the events, and of those that end there."""
+    """Return the keys of the timeline rows that start among the events, and the keys of those that end there."""
     starts = {row_key(event) for event in page_events if is_first_event(event)}
     return starts, {row_key(event) for event in page_events if is_end_event(event)}
 
@@ -153,7 +153,7 @@ def _row_keys(page_events: list[Event]) -> tuple[set[tuple[str, Any]], set[tuple
 def _earlier_starts(
     events: QuerySet[HistoryEvent], first: int, page_events: list[Event], redactor: Redactor
 ) -> Iterator[Event]:
-    """Yield the events before the event number ``first`` that start the rows which ``page_events`` end."""
+    """Yield the events before the number ``first`` that start the timeline rows which end in ``page_events``."""
     starts, ends = _row_keys(page_events)
     missing = ends - starts
     # Restrict the search to kinds that can start one of these rows, so that a long history is not read whole.
@@ -212,7 +212,7 @@ def _unread_signals(events: QuerySet[HistoryEvent], page_events: list[Event], re
 
 
 def _read_batches(events: QuerySet[HistoryEvent], bound: int, *, backwards: bool = False) -> Iterator[HistoryEvent]:
-    """Yield the events after the event number ``bound``; with ``backwards``, those before it, newest first.
+    """Yield the history events after the number ``bound``; with ``backwards``, those before it, newest first.
 
     They are read in batches that grow, up to a size in bytes.
     """

@@ -65,9 +65,9 @@ class Cancel(OperatorRunAction[None]):
 
     @classmethod
     def notice_of(cls, run: Instance) -> Text:
-        """Return a notice that the request has to wait, because the code of the run cannot run now, or an empty text.
+        """Return the sentence that says why a cancel request to the run has to wait, or an empty text.
 
-        This is so if the run is blocked, or if no live worker can claim it.
+        It has to wait if the run is blocked, or if no live worker can claim it.
         """
         code = find_run_class(run.chain_id, run.workflow, run.version)
         if not run.is_open or (code is not None and code.cancels_at_once):

@@ -30,9 +30,9 @@ REPLAYED_PER_SECOND = 10_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputComparison:
-    """A difference between the inputs in a history and those of the code, with the two values.
+    """A difference between an input in a history and the one that the present code produces.
 
-    The values are redacted for the user.
+    ``recorded`` and ``produced`` are the two values, redacted for the user. ``difference`` says where they differ.
     """
 
     difference: ReplayDifference
@@ -98,9 +98,9 @@ class CompareInputs(RunAction[Sequence[InputComparison]]):
 
 
 def replay_limit(events: int, *, maximum: float | None = None) -> float | None:
-    """Return the seconds that the replay of this many events may take, at most ``maximum``.
+    """Return the number of seconds that the replay of ``events`` events may take, at most ``maximum``.
 
-    Returns ``maximum`` if ``DEADLOCK_TIMEOUT`` is off, where None means no limit.
+    If the setting ``DEADLOCK_TIMEOUT`` is off, this is ``maximum``. None means that there is no limit.
     """
     limit = get_settings().DEADLOCK_TIMEOUT
     if limit is None:
@@ -112,7 +112,10 @@ def replay_limit(events: int, *, maximum: float | None = None) -> float | None:
 
 
 def _build_comparison(difference: ReplayDifference, event: HistoryEvent, redactor: Redactor) -> InputComparison:
-    """Return the difference with its two values, redacted as the history redacts the input of ``event``."""
+    """Convert a difference to an ``InputComparison`` with two redacted values.
+
+    They are redacted as the history redacts the input of ``event``, the event at which the inputs differ.
+    """
     if difference.kind == "duration":
         return InputComparison(difference=difference, recorded=difference.recorded, produced=difference.produced)
     recorded, produced = (

@@ -21,9 +21,8 @@ class CompleteActivity(ActivityAction):
     The history gets an ordinary ``ActivityCompleted``, which names the operator in ``by``. The result of an attempt
     that is under way is dropped.
 
-    Raises ``PayloadError`` for a result that does not fit the annotation of the activity. For a step of a graph the
-    result is ``{"event": name, "data": …}``. Runs in the caller's transaction and locks the chain; see
-    ``OperatorRunAction.lock_run``.
+    ``result`` is the input. Raises ``PayloadError`` if it does not fit the annotation of the activity. For a step of a
+    graph it is ``{"event": name, "data": …}``. Runs in the caller's transaction and locks the chain of the run.
     """
 
     name: ClassVar[str] = "complete_activity"
@@ -60,8 +59,9 @@ class CompleteActivity(ActivityAction):
 class FailActivity(ActivityAction):
     """Operation that ends an activity with a failure that an operator gives, although it could be retried.
 
-    The history gets an ordinary ``ActivityFailed``, which names the operator in ``by``. The result of an attempt that
-    is under way is dropped. Runs in the caller's transaction and locks the chain; see ``OperatorRunAction.lock_run``.
+    ``message`` and ``type`` describe the error. The history gets an ordinary ``ActivityFailed``, which names the
+    operator in ``by``. The result of an attempt that is under way is dropped. Runs in the caller's transaction and
+    locks the chain of the run.
     """
 
     name: ClassVar[str] = "fail_activity"

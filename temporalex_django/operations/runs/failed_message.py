@@ -90,8 +90,9 @@ class FailedMessageAction(OperatorRunAction[None]):
 class Redeliver(FailedMessageAction):
     """Operation that delivers failed messages to the run again, with the same payload and id.
 
-    They come after the messages that wait already. A paused run receives them when it is unpaused. For locks, errors
-    and the audit see ``FailedMessageAction``.
+    A failed message is a signal whose handler failed. ``message`` is the id of one; without it, all of the run are
+    delivered. They come after the messages that wait already. A paused run receives them when it is unpaused. Locks the
+    chain, in the caller's transaction. Raises ``ActionNotPossible`` if there is no such message.
     """
 
     name: ClassVar[str] = "redeliver"
@@ -116,8 +117,10 @@ class Redeliver(FailedMessageAction):
 class Discard(FailedMessageAction):
     """Operation that discards failed messages, so that their signals are never delivered again.
 
-    A signal that is sent again with the id of a discarded message is not delivered either. The rows stay. A closed run
-    can have its failed messages discarded as well. For locks, errors and the audit see ``FailedMessageAction``.
+    A failed message is a signal whose handler failed. ``message`` is the id of one; without it, all of the run are
+    discarded. A signal that is sent again with the id of a discarded message is not delivered either. The rows stay. A
+    closed run can have its failed messages discarded as well. Locks the chain, in the caller's transaction. Raises
+    ``ActionNotPossible`` if there is no such message.
     """
 
     name: ClassVar[str] = "discard"

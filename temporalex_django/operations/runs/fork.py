@@ -26,18 +26,18 @@ from temporalex_django.operations.runs.start import refused_start_operation, req
 
 
 class Fork(ReplayFromAction[RunTarget]):
-    """Operation that starts a run in a new chain from the history of another run, and returns the target of the run.
+    """Operation that starts a run in a new chain from the history of another run, and returns its ``RunTarget``.
 
-    The history is copied up to the activation ``to``, by default the last one that the code replays. Work that was open
-    there is treated as ``Reset`` treats it. The id of the new run is ``id``, or is derived from the id of the old run.
-    No parent waits for the result of the new run.
+    The history is copied up to the activation ``to``, by default the last one that the code replays. Activities that
+    were open there are scheduled again, timers keep their due times, and children stay with the old run. The id of the
+    new run is ``id``, or is derived from the id of the old run. No parent waits for the result of the new run.
 
     The new run has the subject and the tags of the old one, and the search attributes that it had at that point.
     Everything else comes from the class as it is now. A person who forks a run becomes an excluded user of its
     decisions under four eyes.
 
-    Runs in the caller's transaction and locks the chain of the old run; see ``OperatorRunAction.lock_run``. Raises
-    ``ActionNotPossible``, ``InvalidId``, ``AlreadyRunning``, ``PayloadError`` and ``UpdateTimeout``. Always audited.
+    Runs in the caller's transaction and locks the chain of the old run. Raises ``ActionNotPossible``, ``InvalidId``,
+    ``AlreadyRunning``, ``PayloadError`` and ``UpdateTimeout``. Always audited.
     """
 
     name: ClassVar[str] = "fork"

@@ -36,9 +36,9 @@ T = TypeVar("T")
 
 
 class ReplayFromAction(OperatorRunAction[T]):
-    """Base class of ``Reset`` and ``Fork``.
+    """Base class of ``Reset`` and ``Fork``, which start a run from a point in the history of another run.
 
-    They replay the history up to the activation ``to``. So this process needs the code of the run, and the code must
+    They replay that history up to the activation ``to``. So this process needs the code of the run, and the code must
     match the history up to there.
     """
 
@@ -153,8 +153,8 @@ class ReplayFromAction(OperatorRunAction[T]):
     def _later_histories(self, first_run_id: UUID) -> Iterator[Sequence[HistoryEvent]]:
         """Yield the histories of the runs that followed ``first_run_id`` by continue-as-new, oldest first.
 
-        One read for each. For a reset, raises ``ActionNotPossible`` if one of these runs was reset. Raises it for too
-        many runs, too.
+        Messages that these runs have read are delivered to the new run again. One read for each. Raises
+        ``ActionNotPossible`` for too many runs and, if the operation is a reset, for a run that was reset.
         """
         runs = Instance.objects.using(self.storage.alias).filter(chain_id=self.target.chain_id, pk__gte=first_run_id)
         try:

@@ -32,7 +32,7 @@ from temporalex_django.operations.run_lookup import RunAction, RunTarget
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MoveOutcome:
-    """The outcome of a move for one run.
+    """The outcome of a move of one run to another version of its class.
 
     ``moves`` is True if the run was moved, or could be moved in a rehearsal. ``why`` is the reason if not.
     """
@@ -118,9 +118,10 @@ class Move(RunAction[MoveOutcome]):
         return None
 
     def _key_conflict(self, run: RunState) -> str | None:
-        """Give the chain the open key of the other version, or return why it cannot have it.
+        """Reserve the id of the run in the other version of its class, or return the reason why that is impossible.
 
-        Only the scope ``version`` changes the key: the id must be free in the other version.
+        This matters only for classes whose ids are unique per version: an open run of the other version may have the
+        id.
         """
         unique = self.new_class.unique
         if unique is None or unique.scope != "version":
@@ -164,7 +165,7 @@ class Move(RunAction[MoveOutcome]):
         self._notify_new_queue(run)
 
     def _class_columns(self) -> dict[str, Any]:
-        """Return the columns of a run that the new class determines.
+        """Return the columns of the run that its new class determines, by name, such as its tags and timeouts.
 
         Tags that the run was started with are kept.
         """

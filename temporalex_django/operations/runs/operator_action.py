@@ -49,7 +49,7 @@ Text = str | Promise
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Input:
-    """An input of an operation, which interfaces ask for in addition to the reason.
+    """The description of an input of an operation, from which interfaces build a form field or an option.
 
     - ``kind``: the type of the value: str, int, bool, float, or object for any JSON.
     - ``required``: True if the input may not be left out.
@@ -225,7 +225,7 @@ class OperatorRunAction(RunAction[T]):
 
     @property
     def notice(self) -> Text:
-        """The notice about the run, read again after the operation; empty if there is none."""
+        """The further sentence about the run, after the operation has changed it; empty if there is nothing to say."""
         return self.notice_of(self.target.row)
 
     @property
@@ -256,9 +256,10 @@ class OperatorRunAction(RunAction[T]):
 
     @property
     def permission_requests(self) -> Sequence[Operation]:
-        """The operations that the access policy must allow.
+        """The operations that the access policy must allow: this one, and those about payloads that it implies.
 
-        They are this one and, if it edits or shows payloads, those of editing and of viewing payloads.
+        An operation that replaces inputs implies editing and viewing payloads. One that shows payloads implies viewing
+        them.
         """
         requests = [replace(self.permission_request, edits=self.edits_input)]
         if self.edits_input:
@@ -281,11 +282,11 @@ class OperatorRunAction(RunAction[T]):
     # -- what subclasses use -------------------------------------------------------------------------------------------
 
     def lock_run(self) -> RunState:
-        """Lock the chain in the open transaction, check ``why_not`` for the current run and return its state.
+        """Lock the chain in the open transaction, check that the operation is possible, and return the run.
 
-        Waits at most ``UPDATE_LOCK_WAIT`` seconds; then ``UpdateTimeout`` (code ``busy``) is raised. Raises
-        ``ActionNotPossible`` or ``WorkflowClosed`` for a reason of ``why_not``, ``WorkflowNotFound`` if the chain was
-        deleted, and ``NestingError`` in an atomic activity of the run.
+        Waits at most ``UPDATE_LOCK_WAIT`` seconds; then ``UpdateTimeout`` (code ``busy``) is raised. If ``why_not``
+        names a reason for the current run, raises ``ActionNotPossible`` or ``WorkflowClosed``. Raises
+        ``WorkflowNotFound`` if the chain was deleted, and ``NestingError`` in an atomic activity of the run.
         """
         target, wait = self.target, get_settings().UPDATE_LOCK_WAIT
         inline_turn.refuse_own_run(target, f"{self.name}()", storage=self.storage)
@@ -302,9 +303,10 @@ class OperatorRunAction(RunAction[T]):
         return run
 
     def require_possible(self, run: RunState) -> None:
-        """Raise ``ActionNotPossible``, or ``WorkflowClosed``, if ``why_not`` names a reason for the row as it is now.
+        """Raise ``ActionNotPossible``, or ``WorkflowClosed``, if the operation is impossible for the run as it is now.
 
-        ``run`` is the locked run. An activity or timer of an earlier run of the chain is refused, too.
+        ``run`` is the locked run; ``why_not`` decides. An activity or timer of an earlier run of the chain is refused,
+        too.
         """
         # Read the row under the lock: the answer that a page showed may be minutes old.
         row = Instance.objects.using(self.storage.alias).get(pk=run.run_id)
@@ -383,7 +385,7 @@ class ActivityAction(OperatorRunAction[None]):
 
     @classmethod
     def none_possible_text(cls) -> Any:
-        """Return the text for a run that has no activity for which the operation is possible."""
+        """Return the text that people read if a run has no activity for which the operation is possible."""
         return _("no activity is open")
 
     @classmethod
@@ -415,10 +417,10 @@ class ActivityAction(OperatorRunAction[None]):
     # -- what subclasses use -------------------------------------------------------------------------------------------
 
     def load_task(self, run: RunState) -> TaskState:
-        """Return the activity task with the number ``seq`` of the locked run.
+        """Return the activity task to which this operation applies: the one with the number ``self.seq``.
 
-        Raises ``ActionNotPossible`` if it has ended, or if its code forbids the operation (``by_hand=False``). Raises
-        ``ActionNotPermitted`` if the user may not do this to that activity.
+        ``run`` is the locked run. Raises ``ActionNotPossible`` if the activity has ended, or if its code forbids the
+        operation (``by_hand=False``). Raises ``ActionNotPermitted`` if the user may not do this to that activity.
         """
         assert self.seq is not None
         task = self.storage.find_task(run.run_id, self.seq)

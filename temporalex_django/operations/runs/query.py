@@ -124,7 +124,11 @@ class Query(RunAction[Any]):
         return status, published, blocked, has_undelivered, crashes, starts_at
 
     def _advance_run(self) -> bool:
-        """Run a turn, if the lock of the chain can be had; return True if the row has to be read again."""
+        """Run a turn, so that the published state includes unread messages; return True if it may have changed.
+
+        No turn runs if the lock of the chain is not free in time. Returns False if the caller's transaction has a fixed
+        snapshot, because it could not see the change.
+        """
         in_transaction = inside_transaction(self.storage.alias)
         if in_transaction and self.storage.sql.fixed_snapshot():
             # The snapshot of the transaction may be older than the row that it would lock. Answer from the row instead.
@@ -141,10 +145,10 @@ class Query(RunAction[Any]):
         return True
 
     def _previous_state(self) -> Any:
-        """Return the published state of the run that was continued as this one, or None.
+        """Return the published state of the run that continued as this one, or None if there is none.
 
-        It answers queries until the new run has published a state. None if the chain has no such run, or if it was
-        reset: that state describes what no longer happened.
+        It answers queries until the new run has published a state. The state of a run that was reset is not used,
+        because it describes what no longer happened.
         """
         rows = self.storage.sql.select(
             "select o.id, o.published, o.status from temporalex_instance o where o.chain_id = %s order by o.id desc limit 2",

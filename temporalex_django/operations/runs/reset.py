@@ -65,9 +65,10 @@ class Reset(ReplayFromAction[str]):
         return str(new_run_id)
 
     def _reopen_chain(self, run: RunState, plan: ResetPlan, code: type[Workflow]) -> None:
-        """Make the chain ready for the new run of the class ``code``: open, if it was closed, and in its queue.
+        """Make the chain ready for the new run of the class ``code``: open it, if it was closed, and set its queue.
 
-        Raises ``ActionNotPossible`` if the time of the chain has run out, or if another open run has its id.
+        ``run`` is the locked current run, and ``plan`` describes the reset. Raises ``ActionNotPossible`` if the
+        execution timeout of the chain has passed, or if another open run has its id.
         """
         run_record, storage = plan.record, self.storage
         if run_record.expires_at is not None and run_record.expires_at <= storage.now():

@@ -22,11 +22,12 @@ from temporalex_django.operations.runs.update import RequestAction
 
 
 class Resume(RequestAction):
-    """Operation that gives a waiting step of a graph its event, and waits until the run has judged it.
+    """Operation that gives a waiting step of a graph its event, and waits until the run has accepted or refused it.
 
     The event must match exactly one waiting step, or the one that ``step`` names; otherwise nothing changes. ``data``
-    is the payload of the event. It is judged in the process in which an update would be; see ``RequestAction`` for
-    turns, locks and the arguments ``id``, ``exact`` and ``timeout``.
+    is the payload of the event. With ``id`` it is safe to send the request again; ``exact`` then refuses another
+    payload. ``timeout`` is the number of seconds to wait; None waits for ever. A turn of the run judges the event, in
+    this process or in a worker.
 
     ``by`` is the person who decides; without a user ``decided_by`` may name that person. A step with a role
     (``Approval``) accepts only people who have it, and no code. A person who uses an interface needs the permission to
@@ -77,7 +78,10 @@ class Resume(RequestAction):
 
     @property
     def permission_request(self) -> access.Operation:
-        """The operation; it has no permission if the user has the role of a step that takes the event."""
+        """The operation about which the access policy is asked.
+
+        It requires no permission if the user has the role of a step that takes the event.
+        """
         request = super().permission_request
         if self.is_permitted or not self.decidable_steps:
             return request

@@ -21,8 +21,8 @@ class SkipTimer(OperatorRunAction[None]):
     """Operation that makes a timer of a run fire in the next activation, as if it were due.
 
     ``seq`` is the number of the command that started the timer. The history gets an ordinary ``TimerFired``, which
-    names the operator in ``by``. A paused run gets it when it is unpaused. Runs in the caller's transaction and locks
-    the chain; see ``OperatorRunAction.lock_run``.
+    names the operator in ``by``. The timer of a paused run fires when the run is unpaused. Runs in the caller's
+    transaction and locks the chain of the run.
     """
 
     name: ClassVar[str] = "skip_timer"

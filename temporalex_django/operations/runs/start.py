@@ -91,7 +91,11 @@ class Start(Action[RunTarget]):
             return self._insert_or_resolve(new_start)
 
     def _insert(self, new_start: NewStart) -> RunTarget:
-        """Insert the run, unless another one has its id, and write the audit row."""
+        """Insert the run and its audit row, and return the ``RunTarget``.
+
+        Raises ``AlreadyRunning`` if an open run has the id, and ``AlreadyEnded`` if a closed one has it and the request
+        does not allow that. A user who may not see that run gets ``ActionNotPermitted`` instead.
+        """
         may_repeat, throttle = self.request.on_closed == "allow", self.request.parsed_throttle
         try:
             if not may_repeat:
@@ -139,7 +143,10 @@ class Start(Action[RunTarget]):
         return self.target
 
     def _require_reusable(self, new_start: NewStart, *, besides: UUID | None = None) -> None:
-        """Raise ``AlreadyEnded`` if a run with the id has ended, and the policy of the start allows no other one."""
+        """Raise ``AlreadyEnded`` if an ended run has the id, and ``on_closed`` of the request forbids to use it again.
+
+        ``besides`` is a chain that is not considered.
+        """
         require_reusable(
             last_ended_status(new_start, storage=self.storage, besides=besides),
             self.request.on_closed,
@@ -148,7 +155,7 @@ class Start(Action[RunTarget]):
         )
 
     def _insert_or_resolve(self, new_start: NewStart) -> RunTarget:
-        """Insert the run in the open transaction, or do what the policy says about the open run that has its id.
+        """Insert the run in the open transaction, or apply ``on_conflict`` to the open run that has its id.
 
         Other callers may start or end a run with the id between two statements, so this is tried a few times. The
         unique index of the open keys decides in the end.
@@ -181,7 +188,10 @@ class Start(Action[RunTarget]):
         raise AssertionError("the last try returns or raises")
 
     def _replace_input(self, new_start: NewStart) -> RunTarget | None:
-        """Give the run with the id that has not begun the input of this start, and return it; None if there is none."""
+        """Debounce: give the input of this start to the run with the id that has not begun, and return that run.
+
+        Returns None if there is no such run.
+        """
         sender = authorization.sender_of(self.by.user)
         ids = replace_waiting_input(new_start, sender, storage=self.storage)
         if ids is None:
@@ -191,7 +201,7 @@ class Start(Action[RunTarget]):
         return self.note_started(new_start, ids, outcome=self.outcome)
 
     def _find_open(self, new_start: NewStart) -> RunTarget | None:
-        """Return the open run of the class that has the id, or None."""
+        """Return the open run of the class that has the business id of ``new_start``, or None."""
         version = new_start.version if new_start.scope == "version" else None
         try:
             target = find_run(new_start.workflow_id, storage=self.storage, workflow=new_start.workflow, version=version)
@@ -202,7 +212,10 @@ class Start(Action[RunTarget]):
         return target
 
     def _use(self, open_run: RunTarget) -> RunTarget:
-        """Return the open run instead of a new one, if the user may look at it."""
+        """Return ``open_run`` instead of a new run, because the request says ``on_conflict="use_existing"``.
+
+        Writes the audit row. Raises ``ActionNotPermitted`` if the user may not look at that run.
+        """
         access.require_access(self.by.user, access.VIEW, alias=self.storage.alias, run=open_run.row)
         self.outcome, self.target = "existing", open_run
         self.record(open_run.audit_subject, outcome=self.outcome)
@@ -212,7 +225,11 @@ class Start(Action[RunTarget]):
         require_visible_run(self.by, workflow_class=self.request.workflow, alias=self.storage.alias, **lookups)
 
     def build(self) -> NewStart:
-        """Return what the start inserts. Raises the errors of the input, of the id and of the times."""
+        """Validate the request, and return the chain and the run to insert, as a ``NewStart``.
+
+        Raises ``InvalidId``, ``InvalidStart`` and ``PayloadError`` for an invalid id, time or input. Nothing is
+        written.
+        """
         request, cls = self.request, self.request.workflow
         if request.needs_id:
             workflow_id = host().generate_id(cls)

@@ -15,11 +15,12 @@ from temporalex_django.operations.runs.start import Start
 def start_many(requests: Sequence[StartRequest], *, by: Actor = CODE) -> list[Start | AlreadyRunning]:
     """Start these runs in one transaction, the caller's if one is open; the result is in the order of the requests.
 
-    For each request, the result has the operation, with its ``target`` and its ``outcome``, or ``AlreadyRunning`` if an
-    open run has the id. All other errors are raised before anything is written, and are those of ``Start``.
+    For each request, the result has the operation ``Start``, with its ``target`` and its ``outcome``, or
+    ``AlreadyRunning`` if an open run has the id. All other errors are raised before anything is written, and are those
+    of ``Start``.
 
-    Requests with policies are started one by one, and the others a thousand a statement. Each start of a user is
-    audited.
+    Requests that set ``on_conflict``, ``on_closed``, a throttle or a debounce are started one by one. The others take
+    one statement per thousand. Each start of a user is audited.
     """
     starts = [Start(request, by=by) for request in requests]
     for start in {start.request.workflow: start for start in starts}.values():
@@ -48,6 +49,6 @@ def start_many(requests: Sequence[StartRequest], *, by: Actor = CODE) -> list[St
 
 
 def target_of(start: Start) -> RunTarget:
-    """Return the run that a start of ``start_many`` started or used."""
+    """Return the ``RunTarget`` of an operation that ``start_many`` returned: the run that it started or used."""
     assert start.target is not None
     return start.target

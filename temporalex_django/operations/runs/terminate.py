@@ -45,7 +45,11 @@ def close_run(action: OperatorRunAction[Any], status: str) -> None:
 
 
 def close_locked_run(action: OperatorRunAction[Any], status: str, run: RunState) -> None:
-    """Close the run of ``action``, which the open transaction has locked; see ``close_run``."""
+    """Close the run of ``action`` with the status "terminated" or "cancelled", and write the audit row.
+
+    ``run`` is its state, which the open transaction has locked. After the commit, workers are notified and Django
+    signals are sent.
+    """
     target, storage = action.target, action.storage
     run_record = storage.run_records([run.run_id])[run.run_id]
     write = CLOSERS[status](run, reason=action.reason, now=storage.now(), record=run_record)

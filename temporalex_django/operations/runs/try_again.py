@@ -17,10 +17,12 @@ from temporalex_django.operations.runs.operator_action import OperatorRunAction
 class TryAgain(OperatorRunAction[None]):
     """Operation that makes a blocked run due at once, whatever the reason; if the try fails, the run is blocked again.
 
-    If the run is blocked because of deaths, the number of deaths is kept. One worker then takes the run alone, and the
-    others leave it until that worker has succeeded or died. One more death blocks the run again.
+    If the run is blocked because processes died while they ran its code, the count of these deaths is kept. One worker
+    then runs it alone, and the others leave it until that worker has succeeded or died. One more death blocks the run
+    again.
 
-    Runs in the caller's transaction and locks the chain; see ``OperatorRunAction.lock_run``.
+    Runs in the caller's transaction and locks the chain of the run. Raises ``ActionNotPossible`` for a run that is not
+    blocked, that is paused, or that is due already.
     """
 
     name: ClassVar[str] = "try_again"

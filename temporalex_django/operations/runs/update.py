@@ -284,9 +284,10 @@ class RequestAction(RunAction[Any]):
             return None
 
     def _enqueue_for_workers(self) -> UpdateStatus:
-        """Commit only the message, notify the workers of the queue, and return its status.
+        """Commit the message alone, notify the workers of the queue, and return the status of the message.
 
-        Raises ``TooManyUpdates``, and ``UpdateTimeout`` if the database is busy.
+        Used where this process cannot run the turn that handles the message. Raises ``TooManyUpdates``, and
+        ``UpdateTimeout`` if the database is busy.
         """
         alias = self.storage.alias
         try:
@@ -386,9 +387,9 @@ class RequestAction(RunAction[Any]):
             raise TooManyUpdates(f"{self._label}: {limit} (WAITING_UPDATES) already wait for the run. Try again later")
 
     def _discard_rejected(self, inserted: InsertedMessage, *, has_written: bool) -> None:
-        """Delete the rejected message; if the turn has written nothing else, roll the transaction back instead.
+        """Delete the row of the rejected message ``inserted``, or roll the transaction back.
 
-        ``inserted`` is the message. ``has_written`` is True if the turn has written something else.
+        ``has_written`` is True if the turn has written something else. Then only the row of the message is deleted.
         """
         if has_written:
             self.storage.sql.execute("delete from temporalex_message where id = %s", [inserted.id])
@@ -410,9 +411,9 @@ class RequestAction(RunAction[Any]):
         return inserted
 
     def _status_in_closed_run(self) -> UpdateStatus:
-        """Return the status of a message that was accepted before the run closed.
+        """Return the status of this message if it was accepted before the run closed, and was sent again.
 
-        Raises ``WorkflowClosed`` for any other message.
+        Raises ``WorkflowClosed`` for a message that the run did not accept.
         """
         earlier_message = find_message(self.target.chain_id, self.message_id, storage=self.storage)
         status = None
@@ -435,9 +436,9 @@ class RequestAction(RunAction[Any]):
         )
 
     def _status_in_paused_run(self) -> UpdateStatus:
-        """Return the status of a message that was sent before the run was paused, or its class switched off.
+        """Return the status of this message if it was sent before the run was paused or its class switched off.
 
-        Raises ``RunPaused`` or ``WorkflowSwitchedOff`` for any other message.
+        Raises ``RunPaused`` or ``WorkflowSwitchedOff`` for a message that is new.
         """
         earlier_message = find_message(self.target.chain_id, self.message_id, storage=self.storage)
         status = None
@@ -489,10 +490,10 @@ class RequestAction(RunAction[Any]):
             ) from None
 
     def _redact_answer(self, value: Any) -> Any:
-        """Return the answer as the sender may see it.
+        """Return the answer of the update as the sender may see it.
 
-        If the access policy raises, the answer is hidden: the update is done, and an error would look as if it were
-        not.
+        If the access policy raises, the answer is hidden. The update has taken effect, and an error would look as if it
+        had not.
         """
         try:
             return self._redactor.redact_answer(value, message_name=self.message)
@@ -524,9 +525,10 @@ class RequestAction(RunAction[Any]):
 
 
 class SendUpdate(RequestAction):
-    """Operation that sends an update with ``args`` and returns its answer.
+    """Operation that sends an update with ``args`` to a run and returns the answer of its handler.
 
-    See ``RequestAction`` for turns, locks, errors and the other arguments.
+    Where possible, this process runs the turn that handles the update; otherwise the operation waits up to ``timeout``
+    seconds for a worker. ``id`` makes it safe to send the update again. For locks and errors see ``RequestAction``.
     """
 
     name: ClassVar[str] = "update"

@@ -24,7 +24,7 @@ from temporalex_django.operations.run_lookup import RunTarget
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpdateStatus:
-    """The status of an update, a resume or a decision.
+    """The status of a message with an answer: an update, a resume or a decision.
 
     ``outcome`` is None if no turn has judged the message. ``fresh`` is True if no turn has even read it.
     """

@@ -24,10 +24,11 @@ hanging_functions: dict[str, threading.Thread] = {}
 
 
 def compute_arguments(name: str, at: datetime) -> Any | SlotFailure:
-    """Call the registered arguments function for the slot ``at``; return the plain input, or why there is none.
+    """Call a registered arguments function, which makes the input of a run, for the slot at the time ``at``.
 
-    It is called in a thread of its own, because it is code of the project. A function that does not return in time is
-    given up; its later slots fail until it returns. In an environment it is called in the thread of the test.
+    Returns the input as plain JSON types, or a ``SlotFailure`` if the function raises or does not return in time. It is
+    called in a thread of its own, because it is code of the project. A thread that does not return in time is left
+    alone; later slots fail until it returns. In a test environment the function is called in the thread of the test.
     """
     if not host().limits_functions:
         return _call_arguments(name, at)

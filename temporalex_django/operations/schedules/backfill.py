@@ -25,7 +25,11 @@ _TICK = timedelta(microseconds=1)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackfillPreview:
-    """The slots of a backfill: how many are in the range, how many of them run already, and the first and last."""
+    """The number of slots that a backfill would cover, before it is started.
+
+    ``slots`` is the number of slots in the range, and ``started`` the number of those that have started already or wait
+    to be started. ``first`` and ``last`` are the times of the first and the last slot, or None.
+    """
 
     slots: int
     started: int
@@ -38,10 +42,10 @@ class BackfillPreview:
 
 
 def preview_backfill(row: Schedule, start: datetime, end: datetime, *, alias: str) -> BackfillPreview:
-    """Return which slots a backfill from ``start`` to ``end`` (both aware, inclusive) would start.
+    """Return which slots a backfill of the schedule from ``start`` to ``end`` (both aware, inclusive) would start.
 
-    Slots that have started already are left out by a backfill. Only the past can be backfilled: the range ends at the
-    position of the schedule. Raises ``ScheduleInvalid`` for an empty range, and for more than 10,000 slots.
+    Slots that have started already are left out by a backfill. Only the past can be backfilled, so slots that have not
+    been due yet are not counted. Raises ``ScheduleInvalid`` for an empty range, and for more than 10,000 slots.
     """
     if start.tzinfo is None or end.tzinfo is None:
         raise ScheduleInvalid("backfill: give both times a time zone")
@@ -68,9 +72,10 @@ def preview_backfill(row: Schedule, start: datetime, end: datetime, *, alias: st
 
 
 def range_time(row: Schedule, text: str, label: str) -> datetime:
-    """Return the time (UTC) that an ISO string says; without an offset, it is the wall clock of the schedule's zone.
+    """Parse the start or end of a backfill from an ISO string, and return it in UTC.
 
-    ``label`` names it in errors. Raises ``ScheduleInvalid``.
+    A time without an offset is a wall-clock time of the schedule's zone. ``label`` names the time in errors. Raises
+    ``ScheduleInvalid``.
     """
     moment = parse_time(text, label)
     check_year(moment, label)
@@ -85,10 +90,11 @@ def _instants(table: TimeTable, start: datetime, until: datetime) -> list[dateti
 
 
 class BackfillSchedule(ScheduleAction[BackfillPreview]):
-    """Operation that starts the slots of a past range that have no run; returns what will be started.
+    """Operation that starts the slots of a past range that have no run; returns a preview of what will be started.
 
-    ``start`` and ``end`` are aware and inclusive. At most ``per_minute`` runs are started a minute. Unless the overlap
-    policy is ``ALLOW_ALL``, they start one after the other. Workers do this; a pause of the schedule holds it.
+    ``start`` and ``end`` are aware and inclusive. Workers start the runs, at most ``per_minute`` a minute. Unless the
+    overlap policy is ``ALLOW_ALL``, each run starts after the one before it has ended. While the schedule is paused,
+    the backfill waits.
 
     Locks and writes one row. Raises ``ScheduleInvalid`` for a bad range or rate, and ``ActionNotPossible`` for a range
     without slots, or while another backfill is under way.
@@ -136,9 +142,10 @@ class BackfillSchedule(ScheduleAction[BackfillPreview]):
 
 
 class StopBackfill(ScheduleAction[Schedule]):
-    """Operation that stops the backfill of a schedule and returns its row. Slots that wait stay.
+    """Operation that stops the backfill of a schedule and returns the schedule's row.
 
-    Raises ``ActionNotPossible`` if none is under way.
+    Slots that already wait for an earlier run to end are still started. Raises ``ActionNotPossible`` if no backfill is
+    under way.
     """
 
     name: ClassVar[str] = "stop_backfill"

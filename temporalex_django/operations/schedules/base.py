@@ -44,14 +44,18 @@ def visible_schedules(user: Person | None, *, alias: str) -> QuerySet[Schedule]:
 
 
 def find_schedule(name: str, user: Person | None, *, alias: str) -> Schedule:
-    """Return the schedule with that name. Raises ``ScheduleNotFound``, and ``ActionNotPermitted``. One read."""
+    """Return the schedule with that name, for reading.
+
+    Raises ``ScheduleNotFound``, also for a schedule that is hidden from the user, and ``ActionNotPermitted`` for a user
+    without the permission to view schedules. One read.
+    """
     return _first_named(visible_schedules(user, alias=alias), name)
 
 
 def find_manageable_schedule(name: str, user: Person | None, *, alias: str) -> Schedule:
-    """Return the schedule with that name, for an operation, which checks the permission itself. One read.
+    """Return the schedule with that name for an operation, which checks the permission of the user itself.
 
-    Raises ``ScheduleNotFound``, also for one that does not exist for the user.
+    Raises ``ScheduleNotFound``, also for a schedule that is hidden from the user. One read.
     """
     return _first_named(_existing_schedules(user, alias=alias), name)
 
@@ -69,7 +73,11 @@ def _first_named(rows: QuerySet[Schedule], name: str) -> Schedule:
 
 
 def require_run_access(by: Actor, workflow: Any, overlap: str, *, alias: str) -> None:
-    """Raise ``ActionNotPermitted`` unless the actor may do what a schedule does: start runs, and stop others."""
+    """Raise ``ActionNotPermitted`` unless the actor may do what the schedule would do.
+
+    They must be allowed to start runs of the class ``workflow`` and, if the overlap policy ``overlap`` cancels or
+    terminates the run before, to do that too.
+    """
     require_start_permission(by, workflow, alias=alias)
     stopping = _STOPPING.get(Schedule.OverlapPolicy(overlap))
     if stopping is not None:
@@ -80,9 +88,9 @@ def require_run_access(by: Actor, workflow: Any, overlap: str, *, alias: str) ->
 class ScheduleAction(Action[T]):
     """Base class of the operations on one schedule, named ``schedule_name``.
 
-    They need the permission to manage schedules, and are audited. ``reason`` is for the audit; ``PayloadError`` if no
-    database can store it. ``perform`` locks the row of the schedule, so it
-    waits for a worker that is firing it.
+    They need the permission to manage schedules, and are audited with ``reason``. ``perform`` locks the row of the
+    schedule, so it waits for a worker that is firing it. Raises ``PayloadError`` for a reason that no database can
+    store, and ``ScheduleNotFound``.
     """
 
     permission: ClassVar[str] = "manage_schedule"
@@ -103,7 +111,10 @@ class ScheduleAction(Action[T]):
         return _first_named(rows.select_for_update(), self.schedule_name)
 
     def save(self, row: Schedule, **values: Any) -> None:
-        """Save changed values of a locked row, and when it is due next."""
+        """Set columns of a locked row of a schedule, compute when the schedule is due next, and save the row.
+
+        ``values`` are the new values by the name of the column.
+        """
         for name, value in values.items():
             setattr(row, name, value)
         columns = state_columns(state_of(row))
@@ -111,7 +122,7 @@ class ScheduleAction(Action[T]):
         row.save(using=self.storage.alias, update_fields={*FIRED_COLUMNS, *values})
 
     def record_schedule(self, row: Schedule, **details: Any) -> None:
-        """Write the audit row of this operation in the open transaction."""
+        """Write the audit row of this operation in the open transaction; ``details`` go into its JSON column."""
         subject = AuditSubject(run_id=None, workflow=row.workflow, workflow_id="")
         self.record(subject, reason=self.reason, schedule=row.name, **details)
 
@@ -120,7 +131,7 @@ class ScheduleAction(Action[T]):
 
     @property
     def actor_name(self) -> str:
-        """The name of the user, for the row of a schedule or a slot; empty for code."""
+        """The name of the user who acts, as the rows of schedules and slots store it; empty for code."""
         return "" if self.by.sender is None else self.by.sender.name
 
 

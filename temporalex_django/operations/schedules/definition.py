@@ -41,9 +41,9 @@ RUN_COLUMNS = ("workflow", "args", "arguments_function", "overlap")
 class ScheduleDefinition:
     """The definition of a schedule: when it fires, and which runs it starts.
 
-    ``workflow`` is the name of the class, and ``tz`` the name of the time zone. ``args`` is the input of the runs, or
-    ``KEPT``; ``arguments_function`` names a registered function that makes it instead. ``workflow_id`` is the template
-    of their ids. Naive times are wall-clock times of the zone.
+    ``workflow`` is the name of the class, and ``tz`` the name of the time zone. ``args`` is the input of the runs; the
+    constant ``KEPT`` keeps the input that is stored. ``arguments_function`` names a registered function that makes the
+    input instead. ``workflow_id`` is the template of their ids. Naive times are wall-clock times of the zone.
     """
 
     name: str
@@ -73,11 +73,14 @@ class ScheduleDefinition:
         return cls(**{**values, "workflow": schedule.workflow.name, "args": args, "arguments_function": function})
 
     def table(self) -> TimeTable:
-        """Return the time table. Raises ``ScheduleInvalid`` for an unknown zone, and an end before the start."""
+        """Return the time table, which computes the slots.
+
+        Raises ``ScheduleInvalid`` for an unknown zone, and for an end before the start.
+        """
         return TimeTable(tuple(self.specs), self.tz, self.start, self.end, self.dst_gap, self.dst_fold)  # type: ignore[arg-type] # checked there
 
     def workflow_class(self) -> type[Startable]:
-        """Return the class of the runs. Raises ``UnknownWorkflow``."""
+        """Return the class of the runs. Raises ``UnknownWorkflow`` if this process does not have it."""
         return host().find_workflow(self.workflow)
 
     def check(self, now: datetime) -> None:
@@ -99,7 +102,8 @@ class ScheduleDefinition:
     def problems(self, now: datetime) -> list[str]:
         """Return a sentence for each problem of the time table and the options; most begin with the field and a colon.
 
-        Calls functions for holidays. Raises ``ScheduleInvalid`` as ``table`` does, and ``UnknownWorkflow``.
+        ``now`` is the time from which slots are computed. Calls the project's functions for holidays. Raises
+        ``ScheduleInvalid`` for an unknown zone or an end before the start, and ``UnknownWorkflow``.
         """
         workflow, table = self.workflow_class(), self.table()
         problems = [*self._number_problems()]
@@ -134,7 +138,10 @@ class ScheduleDefinition:
         return plain_input(workflow, self.args, limit=get_settings().MAX_PAYLOAD_BYTES)
 
     def columns(self) -> dict[str, Any]:
-        """Return the values of the columns of a schedule; without ``args`` if the input is kept."""
+        """Return the values for the columns of ``Schedule``, by name.
+
+        ``args`` is left out if the stored input is kept.
+        """
         table = self.table()
         columns: dict[str, Any] = {
             field.name: getattr(self, field.name) for field in fields(self) if field.name not in ("specs", "args")
@@ -149,7 +156,7 @@ class ScheduleDefinition:
 
 
 def changed_columns(row: ScheduleRow, columns: Mapping[str, Any]) -> list[str]:
-    """Return the names of the columns whose values differ from those of the row, in alphabetical order."""
+    """Return the sorted names of the ``columns`` whose values differ from those of the schedule's row."""
     return sorted(name for name, value in columns.items() if not _is_same(name, getattr(row, name), value))
 
 
@@ -162,9 +169,9 @@ def _is_same(name: str, stored: Any, value: Any) -> bool:
 
 
 def apply_columns(row: ScheduleRow, columns: Mapping[str, Any], now: datetime) -> list[str]:
-    """Set columns of a row that is not saved yet or locked, and return the names of those that change.
+    """Set columns of a schedule's row, which is new or locked, and return the names of those that change.
 
-    A new time table begins anew: its first slot comes after ``now``.
+    If the time table changes, the first slot comes after ``now``, and a backfill under way ends. The row is not saved.
     """
     changed = changed_columns(row, columns)
     for name in changed:

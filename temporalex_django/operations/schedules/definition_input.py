@@ -19,11 +19,12 @@ _TIMES = ("start", "end")
 
 
 def parse_definition(values: Mapping[str, Any]) -> ScheduleDefinition:
-    """Return the definition that plain values say; a value that is missing, or None, is the default.
+    """Parse the definition of a schedule from plain values, such as the body of a request.
 
-    The names are the fields of ``ScheduleDefinition``. Instead of ``specs`` (objects with a ``type``), the values may
-    have ``cron``, ``every``, ``offset``, ``calendar``, ``holidays`` and ``at``, each a value or a list. Durations are
-    seconds. Times are ISO strings; without an offset they are wall-clock times of the zone. ``args`` may be ``KEPT``.
+    The names are the fields of ``ScheduleDefinition``; a value that is missing, or None, is the default. Instead of
+    ``specs`` (objects with a ``type``), the values may have ``cron``, ``every``, ``offset``, ``calendar``, ``holidays``
+    and ``at``, each a value or a list. Durations are seconds. Times are ISO strings; without an offset they are
+    wall-clock times of the zone. ``args`` may be ``KEPT``.
 
     Raises ``ScheduleInvalid`` for a value that cannot be read. ``ScheduleDefinition.check`` finds the other problems.
     """

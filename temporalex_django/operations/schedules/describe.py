@@ -30,10 +30,10 @@ LAST_SLOTS = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotDescription:
-    """A slot with its outcome, as one user sees it.
+    """A slot of a schedule (a time at which it fires) with its outcome, as one user sees it.
 
     The fields are those of ``SlotRecord``. ``run_id`` is the run to link to; it is None if there is none, or if the
-    user may not see it. ``status`` is the status of the run, None with ``run_id``.
+    user may not see it. ``status`` is the status of that run, or None.
     """
 
     at: datetime
@@ -98,7 +98,7 @@ class ScheduleDescription:
 
 
 def next_fires(row: Schedule, count: int) -> list[datetime]:
-    """Return the times (UTC) of the next slots of a schedule; an empty list if they cannot be computed."""
+    """Return the times (UTC) of the next ``count`` slots of a schedule; an empty list if they cannot be computed."""
     if row.max_fires is not None:
         count = min(count, max(row.max_fires - row.fires, 0))
     # Not `state_of`, which decodes the input: a process that lacks its key can still say when the schedule fires.
@@ -110,7 +110,7 @@ def next_fires(row: Schedule, count: int) -> list[datetime]:
 
 
 def preview_fires(definition: ScheduleDefinition, now: datetime, count: int) -> list[datetime]:
-    """Return the times (UTC) at which a schedule with this definition would fire after ``now``.
+    """Return the next ``count`` times (UTC) at which a schedule with this definition would fire after ``now``.
 
     Raises ``ScheduleInvalid`` for a definition whose time table is wrong.
     """
@@ -120,7 +120,7 @@ def preview_fires(definition: ScheduleDefinition, now: datetime, count: int) -> 
 
 
 def describe_table(row: Schedule) -> str:
-    """Return the time table of a schedule in words; a text that says so if this process cannot read it."""
+    """Return the time table of a schedule in words, or a text that says why this process cannot read it."""
     try:
         return specs_in_words(specs_from_json(row.specs), row.tz)
     except ScheduleInvalid as exc:
@@ -144,7 +144,10 @@ def slots_of(row: Schedule, *, alias: str) -> QuerySet[ScheduleSlot]:
 
 
 def last_slots(rows: Sequence[Schedule], *, alias: str, limit: int = LAST_SLOTS) -> dict[int, list[ScheduleSlot]]:
-    """Return the last slots of many schedules, newest first, by the primary key of the schedule. Two reads."""
+    """Return the last ``limit`` slots of each of the schedules ``rows``, newest first.
+
+    The keys are the primary keys of the schedules. Two reads.
+    """
     newest = ScheduleSlot.objects.filter(schedule_id=OuterRef("pk")).order_by("-at")
     schedules = Schedule.objects.using(alias).filter(pk__in=[row.pk for row in rows]).order_by()
     oldest_shown = schedules.annotate(oldest_shown=Subquery(newest.values("at")[limit - 1 : limit]))
@@ -162,9 +165,9 @@ def last_slots(rows: Sequence[Schedule], *, alias: str, limit: int = LAST_SLOTS)
 
 
 def describe_slots(slots: Iterable[ScheduleSlot], user: Person | None, *, alias: str) -> list[SlotDescription]:
-    """Return slots as a user sees them; code (``user`` None) sees everything. Two reads.
+    """Return the description of each slot as a user sees it; code (``user`` None) sees everything. Two reads.
 
-    A slot shows the newest run of its chain, if that run exists for the user. The id of any other run is hidden from a
+    A slot shows the newest run of its chain, if the user may see that run. The id of any other run is hidden from a
     user who does not see all runs.
     """
     rows = [*slots]
@@ -206,7 +209,10 @@ def _describe_slot(slot: SlotRecord, runs: dict[Any, Instance], *, sees_all: boo
 def describe_schedules(
     rows: Sequence[Schedule], user: Person | None, *, alias: str, fires: int = 5
 ) -> list[ScheduleDescription]:
-    """Return schedules as a user sees them, with ``fires`` next slots and the last ten, without inputs. Four reads."""
+    """Return schedules as a user sees them, with their next ``fires`` times and their last ten slots. Four reads.
+
+    The inputs of the runs are left out.
+    """
     slots = last_slots(rows, alias=alias)
     described = iter(describe_slots([slot for row in rows for slot in slots[row.pk]], user, alias=alias))
     slots_by_schedule = {row.pk: [next(described) for _ in slots[row.pk]] for row in rows}
@@ -214,7 +220,10 @@ def describe_schedules(
 
 
 def describe_schedule(row: Schedule, by: Actor, *, alias: str, fires: int = 20) -> ScheduleDescription:
-    """Return one schedule as an actor sees it, with its input, ``fires`` next slots and the last ten. Four reads."""
+    """Return one schedule as an actor sees it, with its input, its next ``fires`` times and its last ten slots.
+
+    The audit records that the input was read. Four reads.
+    """
     [description] = describe_schedules([row], by.user, alias=alias, fires=fires)
     return replace(description, args=read_args(row, by))
 
@@ -259,7 +268,10 @@ def _describe_schedule(row: Schedule, slots: list[SlotDescription], fires: int) 
 
 
 def may_view_args(row: Schedule, user: Person | None) -> bool:
-    """Return True if the user may see the input of the runs: with the permission, and if its class redacts nothing."""
+    """Return True if the user may see the input of the runs of a schedule.
+
+    They need the permission to see payloads, and the class of the runs must redact no part of its payloads.
+    """
     if user is None:
         return True
     paths = redacted_paths_of(row.workflow)

@@ -18,7 +18,7 @@ STATES: dict[str, Q] = {
 def filter_schedules(
     schedules: QuerySet[Schedule], *, owner: str = "", state: str = "", workflow: str = "", search: str = ""
 ) -> QuerySet[Schedule]:
-    """Return the schedules for which all filters hold; an empty filter does not count.
+    """Return the schedules for which all filters hold; an empty filter restricts nothing.
 
     ``owner`` is ``code`` or ``people``, and ``state`` one of ``STATES``. ``workflow`` is the name of the class, and
     ``search`` a part of the name of the schedule, in any case.

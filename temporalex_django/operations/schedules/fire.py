@@ -49,9 +49,10 @@ def has_schedules(storage: DjangoStorage) -> bool:
 
 
 def fire_due(alias: str) -> bool:
-    """Fire schedules that are due, for a short time; return True if any was due.
+    """Start the runs of schedules that are due, for a short time; return True if any schedule was due.
 
-    A few schedules share a transaction. Those that another worker has locked are left to it.
+    Workers call it repeatedly. A few schedules share a transaction. Those that another worker has locked are left to
+    it.
     """
     storage, deadline = host().storage(alias), time.monotonic() + policy.SCHEDULE_BUDGET
     if not has_schedules(storage):
@@ -73,10 +74,10 @@ def fire_due(alias: str) -> bool:
 
 
 def _due_schedules(storage: DjangoStorage) -> tuple[QuerySet[Schedule], QuerySet[Schedule]]:
-    """Return the schedules that are due by the time, and those whose waiting slot can start: no run is open any more.
+    """Return two querysets: the schedules with a slot that is due, and those with a waiting slot that can start now.
 
-    A schedule whose class or function this process lacks is left to other workers for a minute. Each query reads a
-    partial index, so schedules that are not due cost nothing.
+    A slot waits while a run of its schedule is open. A schedule whose class or function this process lacks is left to
+    other workers for a minute. Each query reads a partial index, so schedules that are not due cost nothing.
     """
     now: Any = Now() if storage.clock is None else Value(storage.now())
     names = [name for name, _ in workflows.named_classes()]
@@ -97,9 +98,9 @@ def _due_schedules(storage: DjangoStorage) -> tuple[QuerySet[Schedule], QuerySet
 
 
 def fire_schedules(keys: Sequence[int], storage: DjangoStorage) -> bool:
-    """Do the next step of the schedules with these primary keys; return True if any had something to do.
+    """Start what is due of the schedules with these primary keys; return True if any had something to do.
 
-    They share a transaction, unless one of them needs a transaction of its own.
+    They share a transaction. If that fails, each schedule gets a transaction of its own.
     """
     if len(keys) > 1:
         try:
@@ -113,9 +114,10 @@ def fire_schedules(keys: Sequence[int], storage: DjangoStorage) -> bool:
 
 
 def fire_schedule(key: int, storage: DjangoStorage) -> bool:
-    """Do the next step of the schedule with this primary key, in a transaction of its own.
+    """Start what is due of the schedule with the primary key ``key``, in a transaction of its own.
 
-    Returns False if there was nothing to do: another worker has locked it or was faster, or it was deleted.
+    Returns False if there was nothing to do: another worker has locked it or was faster, or it was deleted. If this
+    process cannot compute its slots or read its input, the schedule is tried again later.
     """
     prepared: dict[tuple[int, datetime], Any | SlotFailure] = {}
     while True:
@@ -139,12 +141,16 @@ def fire_schedule(key: int, storage: DjangoStorage) -> bool:
 
 
 def _is_database_away(error: Exception, storage: DjangoStorage) -> bool:
-    """Return True for an error of the database that says nothing about a schedule, so that it is tried again soon."""
+    """Return True for a transient error or a lost connection, which says nothing about the schedule itself."""
     return isinstance(error, DatabaseError) and (storage.is_transient(error) or storage.is_connection_lost(error))
 
 
 def _fire_step(keys: Sequence[int], storage: DjangoStorage, prepared: Prepared) -> bool:
-    """Fire schedules in one transaction. Raises ``SlotInterrupted`` and ``UpdateTimeout`` after a rollback."""
+    """Lock the schedules with these keys, start what is due of them, and store their new state, in one transaction.
+
+    ``prepared`` has inputs and failures of slots that were computed before. Raises ``SlotInterrupted`` if another one
+    is needed, and ``UpdateTimeout`` for a run that is busy; the transaction is rolled back then.
+    """
     alias = storage.alias
     skip_locked = connections[alias].features.has_select_for_update_skip_locked
     with storage.transaction("schedule"):
@@ -161,7 +167,10 @@ def _fire_step(keys: Sequence[int], storage: DjangoStorage, prepared: Prepared) 
 
 
 def _postpone(key: int, storage: DjangoStorage, error: str) -> None:
-    """Look at a schedule again in a while, because this process cannot compute its slots or read its input."""
+    """Store the error of a schedule and make it due again in ``SCHEDULE_RETRY`` seconds.
+
+    Called if this process cannot compute its slots or read its input. ``key`` is the primary key of the schedule.
+    """
     rows = Schedule.objects.using(storage.alias).filter(pk=key)
     logger.error("schedule %s cannot fire, and is tried again in %g s: %s", key, policy.SCHEDULE_RETRY, error)
     rows.update(error=error, next_at=storage.now() + timedelta(seconds=policy.SCHEDULE_RETRY))

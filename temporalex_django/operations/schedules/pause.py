@@ -12,8 +12,9 @@ from temporalex_django.operations.schedules.base import ScheduleAction
 class PauseSchedule(ScheduleAction[Schedule]):
     """Operation that pauses a schedule and returns its row.
 
-    Its slots are listed as skipped until the pause ends. Waiting slots and a backfill stay. Open runs continue. Raises
-    ``ActionNotPossible`` if it is paused already. Locks and writes one row.
+    Slots that become due during the pause are listed as skipped and start no run. Slots that wait already, and a
+    backfill, wait for the end of the pause. Open runs continue. Raises ``ActionNotPossible`` if it is paused already.
+    Locks and writes one row.
     """
 
     name: ClassVar[str] = "pause_schedule"
@@ -37,9 +38,9 @@ class PauseSchedule(ScheduleAction[Schedule]):
 class UnpauseSchedule(ScheduleAction[Schedule]):
     """Operation that ends the pause of a schedule and returns its row.
 
-    Slots of the pause that no worker has listed yet are started if they are within the catch-up window. The count of
-    failures begins anew. A schedule that is ahead of the clock, because the clock was set back, fires again from now.
-    Raises ``ActionNotPossible`` if it is not paused. Locks and writes one row.
+    Slots of the pause that no worker has listed as skipped yet are started if they are within the catch-up window. The
+    count of failures in a row begins anew. A schedule that is ahead of the clock, because the clock was set back, fires
+    again from now. Raises ``ActionNotPossible`` if it is not paused. Locks and writes one row.
     """
 
     name: ClassVar[str] = "unpause_schedule"

@@ -25,16 +25,16 @@ from temporalex_django.operations.schedules.definition import (
 class SaveSchedule(ScheduleAction[Schedule]):
     """Operation that creates or changes a schedule that people own, and returns its row.
 
-    A changed spec or zone begins anew after the present time. The user becomes the starter of its runs if they change
-    the class, the input or the overlap policy. So they need the permissions to start runs of the class, and to cancel
-    or terminate runs if the policy does so. These are asked for again at each fire.
+    If the specs or the zone change, the first slot comes after the present time. If the class, the input or the overlap
+    policy changes, later runs are started in the name of this user. So they need the permissions to start runs of the
+    class, and to cancel or terminate runs if the policy does so. These are asked for again at each fire.
 
     ``create`` True refuses a name that exists, and False one that does not. ``expected`` has values of ``changed_at``:
     the row must have one of them, so that nobody overwrites a change that they have not seen; None means any.
 
     Locks and writes one row, in the caller's transaction. Raises ``ScheduleInvalid``, ``ScheduleNotFound``,
-    ``UnknownWorkflow``, ``PayloadError``, ``RunChanged``, and ``ActionNotPossible`` for a schedule that code
-    declares, and for a name that exists.
+    ``UnknownWorkflow``, ``PayloadError``, ``RunChanged``, and ``ActionNotPossible`` for a schedule that code declares,
+    and for a name that exists.
     """
 
     name: ClassVar[str] = "save_schedule"
@@ -86,7 +86,10 @@ class SaveSchedule(ScheduleAction[Schedule]):
         return row
 
     def _check_row(self, row: Schedule) -> None:
-        """Raise an error if somebody else has changed the row, or if its input does not belong to another class."""
+        """Refuse to change the row if somebody else has changed it, or if its stored input was made for another class.
+
+        Raises ``RunChanged`` in the first case, and ``ScheduleInvalid`` in the second.
+        """
         if self.expected is not None and row.changed_at not in self.expected:
             seen = max(self.expected, default=None)
             raise RunChanged(

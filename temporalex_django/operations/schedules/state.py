@@ -36,9 +36,10 @@ def table_of(row: Schedule) -> TimeTable:
 
 
 def state_of(row: Schedule) -> ScheduleState:
-    """Return the state of a schedule. Its input is decoded only if it has one.
+    """Convert the row of a schedule to the ``ScheduleState`` with which the firing works.
 
-    Raises ``ScheduleInvalid`` if this process cannot read its specs, and the errors of the codec.
+    Its input is decoded, if it has one. Raises ``ScheduleInvalid`` if this process cannot read its specs, and the
+    errors of the codec.
     """
     args = None
     if row.args is not None:
@@ -79,7 +80,7 @@ _BACKFILL_TIMES = ("after", "until", "next_at")
 
 
 def backfill_of(stored: Mapping[str, Any] | None) -> Backfill | None:
-    """Return the backfill that the column of a schedule stores; None stays None."""
+    """Parse the column ``backfill`` of a schedule; None, for a schedule without a backfill, stays None."""
     if stored is None:
         return None
     times = {name: datetime.fromisoformat(stored[name]) for name in _BACKFILL_TIMES}
@@ -87,7 +88,7 @@ def backfill_of(stored: Mapping[str, Any] | None) -> Backfill | None:
 
 
 def backfill_column(backfill: Backfill | None) -> dict[str, Any] | None:
-    """Return a backfill as JSON for the column of the schedule; None stays None."""
+    """Return a backfill as JSON for the column ``backfill`` of the schedule; None stays None."""
     if backfill is None:
         return None
     times = {name: getattr(backfill, name).isoformat() for name in _BACKFILL_TIMES}
@@ -95,7 +96,7 @@ def backfill_column(backfill: Backfill | None) -> dict[str, Any] | None:
 
 
 def state_columns(state: ScheduleState) -> dict[str, Any]:
-    """Return the values of ``FIRED_COLUMNS`` for a state.
+    """Return the values of the columns of a schedule that firing changes (``FIRED_COLUMNS``), by name, for a state.
 
     Raises ``ScheduleInvalid`` if a function of holidays fails.
     """
@@ -124,12 +125,12 @@ _SLOT_FIELDS = [field.name for field in fields(SlotRecord)]
 
 
 def slot_columns(slot: SlotRecord) -> dict[str, Any]:
-    """Return the values of the columns of a slot."""
+    """Return the values of the columns of ``ScheduleSlot`` for a slot, by name."""
     return {name: getattr(slot, name) for name in _SLOT_FIELDS}
 
 
 def slot_of(row: ScheduleSlot) -> SlotRecord:
-    """Return the record of a slot."""
+    """Convert the row of a slot to a ``SlotRecord``, with which the firing works."""
     values = {name: getattr(row, name) for name in _SLOT_FIELDS}
     return SlotRecord(
         **{

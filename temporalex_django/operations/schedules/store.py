@@ -50,10 +50,10 @@ _DELETED = "deleted"
 
 
 class SlotInterrupted(ABC, Exception):
-    """Something has to be known about a slot before its transaction, which has to be rolled back and done again.
+    """Raised in the transaction of a slot if something has to be computed first, outside of a transaction.
 
-    ``prepare()`` returns it: the input of the run, or the failure for which it was not started. The next try finds it
-    under ``key`` in ``prepared`` of its store.
+    The transaction has to be rolled back and done again. Before that, ``prepare()`` returns the input of the run, or
+    the failure for which the run was not started. Pass it to the next try in ``prepared``, under ``key``.
     """
 
     def __init__(self, schedule: ScheduleState, at: datetime) -> None:
@@ -65,7 +65,10 @@ class SlotInterrupted(ABC, Exception):
 
 
 class ArgumentsNeeded(SlotInterrupted):
-    """The arguments function of a schedule has to be called, while nothing is locked: it is code of the project."""
+    """Raised if the arguments function of a schedule has to be called; ``prepare()`` calls it.
+
+    It is code of the project, so it is called while nothing is locked.
+    """
 
     def __init__(self, schedule: ScheduleState, at: datetime) -> None:
         super().__init__(schedule, at)
@@ -77,7 +80,10 @@ class ArgumentsNeeded(SlotInterrupted):
 
 
 class StartRefused(SlotInterrupted):
-    """The start of a run failed, possibly after it wrote something."""
+    """Raised if the start of a run failed, possibly after it wrote something; ``prepare()`` returns that failure.
+
+    The transaction is rolled back, and the next try stores the failure as the outcome of the slot.
+    """
 
     def __init__(self, schedule: ScheduleState, at: datetime, failure: SlotFailure) -> None:
         super().__init__(schedule, at)
@@ -94,8 +100,9 @@ Prepared = Mapping[tuple[int, datetime], Any | SlotFailure]
 class DatabaseScheduleStore:
     """The ``ScheduleStore`` of one schedule, whose row the open transaction has locked.
 
-    ``slots`` are those of its slots that run or wait, with their chains, and the one at its next time, if it has a row.
-    ``statuses`` has the status of the closed runs among them, by chain.
+    ``slots`` are those of its slots that run or wait, with their chains, and the one at its next time, if that has a
+    row. ``statuses`` has the status of the closed runs among them, by chain. ``prepared`` has inputs and failures that
+    were computed before the transaction.
 
     ``start`` and ``stop_run`` raise ``SlotInterrupted``, and ``UpdateTimeout`` for a run that is busy. The transaction
     has to be rolled back after both.
@@ -142,7 +149,7 @@ class DatabaseScheduleStore:
 
     @property
     def new_slots(self) -> Collection[SlotRecord]:
-        """The slots that were added. ``save_stores`` inserts them."""
+        """The slots that ``add_slots`` got; ``save_stores`` inserts them."""
         return self._new_slots.values()
 
     def replace_slot(self, slot: SlotRecord) -> None:
@@ -218,13 +225,14 @@ class DatabaseScheduleStore:
         return None
 
     def save(self, schedule: ScheduleState) -> None:
-        """Keep the new state. ``save_stores`` writes it, together with those of other schedules."""
+        """Remember the new state of the schedule; ``save_stores`` writes it, together with those of other schedules."""
         self.state = schedule
 
     def _actor(self) -> Actor:
-        """Return who starts and stops the runs: the person who changed the schedule last, or code.
+        """Return the actor who starts and stops the runs: the person in whose name the schedule works, or code.
 
-        Raises ``ActionNotPermitted`` if they are gone or may no longer manage schedules.
+        This is the person who created it, or last changed its class, input or overlap policy. Raises
+        ``ActionNotPermitted`` if they are gone or may no longer manage schedules.
         """
         # A command without a user, and code that calls the operation, save a schedule without an editor.
         if self._row.owner == Schedule.Owner.CODE or not self._row.editor_name:
@@ -242,7 +250,11 @@ class DatabaseScheduleStore:
         return Actor(user=user, source=SOURCE)
 
     def _failure(self, error: Exception, operation: str) -> SlotFailure:
-        """Return an error as the outcome of a slot. Raises it if the database failed, so that it is tried again."""
+        """Convert an error of ``operation`` to the ``SlotFailure`` that is stored as the outcome of a slot.
+
+        Raises the error again if it is a transient error or a lost connection of the database, so that the slot is
+        tried again.
+        """
         if isinstance(error, DatabaseError) and (
             self._storage.is_transient(error) or self._storage.is_connection_lost(error)
         ):
@@ -254,7 +266,10 @@ class DatabaseScheduleStore:
 
 
 def is_open(row: ScheduleSlot) -> bool:
-    """Return True if the chain of a slot exists and is open; its chain has been read with it."""
+    """Return True if the chain of a slot exists and is open.
+
+    Takes no read if the chain was loaded with the slot.
+    """
     try:
         return row.chain is not None and not row.chain.closed
     except ObjectDoesNotExist:
@@ -262,9 +277,10 @@ def is_open(row: ScheduleSlot) -> bool:
 
 
 def load_stores(rows: Sequence[Schedule], storage: DjangoStorage, *, prepared: Prepared) -> list[DatabaseScheduleStore]:
-    """Return the stores of schedules that the open transaction has locked. Two reads, or three if runs have closed.
+    """Return a ``DatabaseScheduleStore`` for each schedule of ``rows``, which the open transaction has locked.
 
-    Raises ``ScheduleInvalid`` and the errors of the codec for a schedule that this process cannot read.
+    ``prepared`` has inputs and failures that were computed before. Two reads, or three if runs have closed. Raises
+    ``ScheduleInvalid`` and the errors of the codec for a schedule that this process cannot read.
     """
     states = {row.pk: state_of(row) for row in rows}
     instants = [instant for state in states.values() if (instant := _next_instant(state)) is not None]
@@ -294,7 +310,7 @@ def _next_instant(state: ScheduleState) -> datetime | None:
 
 
 def save_stores(stores: Sequence[DatabaseScheduleStore], storage: DjangoStorage) -> None:
-    """Write the states of the stores and the slots that were added to them: two statements for all of them."""
+    """Write the states of the schedules, and the slots that were added, in two statements for all stores."""
     states = [store.state for store in stores]
     new_slots = [(store.state.id, slot) for store in stores for slot in store.new_slots]
     write_states([(state.id, state_columns(state)) for state in states], storage=storage)

@@ -25,14 +25,14 @@ logger = logging.getLogger("temporalex_django.operations")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScheduleDifference:
-    """A difference between the schedules that code declares and their rows.
+    """A difference between a schedule that code declares and its row in the database.
 
     ``kind`` says what ``sync_schedules`` does about it:
 
     - ``new``: it creates the row.
     - ``changed``: it updates ``columns`` of the row.
     - ``gone``: the code no longer declares it, so the row is marked as gone, which pauses it.
-    - ``returned``: the code declares it again.
+    - ``returned``: the code declares it again, so the row is no longer gone.
     - ``conflict``: nothing, because people own a schedule of that name.
     - ``invalid``: nothing, because the declaration is wrong; ``message`` says how.
     """
@@ -45,7 +45,7 @@ class ScheduleDifference:
 
     @property
     def text(self) -> str:
-        """The difference as a sentence."""
+        """The difference as a sentence, which names the module of the declaration and says what to do."""
         match self.kind:
             case "new":
                 return f"{self.module} declares the schedule {self.name}, which has no row yet: run migrate"
@@ -63,7 +63,7 @@ class ScheduleDifference:
 
 
 def schedule_differences(alias: str) -> list[ScheduleDifference]:
-    """Return what differs between the declarations of this process and the rows, by name. One read."""
+    """Return how the schedules that code declares in this process differ from their rows, sorted by name. One read."""
     return sorted(_differences(host().storage(alias)), key=lambda difference: difference.name)
 
 
@@ -99,10 +99,11 @@ def _is_imported(module: str) -> bool:
 
 
 def sync_schedules(alias: str) -> list[ScheduleDifference]:
-    """Create, update and mark the rows of schedules that code declares; return the differences that there were.
+    """Create and update the rows of schedules that code declares; return the differences that there were.
 
-    Each schedule is a transaction of its own. What people paused stays paused, and nothing is deleted. A difference
-    that people have to mend is logged as an error.
+    Called after ``migrate``. A row whose declaration is gone is marked. Each schedule is a transaction of its own.
+    Schedules that people paused stay paused, and nothing is deleted. A difference that people have to mend is logged as
+    an error.
     """
     storage, declarations = host().storage(alias), registered_schedules()
     differences = schedule_differences(alias)
@@ -133,8 +134,8 @@ def _mark_gone(name: str, storage: DjangoStorage) -> None:
 def put_declaration(declaration: Declaration, storage: DjangoStorage) -> Schedule:
     """Create or update the row of a schedule that code declares, in a transaction, and return it.
 
-    The row is no longer gone. Raises ``ScheduleInvalid``, ``PayloadError`` and ``UnknownWorkflow`` for a declaration
-    that is wrong.
+    A row that was marked as gone is active again. Raises ``ScheduleInvalid``, ``PayloadError`` and ``UnknownWorkflow``
+    for a declaration that is wrong.
     """
     now, definition = storage.now(), ScheduleDefinition.of_declaration(declaration)
     definition.check(now)

@@ -16,7 +16,8 @@ class TriggerSchedule(ScheduleAction[SlotRecord]):
     """Operation that fires a schedule for the present time, and returns the slot with its outcome.
 
     The overlap policy decides whether a run starts. A paused schedule can be triggered, too. The user needs the
-    permission to start runs of the class as well. The starter of the run is that of all runs of the schedule.
+    permission to start runs of the class as well. The run is started in the name of the person who owns the schedule's
+    runs, as all others of the schedule are.
 
     Locks the row of the schedule. The slot and its run commit with the caller's transaction, if one is open. Raises
     ``ScheduleNotFound``, ``UnknownWorkflow`` and ``ScheduleInvalid``; an error of the start is the outcome of the slot.

@@ -21,9 +21,9 @@ _ANY = "*"
 
 
 def etag_of(version: RunVersion, body: Any) -> str:
-    """Return the tag of a response about a run.
+    """Return the ``ETag`` of a response about a run.
 
-    It contains the version of the run, which ``If-Match`` compares, and a digest of ``body``.
+    It contains the version of the run, with which ``If-Match`` is compared, and a digest of ``body``.
     """
     digest = _digest(body)
     paused = "paused" if version.paused else ""
@@ -36,17 +36,18 @@ def _digest(body: Any) -> str:
 
 
 def schedule_etag(changed_at: datetime, body: Any) -> str:
-    """Return the tag of a response about a schedule.
+    """Return the ``ETag`` of a response about a schedule.
 
-    It contains the time at which the definition was changed, which ``If-Match`` compares, and a digest of ``body``.
+    It contains the time at which the definition was changed, with which ``If-Match`` is compared, and a digest of
+    ``body``.
     """
     return f'"{changed_at.isoformat()}.{_digest(body)}"'
 
 
 def parse_schedule_if_match(header: str) -> list[datetime] | None:
-    """Return the times of change in the tags of an ``If-Match`` header, or None for ``*``, which matches any.
+    """Return the times of the last change that a header ``If-Match`` about a schedule accepts; None for ``*``.
 
-    Tags that this package has not made are left out.
+    None means that any state of the schedule is accepted. Tags that this package has not made are left out.
     """
     if header.strip() == _ANY:
         return None
@@ -60,12 +61,15 @@ def parse_schedule_if_match(header: str) -> list[datetime] | None:
 
 
 def _tag_content(tag: str) -> str:
-    """Return a tag without its quotes; proxies that compress responses weaken tags, so weak ones are accepted."""
+    """Return an entity tag without its quotes and without the prefix ``W/`` of a weak tag.
+
+    Weak tags are accepted because proxies that compress responses weaken tags.
+    """
     return tag.strip().removeprefix("W/").strip('"')
 
 
 def parse_if_match(header: str) -> list[RunVersion] | None:
-    """Return the versions of the run in the tags of an ``If-Match`` header, or None for ``*``, which matches any state.
+    """Return the versions of a run that a header ``If-Match`` accepts, or None for ``*``, which accepts any.
 
     Tags that this package has not made are left out.
     """
@@ -77,7 +81,7 @@ def parse_if_match(header: str) -> list[RunVersion] | None:
 
 
 def _parse_etag(tag: str) -> RunVersion | None:
-    """Return the version in a tag, or None if this package has not made it."""
+    """Return the version of a run that the tag contains, or None if this package has not made the tag."""
     parts = _tag_content(tag).split(".")
     if len(parts) != _PART_COUNT:
         return None

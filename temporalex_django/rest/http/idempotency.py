@@ -28,16 +28,17 @@ Method = Callable[..., Response]
 
 
 class IdempotentViewSet(ContractViewSet):
-    """Base class of view sets whose methods may accept an ``Idempotency-Key`` (see ``with_idempotency_key``).
+    """Base class of view sets whose methods may accept the header ``Idempotency-Key``.
 
-    ``idempotent_request`` is the present request if it has a key, else None.
+    Such a method is decorated with ``with_idempotency_key``. ``idempotent_request`` is the present request if it has a
+    key, or else None.
     """
 
     idempotent_request: IdempotentRequest | None = None
 
     @abstractmethod
     def repeat_response(self, object_id: UUID, *, is_new: bool, **names: Any) -> Response:
-        """Return the response to a request that was executed before, from the present rows.
+        """Return the response to a request with an ``Idempotency-Key`` that was executed before, from the present rows.
 
         ``object_id`` is the id of the run, job or task that the first response showed, and ``is_new`` is True if that
         request created it. ``names`` are the arguments of the URL.
@@ -61,8 +62,8 @@ class IdempotentViewSet(ContractViewSet):
 def with_idempotency_key(method: Method) -> Method:
     """Decorate a method of a view set so that it accepts the header ``Idempotency-Key``.
 
-    A request that is sent again with its key is not executed; it gets ``repeat_response``. A request that was refused
-    does not use up its key.
+    A request that is sent again with its key is not executed; the method ``repeat_response`` answers it. A request that
+    was refused does not use up its key.
     """
 
     @wraps(method)
@@ -86,9 +87,9 @@ def with_idempotency_key(method: Method) -> Method:
 
 @contextmanager
 def translate_key_reuse(request: Request) -> Iterator[None]:
-    """Turn ``MessageIdTaken`` into ``IdempotencyKeyReused`` if the message id is the key of the request.
+    """Turn ``MessageIdTaken`` into ``IdempotencyKeyReused`` if the ``Idempotency-Key`` serves as the message id.
 
-    Put it around the sending of a message.
+    Put it around the sending of a message. The client then gets an error about the header that it sent.
     """
     try:
         yield
@@ -100,7 +101,7 @@ def translate_key_reuse(request: Request) -> Iterator[None]:
 
 
 def _request_bytes(request: Request) -> bytes:
-    """Return the method, the URL and the body of the request as bytes.
+    """Return the method, the URL and the body of the request as bytes, to recognize a request that is sent again.
 
     Two bodies with the same JSON give the same bytes, however they are written.
     """

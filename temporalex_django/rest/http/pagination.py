@@ -73,9 +73,9 @@ class NewestFirstPagination(CursorPagination):
         return _parse_aware_datetime(position)
 
     def limit_to_page(self, runs: QuerySet[Instance], request: Request) -> QuerySet[Instance]:
-        """Restrict the runs to a range of time that contains the page, which makes the query cheaper.
+        """Restrict the runs to a range of time that contains the requested page, which makes the query cheaper.
 
-        See ``run_ordering.limit_to_range``.
+        This matters for runs in the order of their closing; other runs are returned as they are.
         """
         assert self.order is not None
         cursor = self.decode_cursor(request)
@@ -91,7 +91,7 @@ class NewestFirstPagination(CursorPagination):
         return limit_to_range(runs, order, position if isinstance(position, datetime) else None, rows=size + offset)
 
     def order_rows(self, rows: Mapping[UUID, Instance]) -> list[Instance]:
-        """Return the rows of the page in its order; ``rows`` has them by run id.
+        """Return the rows of the requested page in the order of the page; ``rows`` has them by run id.
 
         Runs that were deleted after the page was found are left out.
         """
@@ -101,9 +101,9 @@ class NewestFirstPagination(CursorPagination):
         return [rows[position["pk"]] for position in self.page]
 
     def fit_page(self, rendered: Sequence[Any]) -> Sequence[Any]:
-        """Return those of the rendered items that fit on a page of ``MAX_PAGE_BYTES``.
+        """Return those of the rendered items that fit on a page of ``MAX_PAGE_BYTES`` bytes.
 
-        The links to the next and the previous page are moved, so that the other items are on that page.
+        The link to the next page, or to the previous one, is set so that it begins with the items that are left out.
         """
         page: list[Any] = self.page or []
         sizes = [len(json.dumps(rendered_row, default=str)) for rendered_row in rendered]
@@ -123,7 +123,7 @@ class NewestFirstPagination(CursorPagination):
 
 
 class ByNamePagination(NewestFirstPagination):
-    """Pages of rows by ``name``, which is unique."""
+    """Pages of rows that are sorted by their unique ``name``, such as schedules, by ``?cursor=`` and ``?limit=``."""
 
     ordering = "name"
 
@@ -135,7 +135,7 @@ class ByNamePagination(NewestFirstPagination):
 
 
 class LatestSlotPagination(NewestFirstPagination):
-    """Pages of the slots of one schedule, the latest first; no two have one time."""
+    """Pages of the slots of one schedule by ``?cursor=`` and ``?limit=``, sorted by time, the latest first."""
 
     ordering = "-at"
 
@@ -158,9 +158,9 @@ class DueFirstPages:
         self.position = None if cursor is None else _decode_cursor(cursor)
 
     def page(self, tasks: QuerySet[HumanTask]) -> tuple[list[HumanTask], str | None]:
-        """Return at most ``limit`` tasks of the page, and the cursor of the next page or None. One read.
+        """Return at most ``limit`` tasks for the page at the cursor, and the cursor of the next page or None. One read.
 
-        ``tasks`` must be in the order of the pages.
+        ``tasks`` must be sorted by due time (None last), time of opening and id.
         """
         tasks_read = [
             *(tasks if self.position is None else tasks.filter(_after_position(*self.position)))[: self.limit + 1]
@@ -170,7 +170,10 @@ class DueFirstPages:
 
 
 def _after_position(due_at: datetime | None, opened_at: datetime, task_id: UUID) -> Q:
-    """Return the condition for the tasks that come after the task with these values; ``due_at`` None means never."""
+    """Return the condition for human tasks that come after the task with these values in a list by due time.
+
+    ``due_at`` None means that the task is never due; such tasks come last.
+    """
     is_later = Q(opened_at__gt=opened_at) | Q(opened_at=opened_at, pk__gt=task_id)
     if due_at is None:
         return Q(due_at=None) & is_later

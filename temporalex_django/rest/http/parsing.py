@@ -63,10 +63,10 @@ _waiting_by_user: Counter[str] = Counter()
 
 @contextmanager
 def wait_slot(user_key: str) -> Iterator[bool]:
-    """Take a wait slot while the block runs, and yield True; yield False if none is free.
+    """Let this request wait for an outcome while the block runs, if not too many requests wait already.
 
-    A request with a slot may wait for an outcome. A process has ``WAITING_REQUESTS`` slots, and one user may have at
-    most half of them. ``user_key`` is the key of the user.
+    Yields True if it may wait. A process has ``WAITING_REQUESTS`` slots, and one user may have at most half of them.
+    ``user_key`` is the key of the user. Without a free slot it yields False, and the request should answer at once.
     """
     limit = get_settings().WAITING_REQUESTS
     with _lock:

@@ -18,9 +18,10 @@ from temporalex_django.operations.runs.resume import has_step_role
 
 
 class InstancePermission(BasePermission):
-    """Permission class that asks the access policy, first without a run and then about the run that was found.
+    """Permission class of the REST views: it asks the access policy about the operation that a request performs.
 
-    It refuses users who are not logged in, whatever the settings of the project say.
+    It asks first without a run, and then about the run that was found. It refuses users who are not logged in, whatever
+    the settings of the project say.
     """
 
     def has_permission(self, request: Request, view: APIView) -> bool:
@@ -52,9 +53,10 @@ def _requested_operation(view: APIView) -> Operation | None:
 
 
 def _is_step_approver(request: Request, view: APIView, operation: Operation) -> bool:
-    """Return True if the caller resumes a graph and has the role of one of its steps, which needs no permission.
+    """Return True if the request resumes a graph and the user has the role of one of its steps.
 
-    The result is also False if the run does not exist, so that it does not reveal which runs exist.
+    Such a user needs no permission. The result is also False if the run does not exist, so that it does not reveal
+    which runs exist.
     """
     if operation.action != "resume":
         return False
@@ -78,7 +80,7 @@ class ScopeThrottle(SimpleRateThrottle):
     """
 
     def __init__(self) -> None:
-        """Read no rate: the scope is known only when a view asks."""
+        """Do not read a rate, as the base class does: the scope is known only when a view asks."""
 
     def allow_request(self, request: Request, view: APIView) -> bool:
         contract = getattr(view, "contract", None)

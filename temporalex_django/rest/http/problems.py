@@ -132,9 +132,10 @@ def _status_of(exc: errors.TemporalexError) -> HTTPStatus:
 
 
 def _escape_unencodable(value: Any) -> Any:
-    """Return ``value`` with all its texts escaped where UTF-8 cannot encode them.
+    """Return a copy of ``value`` in which characters that UTF-8 cannot encode are escaped.
 
-    Messages of validation errors may quote lone surrogates of the request.
+    ``value`` may consist of mappings, lists and texts. Messages of validation errors may quote lone surrogates of the
+    request.
     """
     if isinstance(value, Mapping):
         return {_escape_unencodable(str(name)): _escape_unencodable(member) for name, member in value.items()}

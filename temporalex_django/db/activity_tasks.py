@@ -1,4 +1,4 @@
-"""Scheduled activities in SQL: ``TaskStorage``.
+"""Scheduled activities in SQL: the database's form of ``TaskStorage``.
 
 Fencing: ``(id, attempt, owner)`` identifies one attempt of one worker, whose epoch is ``owner``. A report about an
 attempt that no longer matches changes nothing. Locks: the rows of the activities themselves; rows that are locked
@@ -98,7 +98,10 @@ _HEARTBEAT_UPDATE = _HEARTBEAT.update(*FENCE, heartbeat=f"coalesce(v.heartbeat, 
 
 
 class ActivityTasks:
-    """The activities of one storage: results, heartbeats, releases and reads; ``TaskStorage`` documents the methods."""
+    """The part of a database storage that stores results and heartbeats of activities, releases them and reads them.
+
+    The methods are those of the contract ``TaskStorage``, which documents them.
+    """
 
     def __init__(self, session: StorageSession) -> None:
         self._session = session
@@ -159,7 +162,10 @@ class ActivityTasks:
         self._sql.write(_ATTEMPT.columns, _RELEASE_UPDATE, keys, key="id")
 
     def release_with_names(self, keys: Collection[tuple[int, int, int]]) -> list[tuple[str, str]]:
-        """Release activities as ``release_tasks`` does; return queue and name of each whose claim was still valid."""
+        """Release activities that were claimed and never started, by (id, attempt, owner). No attempt is counted.
+
+        Returns the queue and the name of each activity whose claim was still valid.
+        """
         rows = self._sql.write_returning(_ATTEMPT.columns, _RELEASE_RETURNING, keys, _RELEASED.types, key="id")
         return [(queue, name) for queue, name in rows]
 
@@ -169,9 +175,10 @@ class ActivityTasks:
         return {(task, attempt, own) for task, attempt, own in rows}
 
     def finish_tasks(self, results: Sequence[TaskResult]) -> list[int]:
-        """Store the results of attempts, and send the final ones to their chains.
+        """Store the results of attempts, and send each final one as a message to the run of its activity.
 
-        Returns the ids of the activities whose attempt was still valid.
+        An attempt that did not end its activity makes it due again. Returns the ids of the activities whose attempt was
+        still valid.
         """
         if not results:
             return []
@@ -185,9 +192,10 @@ class ActivityTasks:
         return self.submit_finish(results)()
 
     def submit_finish(self, results: Sequence[TaskResult]) -> Callable[[], tuple[list[int], list[FinishedActivity]]]:
-        """Send the statements of ``finish_undelivered``; return a function that waits for its result.
+        """Send the statements that store the results of attempts, and return a function that completes it.
 
-        The function returns the ids of the activities whose attempt was still valid, and their final results.
+        The results are not delivered: the turn that calls it does that. The function waits for the database, and
+        returns the ids of the activities whose attempt was still valid, and their final results.
         """
         if not results:
             return lambda: ([], [])
@@ -202,7 +210,7 @@ class ActivityTasks:
         return fetch_finished
 
     def _finish_others(self, results: Sequence[TaskResult]) -> list[int]:
-        """Store the results of background tasks and of attempts to retry: none of them goes to a chain.
+        """Store the results that go to no run: of background tasks, and of attempts that make an activity due again.
 
         Returns the ids of the activities whose attempt was still valid.
         """
@@ -215,10 +223,10 @@ class ActivityTasks:
     def _submit_delete(
         self, final: Mapping[tuple[int, int, int | None], TaskResult]
     ) -> Callable[[], tuple[list[int], list[FinishedActivity]]]:
-        """Send the deletion of the activities that the attempts still own, and return a function that completes it.
+        """Send the deletion of activities that have ended, and return a function that completes it.
 
-        ``final`` has the results by (id, attempt, owner). The function returns the ids of the deleted activities, and
-        their results to deliver.
+        ``final`` has their results by (id, attempt, owner); a row that has another attempt or owner by now stays. The
+        function returns the ids of the deleted activities, and their results to deliver.
         """
         types = (*_ATTEMPT.types, *_RECIPIENT.types)
         rows = self._sql.submit_write(_ATTEMPT.columns, _DELETED, list(final), types, key="id")
@@ -250,9 +258,9 @@ class ActivityTasks:
         self._sql.write(RESULT.columns, RESULT_INSERT, messages)
 
     def _finish_and_deliver(self, final: Mapping[tuple[int, int, int | None], TaskResult]) -> list[int]:
-        """Delete the activities that the attempts still own, send the results to their chains, and return the ids.
+        """Delete activities that have ended, send their results as messages to their runs, and return the ids.
 
-        ``final`` has the results by (id, attempt, owner).
+        ``final`` has the results by (id, attempt, owner); a row that has another attempt or owner by now stays.
         """
         if not self._sql.chained_writes:
             valid, activities = self._submit_delete(final)()
@@ -338,7 +346,10 @@ class ActivityTasks:
         return self._read_tasks("where run_id = %s order by seq", [run_id])
 
     def _read_tasks(self, condition: str, parameters: list[Any]) -> list[TaskState]:
-        """Return the activities that an SQL condition selects, decoded and as ``find_task`` returns them."""
+        """Return the activities that an SQL condition selects, with payloads decoded. Locks nothing.
+
+        The ``attempt`` of an atomic activity is the number of its next attempt.
+        """
         tasks = [task_state(row) for row in self._sql.select(TASK.select(condition), parameters, TASK.types)]
         for task in tasks:
             decode_task(task)
@@ -407,7 +418,10 @@ def _add_seconds(moment: datetime | None, seconds: float | None) -> datetime | N
 
 
 def task_state(row: tuple[Any, ...]) -> TaskState:
-    """Return the activity of a row of the columns ``TASK``. Its payloads are still encoded; see ``decode_task``."""
+    """Return the activity of a row with the columns of ``TASK``.
+
+    Its payloads are still encoded; ``decode_task`` decodes them.
+    """
     return TaskState(**TASK.row_fields(row), kwargs={})
 
 

@@ -1,7 +1,8 @@
 """Hooks by which workers call modules that they do not import; the app config registers them when Django is ready.
 
-``BACKGROUND_HOOKS`` are work that a worker does beside turns. ``SCHEDULE_HOOKS`` fire schedules, in a thread of their
-own, because bulk jobs must not delay them. ``run_due`` processes due work in the calling thread.
+``BACKGROUND_HOOKS`` are work that a worker does beside advancing runs: bulk jobs and cleanup. ``SCHEDULE_HOOKS`` fire
+schedules, in a thread of their own, because bulk jobs must not delay them. ``run_due`` processes due work in the
+calling thread.
 """
 
 from __future__ import annotations

@@ -51,8 +51,8 @@ _FINISH = f", gone as ({_DELETED}), kept as ({_FINISHED_INSERT}) select id from 
 class NewBackgroundTask:
     """A Django task to enqueue; ``activity`` is the name under which its function is registered.
 
-    ``options`` are those of ``engine.background_task``; durations are in seconds. Tasks with a higher ``priority`` come
-    first. ``run_after`` is the earliest time for its start, or None for now.
+    ``options`` are the retry policy, the timeouts in seconds and so on, as ``engine.background_task`` describes them.
+    Tasks with a higher ``priority`` come first. ``run_after`` is the earliest time for its start, or None for now.
     """
 
     activity: str
@@ -118,9 +118,9 @@ def finish_tasks(final: Mapping[tuple[int, int, int | None], TaskResult], *, sql
 
 
 def submit_priority_check(queue: str, *, sql: Dialect) -> Callable[[], bool]:
-    """Ask whether background tasks that wait in the queue have a priority; return a function for the answer.
+    """Ask the database if background tasks that wait in the queue have a priority other than 0.
 
-    The function waits for the answer, as with ``Dialect.submit``.
+    Returns a function that waits for the answer and returns True or False.
     """
     answer = sql.submit(f"select {HAS_PRIORITY}", [queue, queue], ("bool",))
     return lambda: bool(answer()[0][0])

@@ -1,4 +1,8 @@
-"""Holds: switches with an end, which attempts ask for and workers read with the other switches."""
+"""Holds, which keep back activities of a queue, or of one concurrency key in it, because an activity asked for that.
+
+An activity asks with ``RetryLater(hold=...)``. A hold is a row of the switches with an end, and workers read both
+together.
+"""
 
 from __future__ import annotations
 
@@ -18,10 +22,11 @@ _EXTEND = (
 
 
 def store_holds(results: Sequence[TaskResult], valid_ids: Collection[int], *, sql: Dialect) -> None:
-    """Store what the attempts asked to keep back, if their result was still valid (``valid_ids``).
+    """Store the holds for which attempts asked with ``RetryLater``, if their result was still valid.
 
-    Without a hold there is no statement. Otherwise holds that are over are deleted, and each hold is one upsert, in the
-    order of their names. Runs in the caller's transaction.
+    ``valid_ids`` has the ids of the activities with a valid result. A hold keeps back activities of a queue or a
+    concurrency key until a given time. Without a hold there is no statement. Otherwise holds that are over are deleted,
+    and each hold is one upsert, in the order of their names. Runs in the caller's transaction.
     """
     holds = [result.hold for result in results if result.hold is not None and result.task.id in valid_ids]
     if not holds:

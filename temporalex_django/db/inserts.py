@@ -189,9 +189,9 @@ def _insert_with_attributes(start: NewStart, started: StartedRun, storage: Djang
 def _wider_scope_test(start: RunStart) -> tuple[str, list[Any]]:
     """Return an SQL test that no open run has the same id in a scope that this start includes, and its parameters.
 
-    The open key of the chain does not cover such runs, because they were started with another scope. For a class that
-    was renamed it also covers runs that were started under its former names. The test is empty if there is nothing to
-    check.
+    The unique key of open chains does not cover such runs, because they were started with another scope. For a class
+    that was renamed it also covers runs that were started under its former names. The test is empty if there is nothing
+    to check.
     """
     own, parameters = "", list[Any]()
     if start.scope == "global":
@@ -212,10 +212,10 @@ def _wider_scope_test(start: RunStart) -> tuple[str, list[Any]]:
 
 
 def reopen_chain(chain_id: UUID, start: RunStart, *, storage: DjangoStorage) -> bool:
-    """Give a closed chain, which the open transaction has locked, its open key again.
+    """Make a closed chain open again: store the key that keeps its id unique among open runs.
 
-    ``start`` has the values of the chain's run, from which the key is made. Returns False if another open run has the
-    id. Waits for another transaction that starts the id.
+    The open transaction has locked the chain. ``start`` has the values of the chain's run, from which the key is made.
+    Returns False if another open run has the id. Waits for another transaction that starts the id.
     """
     test, parameters = _wider_scope_test(start)
     try:
@@ -257,8 +257,9 @@ def _insert_chain_and_run(
 ) -> bool:
     """Insert chain and run with one statement; return False if an open run has the business id.
 
-    ``wide`` is the result of ``_wider_scope_test``. The wait for another transaction with the same open key is limited.
-    In an open transaction that takes a savepoint and a lock timeout around the statement.
+    ``started`` has the ids for the new rows. ``wide`` is an SQL test that no open run has the id in a wider scope, and
+    its parameters. The wait for another transaction with the same open key is limited. In an open transaction that
+    takes a savepoint and a lock timeout around the statement.
     """
     test, test_parameters = wide
     sql, key = storage.sql, start.open_key
@@ -305,7 +306,11 @@ def _insert_chain_and_run(
 def _insert_separately(
     start: NewStart, started: StartedRun, storage: DjangoStorage, wide: tuple[str, list[Any]]
 ) -> bool:
-    """Insert chain and run as ``_insert_chain_and_run`` does, for a database that needs a statement for each table."""
+    """Insert chain and run with two statements, for SQLite; return False if an open run has the business id.
+
+    ``started`` has the ids for the new rows. ``wide`` is an SQL test that no open run has the id in a wider scope, and
+    its parameters.
+    """
     test, test_parameters = wide
     with storage.transaction():
         now = storage.now()
@@ -345,8 +350,8 @@ def insert_message(
 ) -> InsertedMessage:
     """Insert a message into the inbox of a chain: one INSERT that locks nothing of the run.
 
-    ``kind`` is that of ``InboxMessage``, ``name`` the name of the signal, update or event, and ``body`` its plain
-    payload. ``sender`` None means that code sent the message.
+    ``kind`` is ``signal``, ``update``, ``cancel`` or another kind of ``InboxMessage``. ``name`` is the name of the
+    signal, update or event, and ``body`` its plain payload. ``sender`` None means that code sent the message.
 
     ``request_id`` is its message id. A second message with the same id returns the row of the first one. A message that
     was rejected or never delivered is sent again, since only an accepted one occupies its id. So is a signal that has
@@ -421,7 +426,10 @@ def _message_insert(placeholder: Placeholder, now: str) -> str:
 
 
 def find_message(chain: UUID, request_id: str, *, storage: DjangoStorage) -> tuple[int, MessageFingerprint] | None:
-    """Return the message of a chain with this message id, as (primary key, fingerprint), or None."""
+    """Return the message of a chain with this message id, as (primary key, fingerprint), or None.
+
+    The fingerprint has its kind, name, payload and sender, by which it is compared with a message that is sent again.
+    """
     rows = storage.sql.select(
         _FINGERPRINT.select("where chain_id = %s and request_id = %s"), [chain, request_id], _FINGERPRINT.types
     )
@@ -443,7 +451,10 @@ def message_outcome(message: int, *, storage: DjangoStorage) -> Outcome | None:
 
 
 def update_outcome(chain: UUID, request_id: str, *, storage: DjangoStorage) -> Outcome | None:
-    """Return the outcome of the update with the message id ``request_id``, as ``message_outcome`` does."""
+    """Return the outcome of the update with the message id ``request_id``, or None while it has none.
+
+    It may be ``accepted``, which a later outcome replaces.
+    """
     rows = storage.sql.select(
         "select outcome_status, outcome from temporalex_message where chain_id = %s and request_id = %s",
         [chain, request_id],

@@ -1,4 +1,4 @@
-"""Reads of runs for a turn: their records, their histories, and the marks of blocked ones."""
+"""Reads of runs for the engine: their records, their histories, and why blocked ones are blocked."""
 
 from __future__ import annotations
 
@@ -24,9 +24,10 @@ _EVENT = EVENTS.pick_columns("seq", "activation", "kind", "at", "attributes")
 
 
 class RunReader:
-    """The reads of one storage; ``RunStorage`` documents the methods.
+    """The part of a database storage that reads runs and their histories.
 
-    They lock nothing, since the caller has locked the chains where that matters.
+    The methods are those of the contract ``RunStorage``, which documents them. They lock nothing, since the caller has
+    locked the chains where that matters.
     """
 
     def __init__(self, session: StorageSession, *, inboxes: Inboxes) -> None:
@@ -55,7 +56,10 @@ class RunReader:
         return self._submit_run_records(runs)()
 
     def _submit_run_records(self, runs: Collection[UUID]) -> Callable[[], dict[UUID, RunRecord]]:
-        """Send the query of ``run_records``, and return a function for the records by run id."""
+        """Send the query for the records of runs, and return a function that waits for them and returns them by run id.
+
+        A record has what is fixed for a run, such as its class and its arguments.
+        """
         if not runs:
             return dict
         test, parameter = self._sql.in_array(runs, "uuid")
@@ -142,14 +146,17 @@ class RunReader:
 
 
 def _run_record(row_values: dict[str, Any]) -> RunRecord:
-    """Return the record of a run from its values by field, in which JSON is still text."""
+    """Return the record of a run from the values of its row, by field; JSON columns among them are still text."""
     if (attributes := row_values["search_attributes"]) is not None:
         row_values["search_attributes"] = json.loads(attributes)
     return RunRecord(**row_values)
 
 
 def _history_event(run: UUID, row: Sequence[Any]) -> HistoryEvent:
-    """Return the event of a row of ``_EVENT``. Raises ``PayloadError`` if its attributes cannot be read."""
+    """Return the event of a row with the columns of ``_EVENT``.
+
+    Raises ``PayloadError`` if its attributes cannot be read.
+    """
     seq, activation, kind, at, attributes = row
     try:
         return HistoryEvent(seq, activation, kind, at, codec().decode(attributes), len(attributes))

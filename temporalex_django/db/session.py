@@ -73,7 +73,10 @@ class StorageSession:
         return self.submit_now()()
 
     def submit_now(self) -> Callable[[], datetime]:
-        """Ask for the present time, and return a function that waits for the answer, as ``Dialect.submit`` does."""
+        """Ask the database for its present time, and return a function that waits for the answer and returns it.
+
+        With a virtual clock nothing is sent.
+        """
         if self.clock is not None:
             return self.clock
         now, parameters = self.sql.now_expression(None, live=True)
@@ -113,9 +116,9 @@ class StorageSession:
             crash_points.reached(f"{site}: after commit")
 
     def final_pipeline(self) -> AbstractContextManager[None]:
-        """Return a pipeline, as ``Dialect.pipeline``, for the last statements of a transaction.
+        """Return a block whose statements are sent without waiting for each answer, for the last ones of a transaction.
 
-        If ``transaction`` opened it, the commit is sent with them at the end of the transaction's block. Their answers
+        If ``transaction`` opened the transaction, the commit is sent with them at the end of its block. Their answers
         are available after that, and the block raises their errors. No other statement may be sent in between.
         """
         end = self._exit_stack
@@ -131,15 +134,16 @@ class StorageSession:
             self.sql.execute("commit")  # Django's own commit finds no open transaction afterwards
 
     def detach(self) -> tuple[Any, ExitStack | None]:
-        """Separate this object from the open transaction of the calling thread, and return the state for ``attach``.
+        """Separate this storage from the open transaction of the calling thread, and return the state for ``attach``.
 
-        The transaction stays open. Until ``attach`` another thread can use this object.
+        The transaction stays open. Until ``attach`` another thread can use the storage. It is called while a long
+        atomic activity runs.
         """
         state, self._own_connection, self._exit_stack = (self._own_connection, self._exit_stack), None, None
         return state
 
     def attach(self, state: tuple[Any, ExitStack | None]) -> None:
-        """Continue the transaction that ``detach`` separated from this object. No other one may be open then."""
+        """Continue the transaction that ``detach`` separated from this storage. No other one may be open then."""
         self._own_connection, self._exit_stack = state
 
     def join_transaction(self) -> AbstractContextManager[None]:

@@ -151,7 +151,10 @@ class ColumnSet:
 
     @property
     def insert(self) -> str:
-        """The body of a statement that inserts the rows of ``v``: see ``Dialect.write``."""
+        """SQL that inserts many rows with these columns, for ``Dialect.write``.
+
+        That method provides the rows as a table ``v``.
+        """
         return self.table.insert({name: name for name in self.column_names}, "from v")
 
     def insert_parameters(self, placeholder: Placeholder, source: str, **instead: str) -> str:
@@ -164,10 +167,11 @@ class ColumnSet:
         return self.table.insert(values, source)
 
     def update(self, *by: str, only: str = "", **also: str) -> str:
-        """Return the body of a statement that updates the columns from the rows of ``v`` with equal columns ``by``.
+        """Return SQL that updates these columns of many rows, for ``Dialect.write``.
 
-        The first column of ``by`` is the key. ``only`` is a further condition, and ``also`` has SQL expressions for
-        further columns. See ``Dialect.write``.
+        That method provides the new values as a table ``v``. A row gets the values of the row of ``v`` that has the
+        same values in the columns ``by``; the first of these is the key. ``only`` is a further condition, and ``also``
+        has SQL expressions for further columns.
         """
         own = self.table.name
         sets = {name: f"v.{name}" for name in self.column_names if name not in by}
@@ -284,7 +288,8 @@ def result_row(chain: UUID, run: UUID, queue: str, kind: str, body: Any, now: da
 def new_run_row(start: RunStart, chain: UUID, run: UUID, extra: Mapping[str, Any]) -> Sequence[Any]:
     """Return the values of the row of a new run, for the columns ``NEW_RUN``.
 
-    ``chain`` and ``run`` are its ids. ``extra`` has values by column that the start itself lacks.
+    ``start`` has the options of the start. ``chain`` and ``run`` are the ids. ``extra`` has values by column that the
+    start itself lacks.
     """
     values = dict(zip(_START_COLUMNS, _start_values(start), strict=True))
     values.update(extra, id=run, chain_id=chain)

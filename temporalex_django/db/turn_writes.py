@@ -139,9 +139,10 @@ _NEXT_INSERT = RUNS.insert(
 
 @cache
 def _run_update(names: tuple[str, ...]) -> tuple[ColumnSet, str]:
-    """Return the set of these columns of runs, and the statement that updates them.
+    """Return the set of these columns of runs, and the statement that updates them for many runs.
 
-    In each row, only the columns for which ``v`` has a new value change.
+    For each run and column the statement gets a value and a flag that says if the run has a new value. Columns without
+    one stay.
     """
     columns = RUNS.pick_columns("id", *names, **{f"has_{name}": "bool" for name in names})
     sets = {name: f"case when v.has_{name} then v.{name} else {RUNS.name}.{name} end" for name in names}
@@ -149,7 +150,7 @@ def _run_update(names: tuple[str, ...]) -> tuple[ColumnSet, str]:
 
 
 class TurnWriter:
-    """The writes of turns: ``RunStorage.write`` in SQL.
+    """The part of a database storage that stores what a turn produced for the runs that it advanced.
 
     All of it runs inside the turn's transaction, on chains that the turn has locked.
     """
@@ -180,10 +181,11 @@ class TurnWriter:
     def write(
         self, writes: Sequence[RunWrite], *, eager_claim: EagerClaim | None = None, is_last: bool = False
     ) -> Callable[[], list[TaskState]]:
-        """Store what a turn produced: see ``RunStorage.write``.
+        """Store what a turn produced for its runs: events, activities, messages, rows of runs and chains.
 
         It locks the messages and activities that it names, and no rows of other runs. ``eager_claim`` chooses new
         activities to store as claimed by this worker. ``is_last`` says that no statement follows in the transaction.
+
         The function that it returns gives the claimed activities; call it after the commit.
         """
         # Before the pipeline, because its statements read the answers of earlier ones.
@@ -235,9 +237,10 @@ class TurnWriter:
             write.warn_unfinished([name for (name,) in rows])
 
     def _record_leftovers(self, writes: Sequence[RunWrite]) -> None:
-        """Record the inputs and unread results that are lost when runs drop or cancel activities.
+        """Add to the histories of runs the edited inputs and unread results that would be lost with their activities.
 
-        Call it before the rows are deleted. A payload that cannot be read does not keep a run from closing.
+        That is so for runs that drop or cancel activities. Call it before the rows are deleted. A payload that cannot
+        be read does not keep a run from closing.
         """
         for write in writes:
             if not write.drops_open_activities and not write.cancels_activities:
@@ -435,9 +438,9 @@ def _chain_state(w: RunWrite) -> RunState:
 
 
 def _awaited_kinds(w: RunWrite) -> int | None:
-    """Return the kinds of waits of the chain's run after the turn, as bits in the order of ``AWAITED_KINDS``.
+    """Return what the chain's run may wait for after the turn: bits for a message, a timer and a child.
 
-    None means that the turn changes none.
+    The order is that of ``AWAITED_KINDS``. None means that the turn changes none of the marks.
     """
     if w.run.closed or w.next_run is not None:
         return 0

@@ -25,9 +25,10 @@ log = logging.getLogger("temporalex_django.db")
 
 
 class TaskClaims:
-    """The claims of activities of one storage. They lock the rows of the activities, and skip locked ones.
+    """The part of a database storage that claims due activities for a worker, outside of partitions of queues.
 
-    It knows the names of activities whose code this process lacks, and does not claim these.
+    It locks the rows of the activities, and skips locked ones. It knows the names of activities whose code this process
+    lacks, and does not claim these.
     """
 
     def __init__(self, session: StorageSession, *, tasks: ActivityTasks, queue_order: QueueOrder) -> None:
@@ -47,8 +48,8 @@ class TaskClaims:
         With ``atomic`` it also claims atomic activities. With ``suspects`` it claims only activities during which a
         worker has died.
 
-        If more wait than are claimed, some of them are the newest (``NewestAndOldest``). Activities in partitions are
-        not claimed here.
+        If more wait than are claimed, a quarter of the claimed ones are the newest, so that new work does not wait for
+        a whole backlog. Activities in partitions are not claimed here.
         """
         with self._session.join_transaction():
             with self._sql.pipeline():
@@ -60,9 +61,10 @@ class TaskClaims:
     def submit_task_claim(
         self, *, capacity: Capacity, queues: Sequence[str], owner: int, atomic: bool = False, suspects: bool = False
     ) -> Callable[[], list[TaskState]]:
-        """Send the statements of ``claim_tasks`` and return a function that completes it; call it after ``pipeline()``.
+        """Send the statements that claim due activities, and return a function that returns the claimed ones.
 
-        Inside a transaction only. The first queue is asked at once, and the others for the capacity that it leaves.
+        Call it inside a transaction and a ``pipeline()`` block, and the function after that block. The first queue is
+        asked at once, and the others for the capacity that it leaves. The arguments are those of ``claim_tasks``.
         """
         condition, excluded = self.availability_filter()
         if not atomic:
@@ -89,9 +91,10 @@ class TaskClaims:
     def _submit_task_queue(
         self, queue: str, capacity: Capacity, owner: int, condition: str, excluded: Sequence[Any]
     ) -> Callable[[], list[TaskState]]:
-        """Submit a claim of one queue and return a function for the claimed activities; by priority if some have one.
+        """Send a claim of due activities of one queue, and return a function for the claimed ones.
 
-        ``owner`` is the epoch of the worker. ``condition`` and ``excluded`` are those of ``due_candidates``.
+        They are claimed by priority if some have one. ``owner`` is the epoch of the worker. ``condition`` is SQL that
+        the rows must meet, and ``excluded`` has the values of its placeholders.
         """
         # A claim for async activities alone does not show how many others wait, so it does not count.
         limit = 0
@@ -124,7 +127,10 @@ class TaskClaims:
         return "due_at, id"
 
     def _starts_with_newest(self, queue: str) -> bool:
-        """Return True if the next claim of the queue should take the newest activities; never with a virtual clock."""
+        """Return True if the next claim of the queue should take the newest activities; never with a virtual clock.
+
+        While more wait than a claim takes, every other claim does.
+        """
         return self._session.clock is None and self._backlogs[queue].starts_with_newest()
 
     def availability_filter(self) -> tuple[str, list[Any]]:
@@ -154,9 +160,10 @@ class TaskClaims:
     def _submit_take(
         self, queue: str, capacity: Capacity, owner: int, condition: str, excluded: Sequence[Any]
     ) -> Callable[[], list[TaskState]]:
-        """Submit a claim of one queue in one statement; return a function for the claimed activities.
+        """Send one statement that claims due activities of one queue, and return a function for the claimed ones.
 
-        It claims nothing if activities there have priorities. The parameters are those of ``_submit_task_queue``.
+        It claims nothing if activities there have priorities. ``owner`` is the epoch of the worker. ``condition`` is
+        SQL that the rows must meet, and ``excluded`` has the values of its placeholders.
         """
         if queue in self._session.priority_queues:
             condition, excluded = f"{condition} and not ({background_tasks.HAS_PRIORITY})", [*excluded, queue, queue]
@@ -167,7 +174,11 @@ class TaskClaims:
         parameters: list[Any] = [owner]
 
         def add_arrays(lane: str, limit: int, names: Collection[str] = (), test: str = "") -> None:
-            """Add queries for ``limit`` ids, some of them the newest; ``lane`` is a name for ``newest_count``."""
+            """Add SQL arrays of ``limit`` ids to claim, some of them the newest.
+
+            ``lane`` is a name under which the share of the newest ones is counted. With ``test``, only activities count
+            that pass it, as ``add_array`` describes.
+            """
             newest = 0
             if self._session.clock is None:
                 newest = backlog.newest_count(limit, lane)
@@ -177,9 +188,9 @@ class TaskClaims:
                 add_array(limit - newest, self._due_order, names, test)
 
         def add_array(limit: int, order: str, names: Collection[str], test: str) -> None:
-            """Add a query for the first ``limit`` ids in the SQL order ``order``.
+            """Add an SQL array of the first ``limit`` ids in the SQL order ``order``.
 
-            With ``test``, SQL in which ``{}`` stands for "the name is among ``names``", it finds only activities that
+            With ``test``, SQL in which ``{}`` stands for "the name is among ``names``", it has only activities that
             pass it.
             """
             if not test:
@@ -291,7 +302,10 @@ class TaskClaims:
 
 
 class DueTimes:
-    """The reader that finds out when runs and activities are due, with one statement. Locks nothing."""
+    """The part of a database storage that finds out, with one statement, when runs and activities are due.
+
+    It locks nothing.
+    """
 
     def __init__(self, session: StorageSession, *, deferrals: Deferrals, task_claims: TaskClaims) -> None:
         self._session = session

@@ -42,7 +42,7 @@ _STARTS = LIMITS.pick_columns("name", "starts")
 
 
 class LimitedClaims:
-    """The claims of one storage for activities under limits. It remembers which partitions come next."""
+    """The part of a database storage that claims activities under limits. It remembers which partitions come next."""
 
     def __init__(self, session: StorageSession, *, tasks: ActivityTasks, task_claims: TaskClaims) -> None:
         self._session = session
@@ -63,12 +63,13 @@ class LimitedClaims:
         held_keys: Collection[str] = (),
         suspects: bool = False,
     ) -> LimitedClaim:
-        """Claim the activities of a queue that may start now under their limits.
+        """Claim the activities of a queue that may start now under their limits, in one transaction.
 
         ``capacity`` is that of the worker, from which each claimed activity is subtracted, and ``owner`` its epoch.
-        ``off`` has the names of activities that are switched off, and ``held_keys`` the concurrency keys that a hold
-        keeps back. With ``unpartitioned`` it also claims activities outside of partitions. With ``suspects`` it claims
-        only those during which a worker has died. If no activity waits, nothing is locked.
+        ``off`` has the names of activities that are switched off, and ``held_keys`` the concurrency keys whose
+        activities are kept back for now. With ``unpartitioned`` it also claims activities outside of partitions. With
+        ``suspects`` it claims only those during which a worker has died. If no activity waits, nothing is locked.
+        Returns the claimed activities, and why others have to wait.
         """
         self._suspects = suspects
         limits = queue_limits().get(queue, NO_LIMITS)
@@ -226,7 +227,10 @@ class LimitedClaims:
     def _partition_candidates(
         self, queue: str, partitions: Sequence[QueuePartition], limit: int
     ) -> list[list[_Candidate]]:
-        """Return at most ``limit`` due activities of each partition, the longest due first, as one list for each."""
+        """Return at most ``limit`` due activities of each partition, the longest due first, as one list for each.
+
+        An activity is a triple of its id, its name and its concurrency key (None: it has none).
+        """
         if not partitions:
             return []
         now, moment = self._sql.now_expression(None)
@@ -321,9 +325,9 @@ class LimitedClaims:
 
 
 def lock_recent_starts(sql: Dialect, names: Sequence[str]) -> dict[str, StartSlices]:
-    """Lock the limits with these names, and return the recent starts that each has recorded, by name.
+    """Lock the rows of the limits with these names, and return the recent starts that each has counted, by name.
 
-    A limit without a row gets one.
+    They are needed for rates. A limit without a row gets one.
     """
     starts: dict[str, StartSlices] = {}
     while len(starts) < len(names):
@@ -352,10 +356,10 @@ _Candidate = tuple[int, str, str | None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Switches:
-    """The names of queues, activities and workflow classes that are off, former names of renamed ones included.
+    """The present switches: names of queues, activities and workflow classes that are off, former names included.
 
-    ``holds`` has the end of each hold by queue and key; the key is empty for a whole queue. ``has_partitions`` is True
-    if activities wait in partitions of their queues.
+    ``holds`` has the times until which activities of a queue are kept back, by queue and concurrency key; the key is
+    empty for a whole queue. ``has_partitions`` is True if activities wait in partitions of their queues.
     """
 
     queues: frozenset[str] = frozenset()
@@ -366,19 +370,19 @@ class Switches:
 
     @property
     def held_queues(self) -> frozenset[str]:
-        """The queues of which no activity may start. Their runs may."""
+        """The queues of which no activity may start for now, because one asked for that. Their runs may continue."""
         return frozenset(queue for queue, key in self.holds if not key)
 
     def held_until(self, queue: str, key: str | None) -> datetime | None:
-        """Return when the last hold of an activity of the queue with this key ends, or None if none holds it."""
+        """Return the time until which an activity of the queue with this concurrency key is kept back, or None."""
         ends = (self.holds.get((queue, "")), self.holds.get((queue, key or "")))
         return max((end for end in ends if end is not None), default=None)
 
 
 def read_switches(sql: Dialect, clock: Callable[[], datetime] | None = None) -> Switches:
-    """Read the present state of the switches, without holds that are over. Locks nothing.
+    """Read which queues, activities and classes are switched off or held now. Locks nothing.
 
-    ``clock`` replaces the clock of the database, as in ``StorageSession``.
+    ``clock`` replaces the clock of the database for the end of holds; None: it does not.
     """
     now, moment = sql.now_expression(clock)
     rows = sql.select(

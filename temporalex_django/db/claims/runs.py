@@ -50,7 +50,9 @@ class _QueueScan:
 
 
 class QueueOrder:
-    """A rotation of queues for each kind of work, by the weights of the settings."""
+    """The order in which a worker looks at its queues; it rotates for each kind of work, by the weights of the
+    settings.
+    """
 
     __slots__ = ("_rotations", "_session")
 
@@ -71,7 +73,8 @@ class QueueOrder:
 class Deferrals:
     """The runs that one storage does not claim for a while, with the time (``time.monotonic``) until which it does not.
 
-    They are kept in memory; nothing is written, so other workers may claim them.
+    They are kept in memory; nothing is written, so other workers may claim them. A run is deferred, for example, while
+    others have locked rows that it needs.
     """
 
     __slots__ = ("_sql", "_until")
@@ -81,7 +84,10 @@ class Deferrals:
         self._until: dict[UUID, float] = {}
 
     def defer(self, chains: Iterable[UUID], *, seconds: float) -> None:
-        """Do not claim the runs of these chains for ``seconds``: see ``RunStorage.defer``. 0 ends the pause."""
+        """Do not claim the runs of these chains for ``seconds``; other workers may claim them.
+
+        A later call for a chain replaces an earlier one, and 0 ends the pause.
+        """
         until = time.monotonic() + seconds
         for chain in chains:
             if seconds:
@@ -114,7 +120,10 @@ class Deferrals:
 
 
 class RunClaims:
-    """The claims of one storage. Each continues where the one before ended, so that no run is left out for ever."""
+    """The part of a database storage that claims runs which are due or have unread messages.
+
+    Each claim continues where the one before ended, so that no run is left out for ever.
+    """
 
     def __init__(
         self, session: StorageSession, *, inboxes: Inboxes, deferrals: Deferrals, queue_order: QueueOrder
@@ -146,13 +155,15 @@ class RunClaims:
     def submit_claim(
         self, *, limit: int, queues: Sequence[str], first: Collection[UUID] = (), due: int | None = None
     ) -> Callable[[Collection[UUID]], ClaimedRuns]:
-        """Send the statements of ``claim`` and return a function that completes it; call that after ``pipeline()``.
+        """Send the statements that claim runs, and return a function that returns the claimed ones.
 
-        The function takes those chains of ``first`` that the caller still wants and returns ``ClaimedRuns``. The other
-        chains of ``first`` are locked, but not returned. Their inboxes are read after the locks.
+        Call it inside a ``pipeline()`` block, and the function after that block. The function takes those chains of
+        ``first`` that the caller still wants, and returns ``ClaimedRuns``. The other chains of ``first`` are locked,
+        but not returned. Their inboxes are read after the locks.
 
-        ``due`` limits the runs of a queue that are claimed because they are due, and not for a message (None: only
-        ``limit`` does). The first queue is asked at once, and the others for the number that it leaves.
+        ``limit``, ``queues`` and ``first`` are the arguments of ``claim``. ``due`` limits the runs of a queue that are
+        claimed because they are due, and not for a message (None: only ``limit`` does). The first queue is asked at
+        once, and the others for the number that it leaves.
         """
         order = self._queue_order.queue_order(queues, "runs")
         if not order:
@@ -192,7 +203,8 @@ class RunClaims:
     ) -> Callable[[dict[UUID, RunState], Sequence[RunState]], datetime | None]:
         """Send a claim of at most ``limit`` runs of one queue, and return a function that completes it.
 
-        ``capacity`` is the number of runs for which the turn still has room. ``due`` is that of ``submit_claim``.
+        ``capacity`` is the number of runs for which the turn still has room. ``due`` limits the runs that are claimed
+        because they are due, and not for a message (None: only ``limit`` does).
 
         The function takes the runs claimed so far, to which it adds its own, and the runs with results
         (``finished_states``). The order is that in which they are to be activated: a few of each kind come first, since
@@ -387,7 +399,7 @@ class RunClaims:
 
 
 def _lock_number(chain: UUID) -> int:
-    """Return the number that identifies a chain in ``Dialect.announce_wait``."""
+    """Return the number by which transactions announce to each other that they wait for a chain."""
     return chain.int & 0x7FFFFFFF
 
 

@@ -1,4 +1,4 @@
-"""The dialect of a database alias, by the vendor of its database."""
+"""The choice of the dialect (the statements in which databases differ) for a database alias, by its vendor."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ from temporalex_django.errors import NotConfigured
 
 
 def find_dialect(alias: str) -> Dialect | None:
-    """Return the dialect of the database behind ``alias``, or None if that database is not supported."""
+    """Return the dialect of the database behind ``alias``, or None if that database is not supported.
+
+    A dialect sends statements, and knows how PostgreSQL or SQLite differ in them.
+    """
     return _build_dialect(connections[alias].vendor, alias)
 
 
@@ -29,7 +32,7 @@ def _build_dialect(vendor: str, alias: str) -> Dialect | None:
 
 
 def get_dialect(alias: str) -> Dialect:
-    """Return the dialect of the database behind ``alias``.
+    """Return the dialect of the database behind ``alias``: the object that sends statements to PostgreSQL or SQLite.
 
     Raises ``NotConfigured`` for a database that is not supported.
     """

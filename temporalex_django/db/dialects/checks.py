@@ -9,7 +9,7 @@ from django.core.checks import CheckMessage, Error, Warning  # noqa: A004 - the 
 
 
 def check_connection(connection: Any) -> Iterator[CheckMessage]:
-    """Yield the problems in the database settings of a connection, without a query."""
+    """Yield a Django check message for each problem in the database settings of a connection, without a query."""
     return _BY_VENDOR.get(connection.vendor, _refuse_vendor)(connection)
 
 

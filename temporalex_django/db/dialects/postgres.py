@@ -58,7 +58,7 @@ class PostgresDialect:
         return transaction.atomic(using=self.alias)
 
     def _wire(self) -> wire.Wire:
-        """Return the wire of the calling thread's connection, and open the connection if necessary."""
+        """Return the object that sends statements on the calling thread's connection, which is opened if necessary."""
         connection = connections[self.alias]
         connection.ensure_connection()
         raw = connection.connection
@@ -225,9 +225,10 @@ def _sqlstate(exc: BaseException) -> str | None:
 
 
 def _arrays(columns: Columns, rows: Iterable[Sequence[Any]], key: str | None) -> list[bytes]:
-    """Return the parameters of ``_statement``: each column of ``rows`` as an encoded array; none without rows.
+    """Return the parameters of a statement for many rows: each column of ``rows`` as an encoded array.
 
-    With ``key`` the array of that column comes once more at the end.
+    There are none without rows. With ``key``, the name of a column, the array of that column comes once more at the
+    end.
     """
     by_column = zip(*rows, strict=True)
     arrays = [wire.chosen.array(values, kind) for values, (_, kind) in zip(by_column, columns, strict=False)]
@@ -239,9 +240,10 @@ def _arrays(columns: Columns, rows: Iterable[Sequence[Any]], key: str | None) ->
 
 @lru_cache(maxsize=512)
 def _statement(columns: Columns, body: str, key: str | None) -> str:
-    """Return ``body`` behind a common table expression ``v`` of one array for each column.
+    """Return the SQL that runs ``body`` over many rows, which are a table ``v`` there.
 
-    ``{key}`` in the body becomes a test that a value is in the array of the column ``key``.
+    The table is made of one array parameter for each column; ``columns`` has their names and types. ``{key}`` in the
+    body becomes a test that a value is in the array of the column ``key``.
     """
     names = ", ".join(name for name, _ in columns)
     arrays = ", ".join(f"%s::{kind}[]" for _, kind in columns)

@@ -80,7 +80,7 @@ class SqliteDialect:
 
     @contextmanager
     def _thread_lock(self, timeout: float) -> Iterator[None]:
-        """Wait at most ``timeout`` seconds for the turn of this thread among those that want the writer lock.
+        """Wait at most ``timeout`` seconds until no other thread of this process has or wants the writer lock.
 
         After that the block runs all the same, and SQLite reports if it does not get the lock.
         """
@@ -171,17 +171,17 @@ class SqliteDialect:
         return ""
 
     def set_lock_timeout(self, seconds: float) -> None:
-        """Do nothing: a transaction that writes has the writer lock already."""
+        """Do nothing: SQLite has no row locks, and a transaction that writes has the writer lock already."""
 
     def lock_timeout(self, seconds: float) -> AbstractContextManager[None]:
         del seconds
         return nullcontext()
 
     def prefer_indexes(self) -> None:
-        """Do nothing: SQLite plans each statement anew."""
+        """Do nothing: SQLite plans each statement anew, so it keeps no plan that ignores an index."""
 
     def announce_wait(self, number: int) -> None:
-        """Do nothing: there is no other writer."""
+        """Do nothing: on SQLite no transaction waits for the rows of another one, since one at a time writes."""
 
     def is_waited_for(self, number: int) -> bool:
         del number
@@ -199,10 +199,10 @@ class SqliteDialect:
         return nullcontext()
 
     def set_up_session(self, limits: Mapping[str, str]) -> None:
-        """Do nothing: SQLite has no such limits."""
+        """Do nothing: SQLite has no time limits for locks and statements that a session could set."""
 
     def set_up_transaction(self, limits: Mapping[str, str]) -> None:
-        """Do nothing: SQLite has no such limits."""
+        """Do nothing: SQLite has no time limits for locks and statements that a transaction could set."""
 
     def is_transient(self, exc: BaseException) -> bool:
         cause = exc if isinstance(exc, sqlite3.Error) else exc.__cause__
@@ -254,7 +254,7 @@ def _convert_rows(rows: Sequence[Sequence[Any]], types: Types) -> list[tuple[Any
 
 @lru_cache(maxsize=512)
 def _executemany_statement(columns: Columns, body: str, key: str | None) -> str:
-    """Return ``body`` behind a common table expression ``v`` of one row of parameters.
+    """Return the SQL that runs ``body`` for one row, whose values are parameters and form a table ``v``.
 
     ``{key}`` in the body becomes a test that a value equals the column ``key`` of that row.
     """
@@ -267,9 +267,10 @@ def _executemany_statement(columns: Columns, body: str, key: str | None) -> str:
 
 @lru_cache(maxsize=512)
 def _json_statement(columns: Columns, body: str, key: str | None) -> str:
-    """Return ``body`` behind a common table expression ``v``, whose rows come from one parameter: a JSON list of lists.
+    """Return the SQL that runs ``body`` over many rows, which are a table ``v`` there.
 
-    ``{key}`` in the body becomes a test that a value is among those of the column ``key``.
+    The rows come from one parameter, a JSON list of lists. ``{key}`` in the body becomes a test that a value is among
+    those of the column ``key``.
     """
     names = ", ".join(name for name, _ in columns)
     parts = ", ".join(f"json_extract(value, '$[{i}]')" for i in range(len(columns)))

@@ -42,9 +42,10 @@ _AS_CANCELLED = ("terminated", "timed_out")
 
 
 class TableStorage:
-    """``graph.contracts.Storage`` on one database alias (None: that of the settings).
+    """The storage of graphs in the tables of one database alias (None: that of the settings).
 
-    Any thread may use it, on a connection of its own.
+    It fulfils ``graph.contracts.Storage``: it gets, finds, stores and deletes instances, the states of graphs. Any
+    thread may use it, on a connection of its own.
     """
 
     def __init__(self, alias: str | None = None) -> None:
@@ -73,10 +74,10 @@ class TableStorage:
         raise WorkflowNotFound(f"no graph{of} has the id {id!r}")
 
     def query(self, **filters: Any) -> list[GraphInstance]:
-        """Return the instances of the newest chain of each id, filtered by ``filters``. Locks nothing.
+        """Return the instances (states) of graphs that match all filters; of each id, that of the newest chain.
 
-        ``filters`` are those of ``graph.contracts.Storage``. It sends one query for all, and one for each instance that
-        it returns.
+        The filters are ``id``, ``status`` (one, or a list), ``version`` and ``workflow`` (a class or its name). It
+        locks nothing, and sends one query for all, and one for each instance that it returns.
         """
         storage = self._storage
         conditions = checked(filters)
@@ -106,7 +107,7 @@ class TableStorage:
         yield from iterate_pages(runs, by="-chain_id")
 
     def _instance(self, row: Instance, storage: DjangoStorage) -> GraphInstance | None:
-        """Return the instance of a run, or None if it was deleted since the row was read.
+        """Return the instance (the state of the graph) of a run, or None if it was deleted since the row was read.
 
         Raises ``UnknownWorkflow`` if its class is gone, and ``PayloadError`` if one of its steps is.
         """
@@ -187,7 +188,10 @@ class TableStorage:
         return write.next_run.run_id
 
     def _lock_run(self, chain: UUID, storage: DjangoStorage) -> RunState | None:
-        """Lock the chain and return its state, or None if it is not free in time or not claimable."""
+        """Lock the chain and return the state of its current run.
+
+        Returns None if the chain is not free in time, or its run may not be claimed.
+        """
         if not storage.lock_chain(chain, wait=policy.REPLACE_LOCK_SECONDS):
             return None
         return next(iter(storage.claim(limit=1, queues=(), chains=[chain])), None)
@@ -297,7 +301,10 @@ def _projections(alias: str) -> Projections:
 
 @dataclass(frozen=True, slots=True)
 class TaskSource:
-    """The class and the instance of a graph's run, for an attempt of one of its steps: ``activity.RunSource``."""
+    """Gives an activity that is a step of a graph the class of its run, and the state of the graph (its instance).
+
+    It fulfils ``activity.RunSource``. ``task`` is the activity.
+    """
 
     task: TaskState
 
@@ -315,7 +322,7 @@ class TaskSource:
 
 
 def instance_of(run_id: UUID, code: type[Workflow]) -> Any:
-    """Return the instance of a graph, computed from the history of its run.
+    """Return the state of a graph (its instance), computed from the history of its run.
 
     ``code`` is the class of the run in its version. Raises ``UnknownWorkflow`` if it is no graph.
     """

@@ -48,7 +48,10 @@ def missing_tables_error(error: DatabaseError, alias: str) -> TablesMissing | No
 
 
 def install() -> None:
-    """Guard all database connections, those that are open included, as ``TEMPORALEX["GUARD"]`` says."""
+    """Guard all database connections against use by workflow code, those that are open included.
+
+    The setting ``TEMPORALEX["GUARD"]`` says if a violation raises, warns or is ignored.
+    """
     guard.configure(get_settings().GUARD)
     for connection in connections.all(initialized_only=True):
         _guard_connection(connection)

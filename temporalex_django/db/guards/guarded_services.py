@@ -27,7 +27,7 @@ _GUARDED: tuple[tuple[type, str, Rule], ...] = (
 
 
 def install() -> None:
-    """Guard the methods of Django's mail and cache, once per process."""
+    """Guard the methods of Django's mail and cache against use by workflow code, once per process."""
     for cls, name, rule in _GUARDED:
         original = getattr(cls, name)
         if not hasattr(original, "temporalex_guard"):

@@ -27,7 +27,10 @@ _MESSAGE_TYPES = (*_HEAD.types, "bytea", "int8")
 
 
 class Inboxes:
-    """The inboxes of one storage. The methods for turns lock nothing, since the caller has locked the chains."""
+    """The part of a database storage that reads and fills inboxes: the messages of chains that have no outcome yet.
+
+    The methods for turns lock nothing, since the caller has locked the chains.
+    """
 
     def __init__(self, session: StorageSession) -> None:
         self._session = session
@@ -36,7 +39,7 @@ class Inboxes:
     def inbox(
         self, chains: Collection[UUID], *, waiting: Collection[UUID] = (), page: int | None = None
     ) -> dict[UUID, Inbox]:
-        """Return the unsettled messages of locked chains: see ``RunStorage.inbox``.
+        """Return the messages of locked chains that have no outcome yet, oldest first, by chain.
 
         It is a statement of its own after the lock, so it sees everything that was committed until then. ``waiting``
         has the chains of which only unread messages are needed. ``page`` is the number of new messages to read of each
@@ -47,10 +50,11 @@ class Inboxes:
     def submit_inbox(
         self, chains: Collection[UUID], *, waiting: Collection[UUID] = (), page: int | None = None
     ) -> Callable[[Collection[UUID]], dict[UUID, Inbox]]:
-        """Send the query of ``inbox`` and return a function that waits for its messages, as ``Dialect.submit`` does.
+        """Send the query for the messages of chains, and return a function that returns them by chain.
 
-        The function takes the chains whose messages the caller still wants. Messages of other chains are not decoded,
-        so an unreadable payload among them does no harm.
+        The function waits for the answer, and takes the chains whose messages the caller still wants. Messages of other
+        chains are not decoded, so an unreadable payload among them does no harm. ``waiting`` and ``page`` are the
+        arguments of ``inbox``.
         """
         inboxes = {chain: Inbox() for chain in chains}
         if not chains:
@@ -169,10 +173,11 @@ class Inboxes:
     # -- for a reset or fork: called seldom, so by the ORM ------------------------------------------------------------
 
     def prepend_messages(self, chain: UUID, messages: Sequence[PendingMessage], *, received: int) -> None:
-        """Put messages at the head of an inbox, before its unread messages.
+        """Put messages at the head of the inbox of a locked chain, before its unread messages.
 
-        These are deleted and inserted again. ``received`` is the number of signals in the history of the run: see
-        ``RunStorage.prepend_messages``.
+        A reset or fork uses it to deliver messages again. The unread messages are deleted and inserted again behind the
+        new ones. ``received`` is the number of signals in the history of the run; an update that waited behind a later
+        signal counts as unread.
         """
         rows = Message.objects.using(self._session.alias).filter(chain_id=chain)
         unread_rows = list(rows.filter(settled=False, kind__in=EXTERNAL_KINDS).order_by("pk"))
@@ -190,13 +195,19 @@ class Inboxes:
         Message.objects.using(self._session.alias).bulk_create([*new, *unread_rows], batch_size=500)
 
     def message_statuses(self, chain: UUID, ids: Collection[str]) -> dict[str, str]:
-        """Return the statuses of messages by message id: see ``RunStorage.message_statuses``."""
+        """Return the statuses of messages of a chain by message id: ``unread``, or the status of the outcome.
+
+        Unknown ids are left out.
+        """
         rows = Message.objects.using(self._session.alias).filter(chain_id=chain, request_id__in=[*ids])
         statuses = rows.values_list("request_id", "settled", "outcome_status") if ids else ()
         return {str(message): status or "" if settled else "unread" for message, settled, status in statuses}
 
     def copy_failed_messages(self, source_chain: UUID, target_chain: UUID, ids: Collection[str]) -> None:
-        """Copy the failed messages with these message ids: see ``RunStorage.copy_failed_messages``."""
+        """Copy the signals whose handler failed and that have one of these message ids from one chain to another.
+
+        A fork uses it. The target chain must be locked, and must not have messages with these ids.
+        """
         if not ids:
             return
         rows = [
@@ -211,7 +222,10 @@ class Inboxes:
         Message.objects.using(self._session.alias).bulk_create(rows, batch_size=500)
 
     def store_settled_messages(self, chain: UUID, messages: Sequence[tuple[PendingMessage, Outcome]]) -> None:
-        """Store messages with their outcomes: see ``RunStorage.store_settled_messages``."""
+        """Store messages from the history of a run, with their outcomes, in a locked chain that has none of them.
+
+        So a message that is sent again to a fork does not count twice. No turn reads these rows.
+        """
         queue = Chain.objects.using(self._session.alias).values_list("queue", flat=True).get(pk=chain)
         rows = []
         for message, outcome in messages:

@@ -64,7 +64,10 @@ def listen(chain: UUID, *, alias: str) -> Iterator[WaitFunction]:
 
 
 def _can_listen(connection: Any) -> bool:
-    """Return True if notifications can arrive on this connection now: see ``listen``."""
+    """Return True if notifications can arrive on this connection now.
+
+    They cannot on SQLite, behind a pooler, or in a transaction.
+    """
     if not get_dialect(connection.alias).listens or get_settings().POOLED or connection.in_atomic_block:
         return False
     return bool(connection.get_autocommit())

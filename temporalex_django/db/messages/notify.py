@@ -111,7 +111,7 @@ def _send_event_signals(write: RunWrite, record: RunRecord, sender: Any, run_fie
 def _send_task_signals(task_write: HumanTaskWrite, sender: Any, run_fields: dict[str, str]) -> None:
     """Send the Django signals about the changes of a human task.
 
-    ``sender`` and ``run_fields`` are those of ``_send_event_signals``.
+    ``sender`` is the workflow class, as for Django's signals. ``run_fields`` are the arguments that name the run.
     """
     task = task_write.task
     task_fields = {**run_fields, "task": str(task_write.id), "title": task.spec.title, "key": task.key}
@@ -135,7 +135,7 @@ def _send_task_signals(task_write: HumanTaskWrite, sender: Any, run_fields: dict
 def _send_nobody_left(tasks: Iterable[HumanTaskWrite], sender: Any, run_fields: dict[str, str]) -> None:
     """Send a Django signal for each task under the four-eyes rule that nobody may decide any more since this turn.
 
-    ``sender`` and ``run_fields`` are those of ``_send_event_signals``.
+    ``sender`` is the workflow class, as for Django's signals. ``run_fields`` are the arguments that name the run.
     """
     changed = {
         task_write.id: task_write.task
@@ -171,9 +171,10 @@ def notify_payloads(report: TurnReport, *, own_queues: Iterable[str] = ()) -> li
 
 
 def send_notifications(report: TurnReport, *, alias: str, own_queues: Iterable[str] = ()) -> None:
-    """Send the notifications of a turn on Django's own connection.
+    """Send the notifications of a committed turn to workers and waiting callers, on Django's own connection.
 
-    Does nothing on SQLite, in a transaction, or behind a pooler. ``own_queues`` are not named: see ``notify_payloads``.
+    Does nothing on SQLite, in a transaction, or behind a pooler. ``own_queues`` are left out, because the worker that
+    made the turn looks there by itself.
     """
     dialect = get_dialect(alias)
     if connections[alias].in_atomic_block or not dialect.listens or get_settings().POOLED:

@@ -1,4 +1,4 @@
-"""Writes of a turn for other runs: starts of children, messages, and the news that their parent has closed.
+"""The writes of a turn for other runs: new children, messages, and cancel requests to children whose parent has closed.
 
 Inserts only: a turn locks no chains but its own.
 """
@@ -38,7 +38,7 @@ _RUN_COLUMNS = f"c.id, {RUNS.pick_columns('id', 'workflow', 'status').with_alias
 
 
 class ExternalRunWriter:
-    """The writer of child starts and messages to other runs: one statement for each table, however many runs there are.
+    """Stores what a turn has for other runs, new children and messages, with one statement for each table.
 
     A turn that has nothing for other runs sends no statement. ``clock`` replaces the database's clock; None: it does
     not.
@@ -161,9 +161,9 @@ class ExternalRunWriter:
         return moment
 
     def _resolve_ids(self, ids: Collection[str]) -> dict[str, Delivery]:
-        """Return, for each id, the ``Delivery``: the chain to which a message to that id goes, or why there is none.
+        """Return, for each id to which runs send messages, the chain that receives them, or why there is none.
 
-        It is the run with this run id, else the open run with this business id.
+        It is the chain of the run with this run id, else that of the open run with this business id.
         """
         deliveries = self._resolve_run_ids(ids)
         # For each id: the newest open run of the last workflow by name, and if another workflow has an open one. That
@@ -186,7 +186,10 @@ class ExternalRunWriter:
         return deliveries
 
     def _resolve_ambiguous(self, workflow_id: str) -> Delivery:
-        """Return the ``Delivery`` for a business id that open runs of several workflows have."""
+        """Return the receiver of a message to a business id that open runs of several workflows have.
+
+        It may be a ``Delivery`` with an ``AmbiguousId`` error and no chain.
+        """
         rows = self._sql.select(
             f"select {_RUN_COLUMNS} from temporalex_instance i"
             " join temporalex_chain c on c.id = i.chain_id and c.run_id = i.id"
@@ -201,9 +204,9 @@ class ExternalRunWriter:
         return Delivery(None if run_ref is None else run_ref.chain_id)
 
     def _resolve_run_ids(self, ids: Iterable[str]) -> dict[str, Delivery]:
-        """Return the ``Delivery`` for each of the ids that is a run id; the others are left out.
+        """Return the receiver (``Delivery``) for each of the ids that is the run id of a run; the others are left out.
 
-        No statement if none has the form of one.
+        No statement if none has the form of a run id.
         """
         run_ids = {run_id: text for text in ids if (run_id := parse_run_id(text)) is not None}
         if not run_ids:

@@ -142,9 +142,10 @@ _STANDS_IN = "stands_in_for:"
 
 
 class DatabaseJudge:
-    """The judge of one turn, which decides who may send what: ``core.messages.sender.Judge``.
+    """Decides for one turn which users may send which messages, by their permissions in the database.
 
-    It reads each user once, with their permissions. The next turn reads them again.
+    It fulfils ``core.messages.sender.Judge``. It reads each user once, with their permissions. The next turn reads them
+    again.
 
     It asks authentication backends of the project inside a savepoint of ``alias``, where the turn's transaction is. So
     the turn continues even if their statements fail.
@@ -156,11 +157,11 @@ class DatabaseJudge:
         self._verdicts: dict[tuple[str, str], bool] = {}
 
     def __call__(self, key: str, permission: str, message: str) -> bool:
-        """Return True if the user with this key has the permission; ``key`` is that of ``Sender``.
+        """Return True if the user whose primary key has the text ``key`` has the permission.
 
         The permission ``stands_in_for:KEY`` asks if the user stands in for the user with the key ``KEY``. The result is
         False for users who are deleted, inactive or were never stored. Raises the errors of the authentication
-        backends.
+        backends. ``message`` is not used.
         """
         del message
         if (key, permission) not in self._verdicts:
@@ -206,7 +207,10 @@ def audit_refused_signals(refused: Sequence[RefusedSignal], *, alias: str) -> No
 
 
 def audit_refused_redeliveries(messages: Sequence[RefusedRedelivery], *, alias: str) -> None:
-    """Write an audit row for each refused message that was delivered again, in the open transaction."""
+    """Write an audit row for each refused message that a reset or fork had delivered again.
+
+    It runs in the open transaction.
+    """
     OperatorAction.objects.using(alias).bulk_create(
         OperatorAction(
             at=message.at,

@@ -1,4 +1,4 @@
-"""Rows of human tasks, as turns write them.
+"""Rows of human tasks (decisions that people are asked for), as the transactions that advance runs write them.
 
 Only runs that ask people have such rows.
 """
@@ -82,7 +82,11 @@ def _expire_claims(task_writes: Sequence[HumanTaskWrite], *, alias: str) -> None
 
 
 def question_of(row: HumanTask) -> dict[str, Any]:
-    """Return the question of a stored task, as ``HumanTaskSpec.question`` has it."""
+    """Return the question of a stored human task as plain data, to compare it with ``HumanTaskSpec.question``.
+
+    It has the title, the candidates, the outcomes, the form, and a digest of the data that people decide about. If both
+    differ, the code asks another question by now.
+    """
     form = None
     if row.form is not None:
         form = {"name": row.form["name"], "digest": row.form["digest"]}
@@ -158,7 +162,7 @@ def _candidate_rows(task_id: UUID, task: HumanTaskState) -> list[Candidate]:
 
 
 def _close_open_tasks(write: RunWrite, *, alias: str) -> list[HumanTaskWrite]:
-    """Return writes that close the open human tasks of a run that was closed from outside."""
+    """Return the writes that close the open human tasks of a run that was closed from outside, as by a termination."""
     written_ids: Collection[UUID] = {task_write.id for task_write in write.human_tasks}
     rows = HumanTask.objects.using(alias).open().filter(run_id=write.run.run_id).exclude(pk__in=written_ids)
     at = write.events[-1].at

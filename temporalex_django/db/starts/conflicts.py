@@ -1,4 +1,4 @@
-"""The other runs that have the id of a start."""
+"""The look-up of earlier runs that have the id of a start, for its policy about closed runs."""
 
 from __future__ import annotations
 

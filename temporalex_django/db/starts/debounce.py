@@ -1,4 +1,4 @@
-"""Starts that replace the input of a run that has not begun."""
+"""Debounced starts: a start replaces the input of an open run with its id that has not begun."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _IS_DEBOUNCED = "length(replace(cast(i.start_limit as text), 'debounce', '')) < 
 
 
 def replace_waiting_input(start: NewStart, sender: Sender | None, *, storage: DjangoStorage) -> StartedRun | None:
-    """Give the open run with the key of ``start`` its input and its times, if that run has not begun.
+    """Give the open run that has the id of ``start`` the input and the times of this start, if that run has not begun.
 
     ``sender`` is the person who starts, or None; all who did so count as people who started the run. Returns the ids of
     the run, or None if there is no such run of the class and version. It locks the chain in the open transaction, and
@@ -42,7 +42,10 @@ def replace_waiting_input(start: NewStart, sender: Sender | None, *, storage: Dj
 
 
 def _move_begin(start: NewStart, now: datetime, storage: DjangoStorage) -> StartedRun | None:
-    """Move the time at which the waiting run begins, and return its ids; None if there is none."""
+    """Set the time at which a debounced run begins, if it has not begun, and return its ids.
+
+    Returns None if there is no such run.
+    """
     moment = storage.sql.placeholder("timestamptz")
     rows = storage.sql.select(
         f"update temporalex_chain set due_at = case when paused then due_at else {moment} end, deadline = {moment}"

@@ -1,4 +1,4 @@
-"""Statements that start runs."""
+"""The SQL that starts runs: one statement inserts a chain and its first run."""
 
 from __future__ import annotations
 

@@ -87,7 +87,10 @@ _KINDS: dict[str, tuple[int, int, Callable[[Iterable[Any]], list[bytes]]]] = {
 
 
 class _Array(bytes):
-    """The bytes of an encoded array. Each element type has a subclass, by which psycopg finds its dumper."""
+    """The bytes of an array that is encoded for PostgreSQL.
+
+    Each element type has a subclass, by which psycopg finds the object that sends it.
+    """
 
 
 _CLASSES: dict[str, type[_Array]] = {kind: type(f"_Array_{kind}", (_Array,), {}) for kind in _KINDS}
@@ -110,7 +113,7 @@ def register(connection: Connection[Any]) -> None:
 
 
 class _ArrayDumper(Dumper):
-    """The dumper of arrays that are encoded already."""
+    """Passes arrays that are encoded already to psycopg, which asks a dumper for the bytes of each parameter."""
 
     format = Format.BINARY
 

@@ -53,7 +53,7 @@ class LibpqStatement:
         self._wire.submit(self)
 
     def bind(self, sql: str, parameters: Sequence[Any] = ()) -> None:
-        """Set the query and its values. Nothing is sent."""
+        """Set the SQL of the statement and encode its values. Nothing is sent."""
         if parameters:
             self.values = self._transformer.dump_sequence(parameters, [PyFormat.BINARY] * len(parameters))
         self.query = _number_placeholders(sql)
@@ -102,9 +102,10 @@ class LibpqStatement:
 
 
 class LibpqWire:
-    """The ``Wire`` of one connection on libpq, with its submitted statements and its prepared ones.
+    """Sends the statements of one connection through libpq itself, which is faster than psycopg's pipeline.
 
-    One thread at a time uses it.
+    It keeps the statements that wait to be sent, and the prepared ones. One thread at a time uses it. ``Wire``
+    documents its methods.
     """
 
     def __init__(self, connection: psycopg.Connection[Any], *, prepares: bool) -> None:
@@ -299,7 +300,7 @@ class LibpqWire:
             self._sent.append(statement)
 
     def _prepared_name(self, key: Key) -> bytes | None:
-        """Return the name of the prepared statement for ``key``, or None to send the query as it is.
+        """Return the name of the prepared statement for a query, or None to send the query as it is.
 
         ``key`` is the query and the types of its parameters. A query that was sent often enough is prepared now.
         """

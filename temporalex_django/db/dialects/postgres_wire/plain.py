@@ -16,7 +16,10 @@ _MOST_COUNTED: Final = 200
 
 
 class PlainStatement(psycopg.Cursor[Any]):
-    """The cursor of one statement. In a ``pipeline`` block its answer comes with those of the others."""
+    """The cursor of one statement on psycopg's public interface.
+
+    Inside a ``pipeline`` block its answer comes with those of the other statements.
+    """
 
     def __init__(self, wire: PlainWire) -> None:
         super().__init__(wire.connection)
@@ -39,7 +42,10 @@ class PlainStatement(psycopg.Cursor[Any]):
 
 
 class PlainWire:
-    """The ``Wire`` of one connection on psycopg's public interface. One thread at a time uses it."""
+    """Sends the statements of one connection through psycopg's public interface, where its internals are not known.
+
+    One thread at a time uses it. ``Wire`` documents its methods.
+    """
 
     def __init__(self, connection: psycopg.Connection[Any], *, prepares: bool) -> None:
         self._connection = weakref.ref(connection)  # weak: the connection's entry holds this object
@@ -99,9 +105,10 @@ class PlainWire:
             raise
 
     def send_with_next(self, sql: str, parameters: Sequence[Any]) -> Callable[[], bool]:
-        """Send a statement after the next one outside of a transaction: see ``Dialect.send_with_next``.
+        """Keep a statement until the next one outside of a transaction, and send it after that. Its outcome is ignored.
 
-        Here it costs a round trip of its own.
+        It is a transaction and a round trip of its own. Returns a function that withdraws the statement, and that
+        returns False if it was sent already.
         """
         entry = (sql, parameters)
         self._trailing.append(entry)

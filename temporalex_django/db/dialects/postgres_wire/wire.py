@@ -41,13 +41,18 @@ class Wire(Protocol):
         """
 
     def send_with_next(self, sql: str, parameters: Sequence[Any]) -> Callable[[], bool]:
-        """Send a statement after the next one outside of a transaction: see ``Dialect.send_with_next``."""
+        """Send a statement with or after the next one that is sent outside of a transaction.
+
+        It is a transaction of its own, and its outcome is ignored. Returns a function that withdraws the statement, and
+        that returns False if it was sent already.
+        """
 
 
 def choose_wire(version: str, implementation: str) -> type[Wire]:
-    """Return the wire for a version of psycopg and its ``implementation`` ("c", "binary" or "python").
+    """Return the class that sends statements: ``LibpqWire`` for versions of psycopg with which it was tested.
 
-    psycopg's own implementation in Python is not faster when it is given statements in another way.
+    For others it is ``PlainWire``. ``implementation`` is "c", "binary" or "python"; psycopg's own implementation in
+    Python is not faster when it is given statements in another way, so it gets ``PlainWire``, too.
     """
     numbers = tuple(int(number) for number in re.findall(r"\d+", version)[:2])
     first, beyond = TESTED_VERSIONS

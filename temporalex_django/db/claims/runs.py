@@ -50,9 +50,7 @@ class _QueueScan:
 
 
 class QueueOrder:
-    """The order in which a worker looks at its queues; it rotates for each kind of work, by the weights of the
-    settings.
-    """
+    """The order in which a worker looks at its queues, which rotates by their weights for each kind of work."""
 
     __slots__ = ("_rotations", "_session")
 

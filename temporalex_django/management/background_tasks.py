@@ -30,7 +30,7 @@ _PERMISSIONS = ("temporalex_django.view_enqueuedtask", "temporalex_django.view_e
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnqueuedPrinted:
-    """A background task.
+    """A background task (an enqueued Django task), as ``temporalex enqueued`` prints it.
 
     ``due_at`` is set while it is open, ``finished_at`` when it has ended.
     """
@@ -156,7 +156,10 @@ def _open_tasks(status: str | None, queue: str | None, task: str | None, size: i
 
 
 def _finished_tasks(status: str | None, queue: str | None, task: str | None, size: int) -> Iterator[EnqueuedPrinted]:
-    """Yield the tasks that have ended, newest first; the arguments are those of ``_open_tasks``."""
+    """Yield the tasks that have ended, newest first, reading ``size`` rows at a time.
+
+    ``task`` is the dotted path of a function. A filter that is None does not count.
+    """
     # As above, for ended tasks.
     if status in ("READY", "RUNNING"):
         return

@@ -39,9 +39,9 @@ _TASK_COMMANDS: tuple[tuple[str, str], ...] = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskPrinted:
-    """A human task; ``text`` describes it in a sentence or two.
+    """A human task (a decision that people are asked for); ``text`` describes it in a sentence or two.
 
-    ``nobody_left`` is true if four eyes exclude everybody whom the task asks.
+    ``nobody_left`` is true if the four-eyes rule excludes everybody whom the task asks.
     """
 
     task: str

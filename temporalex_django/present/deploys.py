@@ -20,11 +20,12 @@ MismatchKind = Literal["class", "activity", "step", "key", "payload", "replay", 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CodeMismatch:
-    """One thing that open runs need and that the code of this process lacks or cannot read.
+    """Something that open runs need and that the code of this process lacks or cannot read.
 
-    ``kind`` is its sort; "key" is a key of the codec, and "replay" and "input" are code that differs from a history.
-    ``name`` names it. ``count`` is the number of runs that need it, among those that were read, and ``example`` is the
-    business id of one of them. ``reason`` is the text of an error, or empty.
+    ``kind`` is its sort: a workflow class, an activity, a step of a graph, a key of the codec, a payload, or ("replay",
+    "input") code that differs from a history. ``name`` names it. ``count`` is the number of runs that need it, among
+    those that were read, and ``example`` is the business id of one of them. ``reason`` is the text of an error, or
+    empty.
     """
 
     kind: MismatchKind
@@ -35,9 +36,10 @@ class CodeMismatch:
 
 
 def deploy_diagnoses(mismatches: Sequence[CodeMismatch], *, runs: int, replayed: int) -> list[Diagnosis]:
-    """Return an error for each mismatch, or a single note if the code has all that the runs need.
+    """Return an error for each mismatch, or a single note if the code has all that open runs need.
 
-    ``runs`` is the number of open runs, and ``replayed`` the number of histories that were replayed.
+    ``runs`` is the number of open runs, and ``replayed`` the number of histories that were replayed. ``doctor
+    --deploy`` prints the result.
     """
     if mismatches:
         return [_mismatch_diagnosis(mismatch) for mismatch in mismatches]

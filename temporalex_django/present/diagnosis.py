@@ -37,10 +37,10 @@ class FailedCheck:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerView:
-    """A worker, alive or not.
+    """A worker, alive or not, as the diagnoses of a project need it.
 
-    ``skew`` is its clock minus the clock of the database, in seconds. ``drained_id`` is its id if it is drained, and
-    empty otherwise.
+    ``skew`` is its clock minus the clock of the database, in seconds. ``drained_id`` is its id if it is drained (it
+    takes no new work), and empty otherwise.
     """
 
     name: str
@@ -568,10 +568,11 @@ _NEXT_STEPS = {
 
 
 def diagnose_run(state: str, text: str, *, run: str, trouble: bool, closed: bool, code: str = "") -> Diagnosis:
-    """Return a diagnosis of one run with the next step; ``state`` and ``text`` are those of its ``Summary``.
+    """Return a diagnosis of one run with the next step, for ``doctor RUN``.
 
-    ``run`` is its id, quoted for the shell. ``trouble`` is True if a person should look at it. ``code`` is the code of
-    the error that blocks it, or empty.
+    ``state`` and ``text`` describe the run: a word and sentences, as ``sentences.Summary`` has them. ``run`` is its id,
+    quoted for the shell. ``trouble`` is True if a person should look at it. ``code`` is the code of the error that
+    blocks it, or empty.
     """
     next_step = _NEXT_STEPS.get(code) or _NEXT_STEPS.get(state)
     if next_step is None:

@@ -27,9 +27,9 @@ _MAX_TITLE_LENGTH = 24
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arrow:
-    """A transition from one step to another, by the numbers of the steps, before it has a place in the drawing.
+    """A transition from one step of a graph to another, before it has a place in the drawing.
 
-    ``dynamic`` is True if code chooses among several targets.
+    ``source`` and ``target`` are the numbers of the steps. ``dynamic`` is True if code chooses among several targets.
     """
 
     source: int
@@ -40,9 +40,9 @@ class Arrow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Box:
-    """A step in the drawing; ``x`` and ``y`` are the position of its upper left corner.
+    """A step of a graph in the drawing; ``x`` and ``y`` are the position of its upper left corner.
 
-    ``state`` is the state of the step, and empty if the run has not reached it.
+    ``state`` is the state of the step in the run, and empty if the run has not reached it.
     """
 
     number: int
@@ -80,7 +80,10 @@ class Line:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Picture:
-    """The whole drawing; ``left_out`` is the number of steps that are too many to be drawn."""
+    """The drawing of a graph: its size, the boxes of its steps, and the lines of its transitions, in the units of SVG.
+
+    ``left_out`` is the number of steps that are not drawn, because there are too many.
+    """
 
     width: float
     height: float
@@ -91,9 +94,10 @@ class Picture:
 
 @dataclass(slots=True)
 class _Node:
-    """A place in a layer that a step takes, or a long arrow that passes the layer (``step`` is None).
+    """A place in one layer of the drawing of a graph.
 
-    ``above`` and ``below`` are the indexes of the nodes that it is connected with in the layers next to it.
+    A step takes it or, with ``step`` None, a long arrow that passes the layer. ``above`` and ``below`` are the indexes
+    of the nodes that it is connected with in the layers next to it.
     """
 
     layer: int
@@ -175,10 +179,10 @@ def _build_route(arrow: Arrow, nodes: list[_Node]) -> list[int]:
 
 
 def _order_rows(rows: Mapping[int, list[int]], nodes: Sequence[_Node]) -> None:
-    """Sort the nodes in each layer so that few arrows cross.
+    """Sort the nodes in each layer of the drawing so that few arrows cross.
 
     ``rows`` has the indexes of the nodes in each layer; its lists are sorted in place. A node moves to the middle of
-    its neighbours, in a few sweeps down and up.
+    its neighbours; this is repeated a few times, down and up the layers.
     """
     # The barycenter heuristic of layered drawings: a few sweeps come close to the fewest crossings.
     positions = {index: float(n) for row in rows.values() for n, index in enumerate(row)}
@@ -244,7 +248,10 @@ def _layer_y(layer: int) -> float:
 
 
 def _draw_line(arrow: Arrow, route: Sequence[int], nodes: Sequence[_Node], states: Mapping[int, str]) -> Line:
-    """Return the line for an arrow whose nodes, by index, are in ``route``. ``states`` are those of the steps."""
+    """Return the line in the drawing for a transition.
+
+    ``route`` has the indexes of the nodes through which the line goes. ``states`` has the states of steps by number.
+    """
     centers = [nodes[index].center_x for index in route]
     label_x, label_y = _label_position(route, nodes)
     y = _layer_y(nodes[route[0]].layer) + HEIGHT

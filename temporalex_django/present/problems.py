@@ -20,9 +20,10 @@ ActivityState = Literal["running", "queued", "failing", "silent", "no_worker", "
 
 
 def activity_state(activity_view: ActivityView, now: datetime) -> ActivityState:
-    """Return the state of an activity at ``now``, such as "failing" or "queued", which selects the sentence about it.
+    """Return the state of an activity at ``now`` as one word, which selects the sentence about it.
 
-    "silent" means that its heartbeats stopped, and "off" that a switch keeps it from starting.
+    "silent" means that its heartbeats stopped, "no_worker" that no worker can run it, and "off" that a switch keeps it
+    from starting. The other words are "running", "queued" and "failing".
     """
     task = activity_view.activity
     if task.owner is not None:
@@ -61,7 +62,7 @@ def error_text(activity_view: ActivityView) -> str:
 def _retry_later_text(failure: AttemptFailure, words: Mapping[str, object]) -> str:
     """Return the sentence about an activity that asked for a later attempt, with its reason if the reader may see it.
 
-    ``words`` are those of ``failing_sentence``.
+    ``words`` has the name of the activity and the time of the attempt, which fill the gaps in the text.
     """
     reason = _first_line(failure.message)
     if not reason:
@@ -199,7 +200,7 @@ def short_activity(activity_view: ActivityView, now: datetime) -> tuple[bool, st
 def stopped_sentence(blocked: BlockedView, *, now: datetime) -> str:
     """Return the sentences that say why a run is blocked, and what has to be done.
 
-    They also say that nothing is lost.
+    A reader also learns that nothing is lost, when the next attempt is, and how many other runs have the problem.
     """
     words: dict[str, object] = {
         "since": "?" if blocked.since is None else format_time(blocked.since, now),

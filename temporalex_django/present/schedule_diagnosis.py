@@ -15,7 +15,10 @@ from temporalex_django.present.view_models import Diagnosis, ScheduleProblem, Se
 
 
 class _Sentence(NamedTuple):
-    """The texts about one kind of problem, in which the words of the problem are still to be filled in."""
+    """The texts of the diagnoses of one kind of problem of schedules.
+
+    ``text`` and ``next_step`` have placeholders, such as ``%(schedule)s``, for the facts of a problem.
+    """
 
     severity: Severity
     text: Any

@@ -26,9 +26,10 @@ from temporalex_django.present.view_models import DUE_GRACE_PERIOD, LATE_PERIOD,
 
 
 def ending_sentence(run: RunView, *, now: datetime) -> str:
-    """Return the sentence about the end of a closed run.
+    """Return the sentence about how and when a closed run ended.
 
-    For a completed run it contains the fields of the result that the class declares for its summary.
+    An example is "Completed at 14:02 after 3 min." For a completed run it also contains the fields of the result that
+    the class declares for its summary.
     """
     end, closed_at = run.end, run.closed_at
     assert closed_at is not None
@@ -230,7 +231,7 @@ def _due_summary(run: RunView, since: datetime, now: datetime) -> Summary | None
 
 
 def _unstarted_summary(run: RunView, now: datetime) -> Summary:
-    """Return the summary of a run that has not made its first turn."""
+    """Return the summary of an open run that no worker has begun to run yet."""
     begin = run.starts_at or run.created_at
     if begin > now:
         return _future_summary(run, begin, now)
@@ -272,7 +273,7 @@ def _future_summary(run: RunView, begin: datetime, now: datetime) -> Summary:
 
 
 def _activity_summary(activity_view: ActivityView, now: datetime) -> Summary:
-    """Return the summary of a run that waits for one activity and nothing else."""
+    """Return the summary of a run that waits for one activity and nothing else: how far that activity is."""
     state = problems.activity_state(activity_view, now)
     if state == "failing":
         text, until = problems.failing_sentence(activity_view, now), activity_view.activity.next_try
@@ -325,7 +326,7 @@ def _failing_since(activity_view: ActivityView) -> datetime | None:
 
 
 def _wait_summary(wait: WaitView, now: datetime, *, may_decide: bool) -> Summary:
-    """Return the summary of a run that waits for one thing that is no activity.
+    """Return the summary of a run that waits for one thing: a timer, a child, a message, a decision or a condition.
 
     ``may_decide`` is True if the reader may decide it.
     """
@@ -343,7 +344,7 @@ def _wait_summary(wait: WaitView, now: datetime, *, may_decide: bool) -> Summary
 
 
 def _timer_sentence(wait: WaitView, now: datetime) -> str:
-    """Return the sentence about a run that sleeps."""
+    """Return the sentence about a run that waits only for a timer: until when, and what its code does then."""
     until = "?"
     if wait.until is not None:
         until = format_time(wait.until, now)

@@ -121,13 +121,16 @@ def row_key(event: HistoryEvent) -> tuple[str, Any]:
 
 
 def end_kinds(unfinished: Iterable[TimelineRow]) -> set[str]:
-    """Return the kinds of the events that can end rows such as ``unfinished``."""
+    """Return the kinds of the events that can end these rows of the timeline, to find the events in a history."""
     things = {row.kind for row in unfinished}
     return {kind for kind in _ENDS | _UPDATE_ENDS if KINDS[kind].thing in things}
 
 
 def start_kinds(events: Iterable[HistoryEvent]) -> set[str]:
-    """Return the kinds of events that can begin the rows of the timeline which ``events`` end."""
+    """Return the kinds of events that can begin the rows of the timeline which ``events`` end.
+
+    With them the first events of such rows are found in a history.
+    """
     things = {KINDS[event.kind].thing for event in events if is_end_event(event)}
     return {kind for kind in _STARTS | _UPDATE_STARTS if KINDS[kind].thing in things}
 
@@ -162,7 +165,10 @@ def build_rows(events: Iterable[HistoryEvent]) -> list[TimelineRow]:
 def _close_rows(
     rows_by_key: dict[tuple[str, Any], TimelineRow], event: HistoryEvent, attributes: Mapping[str, Any]
 ) -> None:
-    """Give the rows that are open an end at ``event``, which closes the run, and mark unread signals."""
+    """End the rows of the timeline that are still open at ``event``, which closes the run, and mark unread signals.
+
+    ``rows_by_key`` has the rows so far and is changed in place; ``attributes`` are those of the event.
+    """
     for key, row in rows_by_key.items():
         if row.state == "open" and row.kind == "run":
             rows_by_key[key] = replace(row, state="done", ended=event.at)
@@ -217,7 +223,10 @@ def _end_row(
     event: HistoryEvent,
     attributes: Mapping[str, Any],
 ) -> None:
-    """Give the row under ``key`` the end that ``event`` reports, or add a row if its first event is missing."""
+    """Give a row of the timeline the end that ``event`` reports, or add a row if its first event is missing.
+
+    ``key`` is the key of the row in ``rows_by_key``, which is changed in place; ``attributes`` are those of the event.
+    """
     event_kind = KINDS[event.kind]
     state = event_kind.ends_as or ""
     earlier_row = rows_by_key.get(key)
@@ -237,7 +246,7 @@ def _end_row(
 
 
 def _single_event_row(event: HistoryEvent, attributes: Mapping[str, Any]) -> TimelineRow:
-    """Return the row for an event that is a row alone, such as a signal."""
+    """Return the row of the timeline for an event that neither begins nor ends another row, such as a signal."""
     match event.kind:
         # A resume or a decision of a human task is recorded as a signal that no code can send.
         case "SignalReceived" if attributes.get("name") == RECORDED_AS:
@@ -292,7 +301,7 @@ def _error_text(attributes: Mapping[str, Any]) -> str:
 
 
 def _activity_text(row: TimelineRow, words: dict[str, Any]) -> str:
-    """Return the line about an activity. ``words`` fill the gaps in the text."""
+    """Return the line of the timeline about an activity. ``words`` fill the gaps in the text."""
     if row.state in ("open", "cancelled", "dropped"):
         texts = {
             "open": _("%(title)s: since %(began)s"),
@@ -319,7 +328,7 @@ def _activity_text(row: TimelineRow, words: dict[str, Any]) -> str:
 
 
 def _timer_text(row: TimelineRow, words: dict[str, Any]) -> str:
-    """Return the line about a timer. ``words`` fill the gaps in the text."""
+    """Return the line of the timeline about a timer. ``words`` fill the gaps in the text."""
     if row.state == "fired" and row.who:
         return _("Timer: due %(due)s, fired by %(who)s %(at)s") % words
     if row.state == "fired":
@@ -346,7 +355,7 @@ def _external_text(row: TimelineRow, words: dict[str, Any]) -> str:
 
 
 def _update_text(row: TimelineRow, words: dict[str, Any]) -> str:
-    """Return the line about an update. ``words`` fill the gaps in the text."""
+    """Return the line of the timeline about an update. ``words`` fill the gaps in the text."""
     if row.state == "failed":
         if row.who:
             return _("Update %(name)s by %(who)s: failed: %(error)s") % words
@@ -363,7 +372,7 @@ def _update_text(row: TimelineRow, words: dict[str, Any]) -> str:
 
 
 def _signal_text(row: TimelineRow, words: dict[str, Any]) -> str:
-    """Return the line about a signal. ``words`` fill the gaps in the text."""
+    """Return the line of the timeline about a signal. ``words`` fill the gaps in the text."""
     if row.state == "failed":
         return _("Signal %(name)s: its handler failed, and the signal is kept: %(error)s") % words
     if row.state == "unread":

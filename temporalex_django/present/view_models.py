@@ -51,9 +51,10 @@ class WaitView:
 class SwitchView:
     """A switch that is off: who (``actor``) turned it off, when and why.
 
-    ``kind`` is "queue", "activity" or "workflow", and ``name`` the name of the queue, activity or workflow class. For a
-    hold, ``kind`` is "hold", ``name`` the queue, ``key`` the concurrency key or empty, ``until`` its end, and ``actor``
-    the name of the activity that asked for it.
+    ``kind`` is "queue", "activity" or "workflow", and ``name`` the name of the queue, activity or workflow class. A
+    hold is a switch that an activity turned off for a while, to keep back other activities of its queue. Its ``kind``
+    is "hold", ``name`` the queue, ``key`` the concurrency key or empty, ``until`` its end, and ``actor`` the name of
+    the activity.
     """
 
     kind: str
@@ -162,11 +163,11 @@ class RunView:
     - ``title`` and ``workflow``: the title and the name of its class.
     - ``starts_at`` and ``start_before``: the times of its start, if its caller named them.
     - ``start_limit``: the throttle that delays its begin, as a count and seconds.
-    - ``is_started``: False until its first turn.
+    - ``is_started``: False until a worker has run its code for the first time.
     - ``activities`` and ``more_activities``: the first open activities, and the number of the others.
-    - ``workers``: set if the run waits for a worker, before its first turn or since ``due_since``.
+    - ``workers``: set if the run waits for a worker, to begin or since ``due_since``.
     - ``switch``: the switch of its class or its queue that keeps it from continuing, or None.
-    - ``failed_messages``: the number of failed messages of its chain.
+    - ``failed_messages``: the number of signals of its chain whose handler failed and that are kept.
     - ``may_decide``: True if the reader may decide what the run waits for.
     """
 

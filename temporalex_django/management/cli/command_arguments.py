@@ -27,7 +27,7 @@ def add_run_arguments(parser: CommandParser) -> None:
 
 
 def find_target(run: str, workflow: str | None, *, actor: Actor) -> RunTarget:
-    """Return the target of an operation; ``run`` is a run id, or a business id, which means its newest run.
+    """Return the run on which a command operates; ``run`` is a run id, or a business id, which means its newest run.
 
     ``workflow`` is the name of a class that the run must have; None means any. Runs that the access policy hides from
     the actor are not found. The operation itself checks if the actor may perform it. Raises ``WorkflowNotFound`` and
@@ -40,10 +40,11 @@ def find_target(run: str, workflow: str | None, *, actor: Actor) -> RunTarget:
 
 
 def find_visible_target(run: str, workflow: str | None, *, actor: Actor) -> RunTarget:
-    """Return the target of a read, found among the runs that the actor may look at.
+    """Return the run that a command reads, among the runs that the actor may look at.
 
-    The arguments and the errors are those of ``find_target``. Raises also ``CommandError`` if the actor may look at no
-    runs.
+    ``run`` is a run id, or a business id, which means its newest run. ``workflow`` is the name of a class that the run
+    must have; None means any. Raises ``WorkflowNotFound`` and ``AmbiguousId``, and ``CommandError`` if the actor may
+    look at no runs.
     """
     return find_run(run, storage=storage(), workflow=workflow, visible_runs=people.visible_runs(actor))
 

@@ -20,7 +20,11 @@ from temporalex_django.present.sentences import Summary
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Where:
-    """The state of a run, in words."""
+    """The state of a run: ``state`` is one word for programs, and ``text`` the sentences for people.
+
+    ``trouble`` is true if a person should look at the run. ``since`` is when it came into the state, and ``until`` when
+    it leaves the state by itself; null if that is unknown.
+    """
 
     state: str
     text: str
@@ -37,7 +41,7 @@ def summary_output(summary: Summary, *, short: bool = False) -> Where:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunListed:
-    """A line of ``list``."""
+    """A run, as a line of ``temporalex list``."""
 
     id: str
     run_id: str
@@ -62,7 +66,7 @@ def run_output(run: Instance, summary: Summary) -> RunListed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunDescribed:
-    """The result of ``describe``.
+    """The result of ``temporalex describe``.
 
     ``run`` is what ``handle.describe()`` returns, and ``summary`` is the sentence about the run.
     """
@@ -76,7 +80,10 @@ class RunDescribed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventPrinted:
-    """A line of ``history``."""
+    """An event of a history, as a line of ``temporalex history``.
+
+    ``activation`` is the number of the activation in which it was recorded, and ``at`` the time of that.
+    """
 
     number: int
     activation: int
@@ -107,14 +114,17 @@ def run_fields(target: RunTarget) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SignalSent(RunNamed):
-    """The result of ``signal``. The run reads the signal in its next turn."""
+    """The result of ``temporalex signal``: the run, and the name of the signal.
+
+    The run reads the signal when a worker advances it next.
+    """
 
     signal: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpdateAnswered(RunNamed):
-    """The result of ``update``."""
+    """The result of ``temporalex update``: the run, the name of the update, and its answer."""
 
     update: str
     result: Any
@@ -122,7 +132,7 @@ class UpdateAnswered(RunNamed):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueryAnswered(RunNamed):
-    """The result of ``query``."""
+    """The result of ``temporalex query``: the run, the name of the query, and its answer."""
 
     query: str
     result: Any
@@ -130,6 +140,6 @@ class QueryAnswered(RunNamed):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GraphResumed(RunNamed):
-    """The result of ``resume``: the waiting step has its event."""
+    """The result of ``temporalex resume``: the run, and the event that its waiting step has got."""
 
     event: str

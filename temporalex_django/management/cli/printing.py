@@ -99,10 +99,10 @@ def _ignore_progress(*_: object) -> None:
 
 @contextmanager
 def progress(command: BaseCommand, *, lines: bool = False) -> Iterator[ReportProgress]:
-    """Show a progress bar on the standard error during the block, if ``is_watched`` says so.
+    """Show a progress bar on the standard error during the block, if that is a terminal.
 
-    ``lines`` is True if the command prints lines meanwhile. The value is a function that moves the bar; it takes the
-    number that is done, the total, and a note.
+    ``lines`` is True if the command prints lines meanwhile; if these go to a terminal, the bar is left out. The value
+    is a function that moves the bar; it takes the number that is done, the total, and a note.
     """
     if not is_watched(command, lines=lines):
         yield _ignore_progress

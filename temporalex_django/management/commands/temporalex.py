@@ -30,9 +30,10 @@ from temporalex_django.workers import hash_seed
 
 
 class Subcommand(Protocol):
-    """A module of a subcommand: its docstring is the help text, and it has these functions.
+    """A module or object that is a subcommand of ``temporalex``, such as ``start``.
 
-    ``output`` is the type of the object that ``--json`` prints, or a tuple of such types.
+    Its docstring is the help text. ``output`` is the type of the object that ``--json`` prints, or a tuple of such
+    types.
     """
 
     __doc__: str | None

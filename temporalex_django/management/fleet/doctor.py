@@ -195,7 +195,7 @@ _MAX_RUNS, _DEFAULT_SAMPLE = 50, 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunDiagnosed:
-    """A run, and what to do about it."""
+    """A run that a person should look at, and its diagnosis with the next step (``found``)."""
 
     id: str
     run_id: str
@@ -304,7 +304,11 @@ def _diagnose_project(as_user: str | None) -> DoctorSaid:
 
 
 def _diagnose_deploy(command: BaseCommand, as_user: str | None, sample: int, *, strict: bool) -> DoctorSaid:
-    """Return the diagnoses of ``compare_with_runs`` for the runs that the user may look at, with a progress bar."""
+    """Return the report of ``doctor --deploy``: what open runs need and the code of this process lacks.
+
+    Only runs that the user may look at count. For each class and version, the newest ``sample`` runs are replayed, with
+    a progress bar. With ``strict``, inputs that differ are errors.
+    """
     runs = people.visible_runs(people.resolve_actor(as_user))
     with printing.progress(command) as report:
         findings = compare_with_runs(runs, sample=sample, report=report, strict=strict)
@@ -385,7 +389,11 @@ def load_project(runs: Runs = None, schedules: QuerySet[Schedule] | None = None)
 
 
 def _load_fleet(alias: str, runs: Runs, schedules: QuerySet[Schedule] | None, common: Mapping[str, Any]) -> ProjectView:
-    """Read the runs and the workers of a project; ``common`` has the fields of the result that are known so far."""
+    """Return the state of a project with its runs and workers, read from the database ``alias``.
+
+    ``common`` has the fields of the result that are known so far. ``runs`` and ``schedules`` restrict what is read;
+    None means all.
+    """
     local_time, database_time = timezone.now(), DjangoStorage(alias).now()
     workers = [*Worker.objects.using(alias)]
     # For display, by the clock of the database: workers are declared dead by watching their heartbeats (see decision

@@ -15,7 +15,7 @@ from temporalex_django.operations.fleet.drain import DrainWorker, UndrainWorker
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerDrained:
-    """A worker.
+    """The worker on which ``drain`` or ``undrain`` acted.
 
     ``drained_at`` is the time since which it accepts nothing new; null if it accepts work.
     """

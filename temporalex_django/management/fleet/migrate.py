@@ -31,7 +31,10 @@ from temporalex_django.operations.runs.move import Move, MoveOutcome
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunsMoved:
-    """The outcome for each run."""
+    """The result of ``temporalex migrate``: for each run, if it moved to the new version and, if not, why not.
+
+    With ``dry_run``, nothing was changed.
+    """
 
     dry_run: bool
     runs: Sequence[MoveOutcome]

@@ -1,4 +1,4 @@
-"""Problems of schedules, as ``doctor`` reads them."""
+"""The problems of schedules that ``temporalex doctor`` reports: overdue ones, failures, missed slots and so on."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ _DEFAULT_LIMIT, _PAGE_SIZE, _SHOWN_FIRES, _DEFAULT_RATE = 50, 200, 5, 60
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulePrinted(ScheduleDescription):
-    """A schedule; ``catch_up`` and ``jitter`` are seconds."""
+    """A schedule, as ``temporalex schedules`` prints it; ``catch_up`` and ``jitter`` are in seconds."""
 
     catch_up: float  # type: ignore[assignment] # JSON has no durations
     jitter: float | None  # type: ignore[assignment] # as above
@@ -60,7 +60,7 @@ class SchedulePrinted(ScheduleDescription):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScheduleChanged:
-    """The schedule on which a command acted."""
+    """The name of the schedule on which a command acted, and the name of the operation."""
 
     name: str
     action: str

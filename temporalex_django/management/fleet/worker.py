@@ -34,11 +34,11 @@ _LOG_FIELDS = ("run_id", "workflow", "workflow_id", "action", "worker")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerSaid:
-    """A line of a worker's output.
+    """A line of the output of ``temporalex worker``.
 
-    ``event`` is ``started``, ``log`` for a line of the log, or ``ended``. ``turns`` is the number of turns of runs when
-    it ended. ``about`` names the subject of a line of the log, as far as it is known: ``run_id``, ``workflow``,
-    ``workflow_id``, ``action``, ``worker``.
+    ``event`` is ``started``, ``log`` for a line of the log, or ``ended``. ``turns`` is how many times the worker had
+    advanced a run when it ended. ``about`` names the subject of a line of the log, as far as it is known: ``run_id``,
+    ``workflow``, ``workflow_id``, ``action``, ``worker``.
     """
 
     event: Literal["started", "log", "ended"]

@@ -57,7 +57,7 @@ class RunNotDone:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobPrinted:
-    """A bulk job.
+    """A bulk job: one operation on many runs, with its progress.
 
     ``problems`` are the first 50 runs that failed.
     """

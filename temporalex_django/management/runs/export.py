@@ -30,7 +30,7 @@ from temporalex_django.models import Instance
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HistoryWritten:
-    """A file that ``export`` has written; one line each."""
+    """A file that ``temporalex export`` has written, with the history of one run; ``events`` is their number."""
 
     id: str
     run_id: str

@@ -31,7 +31,7 @@ _TIMEOUT_SECONDS = 60
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepDrawn:
-    """A step of the graph.
+    """A step of a graph, as ``temporalex graph`` prints it.
 
     ``state`` is its state in the run: completed, active, waiting, requested or failed; null if the run has not reached
     it.
@@ -44,9 +44,9 @@ class StepDrawn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArrowDrawn:
-    """An arrow from one step to another, by their keys.
+    """A transition of a graph: from the step ``source``, when it has the ``event``, to the step ``target``.
 
-    ``dynamic`` is true if code chooses among several targets.
+    Steps are named by their keys. ``dynamic`` is true if code chooses among several targets.
     """
 
     source: str
@@ -57,7 +57,7 @@ class ArrowDrawn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GraphDrawn:
-    """The graph, and its drawing.
+    """The result of ``temporalex graph``: the steps and transitions of a graph, and its drawing.
 
     With ``--output`` the drawing is in that file, and ``drawing`` is null.
     """

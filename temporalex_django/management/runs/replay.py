@@ -40,10 +40,10 @@ Finding = dict[str, Any]
 
 
 class ReplayBatch(NamedTuple):
-    """The result of replaying some histories.
+    """The result of replaying some histories with the present code.
 
-    ``histories`` is their number. ``findings`` has an entry for each history that does not match the code or cannot be
-    used. ``differences`` has the inputs and durations that differ in the others.
+    ``histories`` is their number. ``findings`` has a dict for each history that does not match the code or cannot be
+    used, with the fields of ``HistoryMisfit``. ``differences`` has the inputs and durations that differ in the others.
     """
 
     histories: int
@@ -95,10 +95,10 @@ class HistoryDifference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HistoriesReplayed:
-    """The result of ``replay``.
+    """The result of ``temporalex replay``.
 
-    ``checked`` and ``clean`` are numbers of histories. ``findings`` do not fit the code. ``differences`` may have been
-    made on purpose.
+    ``checked`` and ``clean`` are numbers of histories. ``findings`` are the histories that do not fit the code.
+    ``differences`` may have been made on purpose.
     """
 
     checked: int
@@ -320,10 +320,10 @@ def _history_files(names: Sequence[str]) -> list[Path]:
 def _run_chunks(
     replay_chunk: Any, chunks: Sequence[Any], processes: int, *, always_spawn: bool
 ) -> Iterator[ReplayBatch]:
-    """Yield the result of ``replay_chunk`` for each chunk, in order.
+    """Yield the result of ``replay_chunk`` for each chunk of runs or files, in order.
 
-    They are replayed in new processes, at most ``processes``, whose hash seed differs from the one of this process. If
-    one process is enough, this process replays them, except with ``always_spawn``.
+    The chunks are replayed in new processes, at most ``processes``, whose hash seed differs from the one of this
+    process. If one process is enough, this process replays them, except with ``always_spawn``.
     """
     processes = min(processes, len(chunks))
     with ExitStack() as stack:

@@ -19,10 +19,10 @@ from temporalex_django.operations.fleet.live_workers import live_workers
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VersionOpen:
-    """The open runs of a version in a queue.
+    """The open runs of one version of a workflow in one queue.
 
-    ``missing`` says why no live worker can take them, and is null if one can. ``here`` is true if this process has the
-    code.
+    ``open`` is their number, and ``oldest`` the time at which the oldest one was created. ``missing`` says why no live
+    worker can take them, and is null if one can. ``here`` is true if this process has the code.
     """
 
     workflow: str

@@ -54,7 +54,10 @@ class OperatorActionAdmin(ReadOnlyAdmin[OperatorAction]):
         return actions.filter(run__in=runs.values("pk"))
 
     def get_fields(self, request: HttpRequest, obj: OperatorAction | None = None) -> Any:
-        """Return the names of the fields. The network address is left out for users who may not see payloads."""
+        """Return the names of the fields of the page of an operator action.
+
+        The network address is left out for users who may not see payloads.
+        """
         user = cast("Person", request.user)
         operation = VIEW_PAYLOAD
         if obj is not None and obj.run is not None:

@@ -30,7 +30,7 @@ class _BackgroundTaskAdmin(ReadOnlyAdmin[M]):
     sortable_by = ("enqueued",)
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[M]:
-        """Return the background tasks. A list does not load arguments and results, which may be long."""
+        """Return the background tasks; for a list, without loading their arguments and results, which may be long."""
         queryset = super().get_queryset(request)
         is_detail_view = request.resolver_match is not None and "object_id" in request.resolver_match.kwargs
         if is_detail_view:
@@ -38,7 +38,10 @@ class _BackgroundTaskAdmin(ReadOnlyAdmin[M]):
         return queryset.defer(*self.deferred_fields)
 
     def get_fields(self, request: HttpRequest, obj: M | None = None) -> Any:
-        """Return the names of the fields. Users who may not see payloads get no arguments, results and errors."""
+        """Return the names of the fields of the page of a background task.
+
+        Arguments, results and errors are left out for users who may not see payloads.
+        """
         can_view_payloads = policy().allows(user_of(request), VIEW_PAYLOAD)
         return [name for name in cast("Any", self.fields) if can_view_payloads or name not in _PAYLOADS]
 
@@ -76,7 +79,7 @@ class _BackgroundTaskAdmin(ReadOnlyAdmin[M]):
 
 @admin.register(EnqueuedTask)
 class EnqueuedTaskAdmin(_BackgroundTaskAdmin[EnqueuedTask]):
-    """Background tasks that wait for a worker or are running."""
+    """The admin pages of background tasks that wait for a worker or are running: a list, and a page for each."""
 
     list_display = ("task_path", "state", "queue", "priority", "enqueued", "due", "attempt", "wait_text")
     list_filter = (TaskQueueFilter,)
@@ -125,7 +128,7 @@ class EnqueuedTaskAdmin(_BackgroundTaskAdmin[EnqueuedTask]):
 
 @admin.register(EndedTask)
 class EndedTaskAdmin(_BackgroundTaskAdmin[EndedTask]):
-    """Background tasks that have ended, until their retention removes them."""
+    """The admin pages of background tasks that have ended, until their retention removes them."""
 
     deferred_fields = ("call", "options", "outcome")
     list_display = ("task", "state", "queue", "enqueued", "finished", "attempts")

@@ -31,14 +31,20 @@ def user_of(request: HttpRequest) -> Person:
 
 
 def posted_data(request: HttpRequest) -> QueryDict | None:
-    """Return the data of a POST, to bind a form to them; None for other methods, where the form stays unbound."""
+    """Return the data of a POST request, to which a view binds its form, or None for other methods.
+
+    None leaves the form unbound.
+    """
     if request.method == "POST":
         return request.POST
     return None
 
 
 def subject_address(site: admin.AdminSite, request: HttpRequest, run: Instance) -> str | None:
-    """Return the URL of the admin page of the run's subject; None without a page, or if the user may not see it."""
+    """Return the URL of the admin page of the object that the run was started for (its subject).
+
+    Returns None if there is no such page on this site, or if the user may not see it.
+    """
     kind = run.subject_type
     model = None if kind is None else kind.model_class()
     if kind is None or model is None or not site.is_registered(model):
@@ -64,9 +70,9 @@ def refuse(
     workflow: str = "",
     message: str = "",
 ) -> NoReturn:
-    """Record in the audit that the user may not perform ``action``, and raise ``PermissionDenied`` with the reason.
+    """Record in the audit that the user may not perform an operation, and raise ``PermissionDenied`` with the reason.
 
-    ``action`` is the name of an operation. ``run``, or else the class ``workflow``, is what they wanted to operate.
+    ``action`` is the name of the operation. ``run``, or else the class ``workflow``, is what they wanted to operate.
     ``message`` is the name of the message that they wanted to send.
     """
     audit.record_denial(actor_of(request), action, reason, run=run, workflow=workflow, message=message)
@@ -79,9 +85,10 @@ def view_permission_error() -> str:
 
 
 def idempotent_request(request: HttpRequest, token: str) -> IdempotentRequest:
-    """Return the posted form as a request that is executed once, however often it is posted on this page.
+    """Return the posted form as a request that is executed once, however often the browser posts it.
 
-    ``token`` is the random value in a hidden field, by which a repeated post is recognized.
+    ``token`` is the random value in a hidden field, by which a repeated post is recognized. A token of one page does
+    not count on another.
     """
     # The address is part of the request: a token of one page does not count on another.
     page = request.get_full_path().encode("utf-8", "replace")
@@ -117,7 +124,7 @@ def visible_runs(site: admin.AdminSite, request: HttpRequest) -> models.QuerySet
 
 
 class ReadOnlyAdmin(admin.ModelAdmin, Generic[M]):  # type: ignore[type-arg] # generic in the stubs only
-    """Base class of pages that show rows and let nobody add, change or delete them.
+    """Base class of admin pages that show rows but offer no form to add, change or delete them.
 
     Only workers and operations write these rows.
     """
@@ -136,9 +143,9 @@ class ReadOnlyAdmin(admin.ModelAdmin, Generic[M]):  # type: ignore[type-arg] # g
         return super().get_queryset(request).using(storage().alias)
 
     def lookup_allowed(self, lookup: str, value: Any, request: HttpRequest) -> bool:
-        """Return True only for lookups in the address that belong to filters of the page.
+        """Return True if the query parameter ``lookup`` in the URL of the list belongs to a filter of the list.
 
-        With other lookups, users could guess the content of hidden columns letter by letter.
+        Other lookups are refused: with them, users could guess the content of hidden columns letter by letter.
         """
         names = [self.date_hierarchy]
         for entry in self.get_list_filter(request):

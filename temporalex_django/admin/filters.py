@@ -43,7 +43,10 @@ _MAX_DIGITS = 9
 
 
 class ChoicesFilter(ABC, admin.SimpleListFilter):
-    """Base of list filters on ``column``; the choices are the values that the code of this process has for it."""
+    """Base class of list filters whose choices come from the code of this process, and not from the rows.
+
+    ``column`` is the column that is compared with the chosen value.
+    """
 
     column: str
 
@@ -120,7 +123,7 @@ class BackendFilter(ChoicesFilter):
 
 
 class RunListFilter(admin.SimpleListFilter):
-    """Base of list filters that use one of the filters of runs, which REST and the commands have too.
+    """Base class of list filters of runs that use the query of a filter which REST and the commands have, too.
 
     The class argument ``row`` is the name of that filter in ``authoring.run_tables.run_filters.RUN_FILTERS``.
     """
@@ -195,7 +198,10 @@ class CauseFilter(RunListFilter, row="cause"):
     """List filter by the cause for which runs failed or their activities fail."""
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
-        """Return the causes of the largest groups of failures, each with a label that has the number of failures."""
+        """Return the causes of the largest groups of failures as choices.
+
+        The label of each has the number of failures.
+        """
         # Causes are no values that code knows, but few rows have one: the groups are read by a partial index.
         runs = model_admin.get_queryset(request)
         groups = failure_groups(runs.db, None if is_unfiltered(runs) else runs, now=timezone.now())
@@ -224,7 +230,10 @@ class VersionFilter(RunListFilter, ChoicesFilter, row="version"):
 
 
 class StartedFilter(admin.SimpleListFilter):
-    """List filter by the time since the start, which the run id contains, so that no other column is read."""
+    """List filter of runs by the time since their start: the last hour, day, week or month.
+
+    The run id contains the time of the start, so no other column is read.
+    """
 
     title = _("started")
     parameter_name = "started"
@@ -273,9 +282,9 @@ class RunStatusFilter(RunListFilter, row="status"):
 
 
 class OrderFilter(admin.SimpleListFilter):
-    """The order of the list, as a filter. Runs that lack the time by which the list is sorted are left out.
+    """A filter of the list of runs that sorts the list, by the time of the start, of the end or of the next activation.
 
-    See ``operations.read.run_ordering``.
+    Runs that lack the time by which the list is sorted are left out.
     """
 
     title = _("order")
@@ -303,7 +312,10 @@ class OrderFilter(admin.SimpleListFilter):
 
 
 class TagFilter(RunListFilter, ChoicesFilter, row="tag"):
-    """List filter by tag: the choices are the tags of classes, and ``?tag=`` in the address may name another one."""
+    """List filter of runs by tag.
+
+    The choices are the tags that classes declare; ``?tag=`` in the URL may name another one.
+    """
 
     def choices_from_code(self) -> Iterable[tuple[str, Any]]:
         return [(tag, tag) for tag in sorted({tag for cls in workflows.concrete_classes() for tag in cls.tags})]
@@ -321,9 +333,9 @@ class ActionFilter(ChoicesFilter):
 
 
 class AutomaticFilter(admin.SimpleListFilter):
-    """List filter that shows the actions of people, and those of code and turns only on request.
+    """List filter of the audit by the actor: people (the default), automatic actions, or all.
 
-    There may be thousands of automatic actions a day.
+    Automatic actions are those of code and of programs. There may be thousands of them a day.
     """
 
     title = _("actor")
@@ -345,7 +357,10 @@ class AutomaticFilter(admin.SimpleListFilter):
 
 
 class InboxFilter(admin.SimpleListFilter):
-    """The set of human tasks that the list shows; ``HumanTaskAdmin.get_queryset`` applies it."""
+    """List filter of human tasks: those for the user to decide, claimed by the user, of all visible runs, or closed.
+
+    It only offers the choices; ``HumanTaskAdmin.get_queryset`` applies them.
+    """
 
     title = _("inbox")
     parameter_name = "whose"
@@ -389,7 +404,10 @@ _OPERATOR_SIGNS = {"": "=", "gt": ">", "gte": "≥", "lt": "<", "lte": "≤", "p
 
 
 class SearchAttributeFilter(admin.ListFilter):
-    """List filter by search attributes; a form adds a condition to the JSON in the address, as in the REST API."""
+    """List filter of runs by their search attributes.
+
+    The conditions are a JSON object in the URL, as in the REST API. A form on the page adds a condition to them.
+    """
 
     title = _(_ATTRIBUTES_ROW.title)
     #: The parameters of an address that belong to this filter.
@@ -410,7 +428,10 @@ class SearchAttributeFilter(admin.ListFilter):
             }
 
     def has_output(self) -> bool:
-        """Return True if the chosen class has search attributes, or the address has conditions."""
+        """Return True if the page should show this filter.
+
+        It should if the chosen workflow class has search attributes, or if the URL has conditions on them.
+        """
         # Conditions show even without a class: otherwise the list would be empty and nobody could remove them.
         return self.attribute_lookups != {} or (
             self.workflow_class is not None and bool(condition_keys(self.workflow_class))
@@ -436,7 +457,7 @@ class SearchAttributeFilter(admin.ListFilter):
         return run_filters.with_attributes(queryset, parsed_conditions)
 
     def choices(self, changelist: Any) -> Iterator[Any]:
-        """Yield each condition with the address of the list without it."""
+        """Yield the template context of each condition: its text, and the URL of the list without the condition."""
         for name, value in (self.attribute_lookups or {}).items():
             remaining = {
                 other_name: other_value
@@ -452,7 +473,10 @@ class SearchAttributeFilter(admin.ListFilter):
 
     @property
     def hidden_params(self) -> list[tuple[str, str]]:
-        """The hidden fields of the form, as pairs of name and value: all other filters, and the conditions so far."""
+        """The hidden fields of the form that adds a condition, as pairs of name and value.
+
+        They repeat all other filters of the URL, and the conditions so far.
+        """
         return [
             *self.other_params,
             *([(_ALL_PARAM, _encode_lookups(self.attribute_lookups))] if self.attribute_lookups else []),
@@ -460,7 +484,10 @@ class SearchAttributeFilter(admin.ListFilter):
 
     @property
     def attribute_choices(self) -> list[tuple[str, str]]:
-        """The keys of conditions to choose from, such as ``total__gt``, as pairs of the key and its label."""
+        """The conditions from which the form lets the user choose, as pairs of key and label.
+
+        A key consists of an attribute and an operator, such as ``total__gt``.
+        """
         if self.workflow_class is None:
             return []
         return [(name, _lookup_label(name)) for name in condition_keys(self.workflow_class)]

@@ -45,7 +45,10 @@ _SHAPES = {
 
 
 def badge(kind: str, label: str) -> SafeString:
-    """Return the HTML of a badge: a shape, the label and a colour; ``kind`` is a status or another state."""
+    """Return the HTML of a badge: a symbol, the text ``label`` and a colour.
+
+    ``kind`` is a status of a run or another state, such as "blocked"; it selects the symbol and the colour.
+    """
     return format_html(
         '<span class="tx-badge tx-{}"><svg class="tx-shape" viewBox="0 0 16 16" width="12" height="12"'
         ' aria-hidden="true" focusable="false">{}</svg> {}</span>',
@@ -57,12 +60,12 @@ def badge(kind: str, label: str) -> SafeString:
 
 
 def shape(kind: str) -> SafeString:
-    """Return the shape of a badge as SVG of 16 × 16 without the label; empty for an unknown ``kind``."""
+    """Return the symbol of a badge, as the content of an SVG of 16 × 16; empty for an unknown ``kind``."""
     return mark_safe(_SHAPES.get(kind, ""))  # noqa: S308 - constants of this module
 
 
 def status_badge(status: str, *, blocked: bool = False) -> SafeString:
-    """Return the badge of a status, with a second badge for a blocked run."""
+    """Return the HTML badge of a run's status, with a second badge if the run is blocked."""
     # A later version of the package may have written a status that this one does not know.
     try:
         label = str(Status(status).label)
@@ -95,7 +98,7 @@ def shorten(text: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FormattedPayload:
-    """A payload as a page shows it: a line as a preview, and the indented JSON.
+    """A payload as a page shows it: ``preview`` is one line, and ``text`` the indented JSON.
 
     ``left_out`` is the number of characters of the JSON that are cut off.
     """
@@ -154,7 +157,10 @@ def format_duration(span: timedelta | None) -> str:
 
 
 def claimed_by_name(task: HumanTask) -> str:
-    """Return the name of the person who has claimed the task now, or an empty text: a claim expires."""
+    """Return the name of the person who has claimed the human task now.
+
+    The text is empty if nobody has, or if the claim has expired.
+    """
     is_claimed = task.claimed_until is not None and task.claimed_until > timezone.now()
     if is_claimed:
         return task.claimed_by_name

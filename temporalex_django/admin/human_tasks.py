@@ -41,7 +41,7 @@ _LAST_PAGE = 100_000
 
 
 class InboxChangeList(ChangeList):
-    """The change list of human tasks, which reads a page in one statement and never counts all tasks."""
+    """The list of human tasks in the admin; it reads a page in one statement and never counts all tasks."""
 
     def get_results(self, request: HttpRequest) -> None:
         self.page_num = min(max(self.page_num, 1), _LAST_PAGE)
@@ -59,7 +59,10 @@ class InboxChangeList(ChangeList):
         self.can_show_all, self.multi_page = False, self.result_count > self.list_per_page
 
     def _fetch_page(self) -> tuple[list[HumanTask], int]:
-        """Return the human tasks of the page and one more, if there is one, and the number of tasks before the page."""
+        """Read the human tasks of the page; return them, and the number of tasks before the page.
+
+        One more task is returned than the page has, if another page follows.
+        """
         first = (self.page_num - 1) * self.list_per_page
         return [*self.queryset[first : first + self.list_per_page + 1]], first
 
@@ -99,10 +102,10 @@ class HumanTaskAdmin(ReadOnlyAdmin[HumanTask]):
         return inbox(user)
 
     def get_search_fields(self, request: HttpRequest) -> tuple[str, ...]:
-        """Return the fields that a search compares; for tasks outside the inbox, without the title.
+        """Return the fields that the search of the list compares.
 
-        The title is a payload, which could be guessed letter by letter. Users who may see payloads can search it
-        everywhere.
+        The title is left out for tasks outside the inbox, because it is a payload, which could be guessed letter by
+        letter. Users who may see payloads can search it everywhere.
         """
         is_foreign_inbox = request.GET.get(str(InboxFilter.parameter_name)) in ("all", "closed")
         if is_foreign_inbox and not policy().allows(user_of(request), VIEW_PAYLOAD):
@@ -110,9 +113,9 @@ class HumanTaskAdmin(ReadOnlyAdmin[HumanTask]):
         return self.search_fields
 
     def get_ordering(self, request: HttpRequest) -> tuple[Any, ...]:
-        """Return the order of the list: earliest due time first, and tasks without one last.
+        """Return the order of the list of human tasks: earliest due time first, and tasks without one last.
 
-        Closed tasks are in the order of their ends, newest first.
+        Closed tasks are sorted by the time at which they were closed, newest first.
         """
         if request.GET.get(str(InboxFilter.parameter_name)) == "closed":
             return ("-closed_at", "pk")
@@ -164,7 +167,10 @@ class HumanTaskAdmin(ReadOnlyAdmin[HumanTask]):
     # -- one human task ------------------------------------------------------------------------------------------------
 
     def get_urls(self) -> list[Any]:
-        """Return the URLs of this class before Django's own, whose last pattern matches everything."""
+        """Return the URLs of the operations on human tasks, followed by Django's own.
+
+        They come first because the last pattern of Django's own matches everything.
+        """
         site = self.admin_site
         return [
             *(
@@ -224,9 +230,9 @@ class HumanTaskAdmin(ReadOnlyAdmin[HumanTask]):
             return self.render_page(request, task, delegation=form, status=403)
 
     def decide_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        """Decide the human task on a POST and redirect to the inbox.
+        """Decide the human task on a POST, and redirect to the inbox.
 
-        If somebody has decided it already, redirect to its page with a message.
+        If somebody has decided it already, redirect to the page of the task with a message.
         """
         task = self._find_task(request, object_id)
         if request.method != "POST":
@@ -274,9 +280,10 @@ class HumanTaskAdmin(ReadOnlyAdmin[HumanTask]):
     def render_page(
         self, request: HttpRequest, task: HumanTask, *, status: int = 200, **context_overrides: Any
     ) -> HttpResponse:
-        """Render the page of a task, with the form that decides it if the user may decide it.
+        """Render the page of a human task, with the form that decides it if the user may decide it.
 
-        ``context_overrides`` replace values of the template context. ``form`` among them is a form to show again.
+        ``context_overrides`` replace values of the template context. ``form`` among them is a submitted form with
+        errors. ``status`` is the status of the response.
         """
         user, site = user_of(request), self.admin_site
         (redacted_task,) = redact_tasks(base.mark_nobody_left(task), user)
@@ -340,7 +347,10 @@ class HumanTaskAdmin(ReadOnlyAdmin[HumanTask]):
         return self._get_obj_does_not_exist_redirect(request, self.opts, ref)  # type: ignore[attr-defined,no-any-return]
 
     def _run_address(self, request: HttpRequest, task: HumanTask) -> str | None:
-        """Return the URL of the run's page, or None if this site has no such page or the user may not see the run."""
+        """Return the URL of the page of the run that a human task belongs to.
+
+        Returns None if this site has no such page or the user may not see the run.
+        """
         if not self.admin_site.is_registered(Instance) or not policy().allows(user_of(request), VIEW.of(task.run)):
             return None
         return reverse(f"{self.admin_site.name}:temporalex_django_instance_change", args=[task.run_id])

@@ -49,7 +49,7 @@ class ReasonForm(forms.Form):
 
 @admin.register(BulkJob)
 class BulkJobAdmin(ReadOnlyAdmin[BulkJob]):
-    """The bulk jobs that the user has started; superusers who may see all runs see all jobs.
+    """The admin pages of the bulk jobs that the user has started; superusers who may see all runs see all jobs.
 
     The pages need the permission to start bulk jobs.
     """
@@ -89,7 +89,10 @@ class BulkJobAdmin(ReadOnlyAdmin[BulkJob]):
     # -- one job -------------------------------------------------------------------------------------------------------
 
     def get_urls(self) -> list[Any]:
-        """Return the URLs of this class before Django's own, whose last pattern matches everything."""
+        """Return the URLs of the operations on bulk jobs, followed by Django's own.
+
+        They come first because the last pattern of Django's own matches everything.
+        """
         site = self.admin_site
         return [
             path("<path:object_id>/stop/", site.admin_view(self.stop_view), name="temporalex_django_bulkjob_stop"),
@@ -112,9 +115,9 @@ class BulkJobAdmin(ReadOnlyAdmin[BulkJob]):
     def _operate(
         self, request: HttpRequest, object_id: str, action: type[StopBulk], success_message: str
     ) -> HttpResponse:
-        """Execute ``action`` on the job if the request is a POST, and redirect to the page of the job.
+        """Stop or resume the bulk job on a POST, and redirect to the page of the job.
 
-        The page shows ``success_message``, or the error if the operation is refused.
+        ``action`` is the operation. The page shows ``success_message``, or the error if the operation is refused.
         """
         job = self._find_job(request, object_id, action_name=action.name)
         if request.method != "POST":
@@ -170,7 +173,7 @@ class BulkJobAdmin(ReadOnlyAdmin[BulkJob]):
         return TemplateResponse(request, self.change_form_template, context)
 
     def _items_context(self, request: HttpRequest, job: BulkJob) -> dict[str, Any]:
-        """Return the template context for one page of the job's runs, with the failed ones first."""
+        """Return the template context for one page of the bulk job's runs, with the failed ones first."""
         # "failed" sorts after "done" and the empty outcome, so the descending order puts it first.
         items = BulkItem.objects.using(storage().alias).filter(job_id=job.pk).order_by("-outcome", "pk")
         page: Page[BulkItem] = Paginator(items, _RUNS_PER_PAGE).get_page(request.GET.get("p"))
@@ -180,7 +183,7 @@ class BulkJobAdmin(ReadOnlyAdmin[BulkJob]):
         return {"page": page, "rows": [self._item_row(item, runs_by_id.get(item.run_id)) for item in rows]}
 
     def _item_row(self, item: BulkItem, run: Instance | None) -> dict[str, Any]:
-        """Return the template context for an item of the job; ``run`` is None if the user may not see its run."""
+        """Return the template context for one run of a bulk job; ``run`` is None if the user may not see it."""
         row = {
             "run": run,
             "run_id": item.run_id,
@@ -197,7 +200,7 @@ class BulkJobAdmin(ReadOnlyAdmin[BulkJob]):
         return row
 
     def _load_runs(self, request: HttpRequest, ids: list[UUID]) -> dict[UUID, Instance]:
-        """Return the runs with these ids that the user may see, by id."""
+        """Return those of the runs with these ids that the user may see, by id."""
         if not policy().allows(user_of(request), VIEW):
             return {}
         restricted_runs = visible_runs(self.admin_site, request)

@@ -26,10 +26,10 @@ _MAX_RUNS = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubjectRun:
-    """A run about an object, as the page of the object shows it, with its badge and links.
+    """A run that was started for an object, as the admin page of that object shows it.
 
-    ``waits_for`` is a text that names what it waits for. ``tools`` are buttons of the operations that are possible, and
-    ``messages`` the messages that the user may send.
+    ``waits_for`` is a text that names what the run waits for. ``tools`` are buttons of the operations that are
+    possible, and ``messages`` the messages that the user may send. ``address`` is the URL of the page of the run.
     """
 
     run: Instance
@@ -41,7 +41,7 @@ class SubjectRun:
 
 
 class WorkflowAdminMixin(admin.ModelAdmin):  # type: ignore[type-arg] # generic in the stubs only
-    """Mixin for your ``ModelAdmin`` that shows the newest runs about an object below its form.
+    """Mixin for your ``ModelAdmin`` that shows, below the form of an object, the newest runs started for it.
 
     Write ``class OrderAdmin(WorkflowAdminMixin, admin.ModelAdmin)``. The runs are those that were started with
     ``subject=order`` and that the user may see. Each has links to its page, to the messages that it accepts and to the

@@ -39,9 +39,10 @@ _MAX_REPEATED = 50
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActionLink:
-    """A button that leads to the page of an operation.
+    """A button on an admin page that leads to the page of an operation.
 
     ``why_not`` is None, or the reason why the operation is impossible: the button is then disabled and shows it.
+    ``destructive`` is True if the operation cannot be undone.
     """
 
     label: str
@@ -51,7 +52,7 @@ class ActionLink:
 
 
 class OperatorActionForm(TokenForm):
-    """The form of an operation: the reason, and a field for each of its inputs."""
+    """The form of an operation on a run in the admin: the reason, and a field for each input of the operation."""
 
     reason = forms.CharField(
         label=gettext_lazy("Reason"),
@@ -81,7 +82,7 @@ class OperatorActionForm(TokenForm):
 
 
 def input_name(action_input: Input) -> str:
-    """Return the name of the form field of an input."""
+    """Return the name of the form field that asks for an input of an operation."""
     # With a prefix, an input cannot collide with the form's own fields, "reason" and "token".
     return _INPUT_PREFIX + action_input.name
 
@@ -123,7 +124,7 @@ def part_action_links(
     address: Callable[[str], str],
     has_worker: bool = True,
 ) -> list[ActionLink]:
-    """Return the buttons for the activity or the timer with the command number ``seq`` of a run.
+    """Return the buttons for one activity or timer of a run, the one with the command number ``seq``.
 
     Operations that the user may not perform are left out. The page behind a button checks if the operation is possible.
     ``has_worker`` is True if a live worker has the code of the activity: operations that need one are left out
@@ -158,7 +159,7 @@ def message_action_links(
 def history_action_links(
     run: Instance, *, user: Person, address: Callable[[str], str]
 ) -> Callable[[int], list[ActionLink]]:
-    """Return a function that takes an activation and returns the buttons to reset or fork the run there.
+    """Return a function that takes the number of an activation and returns the buttons to reset or fork the run there.
 
     The permissions are checked only once. ``address`` takes the name of an operation and returns the URL of its page.
     """
@@ -216,7 +217,10 @@ def permission_error(action: type[OperatorRunAction[Any]], user: Person, run: In
 
 
 class OperatorActionView(RunActionView):
-    """The page of the operation that the URL names: a GET shows its effect and a form, a POST performs it."""
+    """The admin page of an operation on a run: a GET shows its effect and a form, a POST performs it.
+
+    The URL names the operation.
+    """
 
     is_idempotent = True
 
@@ -270,8 +274,8 @@ class OperatorActionView(RunActionView):
     def get_success_url(self, request: HttpRequest, run: Instance, form: Any = None) -> str:
         """Return the URL of the page to show after the operation.
 
-        This is the page of a run that the operation has created, or of the newest run of the chain. If the user may not
-        see it, it is the page of the run that was operated.
+        This is the page of the run that the operation has created, or else that of the newest run of the chain. If the
+        user may not see that run, it is the page of the run that was operated.
         """
         chains = Chain.objects.using(storage().alias).filter(pk=run.chain_id)
         new_run_id: Any = getattr(form, "new_run_id", None) or chains.values_list("run_id", flat=True).first()
@@ -281,9 +285,9 @@ class OperatorActionView(RunActionView):
         return self.admin.address_of(new_run)
 
     def _repeated_work(self, request: HttpRequest, run: Instance) -> list[str]:
-        """Return a line for each activity or child that a reset or fork to the activation ``?to=`` repeats.
+        """Return a line for each activity or child run that a reset or fork would repeat.
 
-        The list is empty for other operations.
+        The URL names the activation to which the run is reset (``?to=``). The list is empty for other operations.
         """
         activation_text = request.GET.get("to", "")
         if (

@@ -34,10 +34,10 @@ _MAX_REASON_LENGTH = 2000
 
 
 class SwitchForm(forms.Form):
-    """The form that switches something off.
+    """The form that switches off a queue, an activity or a workflow class in the admin.
 
-    ``thing`` is ``kind:name``. The choices are the names that this process or a live worker knows, and the name that
-    the URL or the post contains.
+    ``thing`` says which, as ``kind:name``. The choices are the names that this process or a live worker knows, and the
+    name that the URL or the post contains.
     """
 
     thing = forms.ChoiceField(label=_("What"), label_suffix="")
@@ -69,9 +69,10 @@ def can_switch(user: Person) -> bool:
 
 
 def switch_address_for(site: admin.AdminSite, user: Person) -> Callable[[str, str], str | None]:
-    """Return a function that takes the kind and the name of a switch and returns the URL that switches it off.
+    """Return a function that returns the URL of the form which switches off a queue, an activity or a workflow class.
 
-    It returns None if the user may not use switches, or if the site has no page for them.
+    The function takes the kind and the name, and returns None if the user may not use switches, or if the site has no
+    page for them.
     """
     if not site.is_registered(SwitchedOff) or not can_switch(user):
         return lambda *_: None
@@ -81,7 +82,7 @@ def switch_address_for(site: admin.AdminSite, user: Person) -> Callable[[str, st
 
 @admin.register(SwitchedOff)
 class SwitchedOffAdmin(ReadOnlyAdmin[SwitchedOff]):
-    """The list of switches that are off.
+    """The admin list of everything that is switched off, with a form and buttons to switch it off and on.
 
     Rows are added and deleted by ``off_view`` and ``on_view``, not by saving them.
     """
@@ -92,7 +93,7 @@ class SwitchedOffAdmin(ReadOnlyAdmin[SwitchedOff]):
     change_list_template = "admin/temporalex_django/switchedoff/change_list.html"
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[SwitchedOff]:
-        """Return the switches that are off, each with the reason that the user may see."""
+        """Return everything that is switched off, each with the reason that the user may see (``visible_reason``)."""
         reason: Any = F("reason")
         # The reason of a hold is the message of an error, which may quote payloads.
         if not policy().allows(user_of(request), VIEW_PAYLOAD):
@@ -109,7 +110,10 @@ class SwitchedOffAdmin(ReadOnlyAdmin[SwitchedOff]):
         return format_time(switch.since)
 
     def get_urls(self) -> list[Any]:
-        """Return the URLs of this class before Django's own, whose last pattern matches everything."""
+        """Return the URLs that switch off and on, followed by Django's own.
+
+        They come first because the last pattern of Django's own matches everything.
+        """
         view = self.admin_site.admin_view
         return [
             path("off/", view(self.off_view), name="temporalex_django_switchedoff_off"),
@@ -152,7 +156,7 @@ class SwitchedOffAdmin(ReadOnlyAdmin[SwitchedOff]):
         return HttpResponseRedirect(reverse(f"{self.admin_site.name}:temporalex_django_switchedoff_changelist"))
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
-        """Show the switches that are off; users who may use switches also get the form and the buttons.
+        """Show everything that is switched off; users who may use switches also get the form and the buttons.
 
         ``?thing=`` is the initial value of the form.
         """

@@ -35,7 +35,7 @@ _MAX_ACTIVITIES = 50
 
 @admin.register(Worker)
 class WorkerAdmin(ReadOnlyAdmin[Worker]):
-    """The list of workers, with the queues and the code of each and the state of its lease."""
+    """The admin pages of workers, with the queues and the code of each and the state of its lease."""
 
     list_display = (
         "name",
@@ -75,7 +75,10 @@ class WorkerAdmin(ReadOnlyAdmin[Worker]):
     # -- draining ------------------------------------------------------------------------------------------------------
 
     def get_urls(self) -> list[Any]:
-        """Return the URLs of this class before Django's own, whose last pattern matches everything."""
+        """Return the URLs of the operations on workers, followed by Django's own.
+
+        They come first because the last pattern of Django's own matches everything.
+        """
         site = self.admin_site
         due = site.admin_view(self.run_due_view)
         # Turns commit by themselves, so ATOMIC_REQUESTS must not wrap this view. Exempt every database: ours comes from
@@ -92,21 +95,21 @@ class WorkerAdmin(ReadOnlyAdmin[Worker]):
         ]  # fmt: skip
 
     def drain_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        """Drain the worker on a POST: it finishes the work that it has and takes no more."""
+        """Drain the worker on a POST: it finishes the work that it has and takes no more. Redirects to its page."""
         done = _("The worker stops taking new work within a few seconds. It finishes what it is running.")
         return self._operate(request, object_id, DrainWorker, done)
 
     def undrain_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        """Undrain the worker on a POST: it takes work again."""
+        """Let a drained worker take work again, on a POST, and redirect to its page."""
         done = _("The worker takes new work again within a few seconds.")
         return self._operate(request, object_id, UndrainWorker, done)
 
     def _operate(
         self, request: HttpRequest, object_id: str, action: type[DrainWorker], success_message: Any
     ) -> HttpResponse:
-        """Execute ``action`` on the worker if the request is a POST, and redirect to its page.
+        """Drain or undrain the worker if the request is a POST, and redirect to its page.
 
-        The page shows ``success_message``, or the error if the operation is refused.
+        ``action`` is the operation. The page shows ``success_message``, or the error if the operation is refused.
         """
         if request.method != "POST":
             return HttpResponseNotAllowed(["POST"])
@@ -132,9 +135,9 @@ class WorkerAdmin(ReadOnlyAdmin[Worker]):
         return HttpResponseRedirect(address)
 
     def run_due_view(self, request: HttpRequest) -> HttpResponse:
-        """Work in this process until nothing is due, on a POST, and redirect to the list with the outcome as a message.
+        """Do all due work in the process of this request, on a POST, and redirect to the list of workers.
 
-        Only under ``DEBUG``, for development without a worker.
+        A message says how many turns ran. This works only under ``DEBUG``, for development without a worker.
         """
         if request.method != "POST":
             return HttpResponseNotAllowed(["POST"])
@@ -185,7 +188,7 @@ class WorkerAdmin(ReadOnlyAdmin[Worker]):
         return badge("gone", str(_("Late")))
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
-        """Show the workers and the queues.
+        """Show the list of workers, and below it the queues with their figures.
 
         Under ``DEBUG``, users who may use it get a button that does the due work in this process.
         """
@@ -217,9 +220,9 @@ class WorkerAdmin(ReadOnlyAdmin[Worker]):
 
     @admin.display(description=_("missing classes"))
     def lacks(self, worker: Worker) -> str:
-        """Return, as text, the workflow classes that other live workers of its queues have and this worker lacks.
+        """Return, as text, the workflow classes that other live workers of the same queues have and this worker lacks.
 
-        It may have been deployed without one of the project's modules.
+        A worker may have been deployed without one of the project's modules.
         """
         others = Worker.objects.using(storage().alias).filter(expires_at__gt=timezone.now(), buried_at=None)
         nearby_workers = [other for other in others.exclude(pk=worker.pk) if set(other.queues) & set(worker.queues)]

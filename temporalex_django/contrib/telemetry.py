@@ -39,10 +39,11 @@ _LOGGED_FACTS = frozenset({
 
 
 class LogHandler:
-    """Writes Django signals of this package to a log, from ``attach`` to ``detach``.
+    """Writes a log entry for each Django signal of this package, from ``attach`` to ``detach``.
 
-    ``events`` are the names of the signals, by default all. ``levels`` has levels by name, which replace those of
-    ``LEVELS``. ``logger`` is the name of the logger. Raises ``ValueError`` for a name that is not a signal.
+    ``events`` are the names of the signals, by default all. ``levels`` maps names of signals to log levels, which
+    replace those of ``LEVELS``. ``logger`` is the name of the logger. Raises ``ValueError`` for a name that is not a
+    signal.
     """
 
     def __init__(
@@ -62,7 +63,7 @@ class LogHandler:
         self._attached: dict[str, Any] = {}
 
     def attach(self) -> None:
-        """Start to log. Raises ``RuntimeError`` if the handler is attached already."""
+        """Start to log, by connecting to the signals. Raises ``RuntimeError`` if the handler is attached already."""
         if self._attached:
             raise RuntimeError("the log handler is already attached: detach it first, or create another one")
         for name in self.events:
@@ -71,7 +72,7 @@ class LogHandler:
             signals.ALL[name].connect(self._attached[name], weak=False)
 
     def detach(self) -> None:
-        """Stop logging. Raises ``RuntimeError`` if the handler is not attached."""
+        """Stop logging, by disconnecting from the signals. Raises ``RuntimeError`` if the handler is not attached."""
         if not self._attached:
             raise RuntimeError("the log handler is not attached")
         for name, receiver in self._attached.items():

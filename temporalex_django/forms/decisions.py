@@ -37,11 +37,11 @@ def outcome_label(outcome: str) -> str:
 
 
 class DecisionForm(TokenForm):
-    """The form that decides a human task: the outcome, a comment, and ``body``, the form that the task itself asks for.
+    """The form that decides a human task: the outcome, a comment, and the fields that the task itself asks for.
 
-    ``body`` is None if the task asks for nothing. The hidden field ``shown`` is the digest of that form as the page
-    showed it, so that nobody decides by a form that has changed since. The constructor raises ``PayloadError`` if this
-    process lacks the class of the form.
+    ``body`` is the form with those fields, or None if the task asks for nothing. The hidden field ``shown`` is the
+    digest of that form as the page showed it, so that nobody decides by a form that has changed since. The constructor
+    raises ``PayloadError`` if this process lacks the class of the form.
     """
 
     outcome = forms.ChoiceField(widget=forms.RadioSelect, label=gettext_lazy("Decision"))
@@ -66,7 +66,10 @@ class DecisionForm(TokenForm):
         return field
 
     def is_valid(self) -> bool:
-        """Validate this form and ``body``, both even if one is invalid, and return True if both are valid."""
+        """Validate this form and ``body``, and return True if both are valid.
+
+        Both are validated in any case, so that the page shows all errors at once.
+        """
         # No short circuit: the page shows the errors of both forms at once.
         is_own_valid = super().is_valid()
         return (self.body is None or self.body.is_valid()) and is_own_valid
@@ -81,10 +84,10 @@ class DecisionForm(TokenForm):
         return submitted_fields(self.body)
 
     def decide(self, *, by: Actor) -> bool:
-        """Decide the human task and return True; if the form has to be corrected, add the errors and return False.
+        """Decide the human task with the data of this form, and return True.
 
-        The form can be posted again then. Raises ``ActionNotPermitted``, ``HumanTaskClosed`` and ``HumanTaskNotFound``,
-        because a corrected form would not help.
+        If the form has to be corrected, its errors are added and False is returned; it can then be posted again. Raises
+        ``ActionNotPermitted``, ``HumanTaskClosed`` and ``HumanTaskNotFound``, because a corrected form would not help.
         """
         if not self.is_valid():
             return False
@@ -102,15 +105,18 @@ class DecisionForm(TokenForm):
         return True
 
     def _rebind_current_form(self) -> None:
-        """Give the bound form a new token, and the digest of the task's form as it is now, for the next post."""
+        """Give the submitted form a new token and the current digest of the task's form.
+
+        The page shows the form again, and the next post must neither count as a repetition nor be refused as outdated.
+        """
         self.renew()
         self.data = {**self.data, self.add_prefix("shown"): self.form_spec.digest}
 
 
 def build_body_form(form_spec: HumanTaskFormSpec, data: Any, **kwargs: Any) -> forms.Form | None:
-    """Return the form that a human task itself asks for, bound if ``data`` is not None; None if it asks for nothing.
+    """Return the form with the fields that a human task itself asks for, or None if it asks for nothing.
 
-    Its fields have the prefix ``BODY_PREFIX``.
+    It is bound if ``data`` is not None. Its fields have the prefix ``BODY_PREFIX``.
     """
     if form_spec.kind == "schema":
         # The nested form has a token field of its own that no page renders: it takes the token of the decision.
@@ -127,7 +133,8 @@ def build_body_form(form_spec: HumanTaskFormSpec, data: Any, **kwargs: Any) -> f
 def submitted_fields(form: forms.BaseForm) -> dict[str, Any]:
     """Return the texts that were posted for the fields of a bound form, by field name without the prefix.
 
-    A field with multiple choices has a list. ``Decide`` validates the texts with the form class.
+    A field with multiple choices has a list. The texts are not validated here: the operation ``Decide`` does that with
+    the form class.
     """
     fields: dict[str, Any] = {}
     for key in form.data:
@@ -158,9 +165,10 @@ class DelegationForm(forms.Form):
     )  # fmt: skip
 
     def clean_to(self) -> Person | str:
-        """Return the user with that login name, or the name itself if no user has it.
+        """Return the user with the login name ``to``, or the name itself if no user has it.
 
-        ``Delegate`` refuses an unknown name in the same words as a user who may not decide.
+        There is no error for an unknown name, which would reveal which names exist. The operation ``Delegate`` refuses
+        it in the same words as a user who may not decide.
         """
         # An error here would reveal which names exist: Delegate refuses an unknown name and a user in the same words.
         return find_user(self.cleaned_data["to"])

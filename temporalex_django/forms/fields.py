@@ -63,7 +63,10 @@ class JSONBox(forms.CharField):
 
 
 def inspect_type(annotation: Any) -> types.Type:
-    """Return msgspec's description of an annotation; ``AnyType`` if msgspec does not support the annotation."""
+    """Return msgspec's description of a type annotation, by which a form field is chosen.
+
+    It is ``AnyType`` if msgspec does not support the annotation.
+    """
     try:
         return unwrap_metadata(types.type_info(annotation))
     except Exception:  # noqa: BLE001 - an annotation is arbitrary user code
@@ -71,7 +74,7 @@ def inspect_type(annotation: Any) -> types.Type:
 
 
 def unwrap_metadata(type_info: types.Type) -> types.Type:
-    """Return the type without the metadata of ``Annotated``, which may be nested."""
+    """Return msgspec's description of a type without the metadata of ``Annotated``, which may be nested."""
     while isinstance(type_info, types.Metadata):
         type_info = type_info.type
     return type_info

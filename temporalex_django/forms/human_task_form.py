@@ -30,12 +30,15 @@ _MAX_DEPTH = 20
 
 
 def annotation_of(schema: Mapping[str, Any]) -> Any:
-    """Return a type that accepts what the JSON Schema accepts, with Any for parts that no type can express."""
+    """Return a Python type that accepts what the JSON Schema accepts.
+
+    Parts of the schema that no type can express become Any.
+    """
     return _build_annotation(schema, schema.get("$defs", {}), 0)
 
 
 def _build_annotation(schema: Mapping[str, Any], defs: Mapping[str, Any], depth: int) -> Any:
-    """Return the type for a part of a JSON Schema.
+    """Return the Python type for a part of a JSON Schema.
 
     ``defs`` has the definitions of the whole schema by name. ``depth`` is the number of schemas around this part.
     """
@@ -64,9 +67,10 @@ def _part_annotation(schema: Any, defs: Mapping[str, Any], depth: int) -> Any:
 
 
 def _base_type(schema: Mapping[str, Any], defs: Mapping[str, Any], depth: int) -> Any:
-    """Return the type for the ``type`` and the ``format`` of a schema, without its limits such as ``minimum``.
+    """Return the Python type for ``type`` and ``format`` of a part of a JSON Schema, without its limits.
 
-    ``defs`` and ``depth`` are those of ``_build_annotation``.
+    Limits are constraints such as ``minimum``. ``defs`` has the definitions of the whole schema by name. ``depth`` is
+    the number of schemas around this part.
     """
     match schema.get("type"):
         case "object" if "properties" in schema:
@@ -104,9 +108,9 @@ def _union(types: list[Any]) -> Any:
 
 
 def _build_struct(schema: Mapping[str, Any], defs: Mapping[str, Any], depth: int) -> Any:
-    """Return a ``msgspec.Struct`` class with a field for each property of an object's schema.
+    """Return a ``msgspec.Struct`` class with a field for each property of a JSON Schema of an object.
 
-    ``defs`` and ``depth`` are those of ``_build_annotation``.
+    ``defs`` has the definitions of the whole schema by name. ``depth`` is the number of schemas around this part.
     """
     required_names, fields = set(schema.get("required", ())), list[Any]()
     for name, property_schema in schema["properties"].items():
@@ -133,7 +137,7 @@ def _field_default(value: Any) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HumanTaskFormSpec:
-    """The form that a human task asks for, by ``kind``.
+    """A description of the form that a human task asks people to fill in, by ``kind``.
 
     - none: the task asks for nothing.
     - schema: ``type`` is an annotation, made from the JSON Schema in the row of the task.
@@ -148,14 +152,14 @@ class HumanTaskFormSpec:
 
     @property
     def field_names(self) -> list[str]:
-        """The names of the fields of a form class; empty for the other kinds."""
+        """The names of the fields of a Django form class; empty for the other kinds."""
         if self.kind == "django":
             return [*self.type.base_fields]
         return []
 
 
 def form_spec_of(task: HumanTask) -> HumanTaskFormSpec:
-    """Return the form that a human task asks for.
+    """Return the description of the form that a human task asks for.
 
     Raises ``PayloadError`` if it is a form class that this process does not have.
     """

@@ -24,7 +24,7 @@ _PATH = re.compile(r"`\$\.([^`.\[]+)")
 
 
 def new_token() -> str:
-    """Return a new token for a form, by which a repeated post is recognized."""
+    """Return a new random token for the hidden field of a form, by which a repeated post is recognized."""
     return str(uuid4())
 
 
@@ -45,9 +45,10 @@ class TokenForm(forms.Form):
 
 
 class PayloadForm(TokenForm):
-    """A form for a value of the type ``annotation``; once it is valid, ``payload`` has the value as JSON types.
+    """A form for a payload of the type ``annotation``; once it is valid, ``payload`` has the value as JSON types.
 
-    ``example`` is a payload from which the initial values are taken; parts of it that do not fit the type are ignored.
+    A structure such as a dataclass has a field for each attribute, and any other type has one field. The initial values
+    come from the payload ``example``; parts of it that do not fit the type are ignored.
     """
 
     def __init__(self, *args: Any, annotation: Any = Any, example: Any = NOTHING, **kwargs: Any) -> None:
@@ -101,7 +102,10 @@ class PayloadForm(TokenForm):
 
 
 def _is_omitted(value: Any, *, required: bool) -> bool:
-    """Return True for a field that is empty and not required: the payload omits it, and the code uses its default."""
+    """Return True if a field is empty and not required, so that the payload leaves it out.
+
+    The code that receives the payload then uses its default.
+    """
     return not required and (value is None or value is NOTHING or (isinstance(value, str) and value == ""))
 
 

@@ -47,7 +47,10 @@ def read_token(token: str, *, lifetime: timedelta = LINK_LIFETIME) -> tuple[Pers
 
 
 def _session_fingerprint(user: Any) -> str:
-    """Return a text that changes when the user changes their password; tokens contain it."""
+    """Return a text that changes when the user changes their password.
+
+    Tokens of links contain it, so such a change makes them invalid.
+    """
     # Django's own session hash: what ends the sessions of a user ends their links too. A user model may lack it.
     get_hash = getattr(user, "get_session_auth_hash", None)
     return str(get_hash())[:16] if callable(get_hash) else ""

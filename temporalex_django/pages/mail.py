@@ -35,7 +35,7 @@ MAX_RECIPIENTS = 50
 
 
 class TaskMail:
-    """Sends mail about human tasks, from ``attach`` to ``detach``.
+    """Sends mail to the people who may decide a human task, from ``attach`` to ``detach``.
 
     Override ``recipients`` to change who gets mail, or ``send`` to change the mail.
     """
@@ -53,13 +53,13 @@ class TaskMail:
             raise ValueError(f"unknown event: {', '.join(unknown)} (the events are {', '.join(EVENTS)})")
 
     def attach(self) -> None:
-        """Start to send mail. A second call changes nothing."""
+        """Start to send mail, by connecting to the Django signals about human tasks. A second call changes nothing."""
         for name in self.events:
             # A strong reference: nothing else keeps an object that was attached in AppConfig.ready.
             signals.ALL[name].connect(self.receive, weak=False, dispatch_uid=("temporalex_mail", id(self)))
 
     def detach(self) -> None:
-        """Stop sending mail."""
+        """Stop sending mail, by disconnecting from the Django signals."""
         for name in self.events:
             signals.ALL[name].disconnect(self.receive, dispatch_uid=("temporalex_mail", id(self)))
 
@@ -89,8 +89,8 @@ class TaskMail:
     def recipients(self, task: HumanTask) -> list[Any]:
         """Return the active users who are candidates of a human task, at most ``MAX_RECIPIENTS`` and one more.
 
-        These are the users that it names, the members of its groups, the users who have its permissions, and those to
-        whom it was delegated. A superuser is not included for a permission alone.
+        These are the users that the task names, the members of its groups, the users who have its permissions, and
+        those to whom it was delegated. A superuser is not included for a permission alone.
         """
         users = get_user_model()
         candidates = [*task.asked, *(f"user:{delegation['to']}" for delegation in task.delegated)]
@@ -127,7 +127,7 @@ def _names_of_kind(kind: str, candidates: Iterable[str]) -> list[str]:
 def _user_ids_with_permission(permission: str) -> list[Any]:
     """Return the primary keys of users who have the permission, without superusers.
 
-    Each authentication backend of the project is asked that can list users by permission.
+    Authentication backends of the project that cannot list users by permission are left out.
     """
     user_ids: list[Any] = []
     for backend in get_backends():

@@ -37,7 +37,10 @@ _PAGE_NAMES = ("temporalex_pages:task", "admin:temporalex_django_humantask_chang
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InboxEntry:
-    """A human task in a list: a sentence about it, and the URL of its page, which is empty if there is no page."""
+    """A human task in a list: ``text`` is a sentence about it, and ``address`` the URL of its page.
+
+    ``address`` is empty if the project has no page for human tasks.
+    """
 
     task: HumanTask
     text: str
@@ -45,10 +48,10 @@ class InboxEntry:
 
 
 def asked_of(user: Person, *, most: int, workflow: str = "", link: str = "") -> list[InboxEntry]:
-    """Return the first ``most`` human tasks in the user's inbox, the earliest due first. One query.
+    """Return the first ``most`` human tasks in the user's inbox, those that they may decide now. One query.
 
-    ``workflow`` restricts them to a workflow class. ``link`` is the URL name of your own page of a human task, which
-    takes its id. By default the page of this package is used, or that of the admin.
+    The earliest due comes first. ``workflow`` restricts them to a workflow class. ``link`` is the URL name of your own
+    page of a human task, which takes its id. By default the page of this package is used, or that of the admin.
     """
     tasks = inbox(user)
     if workflow:
@@ -88,7 +91,10 @@ def inbox_page(request: HttpRequest) -> HttpResponse:
 @never_cache
 @login_required
 def task_page(request: HttpRequest, task: UUID) -> HttpResponse:
-    """Show a human task to the signed-in user, with the form that decides it; a POST claims, releases or decides it."""
+    """Show a human task to the signed-in user, with the form that decides it.
+
+    A POST claims, releases or decides it.
+    """
     user = _user(request)
     try:
         human_task = find_task(task, user)
@@ -107,9 +113,10 @@ def task_page(request: HttpRequest, task: UUID) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
 def link_page(request: HttpRequest, token: str) -> HttpResponse:
-    """Show the human task of a link in mail; a POST acts in the name of the user to whom the link was sent.
+    """Show the human task that a link in mail names, without a login.
 
-    A GET changes nothing, because mail programs and scanners open links by themselves.
+    A POST acts in the name of the user to whom the link was sent. A GET changes nothing, because mail programs and
+    scanners open links by themselves.
     """
     try:
         user, key = read_token(token)
@@ -132,8 +139,9 @@ def _task_response(
 ) -> HttpResponse:
     """Return the response to a GET or POST of the page of a human task.
 
-    ``page_address`` is the URL of that page, and ``inbox_address`` that of the inbox, or empty. A POST that was done
-    redirects to the page. One that is refused gets the page with the reason, and status 409.
+    ``page_address`` is the URL of that page, and ``inbox_address`` that of the inbox, or empty. After a POST that was
+    done, the response redirects to the page. If the operation was refused, the response is the page with the reason,
+    and status 409.
     """
     message, form, status = "", None, 200
     if request.method == "POST":
@@ -156,7 +164,7 @@ def _task_response(
 
 
 def _handle_post(request: HttpRequest, task: HumanTask, actor: Actor) -> tuple[str, DecisionForm | None]:
-    """Do what the POST asks for: claim, release or decide the human task.
+    """Claim, release or decide the human task, as the data of the POST say.
 
     Returns the name of the operation and None, or an empty text and the form with its errors. Raises
     ``TemporalexError`` if the operation is refused.
@@ -213,9 +221,9 @@ def _render_task(
 
 
 def _refuse(actor: Actor, task: HumanTask) -> NoReturn:
-    """Record a refusal in the audit and raise ``PermissionDenied``.
+    """Raise ``PermissionDenied`` because the user of a link may no longer see the human task.
 
-    The user of the link may no longer see the human task.
+    The audit records the refusal.
     """
     reason = _("You may not decide this any more.")
     audit.record_denial(actor, Decide.name, reason, run=task.run, message=task.key)

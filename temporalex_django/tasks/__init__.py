@@ -40,11 +40,11 @@ _POLICY_FIELDS = tuple(field.name for field in fields(RetryPolicy))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DurableTask(Task):  # type: ignore[type-arg] # generic in the stubs only
-    """A task of this backend: ``@task(retry=RetryPolicy(max_attempts=5), start_to_close=60)``.
+    """A Django task of the backend ``DurableBackend``, with options for retries and timeouts.
 
-    ``retry`` is the retry policy; None uses that of the backend. ``start_to_close`` is the longest time that an
-    attempt may take. ``heartbeat`` is the longest time between two calls of ``activity_context().heartbeat()``. Both
-    are timedeltas or seconds.
+    Write ``@task(retry=RetryPolicy(max_attempts=5), start_to_close=60)``. ``retry`` is the retry policy; None uses that
+    of the backend. ``start_to_close`` is the longest time that an attempt may take. ``heartbeat`` is the longest time
+    between two calls of ``activity_context().heartbeat()``. Both are timedeltas or seconds.
     """
 
     retry: RetryPolicy | None = None
@@ -75,12 +75,19 @@ class DurableBackend(BaseTaskBackend):
     runs_on_temporalex = True
 
     def __init__(self, alias: str, params: Mapping[str, Any]) -> None:
-        """Read ``OPTIONS`` of the backend. Raises ``InvalidTaskBackend`` for an unknown option or a wrong value."""
+        """Read the options of the backend from ``OPTIONS`` in ``params``.
+
+        ``alias`` is the name of the backend in the setting ``TASKS``. Raises ``InvalidTaskBackend`` for an unknown
+        option or a wrong value.
+        """
         super().__init__(alias, dict(params))
         self.retry, self.retention = self._parse_options()
 
     def _parse_options(self) -> tuple[RetryPolicy, float | None]:
-        """Return the retry policy and the retention of ``OPTIONS``; the retention is in seconds, or None for ever."""
+        """Return the retry policy and the retention that ``OPTIONS`` sets, or their defaults.
+
+        The retention is in seconds, or None to keep results for ever. Raises ``InvalidTaskBackend``.
+        """
         setting_text = f"TASKS[{self.alias!r}]['OPTIONS']"
         if unknown := sorted(set(self.options) - set(_OPTIONS)):
             raise InvalidTaskBackend(
@@ -168,10 +175,10 @@ class DurableBackend(BaseTaskBackend):
         return result_of(background_task)
 
     def check(self, **kwargs: Any) -> list[checks.CheckMessage]:
-        """Return the messages of Django's system checks about this backend.
+        """Return errors and warnings about this backend for Django's system checks.
 
-        They say that the app is not installed, so that its tables are missing, or that a queue is not named for the
-        workers.
+        There is an error if the app is not installed, so that its tables are missing. There is a warning if ``QUEUES``
+        is empty, so that workers do not know which queues exist.
         """
         messages: list[checks.CheckMessage] = [*super().check(**kwargs)]
         if not apps.is_installed("temporalex_django"):
@@ -195,7 +202,10 @@ class DurableBackend(BaseTaskBackend):
 
 
 def _timing_options(task: Task[Any, Any]) -> dict[str, Any]:
-    """Return the retry policy and the timeouts of a task by name; each is None if it is no ``DurableTask``."""
+    """Return the options ``retry``, ``start_to_close`` and ``heartbeat`` of a task, by name.
+
+    Each is None if the task is no ``DurableTask``.
+    """
     return {name: getattr(task, name, None) for name in ("retry", "start_to_close", "heartbeat")}
 
 

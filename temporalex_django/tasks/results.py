@@ -27,7 +27,10 @@ import django
 def new_result(
     task: Task[Any, Any], *, id: UUID | str, at: datetime, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> TaskResult[Any, Any]:
-    """Return the result of a background task that was enqueued at ``at``; its status is ``READY``."""
+    """Return Django's ``TaskResult`` for a background task that was just enqueued, with the status ``READY``.
+
+    ``id`` is the id of the task, and ``at`` the time at which it was enqueued.
+    """
     return TaskResult(
         task=task,
         id=str(id),
@@ -45,7 +48,7 @@ def new_result(
 
 
 def result_of(background_task: BackgroundTask) -> TaskResult[Any, Any]:
-    """Return a background task as Django's ``TaskResult``.
+    """Convert a background task to Django's ``TaskResult``.
 
     Raises ``InvalidTask`` if its function is not a task in this process.
     """
@@ -72,9 +75,9 @@ def result_of(background_task: BackgroundTask) -> TaskResult[Any, Any]:
 
 
 def task_of(background_task: BackgroundTask) -> Task[Any, Any]:
-    """Return Django's ``Task`` for a background task, with the options with which it was enqueued.
+    """Return Django's ``Task`` object for the function of a background task, with the options of the enqueue.
 
-    Raises ``InvalidTask`` if its function is not a task in this process.
+    Raises ``InvalidTask`` if the function is not a task in this process.
     """
     task: Task[Any, Any] = _import_task(background_task.path)
     task_options = {
@@ -110,9 +113,9 @@ def _to_django_time(moment: datetime | None) -> Any:
 
 
 class DjangoTaskHost:
-    """The part that gives attempts of Django tasks their context and sends Django's signals about them.
+    """Gives attempts of Django tasks their ``TaskContext``, and sends Django's signals about tasks.
 
-    It implements ``authoring.django_tasks.TaskHost``.
+    It implements ``authoring.django_tasks.TaskHost``; the code that runs activities calls it.
     """
 
     def context(self, task: Any, attempt: ActivityContext, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -145,15 +148,18 @@ class DjangoTaskHost:
     async def acontext(
         self, task: Any, attempt: ActivityContext, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> Any:
-        """Return what ``context`` returns, for code in an event loop: the queries run in a thread."""
+        """Return Django's ``TaskContext`` for an attempt of ``task``, for code in an event loop.
+
+        The arguments are those of ``context``, which is called in a thread because it reads the database.
+        """
         return await sync_to_async(self.context)(task, attempt, args, kwargs)
 
     def notify_started(self, state: Any) -> None:
-        """Send Django's signal ``task_started``, in the thread of the attempt; ``state`` is the claimed row."""
+        """Send Django's signal ``task_started``, in the thread of the attempt; ``state`` is the task's claimed row."""
         self._send(task_started, started_task(state))
 
     def notify_finished(self, result: Any) -> None:
-        """Send Django's signal ``task_finished``, after the commit; ``result`` is the end of the last attempt."""
+        """Send Django's signal ``task_finished`` after the commit; ``result`` is the final result of the task."""
         self._send(task_finished, finished_task(result))
 
     def _send(self, signal: Any, background_task: BackgroundTask) -> None:

@@ -30,7 +30,10 @@ def temporalex_inbox(context: Any, limit: int = 10, workflow: str = "", link: st
 
 @register.simple_tag(takes_context=True)
 def temporalex_inbox_count(context: Any) -> int:
-    """Return the number of human tasks in the inbox of ``request.user``, counted up to 100. One query."""
+    """Return the number of human tasks that ``request.user`` may decide now, counted up to 100. One query.
+
+    It is 0, without a query, for a visitor who is not signed in.
+    """
     user = _user(context)
     return 0 if user is None else base.count_inbox(user, limit=_MAX_COUNT)
 

@@ -29,10 +29,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Confirmation:
-    """The texts of a page that asks before it does something to a run.
+    """The texts of an admin page that asks for confirmation before it does something to a run.
 
-    - ``why_not``: why it is impossible now, or None; the page then has no button.
-    - ``permission_error``: why this user may not do it, or None; the page then has no button.
+    - ``why_not``: why it is impossible now, or None; if it is impossible, the page has no button.
+    - ``permission_error``: why this user may not do it, or None; if they may not, the page has no button.
     - ``action``: the name of the operation in the audit.
     - ``message``: the name of the message that will be sent, or empty.
     - ``repeated_work``: a line for each activity or child that a reset or fork repeats.
@@ -50,9 +50,10 @@ class Confirmation:
 
 
 class RunActionView(ABC):
-    """Base class of views that do something to one run; ``model_admin`` is the ``InstanceAdmin`` that shows the run.
+    """Base class of admin views that do something to one run: a GET shows the effect, a POST does it.
 
-    The run is found through the queryset of that class, so a project's subclass can restrict the runs.
+    ``model_admin`` is the ``InstanceAdmin`` that shows the run. The run is found through its queryset, so a project's
+    subclass can restrict the runs.
     """
 
     #: True if the view ignores a second POST with one token; else the operation takes the token or changes nothing.
@@ -64,16 +65,19 @@ class RunActionView(ABC):
 
     @abstractmethod
     def confirmation(self, request: HttpRequest, run: Instance) -> Confirmation:
-        """Return the texts of the page. Raises ``Http404`` if the URL names nothing that can be done."""
+        """Return the texts with which the page asks for confirmation.
+
+        Raises ``Http404`` if the URL names nothing that can be done.
+        """
 
     @abstractmethod
     def form(self, request: HttpRequest, run: Instance) -> TokenForm: ...
 
     @abstractmethod
     def act(self, request: HttpRequest, run: Instance, form: Any) -> Any:
-        """Do what the page is for, with the valid form, and return the message that the user sees then.
+        """Perform the operation of this page with the valid form, and return the message for the user.
 
-        Raises ``TemporalexError`` if it is refused.
+        Raises ``TemporalexError`` if the operation is refused.
         """
 
     def __call__(self, request: HttpRequest, run_id: str, **_url_kwargs: str) -> HttpResponse:
@@ -90,9 +94,9 @@ class RunActionView(ABC):
         return self.handle_post(request, run, confirmation, form)
 
     def handle_post(self, request: HttpRequest, run: Instance, confirmation: Confirmation, form: Any) -> HttpResponse:
-        """Do what the page is for and redirect; show the form again, with the error, if it is refused.
+        """Perform the operation of this page and redirect; if it is refused, show the form again with the error.
 
-        With ``is_idempotent``, a second POST with the same token does nothing and says so.
+        If ``is_idempotent`` is set, a second POST with the same token does nothing and says so.
         """
         if confirmation.permission_error is not None:
             refuse(request, confirmation.action, confirmation.permission_error, run=run, message=confirmation.message)
@@ -123,7 +127,7 @@ class RunActionView(ABC):
         return HttpResponseRedirect(self.get_success_url(request, run, form))
 
     def _act_once(self, request: HttpRequest, run: Instance, form: TokenForm) -> Any:
-        """Call ``act`` in one transaction that also stores the token of the form, and return its message.
+        """Call ``act`` in one transaction that also stores the token of the form, and return the message of ``act``.
 
         Raises ``DuplicateRequest`` if the token is stored already.
         """
@@ -146,7 +150,10 @@ class RunActionView(ABC):
         status: int = 200,
         **extra_context: Any,
     ) -> HttpResponse:
-        """Render the page with the texts of ``confirmation`` and the form; ``status`` is the status of the response."""
+        """Render the page with the texts of ``confirmation`` and the form.
+
+        ``status`` is the status of the response, and ``extra_context`` adds values to the template context.
+        """
         site = self.admin.admin_site
         context = {
             **site.each_context(request),
@@ -170,7 +177,10 @@ class RunActionView(ABC):
         return TemplateResponse(request, self.template, context, status=status)
 
     def find_target(self, request: HttpRequest, run: Instance) -> RunTarget:
-        """Return the target for operations on the run. Raises ``WorkflowNotFound`` if it has been deleted."""
+        """Return the ``RunTarget`` of the run, on which operations work.
+
+        Raises ``WorkflowNotFound`` if the run has been deleted.
+        """
         return find_run(str(run.pk), storage=storage(), visible_runs=self.admin.get_queryset(request))
 
     def get_success_url(self, request: HttpRequest, run: Instance, form: Any = None) -> str:
@@ -182,7 +192,10 @@ class RunActionView(ABC):
 
 
 def superseded_error(run: Instance) -> str | None:
-    """Return the sentence that says why an earlier run of a chain cannot be operated, or None for the newest run."""
+    """Return the sentence that says that this run cannot be operated, because a later run of its chain followed it.
+
+    Returns None for the newest run of a chain.
+    """
     if run.chain.run_id == run.pk:
         return None
     return _("This is an earlier run: another run of its chain followed it. Look at the newest run.")

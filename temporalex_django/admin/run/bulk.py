@@ -54,7 +54,10 @@ _FILTERS = "_changelist_filters"
 
 
 def can_start_bulk(user: Person) -> bool:
-    """Return True if the user may start bulk jobs. The operation of the job needs its own permission, too."""
+    """Return True if the user may start bulk jobs.
+
+    The operation of the job needs its own permission in addition.
+    """
     operation = Operation(action=StartBulk.name, permission=f"{APP}.{StartBulk.permission}")
     return policy().allows(user, operation)
 
@@ -67,7 +70,10 @@ def bulk_permission_error() -> str:
 
 
 def _bulk_action(action: type[OperatorRunAction[Any]]) -> Callable[..., HttpResponse | None]:
-    """Return an action for the list of runs that redirects to the page of a bulk operation with the chosen runs."""
+    """Return an action for the list of runs in the admin, which leads to the page of a bulk operation.
+
+    The action redirects to that page with the chosen runs, or with the filters of the list, in the URL.
+    """
 
     def choose(admin: InstanceAdmin, request: HttpRequest, runs: QuerySet[Instance]) -> HttpResponse | None:
         query_params: dict[str, str] = {_FILTERS: request.GET.urlencode()}
@@ -95,12 +101,12 @@ BULK_ACTIONS = [_bulk_action(action) for action in STEERING.values()]
 
 
 def _encode_ids(ids: Iterable[str]) -> str:
-    """Encode run ids for a URL, as short as possible: the 16 bytes of each in URL-safe base64."""
+    """Encode run ids as a short text for a URL: the 16 bytes of each in URL-safe base64."""
     return urlsafe_b64encode(b"".join(UUID(run_id).bytes for run_id in ids)).rstrip(b"=").decode()
 
 
 def _decode_ids(text: str) -> list[UUID]:
-    """Return the run ids in a text that ``_encode_ids`` has made. Raises ``Http404`` for any other text."""
+    """Decode the run ids in a text that ``_encode_ids`` has made. Raises ``Http404`` for any other text."""
     try:
         id_bytes = urlsafe_b64decode(text.encode() + b"=" * (-len(text) % 4))
     except ValueError:
@@ -112,7 +118,10 @@ def _decode_ids(text: str) -> list[UUID]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SkippedRuns:
-    """Chosen runs for which a bulk operation is impossible now for one reason; ``names`` are the first business ids."""
+    """A group of the chosen runs for which a bulk operation is impossible now, all for the same reason.
+
+    ``count`` is their number, and ``names`` has the first few business ids.
+    """
 
     reason: str
     count: int
@@ -142,7 +151,7 @@ class BulkEffect:
 
 
 class BulkActionForm(OperatorActionForm):
-    """The form of a bulk operation.
+    """The form of a bulk operation on the chosen runs in the admin.
 
     The hidden field ``newest`` has the id of the newest run that the page showed. Runs that were started later are left
     out of the job.
@@ -169,7 +178,7 @@ class BulkActionForm(OperatorActionForm):
             )
 
     def clean(self) -> dict[str, Any]:
-        """Require ``newest``. The error belongs to the whole form, because the field is hidden."""
+        """Require the hidden field ``newest``; its error is shown for the whole form."""
         if self.cleaned_data.get("newest") is None:
             raise forms.ValidationError(_("The form does not say which runs were shown. Open this page again."))
         return self.cleaned_data
@@ -215,7 +224,7 @@ class BulkActionView:
     def _handle_post(
         self, request: HttpRequest, action: type[OperatorRunAction[Any]], runs: QuerySet[Instance], refusal: str | None
     ) -> HttpResponse:
-        """Start the bulk job and redirect to its page; show the form again, with the error, if it is refused.
+        """Start the bulk job and redirect to its page; if that is refused, show the form again with the error.
 
         ``refusal`` says why the user may not do this at all, or is None.
         """
@@ -255,9 +264,10 @@ class BulkActionView:
         *,
         status: int = 200,
     ) -> HttpResponse:
-        """Render the page, or redirect to the list of runs if ``effect`` is None because none of the runs exists.
+        """Render the page of a bulk operation, or redirect to the list of runs if none of the runs exists.
 
-        ``refusal`` says why the user may not perform ``action`` on many runs, or is None.
+        ``effect`` is None in the second case. ``refusal`` says why the user may not perform ``action`` on many runs, or
+        is None.
         """
         site, filters = self.admin.admin_site, request.GET.get(_FILTERS, "")
         back = reverse(f"{site.name}:temporalex_django_instance_changelist")
@@ -356,7 +366,10 @@ def _refused_effect(why_not: str) -> BulkEffect:
 
 
 def _refusal(action: type[OperatorRunAction[Any]], user: Person, run: Instance, *, part_count: int) -> str | None:
-    """Return why a bulk operation would skip a run, or None. ``part_count`` counts the activities or timers."""
+    """Return why a bulk operation would skip a run, or None if it would not.
+
+    ``part_count`` is the number of activities or timers of the run to which it would apply.
+    """
     refusal = permission_error(action, user, run) or superseded_error(run)
     if refusal is not None:
         return refusal
@@ -378,9 +391,10 @@ def _no_runs_text() -> str:
 
 
 def _effect_text(possible: int, total: int, *, has_more: bool, parts: str = "") -> str:
-    """Return a sentence that says that the operation is possible for ``possible`` of the ``total`` runs.
+    """Return a sentence that says for how many of the chosen runs a bulk operation is possible.
 
-    ``parts`` is the number of activities or timers in words. With ``has_more``, there are more runs than were checked.
+    These are ``possible`` of ``total`` runs. ``parts`` is the number of activities or timers in words. With
+    ``has_more``, there are more runs than were checked.
     """
     words: dict[str, Any] = {"possible": possible, "of": total, "parts": parts}
     if parts and has_more:

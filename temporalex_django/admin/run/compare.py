@@ -25,10 +25,11 @@ _PERMISSION = f"{APP}.{CompareInputs.permission}"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparisonRow:
-    """A row of the table of differences: where it is, the recorded value and the value that the code produces.
+    """A row of the table that shows where the inputs in a history differ from those that the code produces.
 
     ``event`` is the number of the event in the history, ``command`` describes the command of the code, and ``path`` is
-    the place of the value in the input. ``place`` is the file and line of the code, or empty.
+    the place of the value in the input. ``place`` is the file and line of the code, or empty. ``recorded`` is the value
+    in the history, and ``produced`` that of the code.
     """
 
     event: int
@@ -40,7 +41,10 @@ class ComparisonRow:
 
 
 def can_compare(run: Instance, user: Person) -> bool:
-    """Return True if the run has started, this process can replay it, and the user may see its payloads."""
+    """Return True if the user may compare the inputs of this run with the code.
+
+    The run must have started, this process must be able to replay it, and the user must be allowed to see its payloads.
+    """
     return _permission_error(user, run) is None and run.started_at is not None and CompareInputs.why_not(run) is None
 
 

@@ -57,15 +57,15 @@ def run_detail_context(
     switch_address: Callable[[str, str], str | None],
     may_decide: bool,
 ) -> dict[str, Any]:
-    """Return the template context of the page of a run.
+    """Return the template context of the admin page of a run.
 
     ``page`` is the number of the page of its history, or empty for the last one. The texts are redacted by
     ``redactor``. Related runs are shown if they are in ``visible_runs``. ``may_decide`` is True if the user may decide
     what the run waits for.
 
-    - ``part_links`` returns the buttons of an activity or timer; see ``operator_views.part_action_links``.
+    - ``part_links`` takes "activity" or "timer" and a command number, and returns the buttons for that part of the run.
     - ``message_links`` takes the id of a failed message and returns its buttons.
-    - ``history_links`` takes an activation and returns the buttons of its row in the history.
+    - ``history_links`` takes the number of an activation and returns the buttons of its row in the history.
     - ``switch_address`` takes the kind and the name of a switch and returns the URL that switches it off, or None.
 
     At most six statements, and one more for an earlier run of a chain.
@@ -133,7 +133,7 @@ def run_detail_context(
 
 
 def _switch_context(run: Instance, switch_address: Callable[[str, str], str | None]) -> dict[str, Any]:
-    """Return the URLs that switch off the class and the queue of a run; they are None for a closed run.
+    """Return the URLs of the forms that switch off the class and the queue of a run; they are None for a closed run.
 
     ``switch_address`` takes the kind and the name of a switch and returns its URL, or None if the user may not use it.
     """
@@ -153,7 +153,10 @@ def _audit_context(audit_rows: Sequence[OperatorAction]) -> dict[str, Any]:
 
 
 def _family_context(run: Instance, family: Sequence[Instance]) -> dict[str, Any]:
-    """Return the template context about the runs of the chain and the children, which ``_related_runs`` has read."""
+    """Return the template context about related runs: those of the same chain, and the children of the run.
+
+    ``family`` has the rows of both, as ``_related_runs`` returns them.
+    """
     runs = [relative for relative in family if relative.chain_id == run.chain_id]
     children = [relative for relative in family if relative.chain_id != run.chain_id]
     return {
@@ -184,7 +187,7 @@ def _is_code_missing(live_workers: LiveWorkers, task: ActivityTask) -> bool:
 
 
 def _related_runs(run: Instance, visible_runs: QuerySet[Instance]) -> QuerySet[Instance]:
-    """Return the runs of the chain, and the runs of the children, of a run.
+    """Return the runs that the page of a run lists: all runs of its chain, and its child runs.
 
     If the run is blocked, the rows have the annotation ``others``: the number of other runs of the class that are
     blocked for the same reason.
@@ -221,9 +224,10 @@ def _preload_rows(
     *,
     alias: str,
 ) -> PreloadedRows:
-    """Return the rows from which the summary of the run is built; only activity tasks and workers are read here.
+    """Return the rows from which the summary of the run on its page is built.
 
-    ``family`` are the runs of the chain and the children, as ``_related_runs`` returns them.
+    ``family`` are the runs of the chain and the children, as ``_related_runs`` returns them. Only activity tasks and
+    workers are read here.
     """
     children = [relative for relative in family if relative.chain_id != run.chain_id]
     tasks: dict[UUID, list[ActivityTask]] = defaultdict(list)
@@ -248,9 +252,9 @@ def _preload_rows(
 
 
 def _awaited_child_ids(run: Instance, children: Sequence[Instance]) -> list[UUID]:
-    """Return the run id of a child, in a list, if the run waits for that child and for nothing else.
+    """Return a list with the run id of the child for which the run waits, if it waits for nothing else.
 
-    Such a run waits for the work of that child, so its activities are loaded for the summary, too.
+    Such a run waits for the work of that child, so the activities of the child are loaded for the summary, too.
     """
     match run.waits:
         case [{"kind": "child", "seq": seq}] if seq is not None:
@@ -260,7 +264,10 @@ def _awaited_child_ids(run: Instance, children: Sequence[Instance]) -> list[UUID
 
 
 def _closing_action(audit_rows: Sequence[OperatorAction]) -> tuple[str, str]:
-    """Return the person who closed the run, and their reason; empty texts if nobody did."""
+    """Return the name of the person who cancelled or terminated the run, and their reason.
+
+    Both are empty if nobody did.
+    """
     for row in audit_rows:
         if row.action in ("cancel", "terminate") and not row.denied:
             return row.actor_name, row.reason
@@ -268,7 +275,10 @@ def _closing_action(audit_rows: Sequence[OperatorAction]) -> tuple[str, str]:
 
 
 def _overdue_since(run: Instance, messages: Sequence[Message]) -> datetime | None:
-    """Return the time since which the run is due or has an unread message; None if it waits for no worker."""
+    """Return the time since which the run has had work for a worker: it is due, or has an unread message.
+
+    Returns None if it waits for no worker.
+    """
     if run.chain.run_id != run.pk or not run.is_open or run.blocked or run.paused:
         return None
     moments = (run.chain.due_at, _unread_since(messages))
@@ -320,16 +330,19 @@ def _load_messages(chain: Chain, *, alias: str) -> list[Message]:
 
 
 def _redact_payload(payload: Any, redact: Callable[[Any], Any], redactor: Redactor) -> Any:
-    """Return ``redact(payload)``; for users who may see payloads, an unreadable payload stays as it is."""
+    """Return ``redact(payload)``, or the payload itself if the codec cannot read it and the user may see payloads.
+
+    An unreadable payload is shown as a placeholder with the error.
+    """
     if isinstance(payload, UnreadablePayload) and redactor.shows_payloads:
         return payload
     return redact(payload)
 
 
 def _blocked_context(blocked: dict[str, Any] | None, *, due_at: datetime | None) -> dict[str, Any] | None:
-    """Return the template context about a block: its reason, since when, and the next step; None without a block.
+    """Return the template context that says why the run is blocked, since when, and what a person can do about it.
 
-    ``blocked`` is the column of the run, and ``due_at`` the time of the next try.
+    Returns None if it is not blocked. ``blocked`` is the column of the run, and ``due_at`` the time of the next try.
     """
     if not blocked:
         return None
@@ -416,7 +429,10 @@ def _activity_context(task: ActivityTask, redactor: Redactor, *, now: datetime) 
 def _message_context(
     message: Message, redactor: Redactor, *, message_links: Callable[[str], list[ActionLink]]
 ) -> dict[str, Any]:
-    """Return the template context of a message; ``message_links`` takes the id of a failed one and returns buttons."""
+    """Return the template context of a message in the list of messages of a run.
+
+    ``message_links`` takes the id of a failed message and returns its buttons.
+    """
 
     def format_redacted(payload: Any) -> FormattedPayload:
         return format_payload(

@@ -31,7 +31,7 @@ _SHAPES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrawnStep:
-    """A step of a graph, for the drawing and for the list.
+    """A step of a graph as the admin page of a run shows it, in the drawing and in the list below it.
 
     ``box`` is its place and state in the drawing, and ``shape`` the symbol of its state. ``leads_to`` has a text for
     each step that may follow: the event and the title of that step.
@@ -45,7 +45,7 @@ class DrawnStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GraphPicture:
-    """The drawing of a graph, and the list of its steps.
+    """The graph of a run as its admin page shows it: the drawing, and the list of its steps.
 
     ``why_not`` says why the steps have no states, and is None if they have them.
     """
@@ -60,7 +60,7 @@ class GraphPicture:
 def graph_class_of(run: Instance) -> type[GraphWorkflow] | None:
     """Return the graph class of a run in exactly its version.
 
-    None if the run is no graph, or if this process lacks the class.
+    Returns None if the run is no graph, or if this process lacks that version of the class.
     """
     # Without the very version, another one may be found: its steps would not be those of the run.
     code: type[Workflow] | None = display_names.class_or_none(run.workflow, run.version)
@@ -110,10 +110,10 @@ def build_graph_picture(graph_class: type[GraphWorkflow], events: Sequence[Histo
 def _step_states(
     graph_class: type[GraphWorkflow], step_numbers: Mapping[StepRef, int], events: Sequence[HistoryEvent] | None
 ) -> tuple[dict[int, str], str | None]:
-    """Return the states of the steps, and the reason why there are none, which is None if there are states.
+    """Return the states of the steps that the run has reached, by number, and the reason why there are none, or None.
 
-    The states are those of the steps that the run has reached, by the numbers that ``step_numbers`` gives to them.
-    ``events`` is the whole history; None means that it is too long to read.
+    ``step_numbers`` has the number of each step. ``events`` is the whole history; None means that it is too long to
+    read.
     """
     if events is None:
         return {}, _("The history is too long to read here, so the states of the steps are not shown.")

@@ -42,7 +42,7 @@ _SHAPES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventRow:
-    """One event of the history, as the page shows it.
+    """One event of the history, as the admin page of a run shows it.
 
     ``seq`` is its number, ``family`` names the group of event kinds that gives it a colour, and ``data`` are its
     attributes.
@@ -57,7 +57,10 @@ class EventRow:
 
 @dataclass(slots=True, kw_only=True)
 class ActivationRow:
-    """One activation with its events; ``since`` is the time since the activation before it on the page, as text."""
+    """One activation of a run with its events, as the admin page of the run shows it.
+
+    ``since`` is the time that has passed since the activation before it on the page, as text.
+    """
 
     number: int
     at: datetime
@@ -69,7 +72,10 @@ class ActivationRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HistoryEntry:
-    """A row of the timeline; ``numbers`` are those of its first and its last event, and ``tools`` are its buttons."""
+    """A row of the timeline on the admin page of a run, such as an activity from its start to its end.
+
+    ``numbers`` are those of its first and its last event, and ``tools`` are its buttons.
+    """
 
     numbers: str
     text: str
@@ -82,7 +88,7 @@ class HistoryEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HistoryPages:
-    """The number of the page that is shown, and the number of all pages of the history.
+    """The number of the page of a history that is shown, and the number of pages.
 
     The last page has the newest events; it is shown if the URL has no number.
     """
@@ -105,9 +111,10 @@ class HistoryPages:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunHistory:
-    """A page of the history of a run, and the timers that are running.
+    """A page of the history of a run for its admin page, and the timers that are running.
 
-    ``all_events`` are all events of the run if they had to be read for the page, else None.
+    ``activations`` has the single events, and ``entries`` the rows of the timeline. ``all_events`` are all events of
+    the run if they had to be read for the page, or else None.
     """
 
     activations: Sequence[ActivationRow]
@@ -163,7 +170,7 @@ def read_history(
 
 
 def _page_number(page: str, count: int) -> int:
-    """Return the number of the page that the text ``page`` names, or of the last one, ``count``, if it names none."""
+    """Parse the number of the page in a URL; return the last one, ``count``, if the text is no number."""
     if page.isascii() and page.isdigit() and len(page) < 10:
         return min(max(int(page), 1), count)
     return count
@@ -176,7 +183,11 @@ def _running_timers(event_rows: Sequence[HistoryEvent]) -> list[timeline.Timelin
 
 
 def _redact_data(event: HistoryEvent, redactor: Redactor) -> Any:
-    """Return the redacted attributes of an event; for users who may see payloads, unreadable attributes as they are."""
+    """Return the attributes of an event as the user may see them.
+
+    Users who may see payloads get attributes that the codec cannot read as they are, so that the page can show the
+    error.
+    """
     data = event.data
     if isinstance(data, UnreadablePayload) and redactor.shows_payloads:
         return data
@@ -209,7 +220,10 @@ def _event_row(event: HistoryEvent, data: Any) -> EventRow:
 
 
 def _summary(data: Any) -> str:
-    """Return a short text with those attributes that distinguish an event from others of its kind, such as a name."""
+    """Return a short text that distinguishes an event from others of its kind, such as a name or a command number.
+
+    ``data`` are the attributes of the event.
+    """
     if not isinstance(data, dict):
         return ""
     parts = []

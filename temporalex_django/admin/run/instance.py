@@ -89,13 +89,16 @@ _MAX_COUNT = 500
 
 
 class InstanceChangeList(ChangeList):
-    """The change list of runs, which adds a sentence about its state to each run.
+    """The list of runs in the admin; it adds to each run a sentence about its state.
 
     The sentences take two more statements for a page.
     """
 
     def get_ordering(self, request: HttpRequest, queryset: QuerySet[Any]) -> list[Any]:
-        """Return the order of the filter ``OrderFilter``, for which there is an index, or else that of the columns."""
+        """Return the order that the user chose with ``OrderFilter``, or else that of the columns.
+
+        An order of the filter replaces that of the columns, because an index supports it.
+        """
         # An order from the filter replaces the columns of ?o=, so that the database can use the index of that order.
         chosen = request.GET.get(str(OrderFilter.parameter_name))
         if chosen in ORDERS:
@@ -103,7 +106,7 @@ class InstanceChangeList(ChangeList):
         return super().get_ordering(request, queryset)
 
     def get_results(self, request: HttpRequest) -> None:
-        """Read the ids of the matching runs, up to the number that is counted, and then the rows of the page.
+        """Read the ids of the matching runs, at most as many as the list counts, and then the rows of the page.
 
         The rows are found by their ids, so the filters are evaluated only once.
         """
@@ -138,7 +141,7 @@ class InstanceChangeList(ChangeList):
 
 @admin.register(Instance)
 class InstanceAdmin(ReadOnlyAdmin[Instance]):
-    """The list of runs, and a page for each run with its history, messages, activities and buttons of operations."""
+    """The admin pages of runs: a list, and for each run a page with its history and operations."""
 
     list_display = ("run", "state", "summary", "created", "duration")
     list_filter = (
@@ -170,7 +173,7 @@ class InstanceAdmin(ReadOnlyAdmin[Instance]):
     def get_queryset(self, request: HttpRequest) -> QuerySet[Instance]:
         """Return the runs that the user may see.
 
-        Every page about a run uses it, so a subclass may restrict the runs here.
+        Every admin page about a run uses it, so a subclass may restrict the runs here.
         """
         visible_runs = runs_for(user_of(request), alias=storage().alias)
         queryset = super().get_queryset(request) if visible_runs is None else visible_runs
@@ -193,7 +196,7 @@ class InstanceAdmin(ReadOnlyAdmin[Instance]):
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Instance], search_term: str
     ) -> tuple[QuerySet[Instance], bool]:
-        """Return the runs whose business id begins with the term, or whose run id is the term.
+        """Return the runs whose business id begins with the search term, or whose run id is the term.
 
         The second value is False, which tells Django that the result has no duplicates.
         """
@@ -243,7 +246,10 @@ class InstanceAdmin(ReadOnlyAdmin[Instance]):
         return super().changelist_view(request, {**context, **(extra_context or {})})
 
     def response_action(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse | None:
-        """Perform a bulk operation on the chosen runs; show a warning if a chosen value is no run id."""
+        """Perform the bulk operation that the user selected in the list.
+
+        If a chosen value is no run id, nothing is done, and the user gets a warning.
+        """
         # Such a value comes from a forged post. Django lets the ValidationError through, as an error of the server.
         try:
             return super().response_action(request, *args, **kwargs)
@@ -254,7 +260,10 @@ class InstanceAdmin(ReadOnlyAdmin[Instance]):
     # -- one run -------------------------------------------------------------------------------------------------------
 
     def get_urls(self) -> list[Any]:
-        """Return the URLs of this class before Django's own, whose last pattern matches everything."""
+        """Return the URLs of this package about runs, followed by Django's own.
+
+        They come first because the last pattern of Django's own matches everything.
+        """
         start = self.admin_site.admin_view(StartView(self))
         return [
             path("start/", start, name="temporalex_django_instance_start"),
@@ -290,7 +299,10 @@ class InstanceAdmin(ReadOnlyAdmin[Instance]):
         return reverse(f"{self.admin_site.name}:temporalex_django_instance_{page}", args=[run.pk, *path_args])
 
     def newest_address(self, request: HttpRequest, run: Instance) -> str | None:
-        """Return the URL of the newest run of the chain; None if this is the newest, or the user may not see it."""
+        """Return the URL of the admin page of the newest run of this run's chain.
+
+        Returns None if ``run`` is the newest one, or if the user may not see the newest.
+        """
         if superseded_error(run) is None:
             return None
         newest = self.get_queryset(request).filter(pk=run.chain.run_id).first()
@@ -303,7 +315,7 @@ class InstanceAdmin(ReadOnlyAdmin[Instance]):
         return self._get_obj_does_not_exist_redirect(request, self.opts, ref)  # type: ignore[attr-defined,no-any-return]
 
     def require_view_permission(self, request: HttpRequest, run: Instance) -> None:
-        """Raise ``PermissionDenied``, and record it in the audit, unless the user may look at the run."""
+        """Raise ``PermissionDenied`` unless the user may look at the run; the audit records the refusal."""
         if not self.has_view_permission(request, run):
             refuse(request, VIEW.action, view_permission_error(), run=run)
 

@@ -27,9 +27,10 @@ _ANSWER_TIMEOUT = 5.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MessagePanel:
-    """A message that a run accepts, as its page shows it.
+    """A message that a run accepts now, as the admin page of the run shows it: a button, and a form for the payload.
 
-    ``form`` asks for the payload. It is None if the user may not send the message; ``why_not`` then says why.
+    ``form`` is None if the user may not send the message; ``why_not`` then says why. ``address`` is the URL to which
+    the form is posted.
     """
 
     message: AvailableMessage
@@ -69,7 +70,7 @@ def message_panels(run: Instance, user: Person, *, address: str) -> list[Message
 
 
 def message_query(message: AvailableMessage) -> str:
-    """Return the query string by which the URL of ``SendMessageView`` names the message."""
+    """Return the query string that names the message in the URL of ``SendMessageView``."""
     params = {"kind": message.kind, "name": message.name}
     return urlencode({**params, "step": message.step} if message.step is not None else params)
 
@@ -83,9 +84,9 @@ def message_label(message: AvailableMessage) -> str:
 
 
 class SendMessageView(RunActionView):
-    """The page of a message that the URL names: a GET asks for its payload, a POST sends it.
+    """The admin page that sends a message to a run: a GET asks for the payload, a POST sends the message.
 
-    It is sent only if the run still accepts it.
+    The URL names the message. It is sent only if the run still accepts it.
     """
 
     def confirmation(self, request: HttpRequest, run: Instance) -> Confirmation:

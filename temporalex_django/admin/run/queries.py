@@ -24,9 +24,9 @@ _PERMISSION = f"{APP}.query_instance"
 
 
 def query_links(run: Instance, user: Person, *, address: str) -> list[dict[str, str]]:
-    """Return the name and the URL of each query that the class of the run answers; empty if the user may not ask.
+    """Return the name and the URL of each query that the class of the run answers, as dicts for the template.
 
-    ``address`` is the URL of the page that asks a query.
+    The list is empty if the user may not query the run. ``address`` is the URL of the page that asks a query.
     """
     if _permission_error(user, run) is not None:
         return []
@@ -34,7 +34,7 @@ def query_links(run: Instance, user: Person, *, address: str) -> list[dict[str, 
 
 
 class QueryView(RunActionView):
-    """The page of a query that the URL names: a POST asks it and shows the answer."""
+    """The admin page that asks a run a query, which the URL names: a POST asks it and shows the answer."""
 
     def confirmation(self, request: HttpRequest, run: Instance) -> Confirmation:
         name = self._query_name(request, run)

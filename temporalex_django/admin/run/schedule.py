@@ -17,9 +17,9 @@ _KEY, _NAME = "schedule_key", "schedule_name"
 
 
 def annotate_schedule(runs: QuerySet[Instance], user: Person, *, alias: str) -> QuerySet[Instance]:
-    """Return the runs with the key and the name of the schedule that started their chains, for ``schedule_context``.
+    """Annotate runs with the key and the name of the schedule that started their chains, for ``schedule_context``.
 
-    Both are None if no schedule did, or if it does not exist for the user.
+    Both are None if no schedule did, or if the user may not see that schedule.
     """
     if not policy().allows(user, VIEW_SCHEDULE):
         return runs
@@ -28,9 +28,10 @@ def annotate_schedule(runs: QuerySet[Instance], user: Person, *, alias: str) -> 
 
 
 def schedule_context(site: admin.AdminSite, run: Instance) -> dict[str, Any]:
-    """Return the name and the URL of the schedule of an annotated run, for the template.
+    """Return the name and the URL of the schedule that started a run, for the template.
 
-    Both are None without a schedule, and the URL also on an admin site that has no page for schedules.
+    The run must come from ``annotate_schedule``. Both are None without a schedule, and the URL also on an admin site
+    that has no page for schedules.
     """
     key, address = getattr(run, _KEY, None), None
     if key is not None and site.is_registered(Schedule):

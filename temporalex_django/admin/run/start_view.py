@@ -94,7 +94,10 @@ class StartForm(PayloadForm):
 
     @property
     def id_and_value(self) -> tuple[str | None, str | None]:
-        """The business id and the value of ``unique`` for the new run; at least one of the two is None."""
+        """The business id of the new run, and the value from which ``unique`` derives the id.
+
+        At least one of the two is None.
+        """
         identity = self.cleaned_data["identity"] or None
         if self.is_unique:
             return (None, identity)
@@ -102,7 +105,7 @@ class StartForm(PayloadForm):
 
 
 def startable_classes(user: Person) -> Iterator[type[Workflow]]:
-    """Yield the classes of this process that the user may start in the admin, in the order of their names."""
+    """Yield the workflow classes of this process that the user may start in the admin, sorted by name."""
     for name in sorted(workflows.registry):
         cls = workflows.find(name).choose(None, {})
         if can_start(user, cls):
@@ -110,14 +113,17 @@ def startable_classes(user: Person) -> Iterator[type[Workflow]]:
 
 
 def can_start(user: Person, cls: type[Workflow] | None = None) -> bool:
-    """Return True if the user may start runs of the class in the admin; None as ``cls`` asks about runs in general."""
+    """Return True if the user may start runs of the class ``cls`` in the admin.
+
+    None as ``cls`` asks if they may start runs in general.
+    """
     if cls is not None:
         return refused_start_operation(user, cls) is None
     return policy().allows(user, Operation(action="start", permission=f"{APP}.start_instance"))
 
 
 class StartView:
-    """The page that starts a run of the class ``?workflow=``; without it, the page lists the classes.
+    """The admin page that starts a run of the class ``?workflow=``; without it, the page lists the classes.
 
     ``?like=`` is the run id of a run whose input fills in the form.
     """
@@ -212,7 +218,7 @@ class StartView:
         ]
 
     def _example_input(self, request: HttpRequest, cls: type[Workflow]) -> Any:
-        """Return the input of the run ``?like=``, to fill in the form; ``NOTHING`` if there is none.
+        """Return the input of the run that ``?like=`` names, to fill in the form, or ``NOTHING`` if there is none.
 
         Parts that are redacted for the user are left out. The audit records that the user has read the payload.
         """
@@ -246,9 +252,9 @@ class StartView:
 
 
 def like_address(run: Instance, user: Person, *, address: str) -> str | None:
-    """Return the URL of the start form, filled in with the input of this run; None if the user may not start its class.
+    """Return the URL of the form that starts a run with the same input as this run.
 
-    ``address`` is the URL of the empty form.
+    Returns None if the user may not start runs of its class. ``address`` is the URL of the empty form.
     """
     startable = workflows.find_or_none(run.workflow)
     if startable is None or not can_start(user, startable.choose(None, {})):

@@ -30,7 +30,10 @@ _MAX_RATE = 6_000
 
 
 class BackfillForm(ReasonForm):
-    """The form of a backfill: a range of wall-clock times in the zone of the schedule, and the rate."""
+    """The form that starts a backfill in the admin: a range of past times, and the number of starts per minute.
+
+    The times are wall-clock times in the zone of the schedule.
+    """
 
     start = WallTimeField(label=gettext_lazy("From"), label_suffix="")
     end = WallTimeField(label=gettext_lazy("To"), label_suffix="", help_text=gettext_lazy("Both are inclusive."))
@@ -51,9 +54,10 @@ class BackfillForm(ReasonForm):
         return data
 
     def instants(self, zone_name: str) -> tuple[datetime, datetime]:
-        """Return the range of a valid form as instants. Raises ``ScheduleInvalid`` for an unknown zone.
+        """Return the start and the end of the range of a valid form, as aware times.
 
-        A repeated hour belongs to the range as a whole.
+        ``zone_name`` is the zone of the schedule. An hour that a clock change repeats belongs to the range as a whole.
+        Raises ``ScheduleInvalid`` for an unknown zone.
         """
         zone = load_zone(zone_name)
         first = instants_of(self.cleaned_data["start"], zone, gap="shift", fold="first")
@@ -62,7 +66,10 @@ class BackfillForm(ReasonForm):
 
 
 class BackfillView:
-    """The page that backfills a schedule in two steps: the first POST shows the number of slots, the second starts."""
+    """The admin page that backfills a schedule in two steps.
+
+    The first POST shows how many slots of the past range would be started, the second starts them.
+    """
 
     def __init__(self, model_admin: ScheduleAdminBase) -> None:
         self.admin = model_admin
@@ -129,7 +136,7 @@ class BackfillView:
 
 
 def _preview_texts(row: Schedule, preview: BackfillPreview | None) -> dict[str, Any]:
-    """Return what a backfill would start, for the template."""
+    """Return the template context that says what a backfill would start; ``preview`` is None before that is known."""
     if preview is None:
         return {"preview": None}
     zone = load_zone(row.tz)
@@ -139,7 +146,7 @@ def _preview_texts(row: Schedule, preview: BackfillPreview | None) -> dict[str, 
 
 
 class DeleteScheduleView:
-    """The page that deletes a schedule after a confirmation."""
+    """The admin page that deletes a schedule after a confirmation."""
 
     def __init__(self, model_admin: ScheduleAdminBase) -> None:
         self.admin = model_admin

@@ -27,19 +27,22 @@ def can_manage(user: Person, action_name: str) -> bool:
 
 
 class ScheduleAdminBase(ReadOnlyAdmin[Schedule]):
-    """Base class of ``ScheduleAdmin``, for the views that need its schedules and addresses."""
+    """Base class of ``ScheduleAdmin``: it finds the schedules that a user may see, and renders pages about them.
+
+    The views of this package need only this part.
+    """
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Schedule]:
-        """Return the schedules that exist for the user. Every page about a schedule uses it."""
+        """Return the schedules that the user may see. Every admin page about a schedule uses it."""
         return schedules_for(user_of(request), alias=storage().alias)
 
     def has_view_permission(self, request: HttpRequest, obj: Schedule | None = None) -> bool:
         return policy().allows(user_of(request), VIEW_SCHEDULE)
 
     def find_schedule(self, request: HttpRequest, ref: str) -> Schedule | None:
-        """Return the schedule with the primary key ``ref``, or None if it does not exist for the user.
+        """Return the schedule with the primary key ``ref``, or None if it does not exist or is hidden from the user.
 
-        Raises ``PermissionDenied``, and records it in the audit, for a user who may not look at schedules.
+        A user who may not look at schedules at all gets ``PermissionDenied``, which the audit records.
         """
         if not self.has_view_permission(request):
             error = _("You may not view schedules: this requires the permission %(wanted)s.")
@@ -54,7 +57,10 @@ class ScheduleAdminBase(ReadOnlyAdmin[Schedule]):
         return self._get_obj_does_not_exist_redirect(request, self.opts, ref)  # type: ignore[attr-defined,no-any-return]
 
     def require_manage_permission(self, request: HttpRequest, action_name: str) -> None:
-        """Raise ``PermissionDenied``, and record it in the audit, for a user who may not perform the operation."""
+        """Raise ``PermissionDenied`` if the user may not perform this operation on schedules; the audit records that.
+
+        ``action_name`` is the name of the operation.
+        """
         if not can_manage(user_of(request), action_name):
             error = _("You may not manage schedules: this requires the permission %(wanted)s.")
             refuse(request, action_name, error % {"wanted": _MANAGE})
@@ -77,7 +83,11 @@ class ScheduleAdminBase(ReadOnlyAdmin[Schedule]):
         status: int = 200,
         **context: Any,
     ) -> HttpResponse:
-        """Render a page about a schedule, or about a new one (``row`` None)."""
+        """Render an admin page about the schedule ``row``, or about a new one if ``row`` is None.
+
+        ``template`` is the name of the template in the folder of schedules, ``status`` the status of the response, and
+        ``context`` adds values to the template context.
+        """
         page_context = {
             **self.admin_site.each_context(request),
             "title": title,

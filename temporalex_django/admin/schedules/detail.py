@@ -46,10 +46,11 @@ _SLOTS_SHOWN = 100
 def schedule_detail_context(
     row: Schedule, *, page: str, alias: str, by: Actor, run_address: Callable[[list[str]], dict[str, str]]
 ) -> dict[str, Any]:
-    """Return the template context of the page of a schedule.
+    """Return the template context of the admin page of a schedule.
 
-    ``page`` is the number of the page of its slots, and ``by`` looks at it. ``run_address`` takes run ids and returns
-    the URLs of those runs that the user may open. At most five statements, and those of ``run_address``.
+    ``page`` is the number of the page of its slots, and ``by`` the actor who looks at it. ``run_address`` takes run ids
+    and returns the URLs of those runs that the user may open, by run id. At most five statements, and those of
+    ``run_address``.
     """
     state = state_name(row)
     instants = next_fires(row, _FIRES_SHOWN)
@@ -75,7 +76,11 @@ def schedule_detail_context(
 
 
 def _args_context(row: Schedule, by: Actor) -> dict[str, Any]:
-    """Return the input of the runs for the template: a function, a payload, or neither for one that is hidden."""
+    """Return the template context about the input of the schedule's runs.
+
+    ``function`` names the function that makes it, ``payload`` is the stored input, and ``hidden`` is True if the user
+    may not see it.
+    """
     payload = None
     is_visible = may_view_args(row, by.user)
     if is_visible and row.args is not None:
@@ -126,7 +131,10 @@ def _bound_text(row: Schedule, moment: Any) -> str:
 
 
 def _slot_context(slot: SlotDescription, addresses: dict[str, str], zone_name: str) -> dict[str, Any]:
-    """Return the template context of a slot. ``addresses`` has the URLs of the runs that the user may open."""
+    """Return the template context of one slot of the schedule.
+
+    ``addresses`` has the URLs of the runs that the user may open, by run id.
+    """
     times = [at for at in (slot.at, slot.until) if at is not None]
     return {
         "slot": slot,

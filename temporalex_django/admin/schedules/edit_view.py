@@ -30,7 +30,7 @@ _PREVIEW = "_preview"
 
 
 class EditScheduleView:
-    """The page that creates a schedule of the class ``?workflow=``, or changes one.
+    """The admin page that creates a schedule of the class ``?workflow=``, or changes one.
 
     Without a class, the page lists the classes. The button *Preview* shows when the schedule would fire.
     """
@@ -121,7 +121,10 @@ class EditScheduleView:
 
 
 def _preview_context(form: ScheduleForm) -> dict[str, Any]:
-    """Return when the schedule of the form would fire, for the template; empty while its times are not valid."""
+    """Return the template context that shows when the schedule of the form would fire.
+
+    It is empty while the fields about times are not valid.
+    """
     table = form.table
     if table is None:
         return {}

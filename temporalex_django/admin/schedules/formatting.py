@@ -63,7 +63,10 @@ class FireTime:
 
 
 def fire_times(instants: Iterable[datetime], zone_name: str) -> list[FireTime]:
-    """Return the instants for a page; without a known zone, an empty list."""
+    """Return these times as ``FireTime`` objects, which a page shows; an empty list if the zone is not known.
+
+    ``zone_name`` is the zone of the schedule.
+    """
     try:
         zone = load_zone(zone_name)
     except ScheduleInvalid:
@@ -85,7 +88,7 @@ def fire_times(instants: Iterable[datetime], zone_name: str) -> list[FireTime]:
 
 
 def time_text(instant: datetime, zone: tzinfo) -> str:
-    """Return the wall clock of an instant in a zone, with the day of the week and the offset from UTC."""
+    """Return the wall-clock time of an instant in a zone as text, with the day of the week and the offset from UTC."""
     local = instant.astimezone(zone)
     clock = f"{local:%H:%M:%S}"
     if not local.second:
@@ -100,23 +103,29 @@ def _clock_change(previous: datetime | None, local: datetime) -> str:
 
 
 def state_badge(state: str) -> SafeString:
-    """Return the badge of a state of schedules."""
+    """Return the HTML badge for the state of a schedule: "active", "paused", "gone" or "ended"."""
     return badge(_STATE_BADGES.get(state, "pending"), str(STATE_LABELS.get(state, state)))
 
 
 def outcome_badge(slot: ScheduleSlot | SlotDescription) -> SafeString:
-    """Return the badge of the outcome of a slot, or of several slots that have one outcome."""
+    """Return the HTML badge for the outcome of a slot, such as "started".
+
+    If the row stands for several slots with the same outcome, the badge has their number.
+    """
     return badge(_shape_of(slot.outcome), _counted(slot))
 
 
 def reason_text(slot: SlotDescription) -> str:
-    """Return why a slot has its outcome, as one text; empty for a slot that was started in time."""
+    """Return the text that says why a slot has its outcome; empty for a slot that was started in time."""
     reason = str(_REASONS.get(slot.reason, slot.reason))
     return ": ".join(filter(None, (slot.error_code, slot.error))) or reason
 
 
 def cause_text(slot: SlotDescription) -> str:
-    """Return what made a slot, with the name of the person if it was not the time."""
+    """Return the text that says why a slot exists: its time had come, a backfill, or a trigger.
+
+    The name of the person is added, if one caused it.
+    """
     cause = str(_CAUSES.get(slot.cause, slot.cause))
     if slot.actor:
         return _("%(cause)s by %(name)s") % {"cause": cause, "name": slot.actor}
@@ -124,7 +133,10 @@ def cause_text(slot: SlotDescription) -> str:
 
 
 def outcome_shapes(slots: Sequence[ScheduleSlot], zone_name: str) -> SafeString | str:
-    """Return the outcomes of slots as a list of shapes, each with a text for the mouse and for screen readers."""
+    """Return the HTML of a list of symbols, one for the outcome of each slot.
+
+    Each symbol has the time of the slot and its outcome as text, for the mouse and for screen readers.
+    """
     if not slots:
         return "–"
     try:
@@ -145,7 +157,10 @@ def outcome_shapes(slots: Sequence[ScheduleSlot], zone_name: str) -> SafeString 
 
 
 def triggered_message(slot: Any) -> tuple[bool, str]:
-    """Return True and a sentence for a triggered slot whose run was started or waits; False if it was not started."""
+    """Return True if the run of a triggered slot was started or waits, and the sentence for the user.
+
+    False means that it was not started; the sentence then says why.
+    """
     match str(slot.outcome):
         case "started":
             return True, _("Triggered: the run %(id)s is started.") % {"id": slot.workflow_id}
@@ -175,13 +190,16 @@ def _counted(slot: ScheduleSlot | SlotDescription) -> str:
 
 
 def _totals(slots: Sequence[ScheduleSlot]) -> str:
-    """Return how many of the slots have each outcome, in the order of ``_OUTCOMES``."""
+    """Return a text with the number of slots for each outcome, in the order of ``_OUTCOMES``."""
     outcomes = [slot.outcome for slot in slots]
     return ", ".join(f"{outcomes.count(name)} {label}" for name, label in _OUTCOMES.items() if name in outcomes)
 
 
 def summary_text(row: Schedule, state: str, next_fire: datetime | None) -> str:
-    """Return a sentence that says what the schedule does now."""
+    """Return a sentence for the page of a schedule that says what the schedule does now.
+
+    ``state`` is the name of its state, and ``next_fire`` the time at which it fires next, or None.
+    """
     match state:
         case "gone":
             return _("Paused: %(module)s no longer declares it.") % {"module": row.module}

@@ -85,7 +85,7 @@ class OwnerFilter(ChoicesFilter):
 
 
 class ScheduleChangeList(ChangeList):
-    """The change list of schedules, which reads the last slots of all schedules of a page in two more statements."""
+    """The list of schedules in the admin; it reads the last slots of all schedules of a page in two more statements."""
 
     def get_results(self, request: HttpRequest) -> None:
         super().get_results(request)
@@ -97,12 +97,15 @@ class ScheduleChangeList(ChangeList):
 
 
 class TriggerForm(TokenForm, ReasonForm):
-    """The form that triggers a schedule: a reason, and a token because a repeated post must not start a second run."""
+    """The form that triggers a schedule: a reason, and a hidden token.
+
+    The token prevents that a form which is posted twice starts two runs.
+    """
 
 
 @admin.register(Schedule)
 class ScheduleAdmin(ScheduleAdminBase):
-    """The list of schedules, and a page for each with its next fires, its slots and its operations."""
+    """The admin pages of schedules: a list, and for each a page with its next times, its slots and its operations."""
 
     list_display = ("schedule", "times", "state", "next_fire", "outcomes")
     list_display_links = ("schedule",)
@@ -157,7 +160,10 @@ class ScheduleAdmin(ScheduleAdminBase):
     # -- one schedule --------------------------------------------------------------------------------------------------
 
     def get_urls(self) -> list[Any]:
-        """Return the URLs of this class before Django's own, whose last pattern matches everything."""
+        """Return the URLs of this package about schedules, followed by Django's own.
+
+        They come first because the last pattern of Django's own matches everything.
+        """
         view = self.admin_site.admin_view
         pages: list[tuple[str, Callable[..., HttpResponse]]] = [
             ("edit", EditScheduleView(self)),
@@ -180,7 +186,10 @@ class ScheduleAdmin(ScheduleAdminBase):
     def change_view(
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
-        """Show the page of a schedule. A POST is refused, because ``EditScheduleView`` saves."""
+        """Show the page of a schedule.
+
+        A POST is refused, because the form on the page of ``EditScheduleView`` saves changes.
+        """
         row = self.find_schedule(request, unquote(object_id))
         if row is None:
             return self.schedule_not_found(request, object_id)
@@ -210,7 +219,7 @@ class ScheduleAdmin(ScheduleAdminBase):
         )
 
     def _run_addresses(self, request: HttpRequest, run_ids: list[str]) -> dict[str, str]:
-        """Return the URLs of the runs that the list of runs of this site shows to the user, by run id."""
+        """Return the URLs of the admin pages of these runs, by run id, without runs that the user may not see."""
         if not self.admin_site.is_registered(Instance):
             return {}
         restricted_runs = visible_runs(self.admin_site, request)
@@ -220,24 +229,27 @@ class ScheduleAdmin(ScheduleAdminBase):
         return {run_id: reverse(page, args=[run_id]) for run_id in run_ids}
 
     def pause_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        """Pause the schedule on a POST: its slots are skipped."""
+        """Pause the schedule on a POST, and redirect to its page; until the pause ends, its slots start no runs."""
         return self._operate(
             request, object_id, PauseSchedule, str(_("Paused. Its slots are skipped until you unpause it."))
         )
 
     def unpause_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        """End the pause of the schedule on a POST."""
+        """End the pause of the schedule on a POST, and redirect to its page."""
         return self._operate(request, object_id, UnpauseSchedule, str(_("Unpaused. It fires again.")))
 
     def stop_backfill_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        """Stop the backfill of the schedule on a POST."""
+        """Stop the backfill of the schedule on a POST, and redirect to its page."""
         done = str(_("The backfill is stopped. Slots that wait are still started."))
         return self._operate(request, object_id, StopBackfill, done)
 
     def _operate(
         self, request: HttpRequest, object_id: str, action: type[ScheduleAction[Any]], success_message: str
     ) -> HttpResponse:
-        """Execute ``action`` if the request is a POST with a valid reason, and redirect to the page of the schedule."""
+        """Perform an operation on the schedule if the request is a POST, and redirect to the page of the schedule.
+
+        The form has a reason. The page shows ``success_message``, or the error if the operation is refused.
+        """
         row = self.find_schedule(request, object_id)
         if request.method != "POST":
             return HttpResponseNotAllowed(["POST"])
@@ -275,7 +287,10 @@ class ScheduleAdmin(ScheduleAdminBase):
         return HttpResponseRedirect(self.address_of(row))
 
     def _is_first_post(self, request: HttpRequest, token: str) -> bool:
-        """Store the token of the form; return False if it is stored already."""
+        """Store the token of a form, and return True if it was not stored before.
+
+        False means that the form was posted twice, so that the second post must do nothing.
+        """
         if is_duplicate_request(request, token):
             return False
         # Committed before the trigger, and not with it: functions of the project must run outside of a transaction.
@@ -287,7 +302,7 @@ class ScheduleAdmin(ScheduleAdminBase):
         return True
 
     def _trigger(self, request: HttpRequest, row: Schedule, *, reason: str) -> None:
-        """Fire the schedule and add the outcome as a message."""
+        """Fire the schedule now, and show the user a message about the outcome."""
         try:
             slot = TriggerSchedule(row.name, reason=reason, by=actor_of(request)).execute()
         except ActionNotPermitted as exc:

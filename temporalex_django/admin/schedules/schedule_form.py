@@ -52,10 +52,11 @@ _TEXT = {"class": "vTextField"}
 
 
 class ScheduleForm(PayloadForm):
-    """The form for a schedule of a class; once it is valid, ``definition`` is the definition of the schedule.
+    """The form that creates or changes a schedule; once it is valid, ``definition`` is the definition of the schedule.
 
-    ``row`` is the schedule that is changed, or None for a new one. ``user`` sees the present input of ``row`` if they
-    may; others can keep it. ``table`` is the time table as soon as the fields about times are valid, and None before.
+    ``workflow`` is the class of its runs. ``row`` is the schedule that is changed, or None for a new one. The actor
+    ``by`` sees the present input of ``row`` if they may; others can keep it. ``table`` is the time table as soon as the
+    fields about times are valid, and None before.
     """
 
     # A function can make the input. The browser must not ask for the fields of an input then.
@@ -189,7 +190,10 @@ class ScheduleForm(PayloadForm):
                 self.fields[field].required = False
 
     def _set_choices(self, row: Schedule | None) -> None:
-        """Set the choices that depend on this process; what the row names is among them in any case."""
+        """Set the choices of time zones and registered functions, which depend on this process.
+
+        The values that ``row`` stores are always among them.
+        """
         stored_zone = stored_function = stored_holidays = ""
         if row is not None:
             stored_zone, stored_function = row.tz, row.arguments_function
@@ -214,13 +218,19 @@ class ScheduleForm(PayloadForm):
 
     @property
     def _reads_input(self) -> bool:
-        """True if the posted fields say the input: no function makes it, and the present one is not kept."""
+        """True if the input of the runs comes from the fields of the form.
+
+        Otherwise a function makes it, or the stored input is kept.
+        """
         names = ("arguments_function", "keep_input")
         return not any(name in self.fields and self.data.get(self.add_prefix(name)) for name in names)
 
     @property
     def expected_versions(self) -> list[datetime] | None:
-        """The times of the last change that the row may have when it is saved; None for a new schedule."""
+        """The times of the last change that the row of the schedule may have when it is saved; None for a new schedule.
+
+        If it has another one, somebody else has changed it since the page was shown.
+        """
         if self.row is None:
             return None
         # A forged value is no time of a change.
@@ -229,7 +239,7 @@ class ScheduleForm(PayloadForm):
         return []
 
     def groups(self) -> Iterator[tuple[Any, list[forms.BoundField]]]:
-        """Yield the sections of the page: a heading and its fields."""
+        """Yield the sections of the page as pairs of a heading and the fields below it."""
         for heading, names in self.sections:
             fields = [self[name] for name in names if name in self.fields]
             if "arguments_function" in names:
@@ -259,7 +269,10 @@ class ScheduleForm(PayloadForm):
         return data
 
     def _clean_specs(self, data: dict[str, Any]) -> list[Spec]:
-        """Return the specs of all fields, with the chosen holidays in rules about working days that name none."""
+        """Return the specs of all fields; rules about working days that name no holidays get the chosen ones.
+
+        ``data`` are the cleaned data of the form. Adds an error if there are no specs, or if holidays have no effect.
+        """
         specs = [spec for name in _SPEC_FIELDS for spec in data.get(name) or ()]
         holidays = data.get("holidays")
         if not specs and not self.errors.keys() & _SPEC_FIELDS.keys():
@@ -281,7 +294,7 @@ class ScheduleForm(PayloadForm):
         return not self.errors.keys() & {*_TIME_FIELDS} and "tz" in data
 
     def _set_table(self, data: dict[str, Any], specs: Sequence[Spec]) -> None:
-        """Make the time table, or add its error to the form."""
+        """Set ``table`` to the time table that the fields describe, or add its error to the form."""
         try:
             self.table = TimeTable(
                 tuple(specs),
@@ -295,7 +308,10 @@ class ScheduleForm(PayloadForm):
             self._add_problem(exc.message)
 
     def _bound_time(self, name: str, data: dict[str, Any]) -> datetime | None:
-        """Return the start or end. One that was not changed stays the stored instant, in a repeated hour too."""
+        """Return the value of the field ``name``, which is "start" or "end".
+
+        If the user did not change it, this is the stored instant, so that a time in a repeated hour stays the same.
+        """
         if self.row is None or name in self.changed_data or "tz" in self.changed_data:
             value: datetime | None = data[name]
             return value
@@ -329,11 +345,14 @@ class ScheduleForm(PayloadForm):
 
     @property
     def changed_data_of_input(self) -> list[str]:
-        """The names of the fields of the input that differ from the present input."""
+        """The names of the fields of the runs' input whose values the user has changed."""
         return [name for name in self.changed_data if name not in self._declared_names]
 
     def _add_problem(self, problem: str) -> None:
-        """Add a sentence about a problem to the field that it begins with, or to the form."""
+        """Add a sentence about a problem of the definition as an error.
+
+        If it begins with the name of a field and a colon, the error belongs to that field, or else to the whole form.
+        """
         match = _FIELD_PROBLEM.fullmatch(problem)
         if match is not None and match[1] in self.fields:
             self.add_error(match[1], match[2])
@@ -342,12 +361,15 @@ class ScheduleForm(PayloadForm):
 
 
 def _names(names: Sequence[str], stored: str) -> list[tuple[str, str]]:
-    """Return names of functions as choices. A stored one may be missing in this process."""
+    """Return names of registered functions as choices of a form field, as pairs of value and label.
+
+    ``stored`` is the name in the row, which this process may lack; it is always among them.
+    """
     return [(name, name) for name in sorted({*names, *filter(None, [stored])})]
 
 
 def _new_schedule(workflow: type[Workflow]) -> dict[str, Any]:
-    """Return the initial values of a new schedule."""
+    """Return the initial values of the form for a new schedule of the class ``workflow``, by field name."""
     template = DEFAULT_TEMPLATE
     if workflow.unique is not None:
         template = f"{workflow.unique.key}::{{slot:%Y%m%d%H%M}}"
@@ -355,7 +377,10 @@ def _new_schedule(workflow: type[Workflow]) -> dict[str, Any]:
 
 
 def _initial_of(row: Schedule) -> dict[str, Any]:
-    """Return the initial values for a schedule. Specs that this process cannot read are left out."""
+    """Return the initial values of the form for a stored schedule, by field name.
+
+    Specs that this process cannot read are left out.
+    """
     try:
         specs: Sequence[Spec] = specs_from_json(row.specs)
         zone: Any = load_zone(row.tz)
@@ -381,7 +406,7 @@ def _initial_of(row: Schedule) -> dict[str, Any]:
 
 
 def _without(spec: Spec, holidays: str) -> Spec:
-    """Return a rule without the holidays that the form has in a field of their own."""
+    """Return ``spec`` without its holidays if these are ``holidays``, which the form shows in a field of their own."""
     if holidays and isinstance(spec, CalendarRule) and spec.holidays == holidays:
         return CalendarRule(spec.rule)
     return spec

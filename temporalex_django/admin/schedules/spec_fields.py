@@ -29,9 +29,9 @@ _WIDE = {"class": "vLargeTextField tx-json", "spellcheck": "false"}
 
 
 def parse_duration(text: str) -> timedelta:
-    """Return the duration that a text says, such as ``90 s``, ``1 h 30 min`` or ``2 days``.
+    """Parse a duration from a text such as ``90 s``, ``1 h 30 min`` or ``2 days``.
 
-    Raises ``ScheduleInvalid``.
+    Raises ``ScheduleInvalid`` for another text.
     """
     # The bound keeps the expression fast.
     if len(text) > _MAX_LINE_LENGTH or _DURATION.fullmatch(text.strip()) is None:
@@ -46,7 +46,7 @@ def parse_duration(text: str) -> timedelta:
 
 
 def duration_text(duration: timedelta) -> str:
-    """Return the duration as the text that ``parse_duration`` reads: ``1 d 2 h 30 min``."""
+    """Format a duration as text, such as ``1 d 2 h 30 min``, which ``parse_duration`` can read."""
     seconds = duration.seconds + duration.microseconds / 1_000_000
     hours, seconds = divmod(seconds, 3600)
     minutes, seconds = divmod(seconds, 60)
@@ -56,7 +56,10 @@ def duration_text(duration: timedelta) -> str:
 
 
 def parse_interval(line: str) -> Interval:
-    """Return the interval of a line such as ``15 min`` or ``1 d, offset 2 h``. Raises ``ScheduleInvalid``."""
+    """Parse an interval of a schedule from a line such as ``15 min`` or ``1 d, offset 2 h``.
+
+    Raises ``ScheduleInvalid`` for another line.
+    """
     match = _INTERVAL.fullmatch(line)
     if match is None:
         raise ScheduleInvalid(_("“%(text)s” is not an interval: write one such as 15 min") % {"text": line})
@@ -67,21 +70,21 @@ def parse_interval(line: str) -> Interval:
 
 
 def parse_calendar_rule(line: str) -> CalendarRule:
-    """Return the rule of a line, in which ``|`` and the name of a function for holidays may follow.
+    """Parse a calendar rule of a schedule from a line such as ``last working day 18:00``.
 
-    Raises ``ScheduleInvalid``.
+    ``|`` and the name of a function for holidays may follow. Raises ``ScheduleInvalid``.
     """
     rule, _bar, holidays = line.partition("|")
     return CalendarRule(rule, holidays.strip() or None)
 
 
 def parse_once(line: str) -> Once:
-    """Return the one-off time of a line such as ``2027-03-03 09:00``. Raises ``ScheduleInvalid``."""
+    """Parse a one-off time of a schedule from a line such as ``2027-03-03 09:00``. Raises ``ScheduleInvalid``."""
     return Once(parse_time(line, "at"))
 
 
 def spec_line(spec: Spec) -> str:
-    """Return the line of a form that says the spec."""
+    """Format a spec of a schedule as the line of text by which the form shows it."""
     match spec:
         case Cron(expression=expression):
             return expression
@@ -98,7 +101,10 @@ def spec_line(spec: Spec) -> str:
 
 
 def common_holidays(specs: Sequence[Spec]) -> str:
-    """Return the function for holidays that all rules about working days name; empty if they differ or name none."""
+    """Return the name of the function for holidays that all rules about working days use.
+
+    The name is empty if they use different ones, or none.
+    """
     names = {spec.holidays for spec in specs if isinstance(spec, CalendarRule) and is_working_day_rule(spec)}
     if len(names) == 1:
         return names.pop() or ""
@@ -106,12 +112,15 @@ def common_holidays(specs: Sequence[Spec]) -> str:
 
 
 def is_working_day_rule(spec: Spec) -> bool:
-    """Return True for a calendar rule about working days, which holidays change."""
+    """Return True if the spec is a calendar rule about working days, on which a function for holidays has an effect."""
     return isinstance(spec, CalendarRule) and parse_rule(spec.rule).unit == "working day"
 
 
 class SpecLinesField(forms.CharField):
-    """A form field with a spec in each line; its value is a list of specs. ``parse_line`` reads a line."""
+    """A form field for the specs of a schedule, one in each line of a text; its value is a list of specs.
+
+    ``parse_line`` converts a line to a spec, and raises ``ScheduleInvalid``.
+    """
 
     def __init__(self, parse_line: Callable[[str], Spec], **kwargs: Any) -> None:
         self.parse_line = parse_line

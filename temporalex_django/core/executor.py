@@ -276,7 +276,7 @@ class Executor:
                     self.cancellation.request(job.attributes)
                 elif job.kind == "SignalReceived" and dispatcher.mailbox.received < carried:
                     dispatcher.buffer_signal(job)
-            dispatcher.deliver(incoming)
+            dispatcher.deliver(incoming, consumes_all=activation.consumes_all)
 
     def _adopt_identity(self, attributes: Mapping[str, Any]) -> None:
         """Give the run the id, the run id and the parent that ``attributes`` name.

@@ -13,6 +13,7 @@ from temporalex_django.core.history import kinds
 from temporalex_django.core.history.activation import Activation, Completion, Fault
 from temporalex_django.core.history.activation_events import activation_events
 from temporalex_django.core.history.events import DELIVERED, Command, Job
+from temporalex_django.core.messages.mailbox import undelivered_error
 from temporalex_django.core.messages.sender import Judge, sender_attributes
 from temporalex_django.core.people.human_tasks import HumanTaskChange
 from temporalex_django.core.process import REQUEST, REQUESTED
@@ -365,15 +366,22 @@ class ActivationStep:
             elif message.message_id in outcomes:
                 write.settled[message.id] = outcomes.pop(message.message_id)
             elif message.message_id in rejected:
-                write.settled[message.id] = rejected[message.message_id]
-                if message.redelivered:
-                    self._audit_refusal(message, entry.record)
+                self._settle_rejected(message, rejected[message.message_id], entry.record)
             elif message.message_id in pending:
                 write.waiting[message.id] = pending[message.message_id]
         if completion.closed not in (None, "ContinueAsNew"):  # otherwise the next turn, or run of the chain, reads them
             for message in inbox[applied_count:]:
-                self._reject_undelivered(message, entry.record)
+                if message.kind != "signal" and message.message_id in rejected:
+                    self._settle_rejected(message, rejected[message.message_id], entry.record)
+                else:
+                    self._reject_undelivered(message, entry.record)
         write.outcomes.update(outcomes)
+
+    def _settle_rejected(self, message: InboxMessage, outcome: Outcome, record: RunRecord) -> None:
+        """Settle an update or a request that the executor has rejected. ``record`` is that of the run."""
+        self.write.settled[message.id] = outcome
+        if message.redelivered:
+            self._audit_refusal(message, record)
 
     def _settle_signal(self, message: InboxMessage) -> None:
         """Settle a signal that was delivered; one that was refused is settled already."""
@@ -420,7 +428,7 @@ class ActivationStep:
         ``record`` is that of the run; it is used only for a message that was delivered again.
         """
         if message.kind in _MESSAGE_KINDS:
-            error = WorkflowClosed(f"the run was closed before the {message.kind} {message.name!r} was delivered")
+            error = undelivered_error(message.kind, message.name)
             if message.kind == "signal":
                 status = "undelivered"
             else:

@@ -262,6 +262,18 @@ def test_updates_behind_a_busy_handler_are_rejected_when_its_phase_stops(env):
     assert late.result() == "second"
 
 
+def test_an_update_behind_the_end_of_its_run_is_rejected_in_the_activation_of_the_end(env):
+    """TX-080."""
+    h = env.start(phased(0, update=ADD, signal=DONE))
+    with env.batch():
+        h.signal("done")
+        u = h.update_async("add", 4)
+    assert h.result() == 0
+    with pytest.raises(errors.WorkflowClosed, match="was closed before the update 'add' was delivered"):
+        u.result()
+    assert kinds(h) == ["SignalReceived", "WorkflowCompleted"]
+
+
 def test_update_handler_that_raises_fails_the_update_only(env):
     """TX-078."""
 

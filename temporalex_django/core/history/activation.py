@@ -127,7 +127,10 @@ class Activation:
       Nothing is delivered then.
     - ``delivery`` (replay only): the record that its completion had.
 
-    Two limits exist for hosts of other packages, and are recorded with the activation. ``admit_updates`` accepts an
+    For hosts of other packages, ``consumes_all`` says that the host cannot deliver a message again. What comes behind a
+    continue-as-new then goes to the next run (``Completion.carried``).
+
+    Two limits exist for such hosts, and are recorded with the activation. ``admit_updates`` accepts an
     update behind a busy handler at once and queues it. ``max_pending`` is the largest number of unresolved calls
     (activities, children, external messages). Further calls are deferred, in their order.
     """
@@ -141,6 +144,7 @@ class Activation:
     copied: Mapping[str, Any] | None = None
     admit_updates: bool = False
     max_pending: int | None = None
+    consumes_all: bool = False
     delivery: DeliveryRecord = NO_DELIVERY
 
 
@@ -205,14 +209,16 @@ class Completion:
 
     - ``jobs``: the inputs that took effect and belong in the history. A late result of a cancelled wait is not one of
       them.
-    - ``rejected``: pairs of update id and error, of which nothing is written.
+    - ``rejected``: pairs of update id and error, of which nothing is written. They include the updates and requests
+      that came behind the close of the run, unless the next run takes them from the inbox.
     - ``granted``: the ids of requests that a process accepted.
     - ``notes``: names and facts of the notices of a process for listeners.
     - ``pending``: pairs ``(update id, after)`` of updates that wait behind a busy handler. The host delivers them again
       with that ``after`` in each later activation until they are judged.
     - ``carried`` (only after a continue-as-new): the messages with which the next run begins. ``signals`` has the
-      attributes of ``SignalReceived`` for what is left in the mailbox. ``cancel`` has those of a ``CancelRequested``
-      that no unit has noticed, or None. The ``after`` of pending updates then counts these signals.
+      attributes of ``SignalReceived`` for what is left in the mailbox, and with ``consumes_all`` for what came behind
+      the close. ``cancel`` has those of a ``CancelRequested`` that no unit has noticed, or None. The ``after`` of
+      pending updates then counts the signals of the mailbox.
     - ``refused``: signals that the permission of a handler kept out.
     - ``failed``: signals whose handler failed; empty in a replay. ``faults``: updates whose validator failed.
     - ``unapplied``: the number of messages at the end of the jobs that were not applied, because the run had closed or

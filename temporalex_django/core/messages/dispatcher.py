@@ -13,12 +13,12 @@ from temporalex_django.core.journal import Journal
 from temporalex_django.core.messages import sender as senders
 from temporalex_django.core.messages.budget import Budget
 from temporalex_django.core.messages.handlers import HandlerRunner
-from temporalex_django.core.messages.mailbox import Mailbox, Signal, Update, untaken_message_error
+from temporalex_django.core.messages.mailbox import Mailbox, Signal, Update, undelivered_error, untaken_message_error
 from temporalex_django.core.messages.phase import Phase
 from temporalex_django.core.messages.sender import Judge, Permissions, Sender
 from temporalex_django.core.payloads.copying import deep_copy
 from temporalex_django.core.people.human_tasks import unexpected_decision
-from temporalex_django.core.process import QUESTION, RECORDED_AS, REQUESTED, RequestJudge, recorded_request
+from temporalex_django.core.process import QUESTION, RECORDED_AS, REQUEST, REQUESTED, RequestJudge, recorded_request
 from temporalex_django.core.run_context import RunContext
 from temporalex_django.core.typed_dicts import AcceptedNames
 from temporalex_django.core.units.ivar import IVar
@@ -113,11 +113,11 @@ class Dispatcher:
         self._permissions.begin(judge, refused=recorded.refused, refused_arrivals=recorded.refused_arrivals)
         self.handler_runner.failures.begin(recorded.failed)
 
-    def deliver(self, incoming: Sequence[Job | Update]) -> None:
+    def deliver(self, incoming: Sequence[Job | Update], *, consumes_all: bool) -> None:
         """Run until every unit is blocked, then deliver the messages one by one, and run the units after each.
 
         Stops when the budget of the activation is spent or the run has closed. ``Completion.unapplied`` is then the
-        number of messages that were not delivered.
+        number of messages that were not delivered. For ``consumes_all`` see ``Activation``.
         """
         completion = self._journal.completion
         self.run()
@@ -125,11 +125,35 @@ class Dispatcher:
             full = self._budget.is_spent_before(index)
             if full or self._budget.spent_at is not None or self._run_context.closed is not None:
                 completion.unapplied = len(incoming) - index
+                if self._run_context.closed is not None:
+                    self._settle_unapplied(incoming[index:], consumes_all=consumes_all)
                 break
             self._deliver_message(message)
             self.run()
             if self._requests:
                 self._retry_requests()
+
+    def _settle_unapplied(self, messages: Sequence[Job | Update], *, consumes_all: bool) -> None:
+        """Settle the messages that came behind the close of the run, as far as no inbox keeps them.
+
+        Updates and requests are rejected. After a continue-as-new, signals go to the next run. A host without
+        ``consumes_all`` leaves all messages to the next run.
+        """
+        completion = self._journal.completion
+        if self._run_context.closed == "ContinueAsNew" and not consumes_all:
+            return
+        for message in messages:
+            if isinstance(message, Update):
+                if message.accepted:
+                    self.mailbox.updates.append(message)  # the executor reports it
+                else:
+                    error = undelivered_error("update", message.name)
+                    self._journal.reject_update(message.message_id, error)
+            elif message.kind == REQUESTED:
+                error = undelivered_error(REQUEST, message.attributes["request"].get("event"))
+                self._journal.reject_update(message.attributes["id"], error)
+            elif completion.carried is not None:
+                completion.carried["signals"].append(message.attributes)
 
     def end(self) -> tuple[list[Update], list[str]]:
         """End the activation.

@@ -17,7 +17,7 @@ from typing import Any
 from temporalex_django.core.messages.sender import Sender
 from temporalex_django.core.units.ivar import IVar
 from temporalex_django.core.units.scheduler import Unit
-from temporalex_django.errors import NondeterminismError
+from temporalex_django.errors import NondeterminismError, WorkflowClosed
 
 
 class Signal:
@@ -181,6 +181,11 @@ class Mailbox:
     def buffered_signals(self) -> list[Signal]:
         """Return all buffered signals in order of arrival."""
         return sorted((s for queue in self._signals.values() for s in queue), key=lambda s: s.number)
+
+
+def undelivered_error(kind: str, name: str | None) -> WorkflowClosed:
+    """Return the error for the sender of a message that came too late. ``kind`` and ``name`` are those of an inbox."""
+    return WorkflowClosed(f"the run was closed before the {kind} {name!r} was delivered")
 
 
 def untaken_message_error(run: str, message: str) -> NondeterminismError:

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from temporalex_django import Async, NoReply, Ok, Reply, Stop, api, errors, update
+from temporalex_django import Async, ContinueAsNew, NoReply, Ok, Reply, Stop, api, errors, update
 from temporalex_django.core.executor import Executor
 from temporalex_django.core.history.activation import Activation, RunInfo
 from temporalex_django.core.history.events import Job
@@ -245,3 +245,67 @@ def test_a_host_may_confirm_that_a_child_was_asked_to_cancel():
     confirmed = Job("ExternalDelivered", {"seq": 3})
     assert executor.activate(Activation(now=NOW, jobs=(confirmed,))).jobs == [confirmed]
     assert executor.activate(Activation(now=NOW, jobs=(confirmed,))).jobs == []
+
+
+# -- messages behind the close -----------------------------------------------------------------------------------------
+
+
+async def goes_once(self, args):
+    await api.wait_for_signal("go")
+    return ContinueAsNew(1) if args else Ok()
+
+
+ANNA = {"sender": {"key": "1", "name": "anna"}}
+BEHIND = (
+    Job("SignalReceived", {"name": "early", "payload": 0}),
+    Job("SignalReceived", {"name": "go", "payload": 1}),
+    Job("SignalReceived", {"name": "late", "payload": 2, "id": "s", **ANNA}),
+    Job("UpdateRequested", {"id": "u", "name": "add", "args": None, "after": None}),
+    Job("ResumeRequested", {"id": "q", "request": {"event": "yes"}}),
+)
+REJECTED = [
+    ("u", "the run was closed before the update 'add' was delivered"),
+    ("q", "the run was closed before the resume 'yes' was delivered"),
+]
+
+
+def closes(args, *jobs, **options):
+    start = {"args": args, "seed": 1}
+    completion = executor_of(flow(goes_once)).activate(Activation(now=NOW, start=start, jobs=jobs or BEHIND, **options))
+    return completion, [(update_id, str(error)) for update_id, error in completion.rejected]
+
+
+@pytest.mark.parametrize("consumes_all", [False, True])
+def test_updates_behind_the_end_are_rejected_with_it(consumes_all):
+    completion, rejected = closes(None, consumes_all=consumes_all)
+    assert (completion.closed, completion.unapplied, completion.carried) == ("CompleteWorkflow", 3, None)
+    assert rejected == REJECTED
+    assert {type(error) for _, error in completion.rejected} == {errors.WorkflowClosed}
+    assert completion.commands[-1].attributes == {"result": None, "never_consumed": ["early"]}
+
+
+def test_a_host_with_an_inbox_keeps_there_what_comes_behind_a_continue_as_new():
+    completion, rejected = closes(True)
+    assert (completion.closed, completion.unapplied, rejected) == ("ContinueAsNew", 3, [])
+    assert completion.carried == {"signals": [{"name": "early", "payload": 0}], "cancel": None}
+
+
+def test_a_host_that_has_consumed_them_carries_them_on():
+    completion, rejected = closes(True, consumes_all=True)
+    assert (completion.closed, completion.unapplied, rejected) == ("ContinueAsNew", 3, REJECTED)
+    late = {"name": "late", "payload": 2, "id": "s", **ANNA}
+    assert completion.carried["signals"] == [{"name": "early", "payload": 0}, late]
+    signals = [Job("SignalReceived", signal) for signal in completion.carried["signals"]]
+    following = executor_of(once(lambda: api.wait_for_signal("late")))
+    start = {"args": 1, "seed": 1, "carried": len(signals)}
+    assert following.activate(Activation(now=NOW, start=start, jobs=tuple(signals))).commands[0].attributes == {
+        "result": 2,
+        "never_consumed": ["early"],
+    }
+
+
+def test_an_accepted_update_behind_the_close_is_named():
+    go = Job("SignalReceived", {"name": "go", "payload": 1})
+    late = Job("UpdateRequested", {"id": "u", "name": "add", "args": None, "after": None, "accepted": True})
+    with pytest.raises(errors.NondeterminismError, match="accepted the update 'add'"):
+        closes(None, go, late)

@@ -73,6 +73,7 @@ PUBLIC = (
     "temporalex_django.signals",
     "temporalex_django.authoring.api",
     "temporalex_django.conf",
+    "temporalex_django.contrib.logs",
     "temporalex_django.contrib.telemetry",
     "temporalex_django.workers.q2",
     "temporalex_django.tasks",

@@ -19,6 +19,7 @@ from django.db import connections
 from temporalex_django.authoring import workflow
 from temporalex_django.checks import unapplied_migrations
 from temporalex_django.conf import get_settings
+from temporalex_django.contrib.logs import PlainFormatter, facts_of
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.liveness.guardian import supervise
 from temporalex_django.liveness.recovery import report_deaths
@@ -27,9 +28,6 @@ from temporalex_django.management.cli import exit_codes, printing
 from temporalex_django.workers.loop import WorkerLoop
 from temporalex_django.workers.queue_names import all_queues, unknown_queues
 from temporalex_django.workers.reconnect import retry_until_available
-
-#: Fields of log records that are printed beside the text.
-_LOG_FIELDS = ("run_id", "workflow", "workflow_id", "action", "worker")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,9 +71,7 @@ class JsonLogHandler(logging.Handler):
                 text=record.getMessage(),
                 level=record.levelname,
                 logger=record.name,
-                about={
-                    name: str(attribute) for name in _LOG_FIELDS if (attribute := record.__dict__.get(name)) is not None
-                },
+                about={name: str(value) for name, value in facts_of(record).items()},
             )
             printing.print_json_line(self.command, log_event)
         except Exception:  # noqa: BLE001 - as every handler of the standard library does
@@ -217,6 +213,6 @@ def _log_to_console(command: BaseCommand, verbosity: int, *, json: bool) -> None
     logger = logging.getLogger("temporalex_django")
     if not logger.hasHandlers():
         handler = JsonLogHandler(command) if json else logging.StreamHandler()
-        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+        handler.setFormatter(PlainFormatter())
         logger.addHandler(handler)
         logger.setLevel(logging.INFO if verbosity > 1 else logging.WARNING)

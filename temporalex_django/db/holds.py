@@ -44,5 +44,8 @@ def _store(hold: Hold, sql: Dialect) -> None:
 
 
 def _delete_ended(now: datetime, sql: Dialect) -> None:
-    """Delete the holds that are over, so that their rows do not pile up and a new one has a fresh start."""
+    """Delete the rows of holds (queues or keys that were kept back for a while) that have ended.
+
+    Otherwise the rows would pile up, and a new hold would not have a fresh start.
+    """
     sql.execute(f"delete from {SWITCHES.name} where until <= {sql.placeholder('timestamptz')}", [now])

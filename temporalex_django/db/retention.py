@@ -35,9 +35,9 @@ _PARTS = (*_SETTLED, "request_id is null and not settled")
 
 
 class RetentionPolicy(NamedTuple):
-    """The seconds for which runs are kept: those of closed chains, and earlier runs of chains that continue.
+    """The seconds for which runs are kept after they have closed; None means for ever.
 
-    None means for ever.
+    ``closed`` is for chains that have closed, and ``earlier`` for earlier runs of chains that continue.
     """
 
     closed: float | None
@@ -184,7 +184,10 @@ class Retention:
         self._deleted_chains.append(chain)
 
     def _lock_closed_chain(self, chain: UUID, closed_before: datetime) -> bool:
-        """Lock the chain, and return True if it is still closed since before ``closed_before``."""
+        """Lock the chain, and return True if it has been closed since before ``closed_before``.
+
+        Returns False as well if another transaction has the lock.
+        """
         rows = self.storage.sql.select(
             f"select run_id from temporalex_chain where id = %s and closed{self.storage.sql.skip_locked()}",
             [chain],

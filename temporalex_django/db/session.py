@@ -1,4 +1,4 @@
-"""The session of a storage: its transactions on Django's connection, its clock, and the kinds of errors."""
+"""The way of a storage to the database: transactions on Django's connection, the clock, and the kinds of errors."""
 
 from __future__ import annotations
 

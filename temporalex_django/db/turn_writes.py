@@ -225,7 +225,7 @@ class TurnWriter:
         write_human_tasks(writes, alias=alias)
 
     def _warn_unfinished_updates(self, writes: Sequence[RunWrite]) -> None:
-        """Log the accepted updates without an answer of runs that these writes close from outside."""
+        """Log which accepted updates get no answer, because these writes close their runs from outside."""
         for write in writes:
             if write.next_run is not None or not write.is_closed_externally:
                 continue
@@ -451,10 +451,10 @@ def _awaited_kinds(w: RunWrite) -> int | None:
 
 
 def task_row(task: NewTask, run_queue: str, partition: str | None) -> tuple[Any, ...]:
-    """Return the values of the row of a new activity.
+    """Return the values of the row of a new activity, in the order of the columns that a turn inserts.
 
     ``run_queue`` is the queue of its run. ``partition`` is the name of the partition of the activity's own queue in
-    which it waits, or None for an activity outside of partitions.
+    which it waits behind activities with its key or limit; None: it is in no partition.
     """
     options = task.options
     to_start = options.get("schedule_to_start")

@@ -104,7 +104,7 @@ class MarkerSlot:
             data[at] = outer[0]
 
     def release(self) -> None:
-        """Clear the slot and give it back to the marker."""
+        """Clear the slot, so that it records no work, and let the marker give it to another thread or attempt."""
         self._marker.data[self._at] = 0
         self._marker.release_slot(self._at)
 
@@ -114,7 +114,7 @@ class MarkerSlot:
 
 
 class _ThreadSlot(threading.local):
-    """The slot in which a thread records the run whose code it runs, for each thread; None until it needs one."""
+    """The slot of the crash marker in which a thread records the run whose code it runs; None until it needs one."""
 
     slot: MarkerSlot | None = None
 
@@ -138,7 +138,7 @@ class CrashMarker:
         self._own = _ThreadSlot()
 
     def _map_file(self) -> mmap.mmap:
-        """Create the file of the marker, lock it, and return its mapping.
+        """Create the file of the crash marker, lock it, and return its mapping into memory.
 
         If that fails, it returns memory without a file.
         """
@@ -172,7 +172,10 @@ class CrashMarker:
         return data
 
     def unlock(self) -> None:
-        """Close the file handle that holds the lock. In a forked child this leaves the lock to the parent."""
+        """Close the file handle that holds the lock, by which others see that the process of the marker is alive.
+
+        In a forked child this leaves the lock to the parent.
+        """
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
@@ -303,7 +306,7 @@ Owner = Literal["alive", "ended", "unknown"]
 
 
 def owner_state(path: str) -> Owner:
-    """Return the state of the process that made the marker at ``path``.
+    """Return the state of the process that made the crash marker at ``path``, by the lock that it holds on the file.
 
     ``unknown`` means that this process cannot open the marker.
     """
@@ -319,7 +322,7 @@ def owner_state(path: str) -> Owner:
 
 
 def read_marker(path: str) -> MarkerContent | None:
-    """Return the content of the marker at ``path``: what its process was running when it ended.
+    """Return the content of the crash marker at ``path``: the runs and activities that its process ran when it ended.
 
     Returns None if that cannot be known, or if the file is no crash marker of this user.
     """
@@ -339,7 +342,10 @@ def read_marker(path: str) -> MarkerContent | None:
 
 
 def remove_marker(path: str) -> None:
-    """Delete a marker of this user; any other file stays, even if the row of a worker names its path."""
+    """Delete the crash marker at ``path``, if it is one of this user.
+
+    Any other file stays, even if the row of a worker names its path.
+    """
     if _read_content(path) is not None:
         with suppress(OSError):
             Path(path).unlink()
@@ -404,7 +410,7 @@ def abandoned_markers(domain: str) -> Iterator[list[str]]:
 
 
 def _read_content(path: str) -> bytes | None:
-    """Return the bytes of a marker of this user, or None if the file cannot be read or is no marker."""
+    """Return the bytes of a crash marker of this user, or None if the file cannot be read or is no marker."""
     with suppress(OSError), _open_file(path, os.O_RDONLY) as handle:
         data = os.read(handle, _SIZE + 1)
         if len(data) == _SIZE and data[:4] == _MAGIC:

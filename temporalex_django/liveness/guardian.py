@@ -76,9 +76,9 @@ class WorkerGuardian:
         self._wrote_at = 0.0
 
     def check(self, pids: Collection[int]) -> None:
-        """End (SIGKILL) those of the processes that have been silent for too long.
+        """Kill (SIGKILL) those of the processes that have sent no heartbeat for too long.
 
-        Call it every ``policy.GUARDIAN_SECONDS`` seconds.
+        Call it every ``policy.GUARDIAN_SECONDS`` seconds with the pids of all workers that it watches.
         """
         if time.monotonic() - self._wrote_at >= policy.REPORT_SECONDS:
             self._file.write()

@@ -1,7 +1,7 @@
-"""Observations of heartbeats: when a judge saw the last new one of each worker, by the judge's own monotonic clock.
+"""Observations of heartbeats: when this process saw the last new one of each worker, by its own monotonic clock.
 
-A judge is a process that finds out which workers are dead. A lease that has ended by the database's clock proves
-nothing: that clock may have been set forward. See decision 23.
+A process that searches for dead workers keeps them. A lease that has ended by the database's clock proves nothing: that
+clock may have been set forward. See decision 23.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from datetime import datetime
 
 
 class Heartbeats:
-    """The observations of one judge: a process that finds out which workers are dead.
+    """The heartbeats of workers as one process has observed them, which searches for dead workers.
 
-    Workers are identified by their epoch. The silence of a worker begins when the judge sees a new heartbeat of it, or
-    the first one. So a judge that has just started finds no worker late.
+    Workers are identified by their epoch. The silence of a worker begins when the process sees a new heartbeat of it,
+    or the first one. So a process that has just started finds no worker late.
     """
 
     def __init__(self) -> None:
@@ -37,17 +37,17 @@ class Heartbeats:
         self._confirmed &= self._seen.keys()
 
     def silence(self, epoch: int) -> float:
-        """Return the seconds since the judge saw a new heartbeat of the worker with this epoch."""
+        """Return the seconds since this process saw a new heartbeat of the worker with this epoch."""
         return time.monotonic() - self._seen[epoch][1]
 
     def is_confirmed(self, epoch: int) -> bool:
-        """Return True if the worker with this epoch has sent a heartbeat since the judge first saw it."""
+        """Return True if the worker with this epoch has sent a heartbeat since this process first saw the worker."""
         return epoch in self._confirmed
 
     def clear(self) -> None:
-        """Forget all observations.
+        """Forget all observations, so that no worker is late.
 
-        Call it after a time in which the judge could not look, or the workers could not send heartbeats.
+        Call it after a time in which this process could not read the heartbeats, or the workers could not send any.
         """
         self._seen.clear()
         self._confirmed.clear()

@@ -165,7 +165,10 @@ class WorkerRow:
 
 
 def parse_announcement(stored: Iterable[tuple[Kind, str]]) -> list[MarkedWork]:
-    """Return the work that a worker has announced, from the value of its row: pairs of kind and key as text."""
+    """Return the runs and activities that a worker announced before it ran them.
+
+    ``stored`` is the value in the row of the worker: pairs of kind and key as text.
+    """
     return [MarkedWork(kind, int(key) if kind in ("task", "trial") else UUID(key)) for kind, key in stored]
 
 
@@ -233,9 +236,9 @@ def wake_switched_on(storage: WorkerStorage, off: Collection[str]) -> int:
 
 
 def _blocked_runs(storage: WorkerStorage, workflows: Sequence[str]) -> list[tuple[UUID, str, int, str]]:
-    """Return the blocked runs of these classes (names): chain, class, version, and code of the block.
+    """Return the blocked runs of these classes (names), as tuples (chain id, class, version, code of the block).
 
-    Runs that are blocked only because their class is off are not among them.
+    Runs that are blocked only because their class is switched off are left out.
     """
     if not workflows:
         return []
@@ -249,7 +252,10 @@ def _blocked_runs(storage: WorkerStorage, workflows: Sequence[str]) -> list[tupl
 
 
 def _wake_chains(storage: WorkerStorage, now: datetime, chains: Sequence[UUID]) -> int:
-    """Make those of the chains due at ``now`` that are open, not paused and not locked; return their number."""
+    """Make the runs of these chains due at ``now``, and return their number.
+
+    Runs that are closed, paused or locked stay as they are.
+    """
     if not chains:
         return 0
     membership, ids = storage.sql.in_array(chains, "uuid")

@@ -114,7 +114,7 @@ class ActivityTask(models.Model):
 
     @property
     def arguments(self) -> Any:
-        """The arguments, decoded: ``[args, kwargs]``. Never raises (see ``fields.decode_payload``)."""
+        """The arguments, decoded: ``[args, kwargs]``. Never raises: what cannot be read is an ``UnreadablePayload``."""
         return decode_payload(self.call)
 
     @property

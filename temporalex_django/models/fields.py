@@ -12,9 +12,9 @@ from temporalex_django.errors import KeyMissing, PayloadError
 
 
 class UnreadablePayload:
-    """The object that ``decode_payload()`` returns for bytes that the codec cannot read.
+    """The object that ``decode_payload()`` returns in place of a value, for bytes that the codec cannot read.
 
-    With it a page can show the run all the same.
+    So a page can show the rest of the run. ``error`` says why.
     """
 
     def __init__(self, error: str) -> None:

@@ -37,5 +37,5 @@ class HistoryEvent(models.Model):
 
     @property
     def data(self) -> Any:
-        """The attributes of the event, decoded. Never raises (see ``fields.decode_payload``)."""
+        """The attributes of the event, decoded. Never raises: what cannot be read is an ``UnreadablePayload``."""
         return decode_payload(self.attributes)

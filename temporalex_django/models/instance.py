@@ -211,13 +211,13 @@ class Instance(models.Model):
     def input(self) -> Any:
         """The arguments of the run (``args``), decoded.
 
-        It never raises (see ``fields.decode_payload``), and neither do ``published_state`` and ``closing_value``.
+        Never raises: what cannot be read is an ``UnreadablePayload``.
         """
         return decode_payload(self.args)
 
     @property
     def published_state(self) -> Any:
-        """The published state, which queries read, decoded."""
+        """The published state, which queries read, decoded. Never raises: see ``UnreadablePayload``."""
         return decode_payload(self.published)
 
     @property
@@ -225,6 +225,6 @@ class Instance(models.Model):
         """The attributes of the event that closed the run, decoded.
 
         For a completed run this is ``{"result": …}``. For a failed run it has the failure's type, message, reason and
-        traceback.
+        traceback. Never raises: what cannot be read is an ``UnreadablePayload``.
         """
         return decode_payload(self.closing)

@@ -1,4 +1,4 @@
-"""Limits and switches, which apply over all workers."""
+"""The tables of limits and switches, which apply over all workers."""
 
 from __future__ import annotations
 

@@ -99,7 +99,7 @@ class Message(models.Model):
 
     @property
     def payload(self) -> Any:
-        """The payload (``body``), decoded. Never raises (see ``fields.decode_payload``)."""
+        """The payload (``body``), decoded. Never raises: what cannot be read is an ``UnreadablePayload``."""
         return decode_payload(self.body)
 
     @property
@@ -109,9 +109,9 @@ class Message(models.Model):
 
     @property
     def failure(self) -> dict[str, str]:
-        """The type and the message of the exception by which a failed message failed, as a dict.
+        """The type and the message of the exception by which the handler of this signal failed, as a dict.
 
-        Never raises (see ``fields.decode_payload``).
+        The keys are ``type`` and ``message``; both are texts. Never raises.
         """
         outcome = self.outcome_value
         facts = outcome if isinstance(outcome, dict) else {}
@@ -119,5 +119,5 @@ class Message(models.Model):
 
     @property
     def outcome_value(self) -> Any:
-        """The value of the outcome, decoded. Never raises (see ``fields.decode_payload``)."""
+        """The value of the outcome, decoded. Never raises: what cannot be read is an ``UnreadablePayload``."""
         return decode_payload(self.outcome)

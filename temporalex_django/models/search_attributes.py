@@ -1,4 +1,4 @@
-"""Search attributes as rows, so that an index can find them."""
+"""The table of search attributes: typed values of runs, as rows, so that an index can find them."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ class Worker(models.Model):
     """A worker process. Everything that it has claimed has its ``epoch`` as owner.
 
     A heartbeat updates the row with one statement. A worker that sends no heartbeat, or whose process has ended, is
-    dead (see ``liveness.recovery`` and decision 23).
+    declared dead by other workers, which release its work (see decision 23).
     """
 
     id = models.UUIDField(primary_key=True)

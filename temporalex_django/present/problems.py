@@ -275,7 +275,8 @@ def _cause_sentence(blocked: BlockedView, words: dict[str, object]) -> str:
 def switched_off_sentence(switch: SwitchView, title: str, *, now: datetime) -> str:
     """Return the sentences that say what is switched off, by whom and why, and that it can be switched on again.
 
-    ``title`` is the title of the workflow class or activity; a queue is called by its name. A hold ends by itself.
+    ``title`` is the title of the workflow class or activity; a queue is called by its name. For activities that are
+    only kept back until a given time, the sentences say so.
     """
     if switch.until is not None:
         return _held_sentence(switch, switch.until, now=now)
@@ -296,7 +297,7 @@ def switched_off_sentence(switch: SwitchView, title: str, *, now: datetime) -> s
 
 
 def _held_sentence(switch: SwitchView, until: datetime, *, now: datetime) -> str:
-    """Return the sentence that says what a hold keeps back until when, who asked for it, and why."""
+    """Return the sentences about activities of a queue that are kept back: until when, who asked for that, and why."""
     words = {
         "queue": switch.name, "key": switch.key, "at": format_at(until, now), "who": switch.actor,
         "reason": _first_line(switch.reason),

@@ -406,7 +406,7 @@ def _awaited_text(wait: WaitView) -> str:
 def _several_summary(run: RunView, waits: list[WaitView], count: int, now: datetime) -> Summary:
     """Return the summary of a run that waits for ``count`` things, of which a few are named.
 
-    ``waits`` are those that are no activities.
+    ``waits`` has the things that are not activities: timers, children, messages and so on.
     """
     texts = [*_short_texts(run, waits, now)]
     # Troubled things come first, so the names that fit are the ones to look at.

@@ -50,7 +50,7 @@ class Admission:
 
     @property
     def queues(self) -> Sequence[str]:
-        """The queues whose runs the worker may take: those that are not off."""
+        """The queues whose runs the worker may take: all of its queues that are not switched off."""
         off = self.switches.queues
         if off:
             return [queue for queue in self._queues if queue not in off]
@@ -106,10 +106,12 @@ class Admission:
         return self.switches.held_until(task.queue, task.options.get("concurrency_key")) is not None
 
     def _release_held(self, tasks: list[TaskState]) -> list[TaskState]:
-        """Return those of the claimed activities that no hold of their queue or concurrency key keeps back.
+        """Return those of the claimed activities that nothing keeps back.
 
-        The others are released. Those whose key is held move to partitions of their queue, where they are not claimed
-        again. An activity outside of partitions is stored without its key, so this is known only after the claim.
+        An activity can ask to keep back others of its queue, or of one concurrency key in it, for a while. Such
+        activities are released. If their key is kept back, they move to partitions of their queue, where they are not
+        claimed again. An activity outside of partitions is stored without its key, so this is known only after the
+        claim.
         """
         held_tasks = [task for task in tasks if self._is_held(task)]
         if not held_tasks:

@@ -64,7 +64,7 @@ class Attempt:
         )
 
     def _heartbeat(self, details: Any) -> None:
-        """Keep the details of a heartbeat until they are stored; they replace those of earlier heartbeats.
+        """Keep the details of a heartbeat, encoded, until they are stored; they replace details of earlier heartbeats.
 
         They are encoded here, so that details which cannot be stored fail the activity that sent them.
         """

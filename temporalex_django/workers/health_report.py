@@ -24,7 +24,7 @@ def activity_threads() -> int:
 
 
 def handover_threads() -> int:
-    """Return the number of threads that may run turns while a long atomic activity occupies the thread of turns.
+    """Return how many threads may run turns while a long atomic activity occupies the worker's own thread.
 
     Each of them needs a connection, so there are no more than the other connections leave of ``WORKER_CONNECTIONS``.
     """

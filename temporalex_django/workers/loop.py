@@ -226,9 +226,10 @@ class WorkerLoop:
         timeout: float | None = None,
         is_over: Callable[[], bool] | None = None,
     ) -> None:
-        """Poll and wait, again and again, until ``is_over()`` is True; by default until ``stop`` is set.
+        """Look for work, do it and wait, again and again, until ``is_over()`` is True (None: until ``stop`` is set).
 
-        ``until_idle`` and ``timeout`` are those of ``run``.
+        With ``until_idle`` it also ends when nothing is due. Raises ``TimeoutError`` after ``timeout`` seconds (None:
+        never).
         """
         is_over = is_over or stop.is_set
         fruitless = 0

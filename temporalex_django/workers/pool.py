@@ -76,7 +76,7 @@ class Pool:
     # --- filling -----------------------------------------------------------------------------------------------------
 
     def capacity(self) -> Capacity:
-        """Return what the pool can take: those that can start now, and quick ones that can start soon."""
+        """Return what the pool can take: activities that can start now, and quick ones that can start soon."""
         with self._lock:
             if self._stopping:
                 return Capacity()

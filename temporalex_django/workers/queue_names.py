@@ -1,4 +1,4 @@
-"""Names of queues: those that the project uses, and those that no code of it names."""
+"""Names of queues: the ones that the project uses, and others that no code of the project names."""
 
 from __future__ import annotations
 

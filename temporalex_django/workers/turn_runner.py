@@ -67,8 +67,9 @@ class TurnRunner:
     ) -> tuple[list[int], list[TaskState]]:
         """Run one turn and commit it; return the ids of ``results`` that were valid, and the claimed activities.
 
-        ``capacity`` is that of the worker, from which each claimed activity is subtracted. Raises errors of the
-        storage: nothing was committed then, and ``report``, which this fills in, says which runs were claimed.
+        A turn stores the results of activities, advances due runs and claims new activities. ``capacity`` is that of
+        the worker, from which each claimed activity is subtracted. Raises errors of the storage: nothing was committed
+        then, and ``report``, which this fills in, says which runs were claimed.
         """
         with self.storage.transaction("turn"):
             started_at = time.monotonic()

@@ -1,7 +1,8 @@
 """Claims of activities outside of partitions, and the time until runs and activities are due.
 
-To claim an activity is to store the epoch of this worker as its owner and to count the attempt. An activity has a
-partition of its queue only if a limit, a key or a switch may hold it back; see ``limited`` for these.
+To claim an activity is to store the epoch of this worker as its owner and to count the attempt. An activity is in a
+partition of its queue only if a limit, a key or a switch may hold it back. The module ``limited`` claims such
+activities.
 """
 
 from __future__ import annotations

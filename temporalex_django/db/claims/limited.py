@@ -137,7 +137,10 @@ class LimitedClaims:
         return names
 
     def _partitions_after(self, queue: str, cursor: str, limit: int) -> list[str]:
-        """Return at most ``limit`` names of partitions in which activities wait, those behind the name ``cursor``."""
+        """Return at most ``limit`` names of partitions of the queue in which activities wait, in order.
+
+        They begin behind the name ``cursor``.
+        """
         first = f"select line {self._free_condition} and line is not null and line > %s order by line limit 1"
         # A loose scan of the index: each step jumps to the next partition, however many activities wait in one.
         then = first.replace("line > %s", "line > r.line")
@@ -212,7 +215,8 @@ class LimitedClaims:
     def _common_candidates(self, queue: str, off: Collection[str], limit: int, claim: LimitedClaim) -> list[_Candidate]:
         """Return due activities outside of partitions, as many as the worker can use (``limit``) and often more.
 
-        Those of limited or switched-off names (``off``) are moved to partitions instead, and ``claim`` counts them.
+        They are triples of id, name and None. Activities with a limited or switched-off name (``off``) are moved to
+        partitions instead, and ``claim`` counts them.
         """
         availability, absent = self._task_claims.availability_filter()
         condition = f"{availability} and not atomic and line is null{' and crashes > 0' if self._suspects else ''}"

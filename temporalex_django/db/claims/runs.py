@@ -344,10 +344,11 @@ class RunClaims:
         )
 
     def wait_for_locks(self, chain: UUID, *, timeout: float) -> None:
-        """Wait for a chain, then for the rows that its atomic activities lock, ``timeout`` seconds each.
+        """Wait for the lock of a chain, then for the rows that its atomic activities lock.
 
-        The limit holds until the transaction ends. An advisory lock announces the wait, so that a caller who holds such
-        a row and waits for the chain gives way (see ``lock_chain``).
+        Each wait lasts up to ``timeout`` seconds; the limit applies until the transaction ends. The wait is announced
+        by an advisory lock. So another transaction that has such a row and waits for the chain sees it, and gives up
+        its wait (see ``lock_chain``).
         """
         self._sql.announce_wait(_lock_number(chain))
         self.lock_chain(chain, wait=timeout)

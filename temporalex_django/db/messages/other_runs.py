@@ -85,7 +85,7 @@ class ExternalRunWriter:
         return messages + [child.refusal_message() for child in colliding_children]
 
     def _existing_chains(self, chains: Sequence[UUID]) -> set[UUID]:
-        """Return those of the ids for which there is a chain."""
+        """Return the ids among ``chains`` for which there is a row: those that an insert did not skip as a conflict."""
         test, parameter = self._sql.in_array(chains, "uuid")
         rows = self._sql.select(f"select id from temporalex_chain where id {test}", [parameter], ("uuid",))
         return {row[0] for row in rows}

@@ -97,7 +97,7 @@ def question_of(row: HumanTask) -> dict[str, Any]:
 
 
 def _delete_stale_candidates(task_writes: Sequence[HumanTaskWrite], *, alias: str) -> None:
-    """Delete those candidates of existing tasks that the code does not ask any more.
+    """Delete the rows of people, groups and permissions whom the code no longer asks to decide these human tasks.
 
     People to whom a task was delegated stay candidates.
     """

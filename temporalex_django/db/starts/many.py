@@ -114,7 +114,7 @@ def _write_chunk(
 
 
 def _existing_chains(chains: Sequence[UUID], storage: DjangoStorage) -> set[UUID]:
-    """Return those of the ids for which there is a chain."""
+    """Return the ids among ``chains`` for which there is a row: those that an insert did not skip as a conflict."""
     test, parameter = storage.sql.in_array(chains, "uuid")
     rows = storage.sql.select(f"select id from temporalex_chain where id {test}", [parameter], ("uuid",))
     return {row[0] for row in rows}

@@ -358,7 +358,7 @@ def _print_schedule(command: BaseCommand, schedule: ScheduleDescription, *, json
 
 
 def _schedule_lines(schedule: ScheduleDescription) -> list[tuple[str, str]]:
-    """Return the lines of ``show``: a name and a text each, without those that say nothing."""
+    """Return the lines that ``schedules show`` prints: pairs of a label and a text, without empty ones."""
     local: Callable[[datetime | None], str] = printing.format_local_time
     paused = f"since {local(schedule.paused_at)}, by {schedule.paused_by or 'code'}: {schedule.pause_reason or '-'}"
     backfill = ""

@@ -95,7 +95,10 @@ def handle(
 
 
 def _reason_cell(switch: Switch) -> str:
-    """Return the reason of a switch; for a hold, its key and its end come first."""
+    """Return the reason of a switch, for the table of switches that are off.
+
+    If the switch only holds back activities until a given time, its key and its end come first.
+    """
     if switch.until is None:
         return switch.reason
     parts = [f"key {switch.key}" if switch.key else "", f"until {switch.until:%Y-%m-%d %H:%M}", switch.reason]

@@ -153,7 +153,7 @@ class TaskIntake:
             return None
 
     def _announce(self, results: list[TaskResult], valid_ids: list[int]) -> None:
-        """Send the Django signals about those of the results whose activity is among ``valid_ids``."""
+        """Send the Django signals about those committed results whose activity is among ``valid_ids``."""
         finished_ids = set(valid_ids)
         for result in results:
             if result.task.id in finished_ids:

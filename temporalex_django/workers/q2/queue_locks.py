@@ -25,9 +25,9 @@ _holders = mmap.mmap(-1, 2 * _PID.size)
 
 
 class _TrackedLock:
-    """The lock of the reading end of a queue, which records the pid of the process that holds it.
+    """A lock on a queue of a django-q2 cluster that records which process holds it, so that a dead one can be found.
 
-    ``offset`` is the place of the pid in the memory that the processes share.
+    ``lock`` is the lock itself. ``offset`` is the place of the pid in the memory that the processes share.
     """
 
     def __init__(self, lock: Any, offset: int) -> None:
@@ -70,7 +70,7 @@ util.register_after_fork(_fork_hook, _ForkHook.replace_lock)
 
 
 def release_dead_reader() -> None:
-    """Release the lock of the task queue if the process that holds it has ended. The pusher calls this."""
+    """Release the lock of the task queue if the process that holds it has ended. The cluster's pusher calls this."""
     (pid,) = _PID.unpack_from(_holders, _TASKS)
     if pid and not _is_alive(pid) and _target_module() == "django_q.pusher":
         queue, *_ = _process_arguments()

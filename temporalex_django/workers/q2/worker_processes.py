@@ -28,7 +28,7 @@ log = logging.getLogger("temporalex_django.workers")
 
 
 class WorkerProcesses:
-    """The ``number`` worker processes of a django-q2 cluster.
+    """The worker processes that a django-q2 cluster has, ``number`` of them.
 
     From ``start`` to ``stop`` a thread of this process watches them, and replaces those that have ended.
     """

@@ -180,10 +180,10 @@ class LibpqWire:
         return encode_array(values, kind)
 
     def send_with_next(self, sql: str, parameters: Sequence[Any]) -> Callable[[], bool]:
-        """Send a statement, in a transaction of its own, at the end of the next exchange outside of a transaction.
+        """Send a statement, as a transaction of its own, after the next ones that are sent outside of a transaction.
 
-        The exchange waits for the statement, but ignores its outcome. Returns a function that withdraws the statement,
-        and that returns False if it was sent already.
+        It is sent together with them. Its answer is awaited with theirs, but its outcome is ignored. Returns a function
+        that withdraws the statement, and that returns False if it was sent already.
         """
         statement = LibpqStatement(self)
         statement.bind(sql, parameters)
@@ -262,11 +262,11 @@ class LibpqWire:
             raise
 
     def _send(self, *, is_trailing: bool = False) -> None:
-        """Give libpq the submitted statements. It may send them at any time after the first of a block.
+        """Give libpq the statements that were submitted. It may send them at any time after the first of a block.
 
         With ``is_trailing`` they are the statements of ``send_with_next``, which come last and whose outcome is
-        ignored. Those without values, which may change the session, are not prepared: nothing would report that a
-        prepared statement is gone.
+        ignored. Such a statement without values may change the session. It is not prepared, since nothing would report
+        that the prepared statement is gone.
         """
         connection, statements = self.connection, self._submitted
         if connection.closed:

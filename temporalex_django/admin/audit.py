@@ -23,7 +23,7 @@ from temporalex_django.models import OperatorAction
 
 @admin.register(OperatorAction)
 class OperatorActionAdmin(ReadOnlyAdmin[OperatorAction]):
-    """The list of operator actions: who did what to which run, why, and from where."""
+    """The admin list of the audit: who did what to which run, why, and from where."""
 
     list_display = ("when", "action", "actor_label", "of_run", "reason_label", "source", "how")
     list_display_links = ("when", "action")

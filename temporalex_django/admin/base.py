@@ -80,7 +80,7 @@ def refuse(
 
 
 def view_permission_error() -> str:
-    """Return the message for a user who may not see runs."""
+    """Return the message for a user who may not view runs, which names the missing permission."""
     return _("You may not view runs: this requires the permission %(wanted)s.") % {"wanted": VIEW.permission}
 
 
@@ -169,9 +169,9 @@ class ReadOnlyAdmin(admin.ModelAdmin, Generic[M]):  # type: ignore[type-arg] # g
 
 
 class CappedPaginator(Paginator):  # type: ignore[type-arg] # generic in the stubs only
-    """A paginator that counts at most ``MAX_COUNT`` rows and offers no pages after them.
+    """A paginator for big tables: it counts at most ``MAX_COUNT`` rows and offers no pages after them.
 
-    Counting all rows of a big table would take seconds.
+    Counting all rows would take seconds.
     """
 
     MAX_COUNT = 10_000

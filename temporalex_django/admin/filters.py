@@ -133,7 +133,7 @@ class RunListFilter(admin.SimpleListFilter):
         cls.parameter_name, cls.title = row, _(RUN_FILTERS[row].title)
 
     def parse(self, text: str) -> Any:
-        """Convert the text in the address to the value of the filter; raises ``ValueError`` if no run can match it."""
+        """Convert the text in the URL to the value of the filter; raises ``ValueError`` if no run can match it."""
         return CHECKS[RUN_FILTERS[str(self.parameter_name)].type](text)
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
@@ -195,7 +195,7 @@ class TroubleFilter(admin.SimpleListFilter):
 
 
 class CauseFilter(RunListFilter, row="cause"):
-    """List filter by the cause for which runs failed or their activities fail."""
+    """List filter of runs by the cause of a failure: the runs that failed with it, or whose activities do."""
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
         """Return the causes of the largest groups of failures as choices.
@@ -257,7 +257,7 @@ class StartedFilter(admin.SimpleListFilter):
 
 
 class WaitingForFilter(RunListFilter, row="waits"):
-    """List filter by the kind of thing that open runs wait for."""
+    """List filter of runs by the kind of thing that open runs wait for, such as a timer or a message."""
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
         return [
@@ -378,7 +378,7 @@ class InboxFilter(admin.SimpleListFilter):
 
 
 class DueFilter(admin.SimpleListFilter):
-    """List filter by the due time of a human task: within a day, within a week, or without one."""
+    """List filter of human tasks by their due time: within a day, within a week, or without one."""
 
     title = _("due")
     parameter_name = "due"

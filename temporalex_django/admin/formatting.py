@@ -78,9 +78,9 @@ def status_badge(status: str, *, blocked: bool = False) -> SafeString:
 
 
 def format_time(at: datetime) -> SafeString:
-    """Return a time as HTML for a narrow column, with the full time on hover.
+    """Return a time as HTML for a narrow column: the day and the minute in the current time zone.
 
-    It shows the day and the minute, in the current time zone.
+    The full time is shown on hover.
     """
     local = timezone.localtime(at)
     text = f"{formats.date_format(local, 'M j')} {local:%H:%M}"

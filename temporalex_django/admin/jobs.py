@@ -38,7 +38,7 @@ _MAX_REASON_LENGTH = 2000
 
 
 class ReasonForm(forms.Form):
-    """A form with one field: the reason of an operation, for the audit."""
+    """A form that asks for the reason of an operation, which the audit stores."""
 
     reason = forms.CharField(
         required=False, max_length=_MAX_REASON_LENGTH, label=gettext_lazy("Reason"), label_suffix="",
@@ -144,7 +144,7 @@ class BulkJobAdmin(ReadOnlyAdmin[BulkJob]):
     def change_view(
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
-        """Show the page of a bulk job, with its progress at the time of the request."""
+        """Show the page of a bulk job, with its progress and the outcome for each run."""
         job = self._find_job(request, unquote(object_id))
         if job is None:
             return self._job_not_found(request, object_id)

@@ -64,7 +64,10 @@ class OperatorActionForm(TokenForm):
     def __init__(
         self, *args: Any, action: type[OperatorRunAction[Any]], inputs: Sequence[Input] | None = None, **kwargs: Any
     ) -> None:
-        """Build the form; ``inputs`` are the inputs to ask for, by default all inputs of ``action``."""
+        """Build the form of the operation ``action``, with a field for each of ``inputs``.
+
+        By default these are all inputs of the operation; some users may give only some of them.
+        """
         super().__init__(*args, **kwargs)
         # Set by OperatorActionView.act when the action created a run, for the redirect.
         self.new_run_id: str | None = None

@@ -164,7 +164,7 @@ class WorkerAdmin(ReadOnlyAdmin[Worker]):
     def change_view(
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
-        """Show the page of a worker; users who may drain workers also get the form for it."""
+        """Show the page of a worker; users who may drain workers also get a form that does so."""
         operation = Operation(action=DrainWorker.name, permission=f"{APP}.{DrainWorker.permission}")
         form = None
         if policy().allows(user_of(request), operation):

@@ -37,7 +37,10 @@ _PLAIN: dict[type[Any], tuple[type[forms.Field], dict[str, Any]]] = {
 
 
 class JSONBox(forms.CharField):
-    """A form field for any JSON, shown as a text box; its value is ``NOTHING`` if the box is empty."""
+    """A form field in which the user writes any JSON, as a text box.
+
+    Its value is the decoded JSON, or ``NOTHING`` if the box is empty.
+    """
 
     widget = forms.Textarea(attrs={"rows": 3, "class": "vLargeTextField tx-json", "spellcheck": "false"})
 

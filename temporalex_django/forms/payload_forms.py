@@ -29,7 +29,11 @@ def new_token() -> str:
 
 
 class TokenForm(forms.Form):
-    """A form with a hidden token, so that posting it twice has the effect of posting it once."""
+    """Base class of forms with a hidden random token, by which a repeated post is recognized.
+
+    The view that handles the form remembers the token, so that posting the form twice has the effect of posting it
+    once.
+    """
 
     token = forms.CharField(max_length=64, widget=forms.HiddenInput)
 

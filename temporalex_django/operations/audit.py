@@ -47,7 +47,10 @@ _deferred_denials: ContextVar[list[Callable[[], None]] | None] = ContextVar("tem
 
 
 class AuditActor(Protocol):
-    """The part of ``operations.base.Actor`` that the audit reads."""
+    """The attributes of ``operations.base.Actor`` that the audit reads.
+
+    It is a protocol because ``operations.base`` imports the audit, and not the other way round.
+    """
 
     @property
     def user(self) -> Person | None: ...
@@ -252,7 +255,7 @@ def job_details(by: AuditActor) -> dict[str, Any]:
 
 
 def actor_columns(by: AuditActor) -> dict[str, Any]:
-    """Return the columns of an audit row, by name, that say who acts and from where."""
+    """Return the columns of an audit row that say who acts and from where, as values by the name of the column."""
     user = by.user
     return {
         "actor_id": getattr(user, "pk", None),

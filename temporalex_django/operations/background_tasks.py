@@ -75,12 +75,12 @@ def enqueue(
 
 
 def started_task(state: TaskState) -> BackgroundTask:
-    """Return a background task as it is when an attempt starts; ``state`` is its claimed row."""
+    """Convert the claimed row of a background task to a ``BackgroundTask``, when an attempt starts."""
     return background_task.started_task(state)
 
 
 def finished_task(result: TaskResult) -> BackgroundTask:
-    """Return a background task as it is when it has ended; ``result`` is the final result of its last attempt."""
+    """Convert the final result of a background task to a ``BackgroundTask``, when the task has ended."""
     return background_task.finished_task(result, timezone.now())
 
 

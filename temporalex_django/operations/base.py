@@ -131,7 +131,10 @@ class Action(ABC, Generic[T]):
             return self.perform()
 
     async def aexecute(self) -> T:
-        """Execute the operation from async code, in the thread that asgiref keeps for Django."""
+        """Execute the operation from async code, and return its result.
+
+        ``execute`` runs in the thread that asgiref keeps for Django.
+        """
         return await sync_to_async(self.execute)()
 
     @contextmanager

@@ -87,7 +87,7 @@ class DjangoRunner:
         )
 
     def cancel(self, id: str, *, workflow: str | None = None, version: int | None = None) -> None:
-        """Close the graph as cancelled; raises what ``operations.runs.cancel.Cancel`` raises."""
+        """Close the graph with that business id as cancelled; raises what ``operations.runs.cancel.Cancel`` raises."""
         Cancel(_find_target(id, workflow, version)).execute()
 
     def wait(
@@ -110,7 +110,7 @@ class DjangoRunner:
         return closed_instance
 
     def recover(self) -> int:
-        """Return 0, because workers recover runs."""
+        """Do nothing and return 0, the number of recovered runs: workers recover runs."""
         return 0
 
     def forget(self, id: str) -> None:

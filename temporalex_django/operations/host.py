@@ -60,7 +60,10 @@ class OperationHost:
         return None
 
     def in_transaction(self, alias: str) -> bool:
-        """Return True if the caller has a transaction open, so that waiting for other processes would be in vain."""
+        """Return True if the caller has a transaction open.
+
+        The caller must then not wait for other processes, because they do not see its changes.
+        """
         return connections[alias].in_atomic_block
 
     def find_class(self, chain_id: UUID, workflow: str, version: int) -> type[Workflow]:
@@ -79,15 +82,21 @@ class OperationHost:
         return workflows.find(name)
 
     def record_start(self, chain_id: UUID, workflow: type[Workflow]) -> None:
-        """Receive the class of each run that a schedule starts; this host does nothing with it."""
+        """Called with the class of each run that a schedule starts; does nothing here.
+
+        A test environment overrides it, to know which class the run has.
+        """
 
     def record_turn(self, report: TurnReport) -> None:
-        """Receive the report of each turn that ran in the process of a caller; this host does nothing with it."""
+        """Called with the report of each turn that ran in the process of a caller; does nothing here.
+
+        A test environment overrides it, to follow what its runs do.
+        """
 
     def generate_id(self, workflow: type[Workflow]) -> str:
         """Return a business id for a run that is started without one.
 
-        Raises ``InvalidId`` if the class makes its ids from values.
+        Raises ``InvalidId`` if the class declares ``unique``, because its ids are derived from values.
         """
         if workflow.unique is not None:
             raise InvalidId(f"{workflow.name} declares `unique`: start it with a value")
@@ -98,7 +107,7 @@ class OperationHost:
         return None
 
     def random_suffix(self) -> str:
-        """Return 8 random hex digits, by which business ids that are derived from the same value differ."""
+        """Return 8 random hex digits, which distinguish business ids that are derived from the same value."""
         return os.urandom(4).hex()
 
 
@@ -114,7 +123,10 @@ def host() -> OperationHost:
 
 @contextmanager
 def use_host(call_host: OperationHost | None) -> Iterator[None]:
-    """Run the operations that the block calls on ``call_host``; None means the host of the process."""
+    """Use ``call_host`` as the environment of the operations that the block calls, in this thread or task.
+
+    None means the host of the process. See ``OperationHost``.
+    """
     token = _call_host.set(call_host)
     try:
         yield
@@ -124,7 +136,10 @@ def use_host(call_host: OperationHost | None) -> Iterator[None]:
 
 @contextmanager
 def replace_host(process_host: OperationHost) -> Iterator[None]:
-    """Make ``process_host`` the host of all threads of the process inside the block."""
+    """Use ``process_host`` as the environment of the operations of all threads, while the block runs.
+
+    See ``OperationHost``.
+    """
     global _process_host  # noqa: PLW0603 - the one host of the process
     previous_host, _process_host = _process_host, process_host
     try:

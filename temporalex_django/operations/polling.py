@@ -31,7 +31,10 @@ _LISTENING_SECONDS = 1.0
 
 
 class Deadline:
-    """A moment ``timeout`` seconds from now. With None it never comes, and ``seconds_left`` is infinite."""
+    """A moment that is ``timeout`` seconds after the creation of the object.
+
+    With None as ``timeout`` it never comes, and ``seconds_left`` is infinite.
+    """
 
     def __init__(self, timeout: float | None) -> None:
         self._at = None if timeout is None else time.monotonic() + timeout

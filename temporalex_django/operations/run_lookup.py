@@ -70,7 +70,10 @@ class RunTarget:
 
     @property
     def selected_run_id(self) -> UUID:
-        """The id of the run that reads show: the one that was asked for by its run id, or else the current one."""
+        """The id of the run that was asked for by its run id, or else of the current run of the chain.
+
+        Reads show this run.
+        """
         return self.pinned or self.run_id
 
     @property
@@ -79,9 +82,10 @@ class RunTarget:
 
     @property
     def row(self) -> Instance:
-        """The selected run as a model instance, built without a read.
+        """The run that was asked for, as a model instance that is built without a read.
 
-        Columns that the target does not have are deferred: Django reads them on first access.
+        This is the run of ``selected_run_id``. Columns that the target does not have are deferred: Django reads them on
+        first access.
         """
         columns = {
             "id": self.selected_run_id,
@@ -304,7 +308,10 @@ def _id_query(runs: Runs, *, alias: str) -> IdQuery:
 
 
 def _id_condition(table: str, id_query: IdQuery) -> str:
-    """Return an SQL condition that restricts ``table`` to the ids of ``id_query``, or an empty text for all ids."""
+    """Return an SQL condition that restricts ``table`` to the ids that ``id_query`` selects; empty for all ids.
+
+    ``id_query`` is a pair of an SQL statement and its parameters.
+    """
     if id_query[0]:
         return f" and {table}.id in ({id_query[0]})"
     return ""

@@ -22,9 +22,9 @@ _SALT = "temporalex_django.pages.links"
 
 
 def make_token(task: HumanTask, user: Any) -> str:
-    """Return the signed token that a link contains, for this human task and this user.
+    """Return the signed token of a link in mail, with which this user can decide this human task without a password.
 
-    It becomes invalid when the password of the user changes, or when the user is no longer active.
+    The token becomes invalid when the password of the user changes, or when the user is no longer active.
     """
     return signing.dumps({"task": str(task.pk), "user": str(user.pk), "as": _session_fingerprint(user)}, salt=_SALT)
 

@@ -64,7 +64,7 @@ class TaskMail:
             signals.ALL[name].disconnect(self.receive, dispatch_uid=("temporalex_mail", id(self)))
 
     def receive(self, *, task: str, **_facts: Any) -> None:
-        """Send mail to each recipient who may decide the human task with the id ``task``, if it is still open.
+        """Send mail about the human task with the id ``task`` to each recipient who may decide it, if it is still open.
 
         This is the receiver of the Django signals.
         """

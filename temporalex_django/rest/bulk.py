@@ -71,7 +71,7 @@ def _job_contract(
 
 
 def _job_action_contract(operation: str, summary: str) -> Contract:
-    """Return the contract of a method that stops or resumes a bulk job."""
+    """Return the contract of a REST method that stops or resumes a bulk job."""
     answers = {200: serializers.JobOut}
     return _job_contract(operation, summary, answers, body=serializers.ReasonBody, scope="act", keyed=True)
 
@@ -108,7 +108,7 @@ class BulkViewSet(IdempotentViewSet):
     def create(self, request: Request) -> Response:
         """Start a bulk job: status 201.
 
-        The request only stores the bulk job; workers process its runs.
+        The request only stores the job; workers perform the operation on its runs.
         """
         body = self._body()
         if (action_class := STEERING.get(body["action"])) is not None:

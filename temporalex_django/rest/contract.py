@@ -30,7 +30,7 @@ Scope = Literal["read", "start", "message", "act"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parameter:
-    """A parameter that a method accepts in the query string."""
+    """The declaration of a query parameter that a REST method accepts: its name, type and help text."""
 
     name: str
     kind: Literal["string", "integer", "number", "boolean", "date-time"] = "string"

@@ -32,7 +32,10 @@ _MAX_INTEGER = 2**31 - 1
 
 
 class SubjectField(forms.CharField):
-    """Form field for the object of a run as ``app.model:key``; its value is a pair of a content type and a key."""
+    """Form field for the object that a run was started for, written as ``app.model:key``.
+
+    Its value is a pair of a content type and a key.
+    """
 
     def clean(self, value: Any) -> tuple[ContentType, str] | None:
         text = super().clean(value)
@@ -49,7 +52,7 @@ class SubjectField(forms.CharField):
 
 
 class TrueFalseField(forms.Field):
-    """Form field that takes ``true`` and ``false`` and nothing else."""
+    """Form field for a boolean that accepts only the texts ``true`` and ``false``."""
 
     def to_python(self, value: Any) -> bool | None:
         if value in (None, ""):
@@ -70,15 +73,15 @@ class TableFilter(django_filters.Filter):  # type: ignore[misc] # it ships no ty
 
 
 class NameFilter(TableFilter, django_filters.CharFilter):  # type: ignore[misc] # as above
-    """Filter for a text, such as a name, an id or a tag."""
+    """Filter for runs by a text, such as a name, an id or a tag."""
 
 
 class StatusFilter(TableFilter, django_filters.BaseInFilter, django_filters.ChoiceFilter):  # type: ignore[misc] # as above
-    """Filter for one status, or several separated by commas."""
+    """Filter for runs by one status, or by several that are separated by commas."""
 
 
 class WholeNumberFilter(TableFilter):
-    """Filter for a whole number, such as the version of a class."""
+    """Filter for runs by a whole number, such as the version of their class."""
 
     field_class = forms.IntegerField
 
@@ -115,7 +118,7 @@ class UTCDateTimeField(django_filters.IsoDateTimeFilter.field_class):  # type: i
 
 
 class UTCDateTimeFilter(TableFilter, django_filters.IsoDateTimeFilter):  # type: ignore[misc] # as above
-    """Filter for a time in ISO 8601, such as ``created_after``."""
+    """Filter for runs by a time in ISO 8601, such as ``created_after``."""
 
     field_class = UTCDateTimeField
 

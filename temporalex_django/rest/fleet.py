@@ -125,7 +125,7 @@ class QueueViewSet(ContractViewSet):
         )
     )
     def list(self, request: Request) -> Response:
-        """Return the queues by name. Six reads, all from indexes."""
+        """Return the queues with their figures, sorted by name. Six reads, all from indexes."""
         return Response({"next": None, "results": QueueOut(queue_figures(), many=True).data})
 
 

@@ -156,7 +156,7 @@ class HumanTaskViewSet(IdempotentViewSet):
 
     @with_contract(_task_contract(_INBOX, "One human task, with its form"))
     def retrieve(self, request: Request, task: str) -> Response:
-        """Return a human task, open or closed. A closed one says what became of it."""
+        """Return a human task, open or closed, with its form; a closed one says how it ended."""
         return self._task_response(self._find_task(task))
 
     @with_contract(

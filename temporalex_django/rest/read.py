@@ -117,9 +117,9 @@ class RunReadViewSet(RunViewSet):
 
     @with_contract(read_contract("What it accepts now", serializers.AcceptedOut, WORKFLOW, several=True))
     def messages(self, request: Request, id: str) -> Response:
-        """Return the signals, updates and events of graphs that the run accepts now.
+        """Return the messages that the run accepts now: signals, updates and events of graphs.
 
-        Each has the schema of its payload, and says why the caller may not send it.
+        Each has the schema of its payload, and the reason why the caller may not send it, if there is one.
         """
         run = self._load_run(self._find_target(id))
         rows = [

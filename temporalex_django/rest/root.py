@@ -53,7 +53,7 @@ class RootViewSet(ContractViewSet):
 
     @with_contract(_open_contract("The resources", RootOut))
     def list(self, request: Request) -> Response:
-        """Return the addresses of the resources. It queries no table."""
+        """Return the URLs of the resources of the REST interface, by name. It queries no table."""
         names = (*RESOURCES, "openapi") if HAS_OPENAPI else RESOURCES
         return Response({name.replace("-", "_"): self._url_for(name) for name in names})
 

@@ -153,9 +153,10 @@ class RunViewSet(IdempotentViewSet):
         return Response(body, status=status, headers={**(headers or {}), "ETag": tag})
 
     def _if_match_versions(self, request: Request) -> list[RunVersion] | None:
-        """Return the versions of the run in the header ``If-Match``; the caller accepts only these.
+        """Return the versions of the run that the header ``If-Match`` accepts.
 
-        Returns None if there is no such header, or if it is ``*``.
+        If the run has another version, the operation must be refused. Returns None if there is no such header, or if it
+        is ``*``.
         """
         header = request.headers.get("If-Match")
         if header is None:

@@ -225,7 +225,10 @@ class BackfillOut(Base):
 
 
 class ScheduleNamesOut(Base):
-    """The names of a schedule: the response to an operation if you may not look at it (``view_schedule``)."""
+    """The name and the URL of a schedule.
+
+    This is the response to an operation if you may not look at the schedule (``view_schedule``).
+    """
 
     name = fields.CharField()
     url = fields.CharField()
@@ -354,7 +357,7 @@ class ScheduleViewSet(IdempotentViewSet):
     @with_contract(_action_contract(SaveSchedule, "Create a schedule", {201: ScheduleOut}, body=ScheduleBody))
     @with_idempotency_key
     def create(self, request: Request) -> Response:
-        """Create a schedule: status 201. Status 409 if the name exists."""
+        """Create a schedule: status 201. Status 409 if there is a schedule of that name already."""
         values = self._body()
         reason = values.pop("reason")
         action = SaveSchedule(parse_definition(values), create=True, reason=reason, by=self._actor())
@@ -411,7 +414,7 @@ class ScheduleViewSet(IdempotentViewSet):
     @with_contract(_action_contract(UnpauseSchedule, "End its pause", {200: ScheduleOut}))
     @with_idempotency_key
     def unpause(self, request: Request, schedule: str) -> Response:
-        """End the pause of a schedule: status 200."""
+        """End the pause of a schedule: status 200. It fires again."""
         return self._run_action(UnpauseSchedule(schedule, by=self._actor(), **self._body()))
 
     @with_contract(_action_contract(TriggerSchedule, "Fire it now", {200: SlotOut}))
@@ -425,7 +428,10 @@ class ScheduleViewSet(IdempotentViewSet):
 
     @with_contract(_view_contract("What a backfill would start", BackfillPreviewOut, *_RANGE))
     def preview_backfill(self, request: Request, schedule: str) -> Response:
-        """Return how many slots a range has, and how many of them a backfill would start. Nothing is written."""
+        """Return how many slots of a schedule are in a range of past times, and how many a backfill would start.
+
+        Nothing is written.
+        """
         row = find_schedule(schedule, self._user, alias=storage().alias)
         times = {}
         for parameter in _RANGE:
@@ -534,7 +540,7 @@ class ScheduleSlotViewSet(ContractViewSet):
 
     @with_contract(_view_contract("Its slots, latest first", SlotOut, *PAGES, several=True))
     def slots(self, request: Request, schedule: str) -> Response:
-        """Return the slots with their outcomes, latest first. Four reads."""
+        """Return the slots of a schedule with their outcomes, the latest first. Four reads."""
         alias = storage().alias
         row = find_schedule(schedule, self._user, alias=alias)
         page = self.paginate_queryset(slots_of(row, alias=alias)) or ()

@@ -27,9 +27,9 @@ _MAX_UNKNOWN_NAMES = 5
 
 
 class Body(Base):
-    """Base of the bodies of requests.
+    """Base class of the bodies of requests.
 
-    It refuses fields that it does not have, because the server would ignore them silently.
+    A body with a field that it does not have is refused, because a misspelt field would be ignored silently.
     """
 
     def to_internal_value(self, data: Any) -> Any:
@@ -171,7 +171,7 @@ class SenderOut(Base):
 
 
 class PausedOut(Base):
-    """The pause of a run: when it was paused, why and by whom (``by`` is null if code did it)."""
+    """The pause of a run: the time since which it is paused, the reason, and the person (null if code paused it)."""
 
     since = time_field()
     reason = serializers.CharField(allow_blank=True)
@@ -256,7 +256,7 @@ class InstanceDetail(InstanceOut):
 
 
 class RunNamesOut(Base):
-    """The names of a run: the response to an operation if you may not look at the run (``view_instance``)."""
+    """The ids and the URL of a run: the response to an operation if you may not look at the run (``view_instance``)."""
 
     id = serializers.CharField()
     run_id = serializers.CharField()
@@ -274,7 +274,7 @@ class VariantsOut(Base):
 
 
 class RunOut(VariantsOut):
-    """The response to an operation on a run: the run, or only its names if you may not look at it."""
+    """The response to an operation on a run: the run, or only its ids if you may not look at it."""
 
     variants = (InstanceDetail, RunNamesOut)
 
@@ -502,7 +502,7 @@ class TypeOut(Base):
 
 
 class EndOut(Base):
-    """The end of a run that did not complete.
+    """The error of a closed run that did not complete.
 
     ``code`` is the stable code of the error, ``type`` the type of the exception, and ``reason`` the reason of the
     failure.
@@ -515,7 +515,7 @@ class EndOut(Base):
 
 
 class ResultOut(Base):
-    """The end of a closed run: its ``result``, or an ``error``."""
+    """The response about the result of a closed run: its ``result``, or an ``error``."""
 
     status = serializers.CharField()
     result = serializers.JSONField(required=False, allow_null=True)
@@ -562,7 +562,7 @@ class NoOutcomeOut(Base):
 
 
 class AnswerOut(Base):
-    """The response to a query."""
+    """The response to a query: ``result`` is the answer."""
 
     result = serializers.JSONField(allow_null=True)
 

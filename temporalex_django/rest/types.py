@@ -79,7 +79,10 @@ def _query_argument_type(fn: Callable[..., Any]) -> Any:
 
 
 def _event_names(cls: type[Workflow]) -> set[str]:
-    """Return the events that steps of the graph class take from outside; empty for a class that is not a graph."""
+    """Return the names of the events that steps of a graph class take from outside.
+
+    The set is empty for a class that is not a graph.
+    """
     if not issubclass(cls, GraphWorkflow):
         return set()
     return {event for step in cls.graph() if getattr(step, "waits", False) for event in step.events}

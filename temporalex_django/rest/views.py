@@ -73,7 +73,7 @@ class InstanceViewSet(RunReadViewSet):
     )
     @with_idempotency_key
     def create(self, request: Request) -> Response:
-        """Start a run: status 201, or 200 if ``on_conflict`` let the start use the open run.
+        """Start a run: status 201, or 200 if the request uses the open run that has the id (``on_conflict``).
 
         The response is the run, with its address in ``Location``.
         """

@@ -117,7 +117,7 @@ class DurableBackend(BaseTaskBackend):
         return retry, retention_seconds
 
     def validate_task(self, task: Task[Any, Any]) -> None:
-        """Raise ``InvalidTask`` if this backend cannot run the task with its options."""
+        """Raise ``InvalidTask`` if this backend cannot run the task, for example because of a wrong timeout."""
         super().validate_task(task)
         try:
             ActivityOptions(**_timing_options(task))
@@ -210,7 +210,10 @@ def _timing_options(task: Task[Any, Any]) -> dict[str, Any]:
 
 
 def _make_aware(moment: Any) -> Any:
-    """Return the time with a time zone; without ``USE_TZ``, a naive time is taken to be in the default time zone."""
+    """Return ``moment`` with a time zone, as it is stored; None stays None.
+
+    If ``USE_TZ`` is off, a naive time is taken to be in the default time zone.
+    """
     if moment is None or settings.USE_TZ or timezone.is_aware(moment):
         return moment
     return timezone.make_aware(moment)

@@ -63,7 +63,7 @@ def can_start_bulk(user: Person) -> bool:
 
 
 def bulk_permission_error() -> str:
-    """Return the message for a user who may not start bulk jobs."""
+    """Return the message for a user who may not start bulk jobs, which names the missing permission."""
     names = dict(Instance._meta.permissions)  # noqa: SLF001 - Django documents it
     permission_name = names[StartBulk.permission]
     return _("You may not do that: this requires the permission “%(wanted)s”.") % {"wanted": permission_name}

@@ -291,7 +291,7 @@ def _unread_since(messages: Sequence[Message]) -> datetime | None:
 
 
 def _failure_context(run: Instance, redactor: Redactor) -> dict[str, str] | None:
-    """Return the type and the redacted message of the failure of a run; None if it did not fail.
+    """Return the type and the redacted message of the failure of a run, for the template; None if it did not fail.
 
     The type is empty if the code gave a reason instead of raising an exception.
     """

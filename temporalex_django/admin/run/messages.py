@@ -41,12 +41,15 @@ class MessagePanel:
 
     @property
     def can_decide(self) -> bool:
-        """True if the message is an event for a waiting step of a graph, and the user may send it."""
+        """True if the message is an event for a waiting step of a graph that the user may send.
+
+        The page then says that the run waits for this user.
+        """
         return self.message.kind == "resume" and self.why_not is None
 
 
 def message_panels(run: Instance, user: Person, *, address: str) -> list[MessagePanel]:
-    """Return a panel for each message that the run accepts now. No query.
+    """Return a ``MessagePanel`` for each message that the run accepts now. No query.
 
     ``address`` is the URL of the page to which the forms are posted.
     """

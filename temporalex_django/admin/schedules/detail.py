@@ -89,7 +89,10 @@ def _args_context(row: Schedule, by: Actor) -> dict[str, Any]:
 
 
 def _facts(row: Schedule) -> list[tuple[str, str]]:
-    """Return the options of a schedule as pairs of a label and a text; options that are not set are left out."""
+    """Return the options of a schedule, as pairs of a label and a text, for its admin page.
+
+    Options that are not set are left out.
+    """
     choices = ScheduleForm.base_fields
     facts = [
         (_("Owner"), row.get_owner_display()),

@@ -58,7 +58,7 @@ _SLOTS_ATTRIBUTE = "listed_slots"
 
 
 class ScheduleStateFilter(admin.SimpleListFilter):
-    """List filter by the state of a schedule."""
+    """List filter of schedules by their state, such as paused."""
 
     title = _("state")
     parameter_name = "state"
@@ -74,7 +74,7 @@ class ScheduleStateFilter(admin.SimpleListFilter):
 
 
 class OwnerFilter(ChoicesFilter):
-    """List filter by the owner of a schedule: code or people."""
+    """List filter of schedules by their owner: code that declares them, or people who created them."""
 
     title = _("owner")
     parameter_name = "owner"

@@ -146,7 +146,10 @@ class SpecLinesField(forms.CharField):
 
 
 class DurationTextField(forms.CharField):
-    """A form field for a duration with units; its value is a timedelta, or None if it is empty."""
+    """A form field for a duration that is written with units, such as ``1 h 30 min``.
+
+    Its value is a timedelta, or None if it is empty.
+    """
 
     def __init__(self, **kwargs: Any) -> None:
         kwargs.setdefault("widget", forms.TextInput(attrs={"class": "vTextField"}))
@@ -163,7 +166,7 @@ class DurationTextField(forms.CharField):
 
 
 class WallTimeField(forms.CharField):
-    """A form field for a wall-clock time; its value is a naive datetime, or None if it is empty."""
+    """A form field for a time of day and date without a zone; its value is a naive datetime, or None if it is empty."""
 
     def __init__(self, **kwargs: Any) -> None:
         kwargs.setdefault("widget", forms.TextInput(attrs={"type": "datetime-local", "step": "1"}))
@@ -181,7 +184,7 @@ class WallTimeField(forms.CharField):
 
 @lru_cache(maxsize=1)
 def zone_choices() -> tuple[tuple[str, list[tuple[str, str]]], ...]:
-    """Return the time zones of this system, as groups of choices: a group for each region."""
+    """Return the time zones of this system as choices of a form field, with a group for each region."""
     groups: dict[str, list[tuple[str, str]]] = {}
     for name in sorted(available_timezones()):
         region, slash, _city = name.partition("/")

@@ -264,17 +264,17 @@ class StartBulk(Action[BulkJob]):
         return parts
 
     def _run_keys(self, runs: QuerySet[Instance]) -> QuerySet[Instance, Any]:
-        """Return a queryset of the ids of ``runs``, for a subquery.
+        """Return a queryset of the ids of ``runs``, for use as a subquery.
 
-        The order is removed, except from a slice, where it determines which runs are in it.
+        The order is removed, except from a slice, where it determines which runs the slice contains.
         """
         queryset = runs.using(self.storage.alias)
         return (queryset if queryset.query.is_sliced else queryset.order_by()).values("pk")
 
     def _filter_admitted(self, run_ids: list[UUID]) -> list[UUID]:
-        """Return the run ids that ``is_admitted`` accepts.
+        """Return those of the run ids for which the function ``is_admitted`` of the interface returns True.
 
-        Raises ``ActionNotPermitted`` if the caller named a run that it refuses.
+        Raises ``ActionNotPermitted`` if the caller named a run for which it returns False.
         """
         if self.is_admitted is None:
             return run_ids
@@ -286,7 +286,10 @@ class StartBulk(Action[BulkJob]):
         return [run_id for run_id in run_ids if run_id not in refused_runs]
 
     def _single_run_input(self) -> str | None:
-        """Return the name of a passed input whose value only one run can have, such as an id; None if there is none."""
+        """Return the name of an input that was passed although only one run can have its value, such as an id.
+
+        Returns None if there is none. A bulk job on several runs refuses such an input.
+        """
         action = operator_action(self.action)
         inputs = () if action is None else action.inputs
         return next(
@@ -312,7 +315,7 @@ def _digest(content: object) -> str:
 
 
 def _validate_runs(runs: object) -> QuerySet[Instance] | list[object]:
-    """Return ``runs`` if it is a queryset of runs, or a list of the run ids in it.
+    """Return the argument ``runs`` of a bulk job if it is a queryset of runs, or a list of the run ids in it.
 
     Raises ``TypeError`` for anything else. The ids themselves are not checked.
     """

@@ -231,7 +231,7 @@ def _reraise(error: Exception) -> None:
 
 
 def _save_progress(job: BulkJob, item: BulkItem | None, storage: DjangoStorage) -> None:
-    """Save the item, if there is one, count its outcome in the row of the job, and save the job."""
+    """Save the item, if there is one, and the counts and the state of its bulk job."""
     if item is not None:
         item.save(using=storage.alias)
         job.done += item.outcome == "done"
@@ -274,9 +274,10 @@ def _mark_failed(item: BulkItem, code: str, message: str) -> None:
 
 
 def _actor_of(job: BulkJob) -> Actor:
-    """Return the actor who started the job, with the user read anew.
+    """Return the actor who started the bulk job; operations on its runs are performed in their name.
 
-    Raises ``ActionNotPermitted`` for a user who no longer exists.
+    The user is read again, because they may have been deactivated since. Raises ``ActionNotPermitted`` for a user who
+    no longer exists.
     """
     make_actor = partial(
         Actor,

@@ -46,7 +46,7 @@ class CleanupJob:
         return self._expired_rows(alias).exists()
 
     def delete_batch(self, alias: str) -> bool:
-        """Delete at most ``_BATCH_SIZE`` expired rows; return True if there may be more."""
+        """Delete at most 500 expired rows; return True if there may be more."""
         rows = self._expired_rows(alias)
         row_ids = [*rows.values_list("pk", flat=True)[:_BATCH_SIZE]]
         # Delete by key, without the order: a DELETE has none, and a small batch holds its locks only for a moment.

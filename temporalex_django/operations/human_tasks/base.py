@@ -116,7 +116,7 @@ class HumanTaskAction(Action[T]):
         return require_candidate(self.user, task)
 
     def require_unclaimed(self, task: HumanTask) -> None:
-        """Raise ``HumanTaskClaimed`` if somebody other than the acting user has claimed the task."""
+        """Raise ``HumanTaskClaimed`` if somebody other than the acting user has claimed the task now."""
         require_unclaimed(self.user, task, storage=self.storage)
 
 
@@ -199,7 +199,7 @@ def require_candidate(user: Person, task: HumanTask) -> tuple[str, Person]:
 
 
 def require_open(task: HumanTask) -> None:
-    """Raise ``HumanTaskClosed`` with the outcome, if the task is closed."""
+    """Raise ``HumanTaskClosed`` if the human task is closed; the message says how it ended."""
     if task.closed_at is not None:
         raise HumanTaskClosed(f"{task_label(task)} is no longer open: {outcome_text(task)}")
 
@@ -289,7 +289,10 @@ def task_sentence(task: HumanTask, *, subject: str = "") -> str:
 
 
 def value_as_json(task: HumanTask) -> str:
-    """Return the value about which people decide as indented JSON; empty if there is none."""
+    """Return the value that a human task shows, and about which people decide, as indented JSON.
+
+    The text is empty if there is none.
+    """
     value = task.shown_value
     if value is None:
         return ""

@@ -73,7 +73,7 @@ def all_tasks_of_run(run: UUID) -> list[HumanTask]:
 
 
 def to_open_human_task(task: HumanTask) -> OpenHumanTask:
-    """Convert the row of a human task to the object that handles return."""
+    """Convert the row of a human task to an ``OpenHumanTask``, the object that handles return."""
     return OpenHumanTask(
         id=str(task.pk),
         key=task.key,
@@ -179,7 +179,7 @@ def is_excluded(user: Person, task: HumanTask) -> bool:
 
 
 def _decidable_condition(user: Person) -> Q:
-    """Return the condition for tasks that the user, or a person on whose behalf they decide, may decide."""
+    """Return a condition for the human tasks that a user may decide, themselves or on behalf of somebody else."""
     excluded = Q(pk__in=_excluded_task_ids(authorization.sender_key(user)))
     # Subqueries on ids instead of joins: a task with several matching candidates must appear once.
     decidable = Q(pk__in=_candidate_task_ids(user))

@@ -279,7 +279,7 @@ def _comparison(column: str, operator: str, value: Any, *, alias: str) -> Q:
 
 
 def _upper_bound(prefix: str) -> str:
-    """Return the first text that sorts after all texts with this prefix.
+    """Return the first text that sorts after all texts with this prefix, for a search by a range.
 
     The result is empty if there is no such text.
     """
@@ -291,7 +291,7 @@ def _upper_bound(prefix: str) -> str:
 
 
 def with_id_prefix(runs: Runs, prefix: str) -> Runs:
-    """Return the runs whose business id starts with the prefix, case-sensitively, by an index."""
+    """Return the runs whose business id starts with the prefix; case matters, and an index finds them."""
     return runs.filter(_comparison("workflow_id", "prefix", prefix, alias=runs.db))
 
 

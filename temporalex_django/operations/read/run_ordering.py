@@ -124,7 +124,7 @@ class IndexOrderedQuerySet:
         self.runs, self.order = runs, order
 
     def order_by(self, *names: str) -> IndexOrderedQuerySet:
-        """Return a copy with another order, as ``QuerySet.order_by`` does."""
+        """Return a copy that is sorted by other columns, as ``QuerySet.order_by`` does."""
         return IndexOrderedQuerySet(self.runs.order_by(*names), self.order)
 
     def filter(self, *conditions: Any, **lookups: Any) -> IndexOrderedQuerySet:

@@ -375,11 +375,14 @@ class RunStateLoader:
         return self.live_workers.missing_worker(workflow=run.workflow, version=run.version, queue=run.queue)
 
     def _is_late(self, run: Instance) -> bool:
-        """Return True if the run has waited for a worker so long that a missing worker should be mentioned."""
+        """Return True if the run has waited for a worker for so long that its summary should say that none is there."""
         return run.pk in self.due_times or (run.started_at is None and self.now - run.begins_at >= DUE_GRACE_PERIOD)
 
     def _build_waits(self, run: Instance, code: Any, redactor: Redactor) -> list[WaitView]:
-        """Return the waits of a run; a wait for a child contains the summary of that child."""
+        """Return a ``WaitView`` for each thing that the run waits for.
+
+        If it waits only for a child run, the view contains the summary of that child.
+        """
         waits = [_build_wait(wait, run, code, redactor) for wait in run.waits or ()]
         if not self.with_details or len(waits) != 1 or waits[0].kind != "child" or self.tasks.get(run.pk):
             return waits
@@ -396,7 +399,7 @@ class RunStateLoader:
         return [replace(waits[0], place=child_summary.short_text)]
 
     def _find_child(self, run: Instance, seq: Any) -> Instance | None:
-        """Return the newest run of the child that the command number ``seq`` of the run started, or None."""
+        """Return the newest run of the child that the run started with its command number ``seq``, or None."""
         if self.preloaded is not None:
             return next((child for child in self.preloaded.children if child.parent_seq == seq), None)
         children = Instance.objects.using(self.alias).filter(parent_run_id=run.pk, parent_seq=seq)
@@ -534,7 +537,7 @@ def _is_stopped_by_switch(run: Instance) -> bool:
 
 
 def _without_failure_text(activity: OpenActivity) -> OpenActivity:
-    """Return the activity with an empty message in its failure, because that text may quote payloads."""
+    """Return a copy of the activity without the message of its last failure, because that text may quote payloads."""
     failure = activity.last_failure
     if failure is None:
         return activity

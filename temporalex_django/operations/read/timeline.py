@@ -140,7 +140,7 @@ def _run_events(run: UUID, alias: str) -> QuerySet[HistoryEvent]:
 
 
 def _sorted_events(page_events: Iterable[Event]) -> list[Event]:
-    """Return the events in the order of their numbers, without duplicates."""
+    """Return the events sorted by their numbers, without duplicates."""
     return [event for _number, event in sorted({event.number: event for event in page_events}.items())]
 
 

@@ -40,7 +40,10 @@ class Cancel(OperatorRunAction[None]):
 
     # None of the code of a run has run before it begins, so there is nothing to clean up.
     def _close_before_begin(self) -> bool:
-        """Close the run as cancelled if it begins later, and return True then."""
+        """Close the run as cancelled if it has not begun and begins later; return True if this was done.
+
+        None of its code has run, so there is nothing to clean up.
+        """
         target, storage = self.target, self.storage
         if target.status != Status.PENDING or target.closed or target.row.starts_at is None:
             return False

@@ -57,7 +57,7 @@ class CompareInputs(RunAction[Sequence[InputComparison]]):
 
     @classmethod
     def why_not(cls, run: Instance) -> str | None:
-        """Return why this process cannot replay the run, or None if it can."""
+        """Return the text that says why this process cannot replay the run, or None if it can."""
         code = find_run_class(run.chain_id, run.workflow, run.version)
         if code is None:
             message = _(

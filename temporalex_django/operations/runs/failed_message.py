@@ -49,9 +49,9 @@ class FailedMessageAction(OperatorRunAction[None]):
 
     @abstractmethod
     def act(self, chain: UUID, message_id: str) -> HandledMessage | None:
-        """Change the row of the failed message with that id, and return what the audit records of it.
+        """Redeliver or discard the failed message with that id, by changing its row.
 
-        Return None if the chain has no such failed message.
+        Returns the id, name and digest that the audit records, or None if the chain has no such failed message.
         """
 
     def perform(self) -> None:
@@ -81,7 +81,7 @@ class FailedMessageAction(OperatorRunAction[None]):
             self.finish(run.queue)
 
     def finish(self, queue: str) -> None:
-        """Do what is needed after all messages have been changed, such as notifying workers.
+        """Hook that is called once after the rows of all messages have been changed, for example to notify workers.
 
         ``queue`` is the queue of the run. By default nothing is done.
         """

@@ -92,7 +92,7 @@ class Move(RunAction[MoveOutcome]):
         )
 
     def _move(self) -> str | None:
-        """Move the run in the open transaction, or return why that is impossible.
+        """Move the run to the other version in the open transaction, or return the reason why that is impossible.
 
         If it returns a reason, the caller has to roll back.
         """

@@ -170,7 +170,11 @@ class OperatorRunAction(RunAction[T]):
 
     @classmethod
     def selector_options(cls, runs: Sequence[UUID], *, alias: str) -> dict[str, dict[str, int]]:
-        """Return, for each of the ``selectors``, the values that occur in these runs and how often each occurs."""
+        """Return the values from which a user can choose for each of the ``selectors`` of a bulk job.
+
+        The result maps the name of a selector to a dict: the values that occur in these runs, and how often each
+        occurs.
+        """
         del runs, alias
         return {}
 
@@ -251,7 +255,10 @@ class OperatorRunAction(RunAction[T]):
 
     @property
     def edits_input(self) -> bool:
-        """True if an input was passed that replaces the input of activities."""
+        """True if the caller passed an input that replaces the arguments of activities.
+
+        The user needs further permissions for such an input.
+        """
         return any(spec.edits and self.input_values.get(spec.name) is not None for spec in self.inputs)
 
     @property

@@ -94,7 +94,11 @@ class Query(RunAction[Any]):
             return cls.answer(self.query, self.args, published)
 
     def _may_advance(self, row: _Row) -> bool:
-        """Return True if the row, as ``_read_row`` returns it, is stale and a turn in this process may update it."""
+        """Return True if the published state in ``row`` is stale and a turn in this process may update it.
+
+        ``row`` is the tuple that ``_read_row`` returns. The state is stale if the run has unread messages, or has not
+        had its first turn.
+        """
         status, _, blocked, has_undelivered, _, starts_at = row
         if starts_at is not None:
             return False

@@ -75,7 +75,10 @@ class Start(Action[RunTarget]):
         require_saved_subject(request.subject, workflow_name=request.workflow.name)
 
     def check(self) -> None:
-        """Check that the user may start runs, may start runs of this class, and may do so from this interface."""
+        """Check that the user may start runs of this class from this interface.
+
+        Raises ``ActionNotPermitted``, and ``NestingError`` inside workflow code.
+        """
         refuse_inside_workflow(self.name)
         require_start_access(self.by, self.request.workflow, alias=self.storage.alias)
 
@@ -124,7 +127,10 @@ class Start(Action[RunTarget]):
         return target
 
     def note_started(self, new_start: NewStart, started: StartedRun, **details: Any) -> RunTarget:
-        """Write the audit row of a run that was written in the open transaction, and return its target."""
+        """Write the audit row of the run that was inserted in the open transaction, and return its ``RunTarget``.
+
+        ``details`` go into the JSON column of the audit row. ``target`` of this operation is set.
+        """
         cls = self.request.workflow
         self.record(
             AuditSubject(run_id=str(started.run_id), workflow=cls.name, workflow_id=new_start.workflow_id), **details

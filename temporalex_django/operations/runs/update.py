@@ -271,9 +271,9 @@ class RequestAction(RunAction[Any]):
     # -- outside of a transaction --------------------------------------------------------------------------------------
 
     def _try_turn(self, *, wait: float) -> UpdateStatus | None:
-        """Run a turn with the message in a transaction of its own; return its status, or None without the lock.
+        """Insert the message and run a turn of the run, in a transaction of its own.
 
-        It waits ``wait`` seconds for the lock.
+        Returns the status of the message, or None if the lock of the chain was not free within ``wait`` seconds.
         """
         try:
             with self.storage.transaction("update"):
@@ -307,7 +307,7 @@ class RequestAction(RunAction[Any]):
         return self._status()
 
     def _poll(self) -> UpdateStatus | None:
-        """Return the status if the message has ended, and None otherwise.
+        """Return the status of the message if it has its final outcome, and None otherwise.
 
         If no turn has read the message, this process tries to run one, without waiting for the lock.
         """
@@ -517,7 +517,10 @@ class RequestAction(RunAction[Any]):
 
     @property
     def _redactor(self) -> Redactor:
-        """The redactor for the answer; answers for code, also in the name of a user, are not redacted."""
+        """The redactor that hides parts of the answer from the sender.
+
+        Answers for code, also if it sends in the name of a user, are not redacted.
+        """
         user = self.by.user
         if user is None or self.by.source == CODE.source:
             return UNREDACTED

@@ -86,9 +86,9 @@ def read_outcome(target: RunTarget, update: str, update_id: str, *, storage: Dja
 
 
 def _redact_for_sender(outcome: Outcome | None, redactor: Redactor) -> Outcome | None:
-    """Return the outcome with the message of a failure redacted for the sender.
+    """Return the outcome of an update as its sender may see it.
 
-    The message may quote values that the class hides.
+    The message of a failure is redacted, because it may quote values that the class hides.
     """
     if outcome is None or outcome.status != "failed" or not isinstance(outcome.value, dict):
         return outcome
@@ -99,9 +99,9 @@ def _redact_for_sender(outcome: Outcome | None, redactor: Redactor) -> Outcome |
 
 
 def _redact_for_others(outcome: Outcome | None, redactor: Redactor) -> Outcome | None:
-    """Return the outcome with the message and the reason of a failure or rejection redacted.
+    """Return the outcome of an update as a user who did not send it may see it.
 
-    Both may quote payloads.
+    The message and the reason of a failure or rejection are redacted, because both may quote payloads.
     """
     if outcome is None or outcome.status not in ("failed", "rejected"):
         return outcome

@@ -65,7 +65,7 @@ class ScheduleDefinition:
 
     @classmethod
     def of_declaration(cls, schedule: Schedule) -> ScheduleDefinition:
-        """Return the definition of a schedule that code declares."""
+        """Convert a schedule that code declares to a ``ScheduleDefinition``."""
         values = {field.name: getattr(schedule, field.name) for field in fields(cls)}
         args, function = values["args"], schedule.arguments_function_name or ""
         if function:
@@ -84,10 +84,10 @@ class ScheduleDefinition:
         return host().find_workflow(self.workflow)
 
     def check(self, now: datetime) -> None:
-        """Check the definition as a whole at the time ``now``; calls functions for holidays.
+        """Check the whole definition at the time ``now``, before it is stored.
 
-        Raises ``ScheduleInvalid`` with all problems, ``UnknownWorkflow``, and ``PayloadError`` for an input that does
-        not fit the class.
+        Calls the project's functions for holidays. Raises ``ScheduleInvalid`` with all problems, ``UnknownWorkflow``,
+        and ``PayloadError`` for an input that does not fit the class.
         """
         check_schedule_name(self.name)
         if problems := self.problems(now):
@@ -134,7 +134,7 @@ class ScheduleDefinition:
         return problems
 
     def plain_args(self, workflow: type[Startable]) -> Any:
-        """Return the input as plain JSON types. Raises ``PayloadError`` if it does not fit the class."""
+        """Return the input of the runs as plain JSON types. Raises ``PayloadError`` if it does not fit the class."""
         return plain_input(workflow, self.args, limit=get_settings().MAX_PAYLOAD_BYTES)
 
     def columns(self) -> dict[str, Any]:

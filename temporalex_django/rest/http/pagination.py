@@ -66,7 +66,10 @@ class NewestFirstPagination(CursorPagination):
         return columns(self.order)
 
     def _parse_position(self, position: str) -> UUID | datetime | str:
-        """Return the position in a cursor: a run id, or a time if ``order`` is by time. Raises ``ValueError``."""
+        """Parse the place at which a page begins from the text in its cursor.
+
+        This is a run id, or a time if ``order`` is by time. Raises ``ValueError`` for another text.
+        """
         is_by_id = self.order is None or columns(self.order)[0].lstrip("-") == "pk"
         if is_by_id:
             return UUID(position)

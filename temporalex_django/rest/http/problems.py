@@ -147,7 +147,11 @@ def _escape_unencodable(value: Any) -> Any:
 def _problem_body(
     status: HTTPStatus, *, code: str, title: str, detail: str, address: str, **extensions: Any
 ) -> dict[str, Any]:
-    """Return the body of an error; ``address`` is the URL of the request, and ``extensions`` are further members."""
+    """Return the body of an error response by RFC 9457.
+
+    ``code`` is the stable code of the error, ``address`` the URL of the request, and ``extensions`` are further
+    members.
+    """
     # Texts may quote payloads of any size.
     detail = detail if len(detail) <= _MAX_DETAIL_LENGTH else f"{detail[:_MAX_DETAIL_LENGTH]}…"
     return {

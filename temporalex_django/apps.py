@@ -101,11 +101,9 @@ def _is_rest_framework_refusal(exc: Exception) -> bool:
 
 
 def _import_app_modules() -> list[tuple[str, WorkflowDefinitionError | ScheduleInvalid]]:
-    """Import the modules that define workflows, in all apps; return a pair (module, error) for each bad definition.
+    """Import ``activities``, ``workflows`` and ``schedules`` of all apps; return a (module, error) for each bad one.
 
-    They are ``activities``, ``workflows`` and ``schedules``.
-
-    A bad definition does not stop the import of the others, so that ``manage.py check`` can report all of them.
+    A bad definition does not stop the import of the other modules, so that ``manage.py check`` can report all of them.
     """
     definition_errors = []
     for app in apps.get_app_configs():

@@ -225,11 +225,11 @@ class CrashMarker:
         struct.pack_into("<q", self.data, _HEARTBEATS, count + 1)
 
     def stop_heartbeat(self) -> None:
-        """Set the number of heartbeats to 0, so that no guardian watches this process."""
+        """Set the number of heartbeats in the marker to 0, so that no guardian watches this process."""
         struct.pack_into("<q", self.data, _HEARTBEATS, 0)
 
     def close(self) -> None:
-        """Release one holder of this marker: one call of ``open_marker``. The last one removes the file.
+        """End the use of this marker by one caller of ``open_marker``. The last one removes the file.
 
         A thread that still records something then writes into memory that nobody reads.
         """
@@ -290,7 +290,7 @@ os.register_at_fork(after_in_child=_unlock_in_child)
 
 
 def marker_folder() -> Path:
-    """Return the folder for the markers of this user, and create it if needed.
+    """Return the folder for the crash markers and health files of this user, and create it if needed.
 
     Raises ``PermissionError`` if another user made it.
     """

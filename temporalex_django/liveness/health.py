@@ -212,7 +212,7 @@ def _files(domain: str, suffix: str) -> Iterator[Path]:
 
 
 def _is_stale(path: Path) -> bool:
-    """Return True if the process that wrote the file has ended."""
+    """Return True if the process that wrote a health or guardian file has ended."""
     identity = path.name.partition(".")[2].rpartition(".")[0]
     if identity.isdecimal():  # not Linux: only the pid is known
         try:

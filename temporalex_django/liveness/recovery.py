@@ -1,13 +1,13 @@
 """Recovery of the work of dead workers, and blocks for runs that fail even when they are alone in a turn.
 
-A worker is dead in two cases. Its crash marker proves that its process has ended. Or a judge has seen no new heartbeat
-of it for one lease by the judge's own monotonic clock (decision 23). A session lock that is held proves nothing, since
-a frozen worker holds it for ever. The runs and activities of a dead worker are due again.
+A worker is dead in two cases. Its crash marker proves that its process has ended. Or a process that searches for dead
+workers has seen no new heartbeat of it for one lease, by its own monotonic clock (decision 23). A session lock that is
+held proves nothing, since a frozen worker holds it for ever. The runs and activities of a dead worker are due again.
 
 Deaths are counted against the work that a process was running when it ended. Its marker names that work if it can be
 opened. If it cannot (another machine, a container with a temporary folder of its own), the row of the worker has to
 name it. Workers are therefore *cautious* as long as a worker elsewhere may have died. That is so for a row elsewhere
-that has sent no heartbeat since the judge looks, that is late, or whose death has no explanation. A cautious worker
+that has sent no heartbeat since the search began, that is late, or whose death has no explanation. A cautious worker
 commits to its row which run it is about to activate, one at a time. Other workers do not start a run that is on the row
 of a worker until that worker is through or declared dead (decision 22).
 """

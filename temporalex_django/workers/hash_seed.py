@@ -25,7 +25,10 @@ _LARGEST = 2**32 - 1
 
 
 def project_seed() -> int:
-    """Return the seed of the project, from 1 to 4294967295: 0 would turn the randomization of hashes off."""
+    """Return the hash seed (``PYTHONHASHSEED``) for all processes of the project, from 1 to 4294967295.
+
+    It is not 0, which would turn the randomization of hashes off.
+    """
     try:
         secret = settings.SECRET_KEY
     except ImproperlyConfigured:  # it has none: one seed is as good as another
@@ -35,7 +38,7 @@ def project_seed() -> int:
 
 
 def different_seed() -> int:
-    """Return a seed that is neither that of the project nor, if known, that of this process."""
+    """Return a hash seed that is neither that of the project nor, if known, that of this process."""
     current_seed = os.environ.get(VARIABLE, "")
     used_seeds = {project_seed(), int(current_seed) if current_seed.isdecimal() else 0}
     return next(seed for seed in (1, 2, 3) if seed not in used_seeds)

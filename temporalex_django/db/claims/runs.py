@@ -50,7 +50,10 @@ class _QueueScan:
 
 
 class QueueOrder:
-    """The order in which a worker looks at its queues, which rotates by their weights for each kind of work."""
+    """The order in which a worker looks at its queues for runs and for activities.
+
+    It rotates from look to look, by the weights in the settings.
+    """
 
     __slots__ = ("_rotations", "_session")
 

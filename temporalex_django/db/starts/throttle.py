@@ -1,4 +1,4 @@
-"""Throttles of starts: the times at which the last runs under a key begin."""
+"""Throttled starts: a start gets the time at which its run may begin, from the times of the last runs under its key."""
 
 from __future__ import annotations
 

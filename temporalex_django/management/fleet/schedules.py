@@ -223,7 +223,10 @@ def _backfill(
     json: bool,
     **_: Any,
 ) -> None:
-    """Stop a backfill, or print what one would start, ask, and begin it."""
+    """Begin a backfill of a schedule after a confirmation, print what one would start (``dry_run``), or stop one.
+
+    Raises ``CommandError`` unless either a range or ``stop`` is given.
+    """
     has_range = start is not None and end is not None
     has_part = any(option is not None for option in (start, end, per_minute)) or dry_run
     if (stop and has_part) or not (stop or has_range):

@@ -170,7 +170,10 @@ def _write_file(text: str, path: Path) -> None:
 
 
 def _find_id(cls: Any, id: str) -> str:
-    """Return the business id of a run, which is derived from ``id`` if that is a value of the class's ``unique``."""
+    """Return the business id of a run from the option ``--id``, which may be the value that identifies the run.
+
+    A class that declares ``unique`` makes the business id of such a value. Any other text is returned as it is.
+    """
     if cls.unique is None or id.startswith(f"{cls.unique.key}::"):
         return id
     try:

@@ -254,7 +254,7 @@ class Poller:
         return self._parts.quarantine.is_on_trial or self._parts.row.drained_at is not None
 
     def _claim_limited(self) -> int:
-        """Claim activities under limits; return how many were claimed or moved."""
+        """Claim activities under limits; return how many were claimed, or moved to another partition of their queue."""
         parts = self._parts
         if not parts.admission.is_active or self._stores_only:
             return 0

@@ -61,7 +61,7 @@ class WorkerHost:
 
 
 class _EmptyBroker(BaseBroker):  # type: ignore[misc] # django-q2 is not typed
-    """The broker of a cluster that has no queue of its own: workers only."""
+    """The broker of a django-q2 cluster that has no queue of its own, and only runs workers."""
 
     def dequeue(self) -> None:
         time.sleep(Conf.POLL)

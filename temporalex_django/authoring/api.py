@@ -23,7 +23,6 @@ from temporalex_django.authoring.unique import check_id
 from temporalex_django.authoring.workflow import Workflow, decode_result, input_or_default, read_input, start_options
 from temporalex_django.core import current, external_runs, names, primitives
 from temporalex_django.core import primitive_table as table
-from temporalex_django.core.executor import SUGGEST_CONTINUE_AS_NEW
 from temporalex_django.core.messages.phase import Phase
 from temporalex_django.core.messages.sender import Sender
 from temporalex_django.core.names import wait_seconds
@@ -447,7 +446,7 @@ def info() -> Info:
         attempt=run.attempt,
         parent=run.parent,
         history_length=port.run_context.history_length,
-        continue_as_new_suggested=port.run_context.history_length >= SUGGEST_CONTINUE_AS_NEW,
+        continue_as_new_suggested=port.run_context.suggests_continue_as_new,
         scheduled_for=run.scheduled_for,
     )
 

@@ -48,8 +48,6 @@ from temporalex_django.core.units.scheduler import Scheduler, Unit
 from temporalex_django.core.visible_state import VisibleState
 from temporalex_django.errors import EngineChanged
 
-#: Number of events from which on a run should continue as new, because a longer history slows every rebuild.
-SUGGEST_CONTINUE_AS_NEW = 10_000
 _MAX_WAITS_LISTED = 20
 #: A fan-out of thousands of units that wait for the same must not make each activation slow.
 _MAX_UNITS_LISTED = 50
@@ -213,6 +211,7 @@ class Executor:
         run_context.replaying = activation.replaying
         run_context.now = activation.now
         run_context.history_length = activation.history_length
+        run_context.suggests_continue_as_new = activation.suggests_continue_as_new
         run_context.admits_updates = activation.admit_updates
         pending_commands.set_limit(activation.max_pending)
         if activation.seed is not None:

@@ -28,6 +28,7 @@ class RunContext:
     - ``closed``: the kind of the command that closed the run; None while it is open.
     - ``signals``: the signals that its class declares; None if it declares none.
     - ``admits_updates``: True if the host answers each update in the activation that delivers it.
+    - ``suggests_continue_as_new``: that of the activation.
     - ``snapshot``: the state from which a process continues after a move.
     - ``effects``: the count of effects without a command: code published, drew a number, set search attributes or took
       a signal.
@@ -50,6 +51,7 @@ class RunContext:
         "replaying",
         "signals",
         "snapshot",
+        "suggests_continue_as_new",
         "update_sender",
     )  # fmt: skip
 
@@ -61,6 +63,7 @@ class RunContext:
         self.payload_limit = payload_limit
         self.now = datetime.min.replace(tzinfo=UTC)
         self.history_length = 0
+        self.suggests_continue_as_new = False
         self.replaying = False
         self.pure_context: PureContext | None = None
         self.update_sender: Sender | None = None

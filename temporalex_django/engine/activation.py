@@ -12,7 +12,7 @@ from temporalex_django.core.failures import error_data
 from temporalex_django.core.history import kinds
 from temporalex_django.core.history.activation import Activation, Completion, Fault
 from temporalex_django.core.history.activation_events import activation_events
-from temporalex_django.core.history.events import DELIVERED, Command, Job
+from temporalex_django.core.history.events import DELIVERED, SUGGEST_CONTINUE_AS_NEW, Command, Job
 from temporalex_django.core.messages.mailbox import undelivered_error
 from temporalex_django.core.messages.sender import Judge, sender_attributes
 from temporalex_django.core.people.human_tasks import HumanTaskChange
@@ -196,7 +196,14 @@ class ActivationStep:
         # A rebuild that came through proves nothing: what killed may come with the next delivery (see decision 22).
         was_activated = self.write.delivered = bool(jobs) or start is not None or executor.unfinished
         if was_activated:
-            activation = Activation(now=self.now, jobs=tuple(jobs), start=start, history_length=run.length, **limits)
+            activation = Activation(
+                now=self.now,
+                jobs=tuple(jobs),
+                start=start,
+                history_length=run.length,
+                suggests_continue_as_new=run.length >= SUGGEST_CONTINUE_AS_NEW,
+                **limits,
+            )
             completion = executor.activate(activation, is_budget_spent=enough, judge=judge)
             entry.payload_bytes += self._received_bytes()
         if completion.changed:

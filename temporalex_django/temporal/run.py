@@ -179,6 +179,7 @@ class TemporalRun(WorkflowInstance):
             jobs=tuple(jobs),
             start=start,
             history_length=self.history.length,
+            suggests_continue_as_new=act.continue_as_new_suggested,
             seed=self._seed,
             replaying=act.is_replaying,
             admit_updates=True,

@@ -13,6 +13,10 @@ import msgspec
 import pytest
 
 from temporalex_django import Async, ContinueAsNew, Err, Ok, Stop, Workflow, activity, api, errors
+from temporalex_django.core.executor import Executor
+from temporalex_django.core.history import split_activations
+from temporalex_django.core.history.activation import Activation, RunInfo
+from temporalex_django.engine import activation as engine_activation
 from tests.support.hosts import in_memory
 from tests.support.runs import broken, events, flow, kinds, once, other, produced, produced_kinds, work
 
@@ -512,6 +516,36 @@ def test_info_names_the_run(env):
 
     h = env.start(flow(run, version=3), id="me")
     assert h.result() == ["Flow", "me", h.run_id, 3, 1, None, 0, 3, False]
+
+
+def test_a_long_history_suggests_to_continue_as_new(monkeypatch, env):
+    """TX-218: in a replay from the same event on."""
+    for module in (engine_activation, split_activations):
+        monkeypatch.setattr(module, "SUGGEST_CONTINUE_AS_NEW", 6)
+
+    async def run(self, args):
+        suggested = [(info.history_length, info.continue_as_new_suggested) for info in [api.info()]]
+        for _ in range(3):
+            await work()
+            info = api.info()
+            suggested.append((info.history_length, info.continue_as_new_suggested))
+        return Ok(suggested)
+
+    h = env.start(flow(run))
+    assert h.result() == [[0, False], [3, False], [6, True], [9, True]]
+    env.replay(h)
+
+
+def test_the_host_says_when_a_run_should_continue_as_new():
+    cls = once(asks_the_host, name="run.Asks")
+    executor = Executor(cls.definition, RunInfo(workflow=cls.name, id="asks", run_id="r", version=1))
+    at = datetime(2026, 1, 1, tzinfo=UTC)
+    activation = Activation(now=at, start={"args": None, "seed": 1}, history_length=9, suggests_continue_as_new=True)
+    assert executor.activate(activation).commands[-1].attributes == {"result": [9, True]}
+
+
+async def asks_the_host():
+    return [api.info().history_length, api.info().continue_as_new_suggested]
 
 
 def test_variables_phase_state_and_published_state_are_independent(env):

@@ -120,6 +120,8 @@ class Activation:
       that continues another one has ``carried``, the number of its first signals that are in its mailbox when it
       begins. ``search_attributes`` is there if the run has any.
     - ``history_length``: the number of events before this activation.
+    - ``suggests_continue_as_new``: True if the history is so long that the run should continue as new. The host decides
+      that, and says the same in a replay.
     - ``seed``: the new seed of the random generator after a reset; else None.
     - ``replaying``: True if the activation was executed before. It then only repeats what it did: patches answer as the
       history says (see ``Executor.expect_markers``), nobody is judged, and nothing is logged.
@@ -139,6 +141,7 @@ class Activation:
     jobs: tuple[Job, ...] = ()
     start: Mapping[str, Any] | None = None
     history_length: int = 0
+    suggests_continue_as_new: bool = False
     seed: int | None = None
     replaying: bool = False
     copied: Mapping[str, Any] | None = None

@@ -23,6 +23,10 @@ ENGINE_VERSION: Final = 2
 #: Format of the stored events.
 FORMAT: Final = 1
 
+#: Number of events from which on our hosts suggest that a run continues as new, because a longer history slows every
+#: rebuild. It belongs to the format: no event records the suggestion, so a replay computes it again.
+SUGGEST_CONTINUE_AS_NEW: Final = 10_000
+
 RESOLUTIONS: Final = frozenset(name for name, kind in KINDS.items() if kind.resolves)
 #: Job: a message to another run was stored in its inbox. The history has no event of this kind. ``ActivationStarted``
 #: lists the numbers under ``delivered``, and these jobs come first when a history is read back.

@@ -12,7 +12,14 @@ from temporalex_django.core.history.attributes import (
     SignalFailedAttributes,
     WorkflowStartedAttributes,
 )
-from temporalex_django.core.history.events import DELIVERED, INPUTS, HistoryEvent, Job, is_external_close
+from temporalex_django.core.history.events import (
+    DELIVERED,
+    INPUTS,
+    SUGGEST_CONTINUE_AS_NEW,
+    HistoryEvent,
+    Job,
+    is_external_close,
+)
 
 
 @dataclass(slots=True)
@@ -58,11 +65,13 @@ def _build_activation(group: Sequence[HistoryEvent]) -> RecordedActivation:
                 jobs.append(Job(kind, event.attributes))
             case _:
                 outputs.append(event)
+    length = group[0].number - 1
     activation = Activation(
         now=group[0].at,
         jobs=tuple(jobs),
         start=start,
-        history_length=group[0].number - 1,
+        history_length=length,
+        suggests_continue_as_new=length >= SUGGEST_CONTINUE_AS_NEW,
         seed=stamp.get("seed"),
         replaying=True,
         copied=stamp.get("copied"),

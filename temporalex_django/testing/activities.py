@@ -1,4 +1,7 @@
-"""The activities of an environment: a function or its stand-in runs at once, or the call is held for the test."""
+"""The activities of a test environment: each call runs at once, or is held until the test ends it.
+
+A test can replace the function of an activity by a stand-in.
+"""
 
 from __future__ import annotations
 
@@ -30,35 +33,35 @@ OWNER = 1
 
 
 class EnvironmentActivities(EnvironmentBase):
-    """The part of an environment that runs activities: stand-ins, held calls, attempts and their timeouts."""
+    """The part of a test environment that runs activities, with stand-ins, held calls, retries and timeouts."""
 
     def mock(self, activity: Activity[Any, Any] | StepRef, stand_in: Callable[..., Any]) -> None:
-        """Run ``stand_in`` instead of an activity, or instead of the steps of a class.
+        """Run ``stand_in`` instead of the function of an activity, or instead of the steps of a step class.
 
-        The stand-in takes the same arguments and may be a plain or an async function.
+        The stand-in takes the arguments of the original and may be a plain or an async function.
         """
         self._stand_ins[_activity_name(activity)] = stand_in
 
     def hold(self, activity: Activity[Any, Any] | StepRef) -> None:
-        """Leave every call of the activity open until the test calls ``complete`` or ``fail``."""
+        """Leave every later call of the activity open until the test ends it by ``complete`` or ``fail``."""
         self._held_activities.add(_activity_name(activity))
 
     def complete(self, activity: Activity[Any, Any] | StepRef, value: Any = None) -> None:
-        """End the oldest held call with ``value``, the return value of the function.
+        """End the oldest held call of the activity with ``value``, as if its function had returned it.
 
         The result is final: a step's ``Err`` is not tried again. Raises ``LookupError`` when no call is held.
         """
         self._end_held_call(activity, lambda task: self._complete_task(task, value))
 
     def fail(self, activity: Activity[Any, Any] | StepRef, error: BaseException) -> None:
-        """End the oldest held call with an error.
+        """End the oldest held call of the activity as failed, as if its function had raised ``error``.
 
         The failure is final: no retry follows. Raises ``LookupError`` when no call is held.
         """
         self._end_held_call(activity, lambda task: activity_policy.failed_result(task, error, self.clock, final=True))
 
     def _complete_task(self, task: TaskState, value: Any) -> TaskResult:
-        """Return the result of an activity that the test ends with ``value``."""
+        """Return the final result of an activity for which the test has passed ``value`` to ``complete``."""
         act = activities_of.find(task.activity)
         try:
             outgoing = act.encode_result(value, task.args, EnvironmentSource(self, task))
@@ -69,9 +72,9 @@ class EnvironmentActivities(EnvironmentBase):
     def _end_held_call(
         self, activity: Activity[Any, Any] | StepRef, make_result: Callable[[TaskState], TaskResult]
     ) -> None:
-        """End the oldest held call of the activity that is still open, with ``make_result(task)``.
+        """End the oldest held call of the activity that is still open, with the result ``make_result(task)``.
 
-        Raises ``LookupError``.
+        Raises ``LookupError`` if no call is held.
         """
         name = _activity_name(activity)
         for task in [task for task in self._held_tasks if task.activity == name]:
@@ -104,7 +107,10 @@ class EnvironmentActivities(EnvironmentBase):
             self._run_attempt(task)
 
     def _run_attempt(self, task: TaskState) -> None:
-        """Run one attempt of an activity with the crash points around it, and record its result."""
+        """Run one attempt of an activity and record its result.
+
+        The worker dies before, after or during the attempt if the test has asked for it by ``crash_at``.
+        """
         if self._maybe_crash("before_activity"):
             self._tasks.finish_tasks([self._lost_result(task)])
             return
@@ -128,9 +134,9 @@ class EnvironmentActivities(EnvironmentBase):
         self._maybe_crash("after_result")
 
     def _perform_in_savepoint(self, task: TaskState) -> tuple[TaskResult | None, BaseException | None]:
-        """Run the activity in a savepoint and return its result, or the error that it failed with. The other is None.
+        """Run the activity in a savepoint, and return ``(result, None)`` or ``(None, error)``.
 
-        The error is a ``Crash`` if the worker died before the savepoint ended.
+        The error is a ``Crash`` if the test lets the worker die before the savepoint ends.
         """
         result: TaskResult | None = None
         failure: BaseException | None = None
@@ -171,7 +177,10 @@ class EnvironmentActivities(EnvironmentBase):
 
     @abstractmethod
     def _held_until(self, task: TaskState) -> datetime | None:
-        """Return when the hold that keeps back the activity ends, or None if none does."""
+        """Return when the queue or the concurrency key of the activity is no longer held back; None if it is not held.
+
+        An attempt that raises ``RetryLater`` with ``hold`` keeps other activities back in this way.
+        """
 
     def _run_next_activity(self) -> bool:
         """Run the activity that is due first. Return False if none is due.
@@ -196,12 +205,12 @@ class EnvironmentActivities(EnvironmentBase):
     # -- timeouts ------------------------------------------------------------------------------------------------------
 
     def _next_held_timeout(self) -> datetime | None:
-        """Return the time of the first timeout of a held call, or None."""
+        """Return the time at which the first timeout of a held call passes, or None if no held call has a timeout."""
         passes = [passes[0] for task in self._held_tasks if (passes := _first_timeout(task)) is not None]
         return min(passes, default=None)
 
     def _expire(self) -> None:
-        """End the attempts whose timeout has passed by the virtual clock."""
+        """End the attempts that have exceeded a timeout by the virtual clock; the retry policy decides what follows."""
         # The test decides when a held call has heartbeats or a result, so all four timeouts are checked here. The
         # database search covers the other tasks.
         for task in list(self._held_tasks):
@@ -223,7 +232,10 @@ def _first_timeout(task: TaskState) -> tuple[datetime, str] | None:
 
 @dataclass(frozen=True, slots=True)
 class EnvironmentSource:
-    """The implementation of ``authoring.activity.RunSource`` for an attempt in an environment."""
+    """The access of an activity to its workflow class and, for a step of a graph, its instance, in an environment.
+
+    It implements the protocol ``authoring.activity.RunSource``.
+    """
 
     env: EnvironmentBase
     task: TaskState

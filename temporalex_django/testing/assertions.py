@@ -1,4 +1,4 @@
-"""Assertions about runs. When they fail, they report the actual state of the run. They take any handle."""
+"""Assertions about the state of runs, for any handle. When they fail, they report what the run does instead."""
 
 from __future__ import annotations
 
@@ -179,7 +179,7 @@ _PREDICATES: Mapping[str, Callable[[Any, list[_Wait], Description], bool]] = {
 
 
 def _waits_of(handle: WorkflowHandle[Any]) -> list[_Wait]:
-    """Return the waits of a run as data (``core.typed_dicts.WaitInfo``)."""
+    """Return the waits of a run as data, each a ``core.typed_dicts.WaitInfo``."""
     if isinstance(handle, EnvironmentHandle):
         return list(handle.selected_run.waits)
     from temporalex_django.models import Instance  # noqa: PLC0415 - only handles of the database get here

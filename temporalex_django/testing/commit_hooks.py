@@ -1,4 +1,7 @@
-"""``on_commit`` callbacks in a test, whose transaction never commits: they are called where a worker would commit."""
+"""Calls of ``on_commit`` callbacks in tests, at the points where a worker would commit.
+
+The transaction around a ``TestCase`` never commits, so Django itself does not call them.
+"""
 
 from __future__ import annotations
 

@@ -79,7 +79,10 @@ def _has_running_loop() -> bool:
 
 
 class StoredRun:
-    """The ``RunRow`` of the database: a run as its row was read. The record and the events are read at first use."""
+    """A run of a ``DjangoEnvironment`` as its database row was read (a ``RunRow``).
+
+    The record for the engine and the events are read when they are first used.
+    """
 
     def __init__(self, run: Instance, storage: DjangoStorage) -> None:
         self._run = run
@@ -113,10 +116,11 @@ class StoredRun:
 
 
 class DjangoEnvironment(EngineEnvironment):
-    """Workflows on the test's database, inside its transaction (a plain ``TestCase``), with a virtual clock.
+    """A test environment that runs workflows on the test's database, in its transaction, with a virtual clock.
 
-    Everything else is as in ``WorkflowEnvironment``: activities run at once, each result in an activation of its own.
-    After each commit of a worker, Django signals are sent and ``on_commit`` callbacks are called.
+    It works in a plain ``TestCase``. Activities run at once, and each result is delivered in an activation of its own,
+    as in ``WorkflowEnvironment``. After each commit of a worker, Django signals are sent and ``on_commit`` callbacks
+    are called.
 
     Enter the environment (``with``, or ``self.enterContext(DjangoEnvironment())`` in ``setUp``) to run the application
     on it. Runs that views and signal receivers start and message then belong to the environment.
@@ -202,13 +206,20 @@ class DjangoEnvironment(EngineEnvironment):
         )
 
     def _class_to_run(self, chain_id: UUID, name: str, version: int) -> type[Workflow]:
-        """Return the class of a run. Raises ``WorkflowSwitchedOff`` if its class is switched off."""
+        """Return the class with which a run continues.
+
+        Raises ``WorkflowSwitchedOff`` if an operator switched it off.
+        """
         if name in self._switches.workflows:
             raise WorkflowSwitchedOff(f"{name} is switched off")
         return self.class_of(chain_id, name, version)
 
     def _judges(self) -> Judge:
-        """Return a judge of permissions: it asks the database about stored users, and any other user itself."""
+        """Return a function that decides in one turn whether a sender has a permission.
+
+        It asks the database about stored users, and any other user itself. Its arguments are the key of the sender, the
+        permission and the name of the message.
+        """
         database_judge = DatabaseJudge(self.storage.alias)
 
         def judge(key: str, permission: str, message: str) -> bool:
@@ -279,7 +290,7 @@ class DjangoEnvironment(EngineEnvironment):
             self._after_commit(partial(announce_result, result))
 
     def _after_commit(self, callback: Callable[[], None]) -> None:
-        """Call the callback now, unless the test itself has a transaction open."""
+        """Call the callback now, or after the commit of a transaction that the test itself has opened."""
         if has_open_transaction(self.storage.alias):
             self.storage.on_commit(callback)
         else:
@@ -289,7 +300,7 @@ class DjangoEnvironment(EngineEnvironment):
         return isinstance(error, DatabaseError)
 
     def _set_clock(self, now: datetime) -> None:
-        """Do nothing: the storage reads ``clock``."""
+        """Do nothing, because the storage of this environment reads the attribute ``clock`` itself."""
 
     def _next_due(self) -> datetime | None:
         alias = self.storage.alias

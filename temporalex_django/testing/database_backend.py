@@ -28,9 +28,9 @@ T = TypeVar("T")
 
 
 class EnvironmentBackend(DatabaseBackend):
-    """The backend of the database, with the host of an environment.
+    """The backend of a ``DjangoEnvironment``: it performs production's operations on the database of the test.
 
-    Before a call returns, the environment does the work that the call leaves.
+    Before a call returns, the environment does the turns and activities that the call makes due.
     """
 
     def __init__(self, env: DjangoEnvironment) -> None:
@@ -112,7 +112,10 @@ class EnvironmentBackend(DatabaseBackend):
     def send_update(
         self, address: RunAddress, name: str, args: Any, *, id: str | None, by: Person | None
     ) -> EnvironmentUpdate:
-        """Send the update ``name`` and let the environment work; return the update without asking for its response."""
+        """Send the update ``name`` with ``args`` to a run, and let the environment do the work that is due.
+
+        Returns the update without asking for its response. ``id`` is its message id, or None to generate one.
+        """
         env = self._env
         env.remember_person(by)
         request: RunRequest[Any] = RunRequest("update", by, inputs(update=name, args=args, id=id))
@@ -129,7 +132,10 @@ class EnvironmentBackend(DatabaseBackend):
         return EnvironmentHandle(self._env, target.workflow_id, target.chain_id)
 
     def _result(self, address: RunAddress, request: RunRequest[Any], result: Any) -> Any:
-        """Return the result of an operation. For a fork, remember the class of the new run first."""
+        """Convert the result of an operation into what the handle returns.
+
+        If the operation is a fork, the class of the new run is remembered first, because the environment then runs it.
+        """
         if request.operation == "fork":
             assert address.chain_id is not None
             code = self._env.class_of(address.chain_id, result.workflow, result.version)

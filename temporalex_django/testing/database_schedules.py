@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class DatabaseSchedules(EnvironmentSchedules):
-    """The schedules in the database of the test, with the environment as the worker that fires them."""
+    """The schedules of a ``DjangoEnvironment``, stored as rows; the environment fires them as a worker would."""
 
     def __init__(self, env: DjangoEnvironment, host: OperationHost) -> None:
         super().__init__()
@@ -38,7 +38,10 @@ class DatabaseSchedules(EnvironmentSchedules):
 
     @contextmanager
     def _on_host(self) -> Iterator[None]:
-        """Run operations on the host of the handles, or on that of the application if the environment is entered."""
+        """Return a context manager that selects the host (storage, clock and ids) on which operations run.
+
+        It is the host of the application if the environment is entered, else that of the environment's handles.
+        """
         with use_host(None if is_entered(self._env) else self._host):
             yield
 

@@ -1,4 +1,4 @@
-"""The part of the environments in memory and on the database that runs workflow code: turns of our own engine."""
+"""The part that both environments share and that advances runs by the workflow engine of this package."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _TURN_LIMIT = 1000
 
 
 class EngineEnvironment(Environment):
-    """An environment whose runs are advanced by ``engine``."""
+    """A test environment whose runs are advanced by ``engine``, a ``WorkflowEngine``."""
 
     engine: WorkflowEngine
 

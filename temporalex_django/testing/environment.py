@@ -1,4 +1,4 @@
-"""The part that both environments share: starts, messages, a virtual clock and the driving of runs."""
+"""The part that both test environments share: starts, messages, a virtual clock, and the work until all runs wait."""
 
 from __future__ import annotations
 
@@ -97,12 +97,12 @@ class Environment(EnvironmentActivities):
         throttle: tuple[Any, ...] | None = None,
         **options: Any,
     ) -> EnvironmentHandle:
-        """Start a run and let it work until every unit waits. Return its handle.
+        """Start a run and let it work until every part of its code waits. Return its handle.
 
-        The arguments are those of ``Workflow.start``. ``args`` is the input, ``id`` the business id, and ``value`` the
-        value from which ``unique`` makes the id. ``subject`` is the saved model instance that the run is about; runs in
-        memory have none. ``options`` are for ``version_for`` of a dispatcher. Raises ``AlreadyRunning``, ``InvalidId``,
-        ``UnknownVersion``, ``PayloadError``, ``ActionNotPermitted``, ``NotConfigured``.
+        ``args`` is the input, ``id`` the business id, and ``value`` the value from which ``unique`` makes the id.
+        ``subject`` is the saved model instance that the run is about; runs in memory have none. ``options`` are for
+        ``version_for`` of a dispatcher. The other arguments are those of ``Workflow.start``. Raises ``AlreadyRunning``,
+        ``InvalidId``, ``UnknownVersion``, ``PayloadError``, ``ActionNotPermitted``, ``NotConfigured``.
         """
         request = StartRequest(
             workflow=cast("type[Startable]", workflow).choose(version, options),
@@ -126,10 +126,11 @@ class Environment(EnvironmentActivities):
     def start_many(
         self, workflow: type[Startable], items: Iterable[Any], *, by: Person | None = None
     ) -> Sequence[EnvironmentHandle | AlreadyRunning]:
-        """Start many runs, and let them work until every unit waits.
+        """Start many runs, and let them work until every part of their code waits.
 
-        The arguments and the errors are those of ``Workflow.start_many``. Returns a list in the order of ``items``, of
-        handles or ``AlreadyRunning``.
+        An item is the input of a run, or a tuple ``(input, options)`` with options of ``start``, such as ``id``. ``by``
+        is the user in whose name they start. Returns a list in the order of ``items``, of handles or
+        ``AlreadyRunning``. The errors are those of ``start``.
         """
         requests = Startable._start_many(workflow, items, by=by)  # noqa: SLF001 - the library's own
         return cast("Sequence[EnvironmentHandle | AlreadyRunning]", self.backend.start_many(requests))
@@ -219,7 +220,7 @@ class Environment(EnvironmentActivities):
         self._skip(timedelta(seconds=skipped_seconds))
 
     def _skip(self, duration: timedelta) -> None:
-        """Let time pass, for ``advance``."""
+        """Let the time ``duration`` pass, with all work that becomes due in it."""
         with self._drive_lock:
             self._advance(self.clock + duration)
 
@@ -242,7 +243,7 @@ class Environment(EnvironmentActivities):
         return self.clock
 
     def work(self) -> None:
-        """Do the work that is due; no time passes."""
+        """Do all work that is due (turns, activities, schedules), until every run waits; no time passes."""
         self._drive()
 
     def _due_by(self, until: datetime) -> datetime | None:
@@ -280,9 +281,9 @@ class Environment(EnvironmentActivities):
             self._drive_all()
 
     def _drive_all(self) -> None:
-        """Run turns, activities and bulk jobs until nothing is due.
+        """Run turns, activities, bulk jobs and schedules until nothing is due.
 
-        Raises the first unexpected error of a turn at the end.
+        Raises the first unexpected error of a turn, after all other work is done.
         """
         self._read_switches()
         unexpected: list[Exception] = []
@@ -306,7 +307,7 @@ class Environment(EnvironmentActivities):
         raise TemporalexError(f"still busy after {_MAX_TURNS:,} turns: is something starting itself over and over?")
 
     def note(self, report: TurnReport) -> None:
-        """Record the commands, the refused messages and the blocked runs of a turn, for the test to look at."""
+        """Record the commands, the refused messages and the blocked runs of a turn, for the test to inspect."""
         for write in report.writes:
             self.refused += write.refused_signals
             self.not_taken += write.refused_redeliveries
@@ -319,18 +320,21 @@ class Environment(EnvironmentActivities):
     # -- async ---------------------------------------------------------------------------------------------------------
 
     async def astart(self, workflow: type[Startable], *args: Any, **options: Any) -> EnvironmentHandle:
-        """Call ``start`` from async code."""
+        """Start a run from async code, and return its handle, as ``start`` does with these arguments."""
         return cast("EnvironmentHandle", await self.from_async(self.start, workflow, *args, **options))
 
     async def asignal_with_start(
         self, workflow: type[Workflow], signal: str, *args: Any, **options: Any
     ) -> EnvironmentHandle:
-        """Call ``signal_with_start`` from async code."""
+        """Send a signal to the open run with an id, after a start if there is none, from async code.
+
+        The arguments are those of ``signal_with_start``. Returns the handle.
+        """
         handle = await self.from_async(self.signal_with_start, workflow, signal, *args, **options)
         return cast("EnvironmentHandle", handle)
 
     async def aadvance(self, duration: timedelta | float = 0, **units: float) -> None:
-        """Call ``advance`` from async code."""
+        """Do the work that is due and let time pass, from async code, as ``advance`` does with these arguments."""
         await self.from_async(self.advance, duration, **units)
 
     # -- replay -------------------------------------------------------------------------------------------------------
@@ -357,7 +361,7 @@ class Environment(EnvironmentActivities):
     def replay_history(
         self, workflow: type[Workflow], history: Sequence[HistoryEvent], *, strict: bool = False
     ) -> Sequence[ReplayDifference]:
-        """Run ``workflow`` against a history and return the differences that are allowed.
+        """Replay a history with the code of the class ``workflow``, and return the differences that are allowed.
 
         Inputs of activities and children, and durations, may differ. With ``strict``, an input that differs raises as
         well. Raises ``NondeterminismError``.

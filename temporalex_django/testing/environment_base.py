@@ -1,4 +1,4 @@
-"""The base of the environments: the state that they share, the methods that each implements, and the crash points."""
+"""The base of the test environments: their common state, the abstract methods, and the simulated deaths of a worker."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Crash(BaseException):
 
 
 class HandleBackend(Backend, Protocol):
-    """A backend whose runs live in an environment: its handles are ``EnvironmentHandle``."""
+    """A backend whose runs live in a test environment, so that its handles are of the class ``EnvironmentHandle``."""
 
     def start(self, request: StartRequest) -> EnvironmentHandle[Any]: ...
 
@@ -58,11 +58,14 @@ class HandleBackend(Backend, Protocol):
     def send_update(
         self, address: RunAddress, name: str, args: Any, *, id: str | None, by: Person | None
     ) -> EnvironmentUpdate:
-        """Send the update ``name`` and let the environment work; return the update without asking for its response."""
+        """Send the update ``name`` with ``args`` to a run, and let the environment do the work that is due.
+
+        Returns the update without asking for its response. ``id`` is its message id, or None to generate one.
+        """
 
 
 class RunRow(Protocol):
-    """A run as it is stored, with its history.
+    """A run of an environment as it is stored, with its history, as assertions and handles read it.
 
     ``facts`` is its record in the engine. ``published`` is the published state, and ``closing`` has the attributes of
     the closing event. The other attributes are columns of the run.
@@ -93,10 +96,10 @@ class RunRow(Protocol):
 
 
 class EnvironmentBase(ABC):
-    """The state of an environment, and the methods that memory and the database implement differently.
+    """The base class of the environments, with their state and their abstract methods.
 
-    ``backend`` performs the requests of handles, and ``clock`` is the present virtual time. ``schedules`` are the
-    schedules that were added.
+    Memory and the database implement these methods differently. ``backend`` performs the requests of handles, and
+    ``clock`` is the present virtual time. ``schedules`` are the schedules that were added.
     """
 
     clock: datetime
@@ -131,7 +134,7 @@ class EnvironmentBase(ABC):
     @property
     @abstractmethod
     def _tasks(self) -> TaskStorage:
-        """The scheduled activities of the runs."""
+        """The storage of the scheduled activities of the runs."""
 
     @abstractmethod
     def _run_turn(self) -> TurnReport | None:
@@ -142,11 +145,11 @@ class EnvironmentBase(ABC):
 
     @abstractmethod
     def _forget_runs(self) -> None:
-        """Drop all runs from the memory of the host: the next activation of each rebuilds it from its history."""
+        """Drop all executors (runs in memory), so that the next activation of each run rebuilds it from its history."""
 
     @abstractmethod
     def evict_run(self, run_id: UUID) -> None:
-        """Drop a run from the memory of the host, so that only its history is left, and do the work that is due."""
+        """Drop the executor of a run, so that the run is rebuilt from its history, and do the work that is due."""
 
     # -- where runs live ----------------------------------------------------------------------------------------------
 
@@ -196,7 +199,7 @@ class EnvironmentBase(ABC):
 
     @abstractmethod
     def chain_ids(self) -> list[UUID]:
-        """Return the ids of all chains that live here, oldest first."""
+        """Return the ids of all chains in this environment, oldest first."""
 
     def _queues(self) -> Sequence[str]:
         return ()
@@ -213,22 +216,22 @@ class EnvironmentBase(ABC):
 
     @abstractmethod
     def _announce(self, report: TurnReport) -> None:
-        """Notify listeners of a turn that is committed. ``report`` says what happened in it."""
+        """Send the Django signals of a turn that is committed. ``report`` says what happened in the turn."""
 
     @abstractmethod
     def _announce_attempt(self, task: TaskState, result: TaskResult | None = None) -> None:
-        """Notify listeners of an attempt of an activity: of its start, or, with ``result``, of its end."""
+        """Send the Django signal that an attempt of an activity starts or, with ``result``, that it has ended."""
 
     def _commit_point(self) -> AbstractContextManager[None]:
-        """Return a context manager for what a worker would commit.
+        """Return a context manager around work that a worker would commit at the end.
 
-        Callbacks that wait for the commit are called at its end.
+        Callbacks that wait for the commit (``on_commit``) are called at the end of the block.
         """
         return nullcontext()
 
     @abstractmethod
     def _attempt_savepoint(self, task: TaskState) -> AbstractContextManager[None]:
-        """Return a savepoint around an attempt, so that its writes can be undone.
+        """Return a context manager that opens a savepoint around an attempt, so that its writes can be undone.
 
         An external activity must not see the savepoint: for its code, no transaction is open.
         """
@@ -250,7 +253,7 @@ class EnvironmentBase(ABC):
 
     @abstractmethod
     def _drive(self) -> None:
-        """Work until every unit is blocked."""
+        """Do all work that is due, until every part of each run's code waits. In a batch, do nothing."""
 
     # -- what a start draws, the same in every run of a test -----------------------------------------------------------
 
@@ -260,11 +263,11 @@ class EnvironmentBase(ABC):
         return f"{workflow.name}-{self._id_count}"
 
     def new_seed(self) -> int:
-        """Return the seed of a new run."""
+        """Return the random seed of a new run; each test gets the same seeds in the same order."""
         return self._seeds.getrandbits(62)
 
     def random_suffix(self) -> str:
-        """Return 8 hex digits, which tell business ids of one value apart."""
+        """Return 8 hex digits, which make business ids of one value differ; each test gets the same ones."""
         return f"{self._seeds.getrandbits(32):08x}"
 
     # -- classes, and code of users ------------------------------------------------------------------------------------
@@ -272,8 +275,8 @@ class EnvironmentBase(ABC):
     def class_of(self, chain_id: UUID, name: str, version: int) -> type[Workflow]:
         """Return the class of a run: the class it was started with, or a later class of the same name and version.
 
-        ``name`` is the name of its workflow. Tests define many classes of one name, so the registry alone does not
-        answer this.
+        ``name`` is the name of its workflow. Tests define many classes of one name, so the registry of classes alone
+        does not answer this.
         """
         workflow_class, at = self._classes.get(chain_id, (None, 0))
         if (
@@ -285,11 +288,14 @@ class EnvironmentBase(ABC):
         return newest_class(workflow_class, at)
 
     def remember_class(self, chain_id: UUID, workflow: type[Workflow]) -> None:
-        """Run the chain from now on with this class, or with one of its name that is defined later."""
+        """Remember ``workflow`` as the class of the runs of a chain.
+
+        If a class of its name and version is defined later, the chain continues with that one.
+        """
         self._classes[chain_id] = workflow, last_definition_number()
 
     def remember_new_class(self, chain_id: UUID, workflow: type[Workflow]) -> None:
-        """Do what ``remember_class`` does, unless the chain has a class already."""
+        """Remember ``workflow`` as the class of a chain's runs, unless a class is remembered for the chain already."""
         if chain_id not in self._classes:
             self.remember_class(chain_id, workflow)
 
@@ -329,7 +335,10 @@ class EnvironmentBase(ABC):
         self._crash_points[point] = times
 
     def _maybe_crash(self, point: str) -> bool:
-        """Return True if the worker dies at this point; its executors are then gone from memory."""
+        """Return True if the test has asked by ``crash_at`` that the worker die at this point.
+
+        All executors are then dropped from memory.
+        """
         remaining = self._crash_points.get(point, 0)
         if not remaining:
             return False
@@ -343,7 +352,7 @@ class EnvironmentBase(ABC):
 
 
 def _run_coroutine(coroutine: Any) -> Any:
-    """Run an async activity and return its value, also where an event loop is already running."""
+    """Run the coroutine of an async activity and return its value, also where an event loop is already running."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:

@@ -36,13 +36,16 @@ _entered_environments: list[DjangoEnvironment] = []
 
 
 def _call_in_application(callback: Callable[[], None]) -> None:
-    """Call what waits for a commit, such as receivers of Django signals, on the host of the application."""
+    """Call a callback that waited for a commit, such as a sender of Django signals, as code of the application."""
     with use_host(None):
         callback()
 
 
 class EnvironmentStorage(DjangoStorage):
-    """The storage inside a test's transaction, which never commits. The end of a block counts as a commit."""
+    """The database storage for code inside a test's transaction, which never commits.
+
+    The end of a ``transaction()`` block counts as a commit: the callbacks of ``on_commit`` are called then.
+    """
 
     @contextmanager
     def transaction(self, site: str = "") -> Iterator[None]:
@@ -58,7 +61,11 @@ class EnvironmentStorage(DjangoStorage):
 
 
 class ApplicationHost(OperationHost):
-    """The host of the application under test: its requests run turns, as those of a web process do."""
+    """The host of the application under test.
+
+    It gives operations the storage, the engine and the clock of an environment. Requests of the application run turns,
+    as those of a web process do.
+    """
 
     # The functions of schedules see what the test has written, and has not committed.
     limits_functions = False
@@ -104,9 +111,10 @@ class ApplicationHost(OperationHost):
 
 
 class HandleHost(ApplicationHost):
-    """The host of the environment's own handles: the environment runs each turn, in an order that never varies.
+    """The host of the environment's own handles, on which operations only write; the environment runs all turns.
 
-    Business ids, seeds and suffixes are drawn from the environment, so that a test gives the same history every time.
+    So the order of turns never varies. Business ids, seeds and suffixes come from the environment, so that a test gives
+    the same history every time.
     """
 
     runs_turns = False
@@ -115,7 +123,10 @@ class HandleHost(ApplicationHost):
     has_random_ids = False
 
     def in_transaction(self, alias: str) -> bool:
-        """Return False: the environment works inside the transaction of the test, so a wait is never in vain."""
+        """Return False, so that an operation waits for its outcome although the test has a transaction open.
+
+        In production such a wait would be in vain. Here the environment works inside the same transaction.
+        """
         del alias
         return False
 
@@ -131,7 +142,7 @@ class HandleHost(ApplicationHost):
 
 @contextmanager
 def run_application(env: DjangoEnvironment) -> Iterator[None]:
-    """Return a context manager in whose block the application runs on the environment: views, receivers and activities.
+    """Return a context manager in whose block the application (views, receivers, activities) runs on the environment.
 
     Raises ``TemporalexError`` where another environment is entered.
     """
@@ -149,12 +160,12 @@ def run_application(env: DjangoEnvironment) -> Iterator[None]:
 
 
 def is_entered(env: DjangoEnvironment) -> bool:
-    """Return True if the application runs on this environment now."""
+    """Return True if the application runs on this environment now, inside ``with env:``."""
     return env in _entered_environments
 
 
 def _id_clock(env: DjangoEnvironment) -> Callable[[], int]:
-    """Return a clock in nanoseconds for run ids, which begin with the time. It follows the virtual clock."""
+    """Return a clock in nanoseconds, which follows the virtual clock, to make run ids, which begin with the time."""
     id_counter = count(1)
 
     # In integers: a float of seconds has too few digits for nanoseconds.

@@ -1,7 +1,7 @@
 """The handles of the test environments, and the updates that they send.
 
-A handle is a ``WorkflowHandle`` with more to look at. A run works as far as it can before a method returns. So
-``timeout`` and ``mode`` are checked and have no effect.
+An ``EnvironmentHandle`` has the methods of ``WorkflowHandle`` and some for tests. Each method lets the run work as far
+as it can before it returns, so ``timeout`` and ``mode`` are checked and have no effect.
 """
 
 from __future__ import annotations
@@ -55,12 +55,16 @@ class EnvironmentUpdate:
         return outcome is not None and outcome.status != "accepted"
 
     def result(self) -> Any:
-        """Return the response. Raises what ``WorkflowHandle.update`` raises."""
+        """Return the response of the update.
+
+        Raises ``UpdateTimeout`` while there is none, ``UpdateFailed`` if the handler raised, and ``UpdateRejected`` or
+        another refusal, such as ``WorkflowClosed``.
+        """
         return update_result(self._outcome, update_id=self.id, label=self._label)
 
 
 class EnvironmentHandle(WorkflowHandle[Result_co]):
-    """The handle of a chain of runs in an environment.
+    """The handle of a chain of runs in a test environment, with the methods of ``WorkflowHandle`` and some for tests.
 
     ``workflow_id`` is the business id. ``pinned`` is the run that was asked for by its run id; the handle then shows
     that run instead of the newest one.

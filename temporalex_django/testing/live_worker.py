@@ -40,7 +40,7 @@ def live_worker(env: DjangoEnvironment) -> Iterator[None]:
 
 
 def call_in_thread(call: Callable[[], None]) -> None:
-    """Call the function in a thread with its own database connection, and wait for its end.
+    """Call ``call()`` in a thread with its own database connection, and wait until it returns.
 
     Where an event loop runs, Django refuses the connection of the calling thread. An error of the call is raised.
     """
@@ -62,7 +62,10 @@ def call_in_thread(call: Callable[[], None]) -> None:
 
 
 class _LiveWorker(threading.Thread):
-    """The thread that lets the environment work, again and again. ``error`` is the error that ended it, or None."""
+    """A thread that repeatedly lets the environment do the work that is due, until it is stopped.
+
+    ``error`` is the error that ended it, or None.
+    """
 
     def __init__(self, env: DjangoEnvironment) -> None:
         super().__init__(name="temporalex-environment", daemon=True)

@@ -17,7 +17,7 @@ from temporalex_django.testing.memory_schedules import MemorySchedules
 
 
 class WorkflowEnvironment(EngineEnvironment, MemoryReads):
-    """Workflows in memory with a virtual clock, which moves by ``advance`` alone.
+    """A test environment that runs workflows in memory, with a virtual clock that moves by ``advance`` alone.
 
     The clock starts at ``now`` (aware; by default 2026-01-01T00:00Z).
 

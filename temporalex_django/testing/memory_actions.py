@@ -44,9 +44,9 @@ class MemoryOperator:
         self.sender = sender_of(by)
 
     def execute(self, name: str, *, reason: str = "", **options: Any) -> None:
-        """Check the permissions of the user for the operation ``name``, and perform it.
+        """Perform the operation ``name``, such as "pause", after a check of the user's permissions and the run's state.
 
-        ``options`` are the further inputs of the operation.
+        ``reason`` is a text for the history. ``options`` are the further inputs of the operation, such as ``seq``.
         """
         # These are the permissions that the actions of the database check, so a test finds one that is missing.
         permissions = [_PERMISSIONS.get(name, "retry_activity")]
@@ -133,7 +133,7 @@ class MemoryOperator:
             self.storage.discard(run.chain_id, failed)
 
     def _failed_message_ids(self, message: str | None) -> list[str]:
-        """Return the ids of the failed messages: only ``message``, or all if it is None."""
+        """Return the ids of the failed messages to act on: only ``message``, or all if it is None."""
         ids = [str(stored_message.message.message_id) for stored_message in self.storage.failed_messages(self.chain_id)]
         if not ids:
             self._refuse("the run has no failed message")

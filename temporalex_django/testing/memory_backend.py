@@ -82,7 +82,7 @@ _PERMISSIONS = {"fork": "reset_instance", "edit_activity_input": "edit_activity_
 class MemoryBackend:
     """The backend that starts, finds and operates the runs of an environment in memory.
 
-    Before a call returns, the environment does the work that the call leaves.
+    Before a call returns, the environment does the turns and activities that the call makes due.
     """
 
     def __init__(self, env: WorkflowEnvironment) -> None:
@@ -201,18 +201,27 @@ class MemoryBackend:
     def send_update(
         self, address: RunAddress, name: str, args: Any, *, id: str | None, by: Person | None
     ) -> EnvironmentUpdate:
-        """Send the update ``name`` and let the environment work; return the update without asking for its response."""
+        """Send the update ``name`` with ``args`` to a run, and let the environment do the work that is due.
+
+        Returns the update without asking for its response. ``id`` is its message id, or None to generate one.
+        """
         return self._run(address).send_update(name, args, id=id, by=by)
 
     def _run(self, address: RunAddress) -> MemoryRunOperations:
-        """Return the operations on a run. Raises ``WorkflowNotFound`` if its chain was deleted."""
+        """Return the object with the operations on the run at ``address``.
+
+        Raises ``WorkflowNotFound`` if it was deleted.
+        """
         if address.chain_id not in self._env.storage.chains:
             raise WorkflowNotFound(f"{address.id} no longer exists: somebody has deleted it")
         return MemoryRunOperations(self._env, address)
 
 
 class MemoryRunOperations:
-    """The operations on one run. Each method has the name of its request, and takes the inputs of that request."""
+    """The operations of a handle on one run in memory.
+
+    Each method has the name of an operation of ``WorkflowHandle``, and takes the inputs of its request.
+    """
 
     def __init__(self, env: WorkflowEnvironment, address: RunAddress) -> None:
         assert address.chain_id is not None
@@ -328,7 +337,10 @@ class MemoryRunOperations:
         )
 
     def _redactor(self, by: Person | None) -> Redactor:
-        """Return the redactor for a person. Raises ``ActionNotPermitted`` if they may not look at runs."""
+        """Return the rules by which the run is shown to the user ``by``.
+
+        Raises ``ActionNotPermitted`` if the user may not view runs.
+        """
         user = check_person(by)
         if user is None:
             return UNREDACTED
@@ -399,7 +411,11 @@ class MemoryRunOperations:
     def decide(
         self, *, outcome: str, task: str | None, data: Any, comment: str, timeout: float | None, by: Person | None
     ) -> None:
-        """Decide a human task; the arguments and errors are those of ``WorkflowHandle.decide``."""
+        """Decide a human task of the run with ``outcome``, in the name of the user ``by``.
+
+        ``task`` is its key, id or title; None if exactly one is open. ``data`` are the data that its form asks for.
+        ``timeout`` has no effect. The errors are those of ``WorkflowHandle.decide``.
+        """
         check_wait(timeout)
         user = check_person(by)
         human_task = select_task(self._human_tasks(None), task, run=f"{self._newest_run.facts.workflow} {self._id}")
@@ -465,7 +481,11 @@ class MemoryRunOperations:
         to: int | None = None,
         edited: Any = None,
     ) -> str:
-        """Reset the run and return the id of the new run; the arguments are those of ``WorkflowHandle.reset``."""
+        """Reset the run to the point after its activation ``to``, and return the id of the new run of the chain.
+
+        ``messages`` that came after the point are delivered "again" or dropped with "drop". ``edited`` gives open
+        activities other arguments, by command number. Raises ``ActionNotPossible`` and ``PayloadError``.
+        """
         self._require_reset_permitted(by, "reset", edited)
         check_text(reason, label="the reason")
         env, storage = self._env, self._env.storage
@@ -493,7 +513,12 @@ class MemoryRunOperations:
         edited: Any = None,
         id: str | None = None,
     ) -> EnvironmentHandle[Any]:
-        """Fork the run and return the handle of the fork; the arguments are those of ``WorkflowHandle.fork``."""
+        """Start a run with the history of this one up to the activation ``to``, and return its handle.
+
+        ``id`` is the business id of the new run. ``messages`` that came after the point are delivered "again" or
+        dropped with "drop". ``edited`` gives open activities other arguments, by command number. Raises
+        ``ActionNotPossible``, ``PayloadError``, ``InvalidId`` and ``AlreadyRunning``.
+        """
         self._require_reset_permitted(by, "fork", edited)
         require_start(by, self._code(self._newest_run.facts))
         check_text(reason, label="the reason")
@@ -524,10 +549,11 @@ class MemoryRunOperations:
     def _plan(
         self, *, to: int | None, messages: str, edited: Any, in_trouble: bool
     ) -> tuple[RunState, ResetPlan, type[Workflow]]:
-        """Return the locked chain of a run, the plan of a reset or fork, and the class of the new run.
+        """Lock the chain of the run, and plan a reset or a fork from the point after its activation ``to``.
 
-        For ``to``, ``messages`` and ``edited`` see ``WorkflowHandle.reset``. ``in_trouble`` is True for a fork, which
-        needs no ``to`` even if the run is neither blocked nor closed.
+        Returns the state of the chain, the plan, and the class of the new run. ``messages`` says whether later messages
+        are delivered again or dropped, and ``edited`` has other arguments of open activities. ``in_trouble`` is True
+        for a fork, which needs no ``to`` even if the run is neither blocked nor closed.
         """
         env, storage = self._env, self._env.storage
         run = storage.claim(limit=1, queues=(), chains=[self._chain_id])[0]
@@ -568,7 +594,10 @@ class MemoryRunOperations:
         return user
 
     def _require_reset_permitted(self, by: Person | None, operation: str, edited: Any) -> None:
-        """Check the permission for a reset or a fork (``operation``), and two more permissions if inputs are edited."""
+        """Raise ``ActionNotPermitted`` if the user ``by`` may not perform the ``operation``, a reset or a fork.
+
+        If inputs are edited (``edited``), two more permissions are needed.
+        """
         for name in (operation, *(("edit_activity_input", "view_payload") if edited is not None else ())):
             self._require_permitted(by, name)
 

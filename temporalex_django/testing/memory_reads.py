@@ -34,7 +34,7 @@ _MANY_ATTEMPTS = 5
 
 
 class MemoryListedRun(ListedRun):
-    """A run in memory, as filters and orders compare it."""
+    """The facts of a run in memory that filters and orders of runs compare."""
 
     def __init__(self, storage: MemoryRunStorage, chain: RunState, run: MemoryRun, *, position: int) -> None:
         super().__init__(
@@ -78,9 +78,9 @@ class MemoryListedRun(ListedRun):
 
 
 def list_runs(storage: MemoryRunStorage, filters: Mapping[str, Any]) -> Iterator[tuple[str, UUID]]:
-    """Return the business id and the chain id of the current runs that match, in the order that the filters name.
+    """Yield the business id and the chain id of each current run that matches, in the order that ``filters`` names.
 
-    The filters are those of ``authoring.run_tables.run_filters``, checked already.
+    ``filters`` maps names of ``authoring.run_tables.run_filters.RUN_FILTERS`` to checked values.
     """
     chains = {chain.run_id: chain for chain in storage.chains.values()}
     current_runs = (
@@ -95,7 +95,7 @@ VIEW = f"{APP}.view_instance"
 
 
 class MemoryReads(Environment):
-    """The part of an environment that reads ``storage``, in which its runs are kept in memory."""
+    """The part of an environment in memory that reads its runs from ``storage``."""
 
     storage: MemoryRunStorage
 
@@ -103,7 +103,10 @@ class MemoryReads(Environment):
         return self.storage.held_until(task)
 
     def _judge(self, key: str, permission: str, message: str) -> bool:
-        """Return True if the user with this key, who was passed as ``by``, has the permission."""
+        """Return True if the user with this key has the permission.
+
+        The user is one that a test passed as ``by``. ``message`` is the name of the message that needs the permission.
+        """
         del message
         return is_authorized(self._people[key], permission, permits=has_permission)
 
@@ -129,7 +132,10 @@ class MemoryReads(Environment):
         return failed_messages
 
     def list_runs(self, filters: Mapping[str, Any]) -> Iterator[tuple[str, UUID]]:
-        """Return the business id and the chain id of the current runs that match; the filters are checked already."""
+        """Return the business id and the chain id of each current run that matches.
+
+        ``filters`` maps names of filters to checked values; its ``order`` sorts the runs.
+        """
         return list_runs(self.storage, filters)
 
     def run_ids(self, chain_id: UUID) -> list[UUID]:

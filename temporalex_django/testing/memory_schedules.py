@@ -28,7 +28,7 @@ _KEPT = ("fires", "failures", "waiting", "paused")
 
 
 class MemorySchedules(EnvironmentSchedules):
-    """The schedules of an environment in memory."""
+    """The schedules of an environment in memory. They fire when the virtual clock reaches their slots."""
 
     def __init__(self, env: WorkflowEnvironment, backend: MemoryBackend) -> None:
         super().__init__()
@@ -125,7 +125,10 @@ def _firer(store: _MemoryScheduleStore) -> ScheduleFirer:
 
 
 class _MemoryScheduleStore:
-    """The ``ScheduleStore`` of one schedule of an environment in memory; ``slots`` are its slots by their time."""
+    """The storage of one schedule of an environment in memory, with its slots and its runs (a ``ScheduleStore``).
+
+    ``state`` is the schedule, and ``slots`` maps the times of its slots to their records.
+    """
 
     def __init__(
         self,

@@ -24,9 +24,10 @@ from temporalex_django.graph import snapshot
 def start_by_policy(
     storage: MemoryRunStorage, request: StartRequest, start: RunStart, *, terminate: Callable[[UUID, str], None]
 ) -> tuple[UUID, StartOutcome]:
-    """Start a run, or use or terminate the open run that has its id; return the chain and what happened.
+    """Start a run as ``on_conflict``, ``on_closed``, ``debounce`` and ``throttle`` of the request say.
 
-    ``terminate(chain, reason)`` terminates the open run of a chain.
+    If an open run has its id, that run may be used or terminated instead. Returns the chain and what happened:
+    "started", "existing", "replaced" or "debounced". ``terminate(chain, reason)`` terminates the open run of a chain.
 
     Raises ``AlreadyRunning``, ``AlreadyEnded`` and ``ActionNotPermitted``.
     """
@@ -52,7 +53,10 @@ def start_by_policy(
 
 
 def _throttled(storage: MemoryRunStorage, request: StartRequest, start: RunStart) -> RunStart:
-    """Return the start with the time at which its run may begin under its throttle, and count it."""
+    """Return ``start`` with the time at which the throttle of the request lets its run begin, and count the run.
+
+    Without a throttle, or if the run may begin now, ``start`` is returned unchanged.
+    """
     throttle = request.parsed_throttle
     if throttle is None:
         return start
@@ -74,13 +78,16 @@ def _require_reusable(storage: MemoryRunStorage, request: StartRequest, start: R
 
 
 def _find_open(storage: MemoryRunStorage, start: RunStart) -> UUID | None:
-    """Return the chain of the open run of the class that has the id, or None."""
+    """Return the chain of the open run of the class that has the business id of ``start``, or None."""
     open_chains = [chain for chain, status in _runs_with_id(storage, start) if status not in CLOSED_STATUSES]
     return open_chains[-1] if open_chains else None
 
 
 def _runs_with_id(storage: MemoryRunStorage, start: RunStart) -> list[tuple[UUID, str]]:
-    """Return the chains of the class that have the id, oldest first, with the statuses of their current runs."""
+    """Return ``(chain, status)`` for each chain of the class with the business id of ``start``, oldest first.
+
+    The status is that of the chain's current run.
+    """
     names, runs = all_names(start.workflow), []
     for chain_id in storage.chains_of(start.workflow_id):
         run = storage.current_run(chain_id)
@@ -91,7 +98,7 @@ def _runs_with_id(storage: MemoryRunStorage, start: RunStart) -> list[tuple[UUID
 
 
 def build_start(request: StartRequest, *, workflow_id: str, seed: int) -> RunStart:
-    """Return the start of a run in memory, with this business id and this seed.
+    """Return the values of a new run in memory, with this business id and this random seed, from a start request.
 
     Raises ``PayloadError``, ``InvalidStart``, and ``NotConfigured`` for a subject.
     """

@@ -60,7 +60,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, Any, Any]:
-    """Collect the environments that the test and its fixtures create."""
+    """Collect the environments that the test and its fixtures create, so that their runs can be replayed."""
     if not item.config.getini("temporalex_replay") or item.get_closest_marker("temporalex_no_replay"):
         return (yield)
     environments = item.stash[_ENVIRONMENTS] = []
@@ -82,7 +82,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, Any, Any]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[Any]) -> Generator[None, Any, Any]:
-    """Note that a test failed: its runs are not replayed, because one failure is enough."""
+    """Record that a test failed, because its runs are then not replayed: one failure is enough."""
     if call.excinfo is not None:
         item.stash[_FAILED] = True
     return (yield)

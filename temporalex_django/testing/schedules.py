@@ -40,7 +40,7 @@ def _times_text(times: Sequence[datetime]) -> str:
 
 
 class EnvironmentSchedules(ABC):
-    """The schedules of an environment, as ``env.schedules``. They fire when the virtual clock reaches their slots.
+    """The schedules of a test environment (``env.schedules``), which fire when the virtual clock reaches their slots.
 
     ``workflows`` has the classes of the added schedules by the name of the class; a test may define several of a name.
     """
@@ -57,7 +57,10 @@ class EnvironmentSchedules(ABC):
 
     @abstractmethod
     def slots(self, name: str) -> list[SlotRecord]:
-        """Return the slots of a schedule with their outcomes, oldest first. Raises ``ScheduleNotFound``."""
+        """Return the decided slots of the schedule ``name`` with their outcomes, oldest first.
+
+        Raises ``ScheduleNotFound``.
+        """
 
     @abstractmethod
     def trigger(self, name: str) -> SlotRecord:
@@ -73,8 +76,11 @@ class EnvironmentSchedules(ABC):
 
     @abstractmethod
     def next_due(self) -> datetime | None:
-        """Return when the next schedule has something to do; None if none has."""
+        """Return the time at which the next schedule has something to do; None if none has."""
 
     @abstractmethod
     def fire(self) -> bool:
-        """Do one step of each schedule that is due. Return True if there was one."""
+        """Do the next step of each schedule that is due by the virtual clock, such as the start of a slot's run.
+
+        Return True if there was one.
+        """

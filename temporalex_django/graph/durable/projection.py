@@ -30,7 +30,7 @@ class Projection:
     """The instance of one run of a graph, computed from the history events that ``feed`` gets.
 
     ``activity_instances`` maps the command number of each open activity to the instance at the time when the activity
-    was scheduled. ``head`` is the random token of the last activation, ``head_at`` the number of its first event, and
+    was scheduled. ``head`` is the unique token of the last activation, ``head_at`` the number of its first event, and
     ``length`` the number of events so far.
     """
 

@@ -1,4 +1,7 @@
-"""Decisions about the end of an attempt, shared by all that run activities (workers, environments). No I/O."""
+"""The rules for what follows the end of an attempt of an activity: a result, a retry or a failure. No I/O.
+
+Workers and test environments share them.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +40,7 @@ _RUNNING_TIMEOUTS = ("start_to_close", "heartbeat", "schedule_to_close")
 
 
 def idempotency_key(task: TaskState) -> str:
-    """Return the key that all attempts of one call of an activity share, also after a reset schedules it again."""
+    """Return the idempotency key of an activity, which all attempts of one call share, also after a reset."""
     return derive_key(task.run_id, task.seq, task.options)
 
 
@@ -66,14 +69,18 @@ def activity_context(
 
 
 def derive_key(run_id: object, seq: int, options: Mapping[str, Any]) -> str:
-    """Return the idempotency key of the activity of command ``seq``: the one in ``options``, or one made of the ids."""
+    """Return the idempotency key of the activity that command number ``seq`` of a run scheduled.
+
+    It is the ``key`` in ``options``, if there is one, else it is made of ``run_id`` and ``seq``.
+    """
     return str(options.get("key") or f"{run_id}:{seq}")
 
 
 def final_result(task: TaskState, kind: str, attributes: dict[str, Any]) -> TaskResult:
-    """Return the final result of an activity. It includes the last input of the activity if a person edited it.
+    """Return the final result of an activity, after which no attempt follows.
 
-    ``kind`` and ``attributes`` are those of the event that records the result.
+    ``kind`` and ``attributes`` are those of the event that records the result. If a person edited the input of the
+    activity, the result includes its last input.
     """
     if task.options.get("edited"):
         attributes["edited"] = edited_input(task.args, task.kwargs, task.options, key=idempotency_key(task))
@@ -83,9 +90,10 @@ def final_result(task: TaskState, kind: str, attributes: dict[str, Any]) -> Task
 def edited_input(
     args: Sequence[Any], kwargs: Mapping[str, Any], options: Mapping[str, Any], *, key: str
 ) -> dict[str, Any]:
-    """Return the last input of an activity that was edited, in the form of the event attribute ``edited``.
+    """Return the last input of an activity that a person edited, in the form of the event attribute ``edited``.
 
-    ``key`` is its idempotency key. The option ``edited`` says ``by`` whom.
+    ``args`` and ``kwargs`` are that input, ``options`` says who edited it (``edited``), and ``key`` is the idempotency
+    key.
     """
     edit = options["edited"]
     return {"args": list(args), "kwargs": dict(kwargs), "key": key, **(edit if isinstance(edit, dict) else {})}
@@ -156,9 +164,10 @@ def failed_result(task: TaskState, error: BaseException, now: datetime, *, final
 
 
 def _hold(task: TaskState, error: BaseException, now: datetime, retry_at: datetime | None) -> Hold | None:
-    """Return what ``error`` asks to keep back, or None.
+    """Return the request of a failed attempt to keep back other activities (``RetryLater(hold=…)``); or None.
 
-    It ends when the next attempt begins (``retry_at``), or at the time that the error names if no attempt is left.
+    The hold ends when the next attempt begins (``retry_at``), or at the time that the error names if no attempt is
+    left.
     """
     if not isinstance(error, RetryLater) or error.hold is None or task.atomic:
         return None
@@ -178,10 +187,11 @@ def _hold(task: TaskState, error: BaseException, now: datetime, retry_at: dateti
 def next_timeout(
     task: TaskState | NewTask, *, started_at: datetime | None, heartbeat_at: datetime | None
 ) -> tuple[datetime, str] | None:
-    """Return when the next timeout of an activity in this state passes, and its name; None when it has none.
+    """Return the time at which the next timeout of an activity passes, and its name; None when it has none.
 
-    For a queued activity (``started_at`` None) these are ``schedule_to_start``, which counts from its due time, and
-    ``schedule_to_close``. For a running one they are ``start_to_close``, ``heartbeat`` and ``schedule_to_close``.
+    A queued activity (``started_at`` None) has ``schedule_to_start``, which counts from its due time, and
+    ``schedule_to_close``. A running one has ``start_to_close``, ``heartbeat`` and ``schedule_to_close``.
+    ``heartbeat_at`` is the time of its last heartbeat.
     """
     names: Sequence[str] = _QUEUED_TIMEOUTS if started_at is None else _RUNNING_TIMEOUTS
     is_claimed = isinstance(task, TaskState) and task.owner is not None
@@ -194,7 +204,10 @@ def next_timeout(
 def first_timeout(
     task: TaskState | NewTask, names: Sequence[str], *, started_at: datetime | None, heartbeat_at: datetime | None
 ) -> tuple[datetime, str] | None:
-    """Return when the first of the timeouts ``names`` passes, and its name; None if the activity has none of them."""
+    """Return the time at which the first of the timeouts ``names`` passes, and its name; None if the activity has none.
+
+    ``started_at`` is the time when the attempt started, and ``heartbeat_at`` that of its last heartbeat.
+    """
     since = {"schedule_to_start": task.due_at, "start_to_close": started_at, "heartbeat": heartbeat_at or started_at}
     timeouts = [
         ((since.get(name) or task.scheduled_at) + timedelta(seconds=task.options[name]), name)
@@ -213,9 +226,9 @@ def check_timeout(task: TaskState, now: datetime) -> TaskResult | None:
 
 
 def timeout_result(task: TaskState, timeout: str, now: datetime) -> TaskResult:
-    """Return the result of an activity that has exceeded ``timeout`` (a name).
+    """Return the result of an activity that has exceeded the timeout with the name ``timeout``.
 
-    ``start_to_close`` and ``heartbeat`` end an attempt, the two others the activity.
+    ``start_to_close`` and ``heartbeat`` end one attempt, which may be retried; the two others end the activity.
     """
     message = f"the {timeout} timeout of {task.options[timeout]:g} s expired"
     if timeout in ("start_to_close", "heartbeat"):
@@ -236,10 +249,10 @@ def timeout_result(task: TaskState, timeout: str, now: datetime) -> TaskResult:
 def _retry_at(
     task: TaskState, now: datetime, error_types: Sequence[str], error: BaseException | None = None
 ) -> datetime | None:
-    """Return when the activity is due again, or None if there is no other attempt.
+    """Return the time of the next attempt of the activity, or None if no attempt follows.
 
-    ``RetryLater`` as ``error`` decides this itself, otherwise the retry policy does. ``error_types`` are the names of
-    the error's class and its bases. A time behind ``schedule_to_close`` counts as none.
+    ``RetryLater`` as ``error`` names the time itself, otherwise the retry policy does. ``error_types`` are the names of
+    the error's class and its bases. A time after ``schedule_to_close`` counts as none.
     """
     policy, draw = task.options.get("retry"), jitter_draw(task.run_id, task.seq, task.attempt)
     if isinstance(error, RetryLater):
@@ -260,7 +273,7 @@ UNAVAILABLE_ERRORS = (ActivityNotFound, KeyMissing, UnknownWorkflow)
 
 
 class ActivityUnavailable(Exception):
-    """Raised when an atomic activity needs code or a key that this process lacks.
+    """Raised when an atomic activity needs code or an encryption key that this process lacks.
 
     It rolls back the transaction, and another worker runs the activity.
     """
@@ -280,7 +293,7 @@ def unreadable_result(task: TaskState, error: BaseException) -> TaskResult:
 
 
 def deferred_result(task: TaskState, error: BaseException, now: datetime) -> TaskResult:
-    """Return the result of an attempt for which this process lacks the code, or the key of a payload.
+    """Return the result of an attempt for which this process lacks the code, or the encryption key of a payload.
 
     The attempt does not count, and the activity is due again for another worker.
     """

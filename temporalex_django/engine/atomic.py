@@ -1,4 +1,7 @@
-"""The atomic part of a turn: due atomic activities of one run, their results and its next step, in one transaction."""
+"""The atomic part of a turn: due atomic activities of one run, their results, and the run's next activation.
+
+All of it is one transaction, so the writes of the activities commit together with what follows from them.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,7 @@ logger = logging.getLogger("temporalex_django.engine")
 
 
 class RunAdvancer(Protocol):
-    """The part of an engine that advances one run, as the atomic phase needs it."""
+    """The methods of ``WorkflowEngine`` that activate one run, as a protocol for ``AtomicPhase``."""
 
     storage: RunStorage
     tasks: TaskStorage
@@ -42,10 +45,16 @@ class RunAdvancer(Protocol):
     def load_entries(
         self, runs: Sequence[RunState], records: dict[UUID, RunRecord]
     ) -> tuple[dict[UUID, CachedRun], dict[UUID, BaseException]]:
-        """Return the executor of each run, and the errors of those that cannot have one, both by run id."""
+        """Return the executors of the runs, as cache entries, and the errors of those that cannot have one.
+
+        Both are by run id. ``records`` gets the records of the runs.
+        """
 
     def defer_if_unavailable(self, run: RunState, error: BaseException | None, report: TurnReport) -> bool:
-        """Defer a run if ``error`` says that this process lacks what another worker may have; return True if it did."""
+        """Leave a run to another worker for a while if ``error`` says that this process lacks its code or a key.
+
+        Return True if the run was deferred.
+        """
 
     def activate(
         self,
@@ -59,12 +68,13 @@ class RunAdvancer(Protocol):
     ) -> RunWrite:
         """Activate a run and return what to write. A run that cannot be activated is blocked, as the report says.
 
-        ``entry`` has its executor; without one (None), ``error`` is the reason. ``results`` are those of atomic
-        activities of the same transaction. After ``until`` (``time.monotonic``) the run takes no further message.
+        ``step`` is the run with its inbox, and ``entry`` has its executor; without one (None), ``error`` is the reason.
+        ``results`` are those of atomic activities of the same transaction. After ``until`` (``time.monotonic``) the run
+        takes no further message.
         """
 
     def block_run(self, step: ActivationStep, error: BaseException, report: TurnReport) -> RunWrite:
-        """Return the write that blocks a run because of ``error``."""
+        """Return the write that blocks a run because of ``error``, and add the run to the report."""
 
 
 class AtomicPhase:
@@ -160,7 +170,10 @@ class AtomicPhase:
             entry = next_entry
 
     def _store_activation(self, write: RunWrite, report: TurnReport, *, continues: bool) -> CachedRun | None:
-        """Store one activation; return the executor for the next one, or None if the run does not continue now."""
+        """Store one activation of a run, and return its executor for the next activation in this transaction.
+
+        With ``continues`` False the run has no more atomic work, and the result is None.
+        """
         self._storage.write([write])
         report.writes.append(write)
         report.run_count += 1
@@ -169,18 +182,19 @@ class AtomicPhase:
         return None
 
     def _load_tasks(self, chain_id: UUID) -> tuple[list[TaskState], dict[int, datetime]]:
-        """Return the due atomic activities of a run, and the due times of the others.
+        """Return the due atomic activities of a run, and the due times of its other ones, by command number.
 
-        The others failed before and are tried again; the times are by command number.
+        The other ones failed before and are tried again later.
         """
         now, rows = self._storage.now(), self._advancer.tasks.atomic_tasks(chain_id)
         due_tasks = [task for task in rows if task.due_at <= now]
         return due_tasks, {task.seq: task.due_at for task in rows if task.due_at > now}
 
     def _load_entry(self, run: RunState, report: TurnReport) -> CachedRun | None:
-        """Return the executor of the run; None if it is left to another worker or is still being rebuilt.
+        """Return the cache entry with the executor of the run.
 
-        Raises ``_ActivationFailed`` if the run cannot be rebuilt.
+        Returns None if the run is left to another worker, or is still being rebuilt. Raises ``_ActivationFailed`` if
+        the run cannot be rebuilt.
         """
         entries, errors = self._advancer.load_entries([run], report.records)
         if self._advancer.defer_if_unavailable(run, errors.get(run.run_id), report):
@@ -192,9 +206,9 @@ class AtomicPhase:
     def _activate(
         self, step: ActivationStep, entry: CachedRun, results: Sequence[tuple[Job, TaskState]], report: TurnReport
     ) -> RunWrite:
-        """Activate the run with ``results``: the jobs of atomic activities that ended, each with its activity.
+        """Activate the run with the results of its atomic activities, and return what to write.
 
-        Raises ``_ActivationFailed``.
+        ``results`` has a pair of a job and its activity for each activity that ended. Raises ``_ActivationFailed``.
         """
         jobs = [job for job, _ in results]
         write = self._advancer.activate(
@@ -253,9 +267,10 @@ class _ActivationFailed(Exception):
 
 
 def _take_new_tasks(write: RunWrite) -> list[TaskState]:
-    """Take the new atomic activities out of ``write``, if this process has the code of all of them.
+    """Remove the new atomic activities from ``write`` and return them, so that they run at once.
 
-    They run in the transaction that scheduled them, so they never become rows.
+    They run in the transaction that scheduled them, so they never become rows. If this process lacks the code of one of
+    them, all of them stay in ``write``.
     """
     new_tasks = [task for task in write.tasks if task.atomic and task.attempt == 0]
     if not all(task.activity in activity.registry for task in new_tasks):
@@ -266,7 +281,10 @@ def _take_new_tasks(write: RunWrite) -> list[TaskState]:
 
 
 def _schedule_retries(write: RunWrite, results: Sequence[TaskResult]) -> None:
-    """Add another try of atomic activities that failed to ``write``; one that never was a row becomes one now."""
+    """Add to ``write`` a further attempt of each atomic activity in ``results`` that failed.
+
+    An activity that never was a row becomes one now.
+    """
     for result in results:
         task = result.task
         assert result.retry_at is not None

@@ -1,4 +1,4 @@
-"""Background tasks: Django tasks that were enqueued without a run around them, as data. No I/O.
+"""Background tasks: Django tasks that were enqueued by themselves and not called by a run, as data. No I/O.
 
 Beside the options of every activity, their ``options`` hold ``backend`` (its alias), ``run_after`` and ``retention``
 (seconds for which the result is kept). Their ``log`` has an entry for each attempt that has ended. See decision 44.
@@ -69,7 +69,11 @@ class BackgroundTask:
 
 
 def log_entry(worker: int | None, at: datetime | None, error: Mapping[str, str] | None) -> dict[str, Any]:
-    """Return the log entry of an attempt: the epoch of its worker, when it started, and its ``error_entry``."""
+    """Return the log entry of an attempt of a background task.
+
+    ``worker`` is the epoch of the worker, ``at`` the time when the attempt started, and ``error`` its class path and
+    traceback, or None.
+    """
     return {
         "worker": None if worker is None else str(worker),
         "at": None if at is None else at.isoformat(),
@@ -78,7 +82,7 @@ def log_entry(worker: int | None, at: datetime | None, error: Mapping[str, str] 
 
 
 def error_entry(error: BaseException) -> dict[str, str]:
-    """Return an exception as the log stores it: the path of its class and its traceback."""
+    """Return an exception as the log of a background task stores it: ``{"class": path, "traceback": text}``."""
     cls = type(error)
     return {"class": f"{cls.__module__}.{exception_name(cls)}", "traceback": clean_traceback(error)}
 
@@ -109,7 +113,7 @@ def _attempt_error(result: TaskResult) -> Mapping[str, str] | None:
 
 
 class TaskEnd(NamedTuple):
-    """The columns of an ended task that its activity row did not have.
+    """The columns that a background task gets when it has ended, in addition to those of its activity row.
 
     ``task`` is the import path of the function, and ``outcome`` holds the attributes of the last event, with the value
     or the failure. After ``keep_until`` the row is deleted; None keeps it.
@@ -127,7 +131,7 @@ class TaskEnd(NamedTuple):
 
 
 def task_end(result: TaskResult, now: datetime) -> TaskEnd:
-    """Return the columns of the ended task for ``result``, which is that of its last attempt and ended it at ``now``.
+    """Return the columns of a background task that ended at ``now`` with ``result``, the result of its last attempt.
 
     ``outcome`` is encoded if the result was encoded before.
     """
@@ -164,7 +168,7 @@ def function_path(activity: str) -> str:
 
 
 def started_task(task: TaskState) -> BackgroundTask:
-    """Return the background task while its present attempt runs; its log ends with an entry for that attempt."""
+    """Return the background task of an activity whose attempt runs now; its log ends with an entry for that attempt."""
     return _from_state(
         task, status="RUNNING", log=[*attempt_log(task.options), log_entry(task.owner, task.started_at, None)]
     )

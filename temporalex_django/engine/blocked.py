@@ -1,4 +1,4 @@
-"""The mark of a blocked run, and the time when it is tried again."""
+"""The description of why a run is blocked, and the time when the run is tried again."""
 
 from __future__ import annotations
 
@@ -16,21 +16,24 @@ CRASH = "crash"
 
 
 def retry_immediately(run: RunState, *, now: datetime) -> RunWrite:
-    """Make a locked, blocked run due now, before its planned retry, and return the write."""
+    """Make a blocked run due now, before its planned retry, and return the write. The caller has locked the run."""
     run.due_at = now
     return RunWrite(run=run)
 
 
 def next_retry_at(tries: int, now: datetime) -> datetime:
-    """Return when to retry a run whose present activation has failed ``tries`` times."""
+    """Return the time at which to retry a run whose present activation has failed ``tries`` times.
+
+    The wait doubles with each failure, up to a limit.
+    """
     return now + timedelta(seconds=min(2.0 ** min(tries, 16), policy.LONGEST_BACKOFF))
 
 
 def block_mark(code: str, error: str, *, tries: int, now: datetime, waits_for: str | None = None) -> BlockMark:
-    """Return the mark of a blocked run, for the column ``blocked`` of its row.
+    """Return the data that say why a run is blocked, for the column ``blocked`` of its row.
 
     ``code`` is a short name of the cause, and ``error`` says it in words. ``tries`` counts failed activations in a row.
-    ``waits_for`` names the code or key that no live worker has.
+    ``waits_for`` names the code or the encryption key that no live worker has.
     """
     block: BlockMark = {"code": code, "error": error, "since": now.isoformat(), "attempt": tries}
     if waits_for is not None:
@@ -39,7 +42,11 @@ def block_mark(code: str, error: str, *, tries: int, now: datetime, waits_for: s
 
 
 def block_mark_of(error: BaseException, *, tries: int, now: datetime, waits_for: str | None = None) -> BlockMark:
-    """Return the mark of a run that is blocked because its activation raised ``error``; see ``block_mark``."""
+    """Return the data for the column ``blocked`` of a run whose activation raised ``error``.
+
+    The error gives the code, the text and the place in the user's code. ``tries`` counts failed activations in a row.
+    ``waits_for`` names the code or the encryption key that no live worker has.
+    """
     if isinstance(error, TemporalexError):
         code = error.code
     else:
@@ -56,7 +63,10 @@ def block_mark_of(error: BaseException, *, tries: int, now: datetime, waits_for:
 
 
 def block_cause(mark: BlockMark) -> str:
-    """Return the cause by which blocked runs are grouped: the type of the error, and the place that raised it."""
+    """Return the text by which blocked runs are grouped: the type of the error, and the place that raised it.
+
+    ``mark`` is the value of the column ``blocked``.
+    """
     kind = mark["error"].partition(":")[0]
     if "place" in mark:
         return f"{kind} at {mark['place']}"

@@ -1,4 +1,4 @@
-"""A cache of executors between turns, each with the head token of its latest activation."""
+"""A cache of executors (runs in memory) between turns, with the position of each in the history of its run."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _PAYLOAD_FACTOR = 4
 
 @dataclass(slots=True)
 class CachedRun:
-    """An executor and its position in the history of its run.
+    """A cache entry: the executor of a run, and its position in the history of the run.
 
-    ``head`` is the head token of the latest activation and ``head_number`` the number of the event that carries it.
+    ``head`` is the unique token of the latest activation, and ``head_number`` the number of the event that carries it.
     ``length`` is the number of events that the executor has seen. ``row`` is the state that the row of the run shows,
     or None if it is not known; only changes to it are written. ``payload_bytes`` is the size of all payloads that the
     run received. ``crashes`` is the number of deaths counted against the run when the executor was built.

@@ -15,7 +15,10 @@ from temporalex_django.errors import MessageIdTaken
 
 
 class MessageFingerprint(NamedTuple):
-    """The parts of a message that tell whether two messages with one id are the same; ``payload`` is plain data."""
+    """The parts of a message that are compared when a second message comes with its id.
+
+    They are its kind, name, sender and ``payload`` (plain data).
+    """
 
     kind: str
     name: str
@@ -23,9 +26,10 @@ class MessageFingerprint(NamedTuple):
     sender: Sender | None
 
     def require_same(self, message_id: str, other: MessageFingerprint, *, exact: bool) -> None:
-        """Raise ``MessageIdTaken`` if ``other`` has another kind, name or sender than this message.
+        """Raise ``MessageIdTaken`` if ``other``, a message with the same id, is a different message.
 
-        With ``exact``, also if it has another payload. ``message_id`` is the id of both.
+        It is different if its kind, name or sender differs and, with ``exact``, if its payload does. ``message_id`` is
+        the id of both.
         """
         if (self.kind, self.name) != (other.kind, other.name):
             difference = "this is a different message"

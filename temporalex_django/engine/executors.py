@@ -36,10 +36,10 @@ logger = logging.getLogger("temporalex_django.engine")
 
 @dataclass(slots=True)
 class _Rebuild:
-    """A run that is being rebuilt.
+    """A run whose executor is being rebuilt from its history, page by page and between turns.
 
-    ``entry`` has its executor, or None before the first slice. ``page`` holds the events behind those that the executor
-    has seen, and ``steps`` replays them bit by bit.
+    ``entry`` has the executor, or None before the first slice. ``page`` holds the events that the executor is
+    replaying, and ``steps`` is the iterator that replays them bit by bit.
     """
 
     run: RunState
@@ -51,10 +51,10 @@ class _Rebuild:
 
 
 class Executors:
-    """The part of an engine that provides an executor for each run.
+    """The part of an engine that provides an executor (a run in memory) for each claimed run.
 
     ``payload_limit`` is in bytes. ``deadlock_timeout`` is the number of seconds between two waits of workflow code;
-    None sets no limit. For the other options see ``WorkflowEngine``.
+    None sets no limit. The other options are those of ``WorkflowEngine``.
     """
 
     def __init__(
@@ -192,7 +192,10 @@ class Executors:
         return selected
 
     def _defer_rebuild(self, work: _Rebuild) -> None:
-        """Defer a run until ``rebuild`` has rebuilt it, or another worker has if this engine does not rebuild."""
+        """Let later calls of ``rebuild`` rebuild this run, and do not claim the run until that is done.
+
+        If this engine does not rebuild, the executor is dropped and the run stays due.
+        """
         if not self._rebuilds:
             if work.entry is not None:
                 work.entry.executor.evict()
@@ -289,9 +292,9 @@ class Executors:
             return self._replay_steps(work, until)
 
     def _new_entry(self, run: RunState, record: RunRecord, *, skip_failed: bool = False) -> CachedRun:
-        """Return a cache entry with a new executor, which has seen no event yet.
+        """Return a cache entry with a new executor for the run, which has seen no event yet.
 
-        ``skip_failed`` tells the executor to skip failed deliveries of signals whose handler was corrected (decision
+        With ``skip_failed`` the executor skips recorded failures of signal handlers that were corrected since (decision
         46).
         """
         cls = self._resolve(run.chain_id, record.workflow, record.version)
@@ -310,14 +313,14 @@ class Executors:
         return CachedRun(executor, record, None, 0, 0, crashes=run.crashes)
 
     def _feed_events(self, work: _Rebuild, events: Sequence[HistoryEvent]) -> None:
-        """Give the executor of a rebuild the events that it is to replay next."""
+        """Pass ``events`` to the executor of a rebuild; ``_replay_steps`` then replays them."""
         assert work.entry is not None
         work.page, work.steps = events, work.entry.executor.replay_in_steps(events)
 
     def _replay_steps(self, work: _Rebuild, until: float | None) -> bool:
-        """Replay the events that the executor of ``work`` was given; return False if ``until`` came first.
+        """Replay the events of ``work.page``; return False if the time ``until`` came before their end.
 
-        ``until`` is a time of ``time.monotonic``, or None for no limit. Another call then continues. Raises the errors
+        Another call then continues. ``until`` is a time of ``time.monotonic``, or None for no limit. Raises the errors
         of the replay.
         """
         entry, steps = work.entry, work.steps
@@ -345,7 +348,10 @@ class Executors:
         return is_complete
 
     def _warn_differences(self, run: RunState, entry: CachedRun) -> None:
-        """Log that the code gives other inputs than the history has: once per run and process, without any value."""
+        """Log, once per run and process, that the code computes other inputs of activities than the history has.
+
+        The log names the activities and shows no value.
+        """
         differences = [difference for difference in entry.executor.differences if difference.kind == "input"]
         entry.executor.differences.clear()
         if not differences or run.run_id in self._warned_runs:
@@ -369,7 +375,7 @@ class Executors:
         )
 
     def _rebuild_slice(self, work: _Rebuild) -> bool:
-        """Replay events for a moment; return True if the executor has reached the end of the committed history."""
+        """Replay events of a run for a moment, and return True if its executor has seen the whole committed history."""
         until = time.monotonic() + policy.REBUILD_SLICE_SECONDS
         if work.entry is None:
             run = work.run
@@ -393,7 +399,7 @@ class Executors:
         return False
 
     def _next_page(self, run_id: UUID, *, after: int) -> Sequence[HistoryEvent]:
-        """Read the next events of a run, behind the event number ``after``; the last one ends an activation."""
+        """Return the next events of a run, after the event number ``after``; they end with the end of an activation."""
         events: list[HistoryEvent] = []
         while True:
             page = self.storage.history_page(run_id, after=after + len(events), limit=policy.HISTORY_PAGE)
@@ -407,7 +413,10 @@ class Executors:
 
 
 def _run_steps(steps: Iterator[None], until: float | None) -> bool:
-    """Run ``steps``, and return True if they came to an end before ``until`` (``time.monotonic``; None: no limit)."""
+    """Run the iterator of a replay, and return True if it came to its end before ``until``.
+
+    ``until`` is a time of ``time.monotonic``; None sets no limit.
+    """
     for _ in steps:
         watchdog.note_all_blocked()
         if until is not None and time.monotonic() > until:

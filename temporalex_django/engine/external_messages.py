@@ -15,12 +15,12 @@ from temporalex_django.errors import AlreadyRunning, AmbiguousId, TemporalexErro
 
 @dataclass(slots=True, kw_only=True)
 class NewMessage:
-    """A message to another chain, to a child, or to the open run of a business id.
+    """A message that a turn sends to another chain, to a child, or to the open run with a business id.
 
-    ``kind``, ``name`` and ``payload`` are those of ``InboxMessage``. ``chain_id``, ``child`` (run, command number) or
-    ``workflow_id`` names the receiver. ``run_id`` is the run that waits for a result. ``ask`` is (chain, run, command
-    number) of a sender that waits to learn whether the message was stored. The answer is a message of kind
-    ``external``.
+    ``kind``, ``name`` and ``payload`` are those of ``InboxMessage``. One of ``chain_id``, ``child`` (run id, command
+    number) and ``workflow_id`` names the receiver. ``run_id`` is the run that waits for a result. ``ask`` is (chain,
+    run, command number) of a sender that waits to learn whether the message was stored. The answer to it is a message
+    of kind ``external``.
     """
 
     kind: str
@@ -34,7 +34,7 @@ class NewMessage:
     ask: tuple[UUID, UUID, int] | None = None
 
     def check_delivery(self, delivery: Delivery) -> Delivery:
-        """Return ``delivery``, or a copy without a chain if the run there cannot take the message.
+        """Return ``delivery`` if the run there can take the message, else a copy that names no chain but the error.
 
         A run cannot take a signal that its class does not declare. This is not checked if this process lacks the class.
         """
@@ -50,7 +50,7 @@ class NewMessage:
         return delivery
 
     def answer(self, delivery: Delivery) -> tuple[str, dict[str, Any]]:
-        """Return the name and the payload of the message that tells the sender the outcome.
+        """Return the name and the payload of the message that tells the sender whether this message was stored.
 
         ``delivery`` says where the message went, or why it went nowhere.
         """
@@ -73,7 +73,7 @@ class NewMessage:
 
 
 class Delivery(NamedTuple):
-    """The place to which a message to an id goes: an open chain, or none.
+    """The chain to which a message to another run goes, or the reason why it goes nowhere (``chain_id`` is None).
 
     ``exists`` is True if there was a run with the id. ``error`` is set if several runs could be meant, or if the run
     does not take the message. ``workflow`` and ``version`` name the class of the run.

@@ -9,7 +9,7 @@ from temporalex_django.engine.contracts.records import RunState
 
 
 class TurnDecision(Enum):
-    """The actions that a turn can take on a claimed run."""
+    """The actions that a turn can take on a run that it has claimed."""
 
     #: The chain is closed: late messages are answered as undelivered.
     ANSWER = auto()
@@ -24,10 +24,10 @@ class TurnDecision(Enum):
 
 
 def decide(run: RunState, *, closing: bool, parked: bool, atomic: bool, early: bool = False) -> TurnDecision:
-    """Return what the turn does with one run.
+    """Return the action that a turn takes on a claimed run.
 
-    ``closing`` is the result of ``ActivationStep.must_close``, and ``parked`` that of ``is_parked``. ``atomic`` is True
-    if an atomic activity of the run is due. ``early`` is True if the run begins later.
+    ``closing`` is True if the run must be closed without running its code, and ``parked`` if it is paused, or blocked
+    and not due. ``atomic`` is True if an atomic activity of the run is due, and ``early`` if the run begins later.
     """
     if run.closed:
         return TurnDecision.ANSWER
@@ -41,9 +41,9 @@ def decide(run: RunState, *, closing: bool, parked: bool, atomic: bool, early: b
 
 
 def is_parked(run: RunState, now: datetime, *, force: bool) -> bool:
-    """Return True if the run is paused, or blocked and not due, so that its messages only wait.
+    """Return True if the run is paused, or blocked and not due; its messages then wait, and its code does not run.
 
-    A message does not make a blocked run try again. ``force`` tries blocked runs that are not due.
+    A message does not make a blocked run try again. With ``force``, a blocked run that is not due does not count.
     """
     return not run.closed and bool(run.paused or (run.failed_tries and not force and not is_due(run.due_at, now)))
 
@@ -54,9 +54,10 @@ def is_unstarted(run: RunState) -> bool:
 
 
 def may_begin_later(run: RunState, now: datetime) -> bool:
-    """Return True if the run has had no turn and is due later, so that its record has to say if it begins later.
+    """Return True if the run has had no turn and is due later than ``now``.
 
-    Other reasons for that are a clock that was set back, and a pause after a crash.
+    Its record then has to say whether its start was delayed. Other reasons are a clock that was set back, and a pause
+    after a crash.
     """
     return is_unstarted(run) and not run.paused and run.due_at is not None and run.due_at > now
 

@@ -1,4 +1,4 @@
-"""Ids and tokens drawn in Python, so that no statement is needed for them."""
+"""Ids and tokens made in this process, so that no database statement is needed for them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _clock: Callable[[], int] = time.time_ns
 
 @contextmanager
 def use_clock(clock: Callable[[], int]) -> Iterator[None]:
-    """Draw ids by another clock inside the block, in all threads: a virtual one in tests.
+    """Return a context manager in whose block ids are made with another clock, in all threads: a virtual one in tests.
 
     ``clock`` returns nanoseconds since 1970.
     """
@@ -44,12 +44,15 @@ def uuid7() -> UUID:
 
 
 def human_task_id(run_id: UUID, key: str) -> UUID:
-    """Return the id of the human task that has this key in a run."""
+    """Return the id of the human task with the key ``key`` in a run; equal arguments give an equal id."""
     return uuid5(run_id, f"human task {key}")
 
 
 def token() -> int:
-    """Return a number from 1 to 2**63 - 1 that is never drawn twice: a ``head`` token, a worker's epoch, a seed."""
+    """Return a random number from 1 to 2**63 - 1, which is never drawn twice.
+
+    It serves as the token of an activation, as a worker's epoch, or as the seed of a run.
+    """
     try:
         return _token_pool.pop()
     except IndexError:
@@ -69,7 +72,7 @@ if hasattr(os, "register_at_fork"):
 
 
 class RunRef(NamedTuple):
-    """The current run of a chain, as far as ``resolve_run`` compares it."""
+    """The current run of a chain with the fields that a search for a run by its business id compares."""
 
     chain_id: UUID
     run_id: UUID
@@ -108,7 +111,7 @@ def resolve_run(ref: str, candidates: Iterable[RunRef]) -> RunRef | None:
 
 
 def ambiguous_id_error(ref: str, candidates: Sequence[RunRef]) -> AmbiguousId:
-    """Return the error for an id that several runs match; it lists these runs."""
+    """Return the error for a business id that several workflows have used; it lists the runs in ``candidates``."""
     descriptions = ", ".join(f"{run.workflow} ({run.status}, run {run.run_id})" for run in candidates)
     return AmbiguousId(
         f"several workflows have used the id {quoted(ref)}: {descriptions}. Name the workflow, or pass the run id "
@@ -118,7 +121,7 @@ def ambiguous_id_error(ref: str, candidates: Sequence[RunRef]) -> AmbiguousId:
 
 
 def run_id_taken_error(workflow_id: str) -> InvalidId:
-    """Return the error for a start whose id is the id of a run."""
+    """Return the error for a start whose business id is the run id of another run."""
     return InvalidId(
         f"{quoted(workflow_id)} is the id of a run, and looking up that run would find this one instead. "
         "Choose another id"

@@ -1,4 +1,4 @@
-"""Operations of people on single activities and timers of a run, without I/O.
+"""Operations of people on a run, such as pause, a skipped timer or a result entered by hand. No I/O.
 
 They produce ordinary events of the history. The attribute ``by`` of such an event is the person, or None for code.
 """
@@ -29,7 +29,7 @@ def allows_overrides(options: Mapping[str, Any]) -> bool:
 
 
 def input_digests(old_args: Sequence[Any], old_kwargs: Mapping[str, Any], call: Mapping[str, Any]) -> dict[str, str]:
-    """Return the digests of an activity's old input and of its new one, by ``old`` and ``new``.
+    """Return the digests of an activity's old and new input, as ``{"old": digest, "new": digest}``, for the audit.
 
     ``old_args`` and ``old_kwargs`` are the old input. ``call`` has the new one, by ``args`` and ``kwargs``.
     """
@@ -38,7 +38,7 @@ def input_digests(old_args: Sequence[Any], old_kwargs: Mapping[str, Any], call: 
 
 
 def immediate_retry(task: TaskState, *, now: datetime) -> TaskResult:
-    """Return a result that makes the activity due now; it does not count as an attempt."""
+    """Return a result that makes a failed activity due at ``now``; it does not count as an attempt."""
     # An atomic one without an owner counts the attempt to come, see ``TaskStorage.find_task``: that is taken off again.
     return TaskResult(task=task, retry_at=now, count=not (task.atomic and task.owner is None))
 
@@ -46,9 +46,10 @@ def immediate_retry(task: TaskState, *, now: datetime) -> TaskResult:
 def with_edited_input(
     task: TaskState, args: Sequence[Any], kwargs: Mapping[str, Any], *, sender: Sender | None
 ) -> TaskState:
-    """Return the activity with another input, and with another idempotency key; ``sender`` is who edited it.
+    """Return the activity with another input (``args`` and ``kwargs``) and another idempotency key.
 
-    With the old key, an effect of the old input would count as one of the new input.
+    With the old key, an effect of the old input would count as one of the new input. ``sender`` is the person who
+    edited it.
     """
     key = f"{task.run_id}:{task.seq}:{task.fence[1]}"
     return replace(
@@ -57,9 +58,9 @@ def with_edited_input(
 
 
 def retry_atomic(run: RunState, *, now: datetime) -> RunWrite:
-    """Make the atomic activities of a locked run due now, and return the write; a turn runs them.
+    """Make the atomic activities of a run due now, and return the write. The caller has locked the run.
 
-    A paused run stays paused.
+    A turn then runs them. A paused run stays paused.
     """
     if run.atomic_due is not None:
         run.atomic_due = now
@@ -130,7 +131,7 @@ def _sender_attribute(sender: Sender | None) -> dict[str, Any]:
 
 
 def pause_run(run: RunState, *, reason: str, sender: Sender | None, now: datetime) -> RunWrite:
-    """Pause a locked run and return the write; ``sender`` None means that code paused it."""
+    """Pause a run and return the write; ``sender`` None means that code paused it. The caller has locked the run."""
     run.paused = True
     run.due_at = None
     mark: PauseMark = {"since": now.isoformat(), "reason": reason, "by": None if sender is None else sender.as_dict()}
@@ -138,10 +139,10 @@ def pause_run(run: RunState, *, reason: str, sender: Sender | None, now: datetim
 
 
 def unpause_run(run: RunState, *, blocked: BlockMark | None, now: datetime) -> RunWrite:
-    """End the pause of a locked run and return the write: the run is due and reads all messages that came meanwhile.
+    """End the pause of a run and return the write: the run is due and reads all messages that came meanwhile.
 
-    ``blocked`` is its mark if it is also blocked, else None. A run that is blocked because it ended processes is not
-    made due. That would be a try that nobody asked for (see decision 22).
+    The caller has locked the run. ``blocked`` says why the run is also blocked, or is None. A run that is blocked
+    because it ended processes is not made due. That would be a try that nobody asked for (see decision 22).
     """
     run.paused = False
     if blocked is not None and blocked["code"] == CRASH:

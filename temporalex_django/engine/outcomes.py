@@ -1,4 +1,4 @@
-"""Results of runs and updates for callers: a value, or the typed error that the stored data describes."""
+"""Results of runs and updates for callers, made from stored data: a value, or a typed error to raise."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ FAULT: Final = "fault"
 
 
 def fault_outcome(fault: Fault, *, reference: str) -> Outcome:
-    """Return the answer to an update whose validator failed by a fault in the code.
+    """Return the answer to an update whose validator raised because of a fault in the code.
 
-    It names ``reference``, under which the fault is logged, and the exception.
+    It names the exception and ``reference``, under which the log has the details.
     """
     failure = describe(fault.error)
     cause_text = ""
@@ -132,7 +132,10 @@ def update_result(outcome: Outcome | None, *, update_id: str, label: str) -> Any
 
 
 def update_outcomes(completion: Completion) -> dict[str, Outcome]:
-    """Return the answers to updates and requests that ended, or were accepted."""
+    """Return the outcomes of updates and resumes that an activation accepted or ended, by message id.
+
+    ``completion`` is the result of the activation.
+    """
     outcomes: dict[str, Outcome] = {}
     for command in completion.commands:
         match command.kind:

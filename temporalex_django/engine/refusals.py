@@ -1,4 +1,4 @@
-"""Messages that a run refuses: the errors for their senders, and the facts for the audit."""
+"""The messages that a run refuses: the errors for their senders, and the data for the audit."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from temporalex_django.errors import NotAccepting, QueryFailed, RunBlocked, RunP
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RefusedSignal:
-    """A signal that was refused because its sender lacks the permission of its handler."""
+    """A signal that was refused because its sender lacks the permission of its handler, as the audit records it."""
 
     run_id: UUID
     workflow: str
@@ -29,7 +29,10 @@ class RefusedSignal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RefusedRedelivery:
-    """A message that was refused after a reset or fork delivered it again; ``code`` is that of the refusal."""
+    """A message that was refused when a reset or a fork delivered it again, as the audit records it.
+
+    ``code`` is the code of the error with which it was refused.
+    """
 
     run_id: UUID
     workflow: str
@@ -59,7 +62,7 @@ def format_start(starts_at: datetime) -> str:
 
 
 def nothing_published_error(workflow: str, workflow_id: str, *, starts_at: datetime) -> QueryFailed:
-    """Return the error for a query of a run that begins at ``starts_at``."""
+    """Return the error for a query of a run that has no published state, because it begins only at ``starts_at``."""
     return QueryFailed(
         f"{workflow} {workflow_id} has published nothing: it has not begun, it starts at {format_start(starts_at)}"
     )

@@ -13,16 +13,17 @@ from temporalex_django.core.aliases import original_name
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunStart:
-    """A run to start; ``authoring.workflow.start_options`` supplies the values that its class declares.
+    """The values of a run to start, as a storage stores them.
 
-    ``scope`` names the open runs among which the id is unique: global, workflow, version or none. ``execution_timeout``
-    (seconds) limits the whole chain, ``run_timeout`` each run of it. ``search_attributes`` have the form of
-    ``core.payloads.search_attributes``. ``snapshot`` is data that the run starts with beside ``args``.
+    Those that the class declares come from ``authoring.workflow.start_options``. ``scope`` names the open runs among
+    which the id is unique: global, workflow, version or none. ``execution_timeout`` (seconds) limits the whole chain,
+    ``run_timeout`` each run of it. ``search_attributes`` have the form of ``core.payloads.search_attributes``.
+    ``snapshot`` is data that the run starts with beside ``args``.
 
     The run begins at ``start_at``, or ``start_delay`` seconds after it was started. Without either, and with a time
     that has passed, it begins at once. If it has not begun by ``start_before``, it is timed out. ``start_limit`` is the
-    throttle that delays it, if any.
-    ``scheduled_for`` is the time of the slot for which a schedule starts it.
+    throttle or the debounce that delays it, if any. ``scheduled_for`` is the time of the slot for which a schedule
+    starts it.
     """
 
     workflow_id: str
@@ -51,9 +52,10 @@ class RunStart:
 
     @property
     def open_key(self) -> str | None:
-        """The open key of the run: unique among open runs of its scope, or None if the id need not be unique.
+        """The text that is unique among open runs, made of the business id and the scope; None with scope none.
 
-        It contains the original name of a renamed class, so that it also covers the runs that old code starts.
+        A database constraint on it prevents a second open run. It contains the original name of a renamed class, so
+        that it also covers the runs that old code starts.
         """
         match self.scope:
             case "global":
@@ -82,7 +84,10 @@ class RunStart:
         return now + timedelta(seconds=self.start_delay or 0)
 
     def due_at(self, now: datetime) -> datetime:
-        """Return when a worker has to look at the run if it is started at ``now``: it begins, or times out before."""
+        """Return when a worker first has to process the run if it is started at ``now``.
+
+        That is when the run begins, or when it times out before.
+        """
         begin, deadline = self.begins_at(now), self.deadline(now)
         return begin if deadline is None else min(begin, deadline)
 
@@ -93,11 +98,11 @@ class RunStart:
         return None
 
     def expires_at(self, now: datetime) -> datetime | None:
-        """Return when the whole chain times out if it is started at ``now``, or None."""
+        """Return when the whole chain times out if it is started at ``now``, or None if it has no timeout."""
         return _add_seconds(self.begins_at(now), self.execution_timeout)
 
     def deadline(self, now: datetime) -> datetime | None:
-        """Return when the first run times out if it is started at ``now``, or None.
+        """Return when the first run of the chain times out if it is started at ``now``, or None if it never does.
 
         Before the run begins, ``start_before`` counts, too.
         """

@@ -1,4 +1,4 @@
-"""The turn: claim runs, activate them, store everything in one transaction.
+"""The turn: claim runs, run their code as far as it can go (activate them), store everything in one transaction.
 
 That transaction takes many runs together and runs nothing but workflow code. Each run with atomic activities then gets
 a transaction of its own (``engine.atomic``). If many such runs locked rows of the project in one transaction, they
@@ -121,9 +121,10 @@ class WorkflowEngine(Executors):
     def turn(
         self, *, limit: int, queues: Sequence[str], chains: Collection[UUID] = (), force: bool = False
     ) -> TurnReport:
-        """Advance due runs, then run their atomic activities, and commit each transaction.
+        """Advance due runs in a transaction, then run their atomic activities, each run in a transaction of its own.
 
-        The arguments are those of ``advance``. Raises errors of the storage; the runs concerned are due again.
+        ``limit`` is the number of runs to claim from ``queues``; with ``chains``, exactly these are claimed. ``force``
+        tries blocked runs that are not due. Raises errors of the storage; the runs concerned are due again.
         """
         with self.storage.transaction("alone"):
             report = self.advance(limit=limit, queues=queues, chains=chains, force=force, is_last=True)
@@ -137,7 +138,7 @@ class WorkflowEngine(Executors):
         return self._atomic_phase is not None
 
     def advance_atomic(self, chain_id: UUID, *, queues: Sequence[str], lock_timeout: float = 0.0) -> TurnReport:
-        """Run the due atomic activities of one run in a transaction of its own: see ``AtomicPhase.advance``."""
+        """Run the due atomic activities of one run and advance the run, in a transaction of its own."""
         assert self._atomic_phase is not None
         return self._atomic_phase.advance(chain_id, queues=queues, lock_timeout=lock_timeout)
 
@@ -158,15 +159,15 @@ class WorkflowEngine(Executors):
     ) -> TurnReport:
         """Claim and advance runs inside the caller's transaction, without atomic activities; return the report.
 
-        ``limit``, ``queues`` and ``chains`` are those of ``RunStorage.claim``. ``force`` tries blocked runs that are
-        not due. ``eager_claim`` claims new activities at once. ``report`` is filled in and returned, so that the caller
-        knows what was claimed when this raises. ``finished_activities``, by chain, are delivered to the runs that this
-        turn activates; the others become messages. ``locked_runs`` are runs that the caller has claimed in this
-        transaction, at the time ``now``; then nothing else is claimed. ``claim_runs`` returns a claim that was sent
-        before. ``is_last``: no statement follows.
+        ``limit`` is the number of runs to claim from ``queues``; with ``chains``, exactly these are claimed. ``force``
+        tries blocked runs that are not due. ``eager_claim`` claims new activities at once. ``report`` is filled in and
+        returned, so that the caller knows what was claimed when this raises. ``finished_activities``, by chain, are
+        delivered to the runs that this turn activates; the others become messages. ``locked_runs`` are runs that the
+        caller has claimed in this transaction, at the time ``now``; then nothing else is claimed. ``claim_runs``
+        returns the runs of a claim that was sent before. ``is_last``: no further statement follows.
 
-        Executors are cached before the commit, under their head token. When the caller rolls back, the row of the run
-        has another token, and the executor is never used (see decision 5).
+        Executors are cached before the commit, under the token of their latest activation. When the caller rolls back,
+        the row of the run has another token, and the executor is never used (see decision 5).
         """
         if report is None:
             report = TurnReport()
@@ -188,10 +189,10 @@ class WorkflowEngine(Executors):
 
     @staticmethod
     def _note_claim(claim: ClaimedRuns, report: TurnReport, *, alone: bool) -> list[RunState]:
-        """Return the claimed runs that this turn advances, and note them in the report.
+        """Return the claimed runs that this turn advances, and add all of them to the report.
 
-        Runs whose code ended a process are not activated beside others, unless the turn is for them ``alone``: the
-        caller takes each of them alone (see decision 22).
+        Runs whose code has ended a process are left out, unless the turn is for named runs (``alone``): the caller then
+        takes each of them in a turn of its own (see decision 22).
         """
         claimed = list(claim)
         if not alone:
@@ -209,9 +210,9 @@ class WorkflowEngine(Executors):
         *,
         force: bool,
     ) -> dict[ActivationStep, TurnDecision]:
-        """Read the inboxes of the claimed runs, and return a step and a decision for each.
+        """Read the inboxes of the claimed runs, and return what to do with each: a decision by ``ActivationStep``.
 
-        Runs with a due atomic activity have no step: they go into ``report.atomic_chains``.
+        A step is a run with its messages. Runs with a due atomic activity go into ``report.atomic_chains`` instead.
         """
         now = claim.now or self.storage.now()
         waiting = {run.chain_id for run in claimed if is_parked(run, now, force=force)}
@@ -238,7 +239,7 @@ class WorkflowEngine(Executors):
         return steps
 
     def _apply_steps(self, steps: dict[ActivationStep, TurnDecision], report: TurnReport) -> None:
-        """Carry the decisions out, the runs with long inboxes last, until the time of the turn is used up.
+        """Carry out the decisions about the claimed runs until the turn's time is used up; long inboxes come last.
 
         Fills ``report.writes``. A run that is not started stays due, and its executor goes back into the cache.
         """
@@ -285,10 +286,11 @@ class WorkflowEngine(Executors):
     def _decide_step(
         self, run: RunState, messages: Inbox, now: datetime, record: RunRecord | None, *, parked: bool, early: bool
     ) -> tuple[ActivationStep, TurnDecision]:
-        """Return the step of one claimed run, and the decision about it; ``parked`` is the result of ``is_parked``.
+        """Return one claimed run with its messages (an ``ActivationStep``), and the decision about it.
 
-        ``record`` is that of a run without a turn, or None. With ``early``, its ``messages`` are the unread ones; a run
-        that does not begin later after all gets the others, too.
+        ``parked`` is True if the run is paused, or blocked and not due. ``record`` is that of a run without a turn, or
+        None. With ``early``, its ``messages`` are the unread ones; a run that does not begin later after all gets the
+        others, too.
 
         A waiting run that is to be closed gets all its messages. So does a blocked run that is tried because a sender
         waits for an answer. A run that ended processes is not tried for that: it would end another one. Nor is a run
@@ -317,7 +319,7 @@ class WorkflowEngine(Executors):
         return step, decision
 
     def _is_deadlocked(self, run: RunState) -> bool:
-        """Return True if the run is blocked because its code did not reach a wait."""
+        """Return True if the run is blocked because its code computed for too long without reaching a wait."""
         mark = self.storage.block_reason(run.run_id)
         return mark is not None and mark["code"] == DeadlockDetected.code
 
@@ -331,7 +333,7 @@ class WorkflowEngine(Executors):
         *,
         until: float,
     ) -> RunWrite | None:
-        """Carry out the decision about one run and return what to write; None leaves it to another worker or turn."""
+        """Carry out the decision about one run; return its write, or None to leave it to another turn or worker."""
         if decision is TurnDecision.ANSWER:
             run_id = step.run.run_id
             return step.answer_closed(self.storage.run_records([run_id])[run_id] if step.has_redelivered else None)
@@ -359,7 +361,7 @@ class WorkflowEngine(Executors):
         *,
         until: float,
     ) -> RunWrite:
-        """Activate a run and return what to write: see ``RunAdvancer.activate``."""
+        """Activate a run and return what to write; without an ``entry``, block it because of ``error``."""
         run = step.run
         if entry is None:
             assert error is not None
@@ -407,9 +409,9 @@ class WorkflowEngine(Executors):
         return write
 
     def _raise_storage_error(self, error: Exception) -> None:
-        """Raise the error of the storage that ended an activation, if there is one: it is not the fault of the run.
+        """Raise the storage error that ended an activation, if ``error`` is one or was caused by one.
 
-        Such an error comes from the queries of the judge.
+        It is not the fault of the run: it comes from the queries of the judge, which decides who may send what.
         """
         if isinstance(error, JudgingFailed):
             cause = error.__cause__
@@ -458,7 +460,7 @@ class WorkflowEngine(Executors):
         return None
 
     def _split_long(self, steps: Collection[ActivationStep]) -> tuple[list[ActivationStep], list[ActivationStep]]:
-        """Return the steps of runs with short inboxes, and of those with long ones.
+        """Return two lists: the runs (as ``ActivationStep``) with short inboxes, and those with long ones.
 
         Of the long ones, the run that was served last is at the end.
         """
@@ -469,7 +471,7 @@ class WorkflowEngine(Executors):
         return list(by_chain.values()), long_steps
 
     def _load_records(self, runs: Collection[UUID], report: TurnReport) -> None:
-        """Add the records of these runs, which are not activated any more, to the report, and evict their executors."""
+        """Add the records of these runs, whose code will not run again, to the report, and drop their executors."""
         for run_id in runs:
             entry = self.cache.take(run_id)
             if entry is not None:
@@ -479,9 +481,10 @@ class WorkflowEngine(Executors):
             report.records.update(self.storage.run_records(missing_runs))
 
     def defer_if_unavailable(self, run: RunState, error: BaseException | None, report: TurnReport) -> bool:
-        """Defer a run if this process lacks code or a key that a live worker has or may have; return True if it did.
+        """Leave a run to another worker for a while if this process lacks its code or an encryption key.
 
-        If it is unknown whether another worker has the key, the run is deferred once. See decision 28.
+        ``error`` says whether it does. Returns True if the run was deferred. For code, a live worker must have it. If
+        it is unknown whether another worker has the key, the run is deferred once. See decision 28.
         """
         if isinstance(error, KeyMissing):
             return self.defer_for_key(run.chain_id)
@@ -494,7 +497,7 @@ class WorkflowEngine(Executors):
         return True
 
     def defer_for_key(self, chain_id: UUID) -> bool:
-        """Defer a run for whose payloads this process lacks a key, so that another worker can take it.
+        """Leave a run to another worker for a while, because this process lacks an encryption key of its payloads.
 
         Returns True the first time. Returns False if the run was deferred before and no worker has taken it: the caller
         then blocks the run, and it is deferred for longer.
@@ -509,7 +512,7 @@ class WorkflowEngine(Executors):
         return is_first
 
     def block_run(self, step: ActivationStep, error: BaseException, report: TurnReport) -> RunWrite:
-        """Block a run because of ``error``, log and report that, and return what to write."""
+        """Return the write that blocks a run because of ``error``; log the error and add it to the report."""
         run = step.run
         error = self._with_location(run, error, report)
         report.block_errors[run.run_id] = error

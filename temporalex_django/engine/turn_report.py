@@ -12,11 +12,11 @@ from temporalex_django.engine.contracts.records import Inbox, RunRecord, RunStat
 
 
 class ClaimedRuns(list[RunState]):
-    """The runs that a claim has locked.
+    """The list of runs that a claim has locked.
 
-    ``now`` is the storage's time after the locks, if it came with them. ``inbox(chains)`` returns the inboxes that were
-    read together with the locks, in the form of ``RunStorage.inbox``. These are at most the chains of the argument
-    ``first`` of the claim.
+    ``now`` is the storage's time after the locks, or None. ``inbox(chains)`` returns the inboxes, by chain, that were
+    read together with the locks. These are at most the inboxes of the chains that the argument ``first`` of the claim
+    named.
     """
 
     __slots__ = ("inbox", "now")
@@ -63,7 +63,7 @@ class TurnReport:
     judge: Judge | None = None
 
     def merge(self, other: TurnReport) -> None:
-        """Add the effects of a further transaction of the same turn."""
+        """Add the effects of a further transaction of the same turn, such as that of a run's atomic activities."""
         self.run_count += other.run_count
         self.task_count += sum(len(write.tasks) for write in other.writes)
         self.writes += other.writes

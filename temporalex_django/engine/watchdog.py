@@ -42,7 +42,7 @@ class _Interrupted(BaseException):
 
 
 def _consume_interruption(thread: int) -> None:
-    """Clear the interruption of this thread, whether it was delivered or is still pending.
+    """Clear a pending interruption of this thread, so that it hits no later code.
 
     Withdrawing it (no exception as argument) would make the interpreter check for it at every step: up to 3.12, and on
     3.11 with a profile function for ever. So another exception, which replaces a pending one, is raised and caught
@@ -57,10 +57,10 @@ def _consume_interruption(thread: int) -> None:
 
 
 class _WatchedCode:
-    """A call that the watchdog watches in one thread, with the times at which it has to be interrupted.
+    """A call of workflow code that the watchdog watches in one thread, with the times at which to interrupt it.
 
-    ``limit`` is the number of seconds between two waits. ``fired`` is True once the call was interrupted. For ``force``
-    see ``Watchdog.run``.
+    ``limit`` is the largest number of seconds between two waits. ``fired`` is True once the call was interrupted. With
+    ``force``, code that swallows the interruption is interrupted again at each further step.
     """
 
     __slots__ = ("armed", "deadline", "end", "fired", "force", "limit", "stop", "thread")
@@ -74,15 +74,19 @@ class _WatchedCode:
         self.rearm()
 
     def rearm(self) -> None:
-        """Start the limits anew: one for the next unit, and a multiple of it for all units together."""
+        """Start the limits anew from now: one for the next unit, and a multiple of it for all units together.
+
+        A unit is a part of the code, such as a branch, that runs until its next wait.
+        """
         self.armed = now = time.monotonic()
         self.deadline, self.end = now + self.limit, now + self.limit * policy.TOTAL_DEADLOCK_FACTOR
 
     def forgive(self, now: float, last_check: float, pause: float, computed: float) -> None:
-        """Extend the deadlines by the time in which the process did not run since ``last_check`` (``time.monotonic``).
+        """Extend the deadlines by the time in which the whole process did not run, since that is not the code's fault.
 
-        ``pause`` is the part of that time that was planned, ``computed`` the processor time that the process used, both
-        in seconds.
+        ``last_check`` is the time of the last check and ``now`` that of this one (``time.monotonic``). ``pause`` is the
+        part of the time between that was planned, ``computed`` the processor time that the process used, both in
+        seconds.
         """
         if last_check > self.armed:
             paused_seconds = now - last_check - pause - computed
@@ -106,7 +110,8 @@ class Watchdog:
     def set_heartbeat(self, heartbeat: Callable[[], None] | None) -> None:
         """Let the watchdog call ``heartbeat`` several times a second; None ends the calls.
 
-        It does not call it while code that was interrupted continues all the same.
+        The calls are a sign that the process works. The watchdog stops them while code that was interrupted continues
+        all the same, so that a guardian can end the process.
         """
         with self._lock:
             self._heartbeat = heartbeat
@@ -148,7 +153,7 @@ class Watchdog:
         return value  # type: ignore[return-value] # None only when it was interrupted
 
     def note_unit_blocked(self) -> None:
-        """Record that a unit of the call in this thread has reached a wait.
+        """Record that a unit (a part of the code, such as a branch) of the call in this thread has reached a wait.
 
         The next unit gets the whole limit; all units together get a multiple of it.
         """
@@ -156,7 +161,7 @@ class Watchdog:
             watched.deadline = min(time.monotonic() + watched.limit, watched.end)
 
     def note_all_blocked(self) -> None:
-        """Record that every unit of the call in this thread waits; its limits start again."""
+        """Record that every part of the workflow code in this thread waits, so that its time limits start again."""
         if (watched := self._watched.get(threading.get_ident())) is not None and not watched.fired:
             watched.rearm()
 
@@ -253,7 +258,7 @@ watchdog = Watchdog()
 
 
 def user_frames(frame: FrameType | None, until: CodeType) -> list[FrameType]:
-    """Return the frames of the project's own code, from ``frame`` down to the one that runs ``until``.
+    """Return the stack frames of the project's own code, from ``frame`` up to its caller that runs ``until``.
 
     The innermost frame comes first.
     """
@@ -266,7 +271,10 @@ def user_frames(frame: FrameType | None, until: CodeType) -> list[FrameType]:
 
 
 def has_handler(code: CodeType, offset: int) -> bool:
-    """Return True if an ``except`` covers the instruction at ``offset``; handlers that only clean up do not count."""
+    """Return True if an ``except`` in the code object covers the instruction at ``offset``.
+
+    Handlers that only clean up, such as ``finally``, do not count.
+    """
     return any(entry.start <= offset < entry.end and not entry.lasti for entry in _parse_exception_table(code))
 
 

@@ -201,27 +201,18 @@ class MemoryBackend:
     def send_update(
         self, address: RunAddress, name: str, args: Any, *, id: str | None, by: Person | None
     ) -> EnvironmentUpdate:
-        """Send the update ``name`` with ``args`` to a run, and let the environment do the work that is due.
-
-        Returns the update without asking for its response. ``id`` is its message id, or None to generate one.
-        """
+        """Send the update ``name`` and do the work that is due; return the update without asking for its response."""
         return self._run(address).send_update(name, args, id=id, by=by)
 
     def _run(self, address: RunAddress) -> MemoryRunOperations:
-        """Return the object with the operations on the run at ``address``.
-
-        Raises ``WorkflowNotFound`` if it was deleted.
-        """
+        """Return the operations on the run at ``address``. Raises ``WorkflowNotFound`` if it was deleted."""
         if address.chain_id not in self._env.storage.chains:
             raise WorkflowNotFound(f"{address.id} no longer exists: somebody has deleted it")
         return MemoryRunOperations(self._env, address)
 
 
 class MemoryRunOperations:
-    """The operations of a handle on one run in memory.
-
-    Each method has the name of an operation of ``WorkflowHandle``, and takes the inputs of its request.
-    """
+    """The operations on one run in memory. Each method performs the operation of its name of ``WorkflowHandle``."""
 
     def __init__(self, env: WorkflowEnvironment, address: RunAddress) -> None:
         assert address.chain_id is not None
@@ -337,10 +328,7 @@ class MemoryRunOperations:
         )
 
     def _redactor(self, by: Person | None) -> Redactor:
-        """Return the rules by which the run is shown to the user ``by``.
-
-        Raises ``ActionNotPermitted`` if the user may not view runs.
-        """
+        """Return the redactor for the user ``by``. Raises ``ActionNotPermitted`` if the user may not view runs."""
         user = check_person(by)
         if user is None:
             return UNREDACTED
@@ -413,8 +401,7 @@ class MemoryRunOperations:
     ) -> None:
         """Decide a human task of the run with ``outcome``, in the name of the user ``by``.
 
-        ``task`` is its key, id or title; None if exactly one is open. ``data`` are the data that its form asks for.
-        ``timeout`` has no effect. The errors are those of ``WorkflowHandle.decide``.
+        ``task`` is its key, id or title; None if exactly one is open. ``timeout`` has no effect.
         """
         check_wait(timeout)
         user = check_person(by)
@@ -515,9 +502,9 @@ class MemoryRunOperations:
     ) -> EnvironmentHandle[Any]:
         """Start a run with the history of this one up to the activation ``to``, and return its handle.
 
-        ``id`` is the business id of the new run. ``messages`` that came after the point are delivered "again" or
-        dropped with "drop". ``edited`` gives open activities other arguments, by command number. Raises
-        ``ActionNotPossible``, ``PayloadError``, ``InvalidId`` and ``AlreadyRunning``.
+        ``id`` is its business id. Later ``messages`` are delivered "again" or dropped with "drop". ``edited`` gives
+        open activities other arguments, by command number. Raises ``InvalidId``, ``AlreadyRunning`` and the errors of a
+        reset.
         """
         self._require_reset_permitted(by, "fork", edited)
         require_start(by, self._code(self._newest_run.facts))
@@ -594,10 +581,7 @@ class MemoryRunOperations:
         return user
 
     def _require_reset_permitted(self, by: Person | None, operation: str, edited: Any) -> None:
-        """Raise ``ActionNotPermitted`` if the user ``by`` may not perform the ``operation``, a reset or a fork.
-
-        If inputs are edited (``edited``), two more permissions are needed.
-        """
+        """Check that ``by`` may perform a reset or a fork; edited inputs need two more permissions."""
         for name in (operation, *(("edit_activity_input", "view_payload") if edited is not None else ())):
             self._require_permitted(by, name)
 

@@ -26,9 +26,9 @@ Placeholder = Callable[[str], str]
 
 
 class Dialect(Protocol):
-    """The statements of one alias, sent on Django's own connection.
+    """The statements and capabilities of one database alias, in which PostgreSQL and SQLite differ.
 
-    They take part in the transaction that is open on it.
+    Statements are sent on Django's own connection, so they take part in the transaction that is open on it.
     """
 
     alias: str
@@ -88,19 +88,23 @@ class Dialect(Protocol):
     def write_returning(
         self, columns: Columns, body: str, rows: Iterable[Sequence[Any]], types: Types, *, key: str | None = None
     ) -> list[tuple[Any, ...]]:
-        """Run the statement of ``write``, whose body returns rows, and return these rows.
+        """Run the statement ``with v(columns) as (rows) body``, whose body returns rows, and return these rows.
 
-        ``columns`` may hold bytes only if the dialect has ``chained_writes``. ``types`` are the types of the columns
-        that it returns.
+        ``types`` are the types of the columns that it returns. With ``key`` (a column), ``{key}`` in the body is
+        replaced by a test that the key is among those of the rows. ``columns`` may hold bytes only if the dialect has
+        ``chained_writes``.
         """
 
     def submit_write(
         self, columns: Columns, body: str, rows: Iterable[Sequence[Any]], types: Types, *, key: str | None = None
     ) -> Answer:
-        """Send the statement of ``write_returning`` and return a function that waits for its rows: see ``submit``."""
+        """Send a statement with the arguments of ``write_returning``, and return a function that waits for its rows.
+
+        Inside ``pipeline()`` several statements can be sent before the first answer is awaited.
+        """
 
     def pipeline(self) -> AbstractContextManager[None]:
-        """Send the statements of a block without waiting for each answer; the end of the block waits.
+        """Return a context manager whose statements are sent without waiting for each answer; its end waits for all.
 
         This applies to statements that return no rows, and to submitted ones. Nothing else may use the connection
         inside: no queryset, and no cursor of Django's.
@@ -117,8 +121,9 @@ class Dialect(Protocol):
     def now_expression(self, clock: Callable[[], datetime] | None, *, live: bool = False) -> tuple[str, list[Any]]:
         """Return an SQL expression for the present time, and its parameters.
 
-        It gives the time of ``clock`` or, with None, of the database. ``live`` gives the time of evaluation in place of
-        that of the statement's start. A comparison with it cannot use an index.
+        It gives the time of ``clock`` or, with None, of the database. With ``live`` it gives the time at which the
+        expression is evaluated, and not the time at which the statement started. A comparison with it cannot use an
+        index.
         """
 
     def skip_locked(self) -> str: ...
@@ -130,9 +135,9 @@ class Dialect(Protocol):
         """
 
     def lock_timeout(self, seconds: float) -> AbstractContextManager[None]:
-        """Limit the wait for each lock, in seconds, for the statements of a block.
+        """Return a context manager that limits the wait for each lock, in seconds, for the statements of its block.
 
-        The setting is restored unless a statement fails, so use it inside a savepoint.
+        The old limit is restored unless a statement fails, so use it inside a savepoint.
         """
 
     def prefer_indexes(self) -> None:
@@ -158,21 +163,21 @@ class Dialect(Protocol):
         """
 
     def check_constraints(self, *, statement_timeout: str | None) -> AbstractContextManager[None]:
-        """Raise at the end of a block the errors of deferred constraints, which would otherwise come at the commit.
+        """Return a context manager that raises at the end of its block the errors of deferred constraints.
 
-        The commit could not tell which run is at fault. User code inside may set limits for its own statements, so
-        ``statement_timeout`` is restored (None: the present one). Databases that can check only whole tables check
-        nothing.
+        They would otherwise come at the commit, which could not tell which run is at fault. User code inside may set
+        limits for its own statements, so ``statement_timeout`` is restored (None: the present one). Databases that can
+        check only whole tables check nothing.
         """
 
     def set_up_session(self, limits: Mapping[str, str]) -> None:
-        """Set these limits (setting and value) for the session.
+        """Set these limits (value by name of the setting) for the session, such as a statement timeout.
 
-        The session also notices soon from then on if the other side of the connection is gone.
+        From then on the session also notices soon if the other side of the connection is gone.
         """
 
     def set_up_transaction(self, limits: Mapping[str, str]) -> None:
-        """Set these limits (setting and value) for the open transaction."""
+        """Set these limits (value by name of the setting) for the open transaction."""
 
     def is_transient(self, exc: BaseException) -> bool:
         """Return True if the work that raised ``exc`` may succeed on another try, as after a deadlock."""

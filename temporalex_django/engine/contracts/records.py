@@ -27,7 +27,7 @@ logger = logging.getLogger("temporalex_django.engine")
 
 @dataclass(slots=True, kw_only=True)
 class RunState:
-    """The row of a claimed (locked) chain, which also describes the chain's current run."""
+    """The row of a locked chain, with the facts about its current run that change from turn to turn."""
 
     chain_id: UUID
     run_id: UUID
@@ -66,7 +66,10 @@ _state_values: Callable[[RunState], tuple[Any, ...]] = attrgetter(*_STATE_FIELDS
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRecord:
-    """The row of a run as the engine needs it; it is read only for runs that are not in the cache."""
+    """The facts of a run that stay, such as its workflow, input and seed.
+
+    It is read only for runs that are not in the cache.
+    """
 
     run_id: UUID
     workflow_id: str
@@ -95,14 +98,14 @@ class RunRecord:
     def from_start(cls, start: RunStart, *, run_id: UUID, now: datetime) -> RunRecord:
         """Return the record of the first run of a chain, from the values of its start at the time ``now``.
 
-        The record has the id ``run_id``.
+        ``run_id`` is the id of that run.
         """
         shared: dict[str, Any] = {name: getattr(start, name) for name in _START_FIELDS}
         return cls(run_id=run_id, expires_at=start.expires_at(now), starts_at=start.starts_at(now), **shared)
 
     @property
     def info(self) -> RunInfo:
-        """The facts of the run for its executor."""
+        """The facts of the run that its code can read by ``api.info()``, for its executor."""
         return RunInfo(
             workflow=self.workflow,
             id=self.workflow_id,
@@ -215,7 +218,7 @@ class NewTask:
     def as_state(self, number: int, **changes: Any) -> TaskState:
         """Return the activity as a stored row with the id ``number``, due when it was scheduled.
 
-        ``changes`` set other fields.
+        ``changes`` set other fields of the row.
         """
         shared: dict[str, Any] = {name: getattr(self, name) for name in _TASK_FIELDS}
         return TaskState(id=number, **{**shared, "due_at": self.scheduled_at, **changes})
@@ -236,7 +239,7 @@ class Retry:
 
 @dataclass(slots=True, kw_only=True)
 class Outcome:
-    """The outcome of a message.
+    """The outcome of a message: what became of it, and the answer for its sender.
 
     The ``status`` of an update is accepted, completed, failed or rejected. ``value`` is the response of an update, or
     ``{"code", "message", "type"}`` of an error.
@@ -248,9 +251,10 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HumanTaskWrite:
-    """A human task as a turn leaves it; ``changes`` names what the turn did to it.
+    """A human task that a turn has changed, as it is to be stored.
 
-    They are among ``opened``, ``reminded``, ``escalated``, ``barred`` (a user was excluded) and ``closed``.
+    ``changes`` names what the turn did to it, among ``opened``, ``reminded``, ``escalated``, ``barred`` (a user was
+    excluded) and ``closed``.
     """
 
     run_id: UUID
@@ -270,8 +274,8 @@ class NewRun:
     """The next run of a chain, after continue-as-new, a move or a reset.
 
     ``source_run_id`` is the run from whose history a reset starts it. With None it follows the present run, and keeps
-    the mark of its pause and the stored fields of its state. ``snapshot`` is data that the run starts with beside
-    ``args``. ``search_attributes`` are those that it starts with.
+    that run's pause and the stored fields of its state. ``snapshot`` is data that the run starts with beside ``args``.
+    ``search_attributes`` are those that it starts with.
     """
 
     run_id: UUID
@@ -324,7 +328,7 @@ class RunWrite:
 
     @property
     def is_closed_externally(self) -> bool:
-        """True if the write closes the run from outside, without running its code."""
+        """True if the run was closed without running its code: by an operator, its parent or a timeout."""
         if not self.events:
             return False
         last = self.events[-1]
@@ -332,12 +336,15 @@ class RunWrite:
 
     @property
     def drops_open_activities(self) -> bool:
-        """True if the write closes the run while activities may be running, whose edited inputs must be kept."""
+        """True if the run is closed while its activities may be running.
+
+        Inputs that people gave to these activities must then be recorded with the close.
+        """
         return self.drop_tasks and (self.is_closed_externally or self.left_open)
 
     @property
     def cancels_activities(self) -> bool:
-        """True if the code of the run cancels activities and continues."""
+        """True if the code of the run has cancelled activities and the run continues."""
         return bool(self.cancelled_tasks) and any(event.kind == "ActivityCancelled" for event in self.events)
 
     def add_cancelled_inputs(self, inputs: Mapping[str, Any]) -> None:
@@ -382,7 +389,7 @@ class RunWrite:
 
 @dataclass(slots=True, kw_only=True)
 class TaskState:
-    """The row of a scheduled activity: a claimed external one, or an atomic one of a locked run.
+    """The row of a scheduled activity: an external one that a worker has claimed, or an atomic one of a locked run.
 
     ``seq`` is the number of the command that scheduled it, and ``attempt`` the number of the attempt that starts now.
     """
@@ -418,9 +425,9 @@ class TaskState:
         return self.id, self.attempt - 1 if self.atomic and self.owner is None else self.attempt, self.owner
 
     def as_new(self, *, due_at: datetime, failure: AttemptFailure | None, attempt: int) -> NewTask:
-        """Return a new activity that is due at ``due_at``, for one that was tried before it was stored as a row.
+        """Return the activity as a new one to schedule at ``due_at``; it was attempted before it was stored as a row.
 
-        ``attempt`` is the number of attempts that count.
+        ``attempt`` is the number of attempts that count, and ``failure`` the error of the last one.
         """
         shared = {name: getattr(self, name) for name in _TASK_FIELDS}
         return NewTask(**shared, attempt=attempt, due_at=due_at, failure=failure)

@@ -24,7 +24,7 @@ from temporalex_django.engine.contracts.records import Inbox, Outcome, RunRecord
 
 
 class RunStorage(Protocol):
-    """The place where runs live; ``claim`` to ``write`` are called inside ``transaction()``.
+    """The storage of runs, as the engine uses it; ``claim`` to ``write`` are called inside ``transaction()``.
 
     Arguments are copied, and results belong to the caller. ``tests/contract`` tests every storage against these
     docstrings.
@@ -40,9 +40,9 @@ class RunStorage(Protocol):
         """Open a savepoint; an error rolls it back and leaves the rest of the transaction as it is."""
 
     def checked_savepoint(self) -> AbstractContextManager[None]:
-        """Open a savepoint for an atomic activity.
+        """Open a savepoint around an atomic activity, whose end raises the errors of deferred constraints.
 
-        Its end raises the errors of deferred constraints. The commit could not tell which activity caused them.
+        The commit could not tell which activity caused such an error.
         """
 
     def claim(
@@ -75,25 +75,32 @@ class RunStorage(Protocol):
         page: int | None = None,
         runs: Collection[UUID] = (),
     ) -> tuple[dict[UUID, Inbox], dict[UUID, RunRecord]]:
-        """Return the result of ``inbox`` for ``chains`` and of ``run_records`` for ``runs``, with one round trip."""
+        """Return the inboxes of ``chains`` and the records of ``runs``, by id, with one round trip to the database.
+
+        ``waiting`` and ``page`` are those of ``inbox``: chains that need only unread messages, and the number of
+        messages to read for a chain.
+        """
 
     def block_reason(self, run_id: UUID) -> BlockMark | None:
-        """Return the mark of a blocked run, which says why and since when; None if the run is not blocked."""
+        """Return the data that say why and since when a run is blocked; None if the run is not blocked."""
 
     def histories(self, after: Mapping[UUID, int]) -> dict[UUID, list[HistoryEvent]]:
-        """Return the events of each run in order, those behind the event number that ``after`` gives for it."""
+        """Return the events of each run in order, by run id.
+
+        ``after`` maps each run id to the number of the last event that is not needed; 0 returns all events.
+        """
 
     def history_page(self, run_id: UUID, *, after: int, limit: int) -> list[HistoryEvent]:
-        """Return the next ``limit`` events of one run, behind the event number ``after``."""
+        """Return the next ``limit`` events of one run that come after the event number ``after``."""
 
     def patch_markers(self, run_id: UUID) -> set[str]:
-        """Return the ids of the patches that are marked in the history of a run."""
+        """Return the ids of the patches (``api.patched``) whose answer the history of a run has recorded."""
 
     def now(self) -> datetime:
         """Return the present time of the storage's clock. Call it after the locks are held."""
 
     def new_token(self) -> int:
-        """Return a head token that is never drawn twice."""
+        """Return a token for an activation, a number that is never drawn twice."""
 
     def new_run_id(self) -> UUID:
         """Return an id for the next run of a chain; ids sort in the order in which they were made."""
@@ -111,11 +118,11 @@ class RunStorage(Protocol):
         """
 
     def prepend_messages(self, chain: UUID, messages: Sequence[PendingMessage], *, received: int) -> None:
-        """Put messages at the head of the inbox of a locked chain, in order, before those that are there.
+        """Put messages at the head of the inbox of a locked chain, in order, before the messages that wait in it.
 
-        A message replaces the one that has its id; but an unread one with that id is newer and stays instead.
-        ``received`` is the number of signals in the history of the run. An update that waited behind a later signal
-        counts as unread.
+        A reset uses this. A message replaces the one that has its id; but an unread one with that id is newer and stays
+        instead. ``received`` is the number of signals in the history of the run. An update that waited behind a later
+        signal counts as unread.
         """
 
     def message_statuses(self, chain: UUID, ids: Collection[str]) -> dict[str, str]:
@@ -131,9 +138,9 @@ class RunStorage(Protocol):
         """
 
     def store_settled_messages(self, chain: UUID, messages: Sequence[tuple[PendingMessage, Outcome]]) -> None:
-        """Store messages from the history of a run, with their outcomes, in a locked chain that has none of them.
+        """Store messages that are in the copied history of a fork, with their outcomes, in the fork's locked chain.
 
-        So a message that is sent again does not count twice. No turn reads these rows.
+        So a message that is sent to the fork again under its id does not count twice. No turn reads these rows.
         """
 
     def on_commit(self, callback: Callable[[], None]) -> None:
@@ -161,4 +168,4 @@ class RunStorage(Protocol):
         """Wait for a locked chain, then for rows that its atomic activities lock, up to ``timeout`` seconds each."""
 
     def has_live_worker(self, workflow: str, version: int) -> bool:
-        """Return True if a worker whose lease is valid has registered that version of the workflow class."""
+        """Return True if a live worker (with a valid lease) has registered that version of the workflow class."""

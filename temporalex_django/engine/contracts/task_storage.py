@@ -19,7 +19,7 @@ from temporalex_django.engine.turn_report import ClaimedRuns
 
 
 class TaskStorage(Protocol):
-    """The place where scheduled activities live; each call is a transaction of its own, unless it is inside one."""
+    """The storage of scheduled activities; each call is a transaction of its own, unless it is inside one."""
 
     def claim_tasks(
         self, *, capacity: Capacity, queues: Sequence[str], owner: int, atomic: bool = False
@@ -38,10 +38,10 @@ class TaskStorage(Protocol):
         """
 
     def finish_undelivered(self, results: Sequence[TaskResult]) -> tuple[list[int], list[FinishedActivity]]:
-        """Store the ends of attempts as ``finish_tasks`` does, but send nothing to the chains.
+        """Store the ends of attempts, without sending the results to the runs that wait for them.
 
-        Call it inside a transaction. Returns the ids of the activities whose attempt was still valid, and the final
-        results of these, which ``deliver`` sends.
+        Call it inside a transaction. Returns the ids of the activities whose attempt was still valid, and their final
+        results, which the caller passes to a turn or to ``deliver``.
         """
 
     def deliver(self, activities: Sequence[FinishedActivity]) -> None:
@@ -67,10 +67,13 @@ class TaskStorage(Protocol):
         """
 
     def tasks_of_run(self, run_id: UUID) -> list[TaskState]:
-        """Return all activities of a run that have not ended, in order of ``seq``, each as ``find_task`` returns it."""
+        """Return all activities of a run that have not ended, in order of ``seq``.
+
+        They may have an owner. Nothing is claimed or locked.
+        """
 
     def edit_task(self, task: TaskState) -> None:
-        """Store the arguments and options of an activity that has no owner.
+        """Store the edited arguments and options of an activity that no worker has claimed.
 
         Nothing changes if the attempt of ``task`` is not the present one.
         """
@@ -102,20 +105,29 @@ class WorkerStorage(RunStorage, TaskStorage, Protocol):
 
     @property
     def domain(self) -> str:
-        """A digest of the database's address, which tells databases apart on one machine."""
+        """A digest of the database's address, by which processes on one machine tell databases apart."""
 
     @property
     def turn_size(self) -> int:
         """The number of runs that a worker claims at a time."""
 
     def join_transaction(self) -> AbstractContextManager[None]:
-        """Return a block that is part of the transaction that ``transaction`` opened; without one, it opens one."""
+        """Return a context manager whose block belongs to the open transaction of this storage, without a savepoint.
+
+        An error in the block fails that transaction. If none is open, it opens one.
+        """
 
     def detach(self) -> tuple[Any, ExitStack | None]:
-        """Separate this object from the open transaction of the calling thread, and return the state for ``attach``."""
+        """Separate this object from the open transaction of the calling thread, and return the state for ``attach``.
+
+        The transaction stays open. Until ``attach``, another thread can use this object.
+        """
 
     def attach(self, state: tuple[Any, ExitStack | None]) -> None:
-        """Continue the transaction that ``detach`` separated from this object."""
+        """Continue the transaction that ``detach`` separated from this object and returned as ``state``.
+
+        No other transaction may be open in this object then.
+        """
 
     # -- claims of runs -----------------------------------------------------------------------------------------------
 
@@ -128,10 +140,11 @@ class WorkerStorage(RunStorage, TaskStorage, Protocol):
     def submit_claim(
         self, *, limit: int, queues: Sequence[str], first: Collection[UUID] = (), due: int | None = None
     ) -> Callable[[Collection[UUID]], ClaimedRuns]:
-        """Submit a claim of at most ``limit`` runs; see ``RunStorage.claim``.
+        """Send the statements of a claim of at most ``limit`` due runs of these queues, without waiting for the rows.
 
-        The returned function takes those chains of ``first`` that the caller still wants. ``due`` limits the runs of a
-        queue that are claimed because they are due, and not for a message; None: only ``limit`` does.
+        The returned function waits, and returns the claimed runs. It takes those chains of ``first`` (claimed although
+        not due) that the caller still wants. ``due`` limits the runs of a queue that are claimed because they are due,
+        and not for a message; None: only ``limit`` does.
         """
 
     def is_deferred(self, chain: UUID) -> bool:
@@ -157,15 +170,19 @@ class WorkerStorage(RunStorage, TaskStorage, Protocol):
     def claim_tasks(
         self, *, capacity: Capacity, queues: Sequence[str], owner: int, atomic: bool = False, suspects: bool = False
     ) -> list[TaskState]:
-        """Claim due activities as ``TaskStorage.claim_tasks`` does.
+        """Claim external activities that are due and have no owner, the longest due first.
 
-        With ``suspects`` claim only activities during which a worker has died.
+        ``capacity`` says how many the worker can take, and ``owner`` is the epoch of the worker. With ``atomic`` it
+        also claims atomic activities. With ``suspects`` it claims only activities during which a worker has died.
         """
 
     def submit_task_claim(
         self, *, capacity: Capacity, queues: Sequence[str], owner: int, atomic: bool = False, suspects: bool = False
     ) -> Callable[[], list[TaskState]]:
-        """Submit the statements of ``claim_tasks``, inside a transaction, and return a function for the activities."""
+        """Send the statements of a claim of activities, inside a transaction, without waiting for the rows.
+
+        The returned function waits, and returns the claimed activities. The arguments are those of ``claim_tasks``.
+        """
 
     def claim_limited(
         self,
@@ -180,25 +197,33 @@ class WorkerStorage(RunStorage, TaskStorage, Protocol):
     ) -> LimitedClaim:
         """Claim the activities of a queue that may start now under their limits, in a transaction of its own.
 
-        ``capacity``, ``owner`` and ``suspects`` are those of ``claim_tasks``. With ``unpartitioned`` it also claims
-        activities outside of partitions. ``off`` has the names of activities that are switched off, and ``held_keys``
-        the concurrency keys that a hold keeps back.
+        ``capacity`` says how many the worker can take, and ``owner`` is its epoch. With ``suspects`` it claims only
+        activities during which a worker has died, and with ``unpartitioned`` also activities outside of partitions.
+        ``off`` has the names of activities that are switched off, and ``held_keys`` the concurrency keys that a hold
+        keeps back.
         """
 
     def repartition(self, queue: str, names: Collection[str]) -> int:
-        """Move waiting activities with these names to partitions of their own; return the number that moved."""
+        """Move waiting activities with these names into partitions of the queue, one for each name.
+
+        So the activities of a name with a limit wait only for each other. Returns the number that moved.
+        """
 
     def move_to_partitions(self, tasks: Sequence[TaskState]) -> None:
-        """Move waiting activities to the partitions of their concurrency keys, for as long as these are held."""
+        """Move waiting activities to the partitions of their concurrency keys, because a hold keeps these keys back."""
 
     def mark_tasks_started(self, tasks: Sequence[TaskState]) -> None:
-        """Store that these attempts run since their ``started_at``, from which their timeouts count.
+        """Store that the attempts of ``tasks`` run since their ``started_at``, from which their timeouts count.
 
         An attempt that its owner has lost changes nothing.
         """
 
     def submit_finish(self, results: Sequence[TaskResult]) -> Callable[[], tuple[list[int], list[FinishedActivity]]]:
-        """Submit the statements of ``finish_undelivered``, and return a function for its result."""
+        """Send the statements that store the ends of attempts, without sending the results to the runs.
+
+        The returned function waits. It returns the ids of the activities whose attempt was still valid, and their final
+        results.
+        """
 
     def release_tasks(self, keys: Collection[tuple[int, int, int]]) -> None:
         """Give up attempts that were claimed and never started; they do not count.
@@ -207,13 +232,22 @@ class WorkerStorage(RunStorage, TaskStorage, Protocol):
         """
 
     def release_unstarted(self, keys: Collection[tuple[int, int, int]]) -> None:
-        """Give up attempts as ``release_tasks`` does, and subtract them from the starts that their rates count."""
+        """Give up attempts that were claimed and not started, and subtract them from the starts that rate limits count.
+
+        ``keys`` are triples of task id, attempt and owner.
+        """
 
     def owned_tasks(self, owner: int) -> set[tuple[int, int, int]]:
-        """Return the attempts of the epoch ``owner`` as triples of task id, attempt and owner. Locks nothing."""
+        """Return the attempts that the worker with the epoch ``owner`` has claimed. Locks nothing.
+
+        An attempt is a triple of task id, attempt and owner.
+        """
 
     def owned_background_tasks(self, *, owner: int) -> list[TaskState]:
-        """Return the background tasks of the epoch ``owner``, except those that this process cannot read."""
+        """Return the background tasks that the worker with the epoch ``owner`` has claimed.
+
+        Tasks that this process cannot read, because it lacks an encryption key, are left out.
+        """
 
     def free_background_task(self, task_id: int) -> TaskState | None:
         """Return a background task if no worker has it and this process can read it, else None."""

@@ -10,7 +10,7 @@ from temporalex_django.core.typed_dicts import AcceptedNames, WaitInfo
 
 
 class BlockMark(TypedDict):
-    """The mark of a blocked run: why it is blocked, and since when.
+    """The data that say why a run is blocked, and since when; the column ``blocked`` of its row.
 
     ``code`` is a short name of the cause, and ``error`` says it in words. ``attempt`` is the number of failed tries in
     a row and ``since`` the time of the first. ``waits_for`` names the code or key that no worker has. ``place`` is the
@@ -30,7 +30,10 @@ class BlockMark(TypedDict):
 
 
 class PauseMark(TypedDict):
-    """The mark of a paused run: since when, why, and by whom (None: by code)."""
+    """The data that say since when, why and by whom a run is paused; the column ``paused`` of its row.
+
+    ``by`` is None if code paused it.
+    """
 
     since: str
     reason: str
@@ -38,7 +41,7 @@ class PauseMark(TypedDict):
 
 
 class RowChanges(TypedDict, total=False):
-    """Changes to the row of a run; columns without a key stay as they are."""
+    """The changes that a turn makes to the columns of a run's row; columns without a key stay as they are."""
 
     status: str
     waiting_for: list[str]

@@ -1,4 +1,7 @@
-"""Scheduled activities in memory, as ``TaskStorage`` demands; a late report changes nothing, as in the database."""
+"""Scheduled activities in memory, for test environments.
+
+As in the database, the report of an attempt that is no longer the present one changes nothing.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,7 @@ Due = tuple[datetime, int]
 
 
 class MemoryTasks(MemoryTables):
-    """``TaskStorage`` in memory; the protocol documents each method."""
+    """The storage of scheduled activities in memory. It implements the protocol ``TaskStorage``."""
 
     def __init__(self, now: datetime) -> None:
         super().__init__(now)
@@ -43,7 +46,7 @@ class MemoryTasks(MemoryTables):
     # -- what a turn writes -------------------------------------------------------------------------------------------
 
     def _schedule(self, task: NewTask) -> None:
-        """Store a new activity under a number of its own."""
+        """Store a new activity as a row with a new number."""
         number = next(self._ids)
         self.queues.add(task.queue)
         self._task_ids_by_run[task.run_id][task.seq] = number
@@ -81,7 +84,7 @@ class MemoryTasks(MemoryTables):
                 self._failures.discard(number)
 
     def _make_available(self, task: TaskState) -> None:
-        """Let claims find the activity once it is due."""
+        """Add an activity to the heap of its queue, so that a claim gets it once it is due."""
         self.open_tasks[task.id] = task
         heapq.heappush(self._due_tasks[task.queue, task.atomic], (task.due_at, task.id))
 
@@ -113,7 +116,7 @@ class MemoryTasks(MemoryTables):
         return claimed_tasks
 
     def _fenced_task(self, number: int, attempt: int, owner: int | None) -> TaskState | None:
-        """Return the activity if ``attempt`` and ``owner`` are still its present ones, else None."""
+        """Return the activity ``number`` if ``attempt`` and ``owner`` are those of its present attempt, else None."""
         task = self.open_tasks.get(number)
         if task is not None and (task.attempt, task.owner) == (attempt, owner):
             return task
@@ -168,7 +171,10 @@ class MemoryTasks(MemoryTables):
             self._holds[name] = max(hold.until, self._holds.get(name) or hold.until)
 
     def held_until(self, task: TaskState) -> datetime | None:
-        """Return when the hold that keeps back the activity ends, or None if none does."""
+        """Return when the hold on the activity's queue or concurrency key ends, or None if there is none.
+
+        A hold keeps activities back after an attempt has raised ``RetryLater`` with ``hold``.
+        """
         names = ((task.queue, ""), (task.queue, task.options.get("concurrency_key") or ""))
         ends = [end for name in names if (end := self._holds.get(name)) is not None and end > self.clock]
         return None if task.atomic else max(ends, default=None)

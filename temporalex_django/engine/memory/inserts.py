@@ -1,4 +1,4 @@
-"""The inserts of callers, in memory: starts and messages."""
+"""The inserts in memory that callers make outside of turns: starts of runs, and messages."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from temporalex_django.errors import AlreadyRunning
 
 
 class MemoryInserts(MemoryTables):
-    """Inserts of new chains and messages."""
+    """The part of the storage in memory that starts chains and stores messages."""
 
     def start(self, start: RunStart) -> UUID:
         """Start a new chain, which is due when its run begins, and return its id.
@@ -73,9 +73,10 @@ class MemoryInserts(MemoryTables):
         return chain_id
 
     def replace_waiting_input(self, start: RunStart, starter: Sender | None) -> UUID | None:
-        """Give the open run with the key of ``start`` its input and times if it has not begun; return its chain.
+        """Replace the input and the times of a debounced run that has not begun, and return its chain.
 
-        ``starter`` is the person who starts, or None. Returns None if there is no such run of the class and version.
+        The run is the open one with the id, the class and the version of ``start``. ``starter`` is the person who
+        starts, or None. Returns None if there is no such run.
         """
         for chain_id in self._chains_of.get(start.workflow_id, ()):
             state, run = self.chains[chain_id], self.current_run(chain_id)
@@ -102,9 +103,10 @@ class MemoryInserts(MemoryTables):
         return None
 
     def _is_key_in_use(self, key: str, start: RunStart) -> bool:
-        """Return True if an open run prevents a start with this open key.
+        """Return True if an open run prevents the start of another one with the open key ``key``.
 
-        It has the same key, or the same id in a narrower scope that the scope of the start includes.
+        The open key contains the id and the scope in which it is unique. An open run prevents the start if it has the
+        same key, or the same id in a narrower scope that the scope of the start includes.
         """
         for chain_id in self._chains_of.get(start.workflow_id, ()):
             if (existing_key := self._open_keys.get(chain_id)) is None:
@@ -119,9 +121,9 @@ class MemoryInserts(MemoryTables):
         return False
 
     def reopen(self, chain_id: UUID, start: RunStart) -> bool:
-        """Give a closed chain its open key again; return False when another open run has it.
+        """Reserve the business id for a closed chain again; return False when another open run has the id in its scope.
 
-        ``start`` has the id and the scope from which the key is made.
+        ``start`` has the id and the scope.
         """
         key = start.open_key
         if key is not None and self._is_key_in_use(key, start):
@@ -138,9 +140,10 @@ class MemoryInserts(MemoryTables):
         return self._message_numbers[chain_id].get(message_id)
 
     def prepend_messages(self, chain: UUID, messages: Sequence[PendingMessage], *, received: int) -> None:
-        """Put messages at the head of an inbox, before its unread messages.
+        """Put messages at the head of the inbox of a chain, before its unread messages.
 
-        ``received`` is the number of signals in the history of the run: see ``RunStorage.prepend_messages``.
+        A message replaces the one that has its id, unless that one is unread. ``received`` is the number of signals in
+        the history of the run.
         """
         inbox, ids = self._inboxes[chain], self._message_numbers[chain]
         unread_messages = [self.messages[number].message for number in sorted(inbox)]
@@ -179,7 +182,10 @@ class MemoryInserts(MemoryTables):
                 self.messages[number] = replace(message_row, message=replace(message_row.message, after=message.after))
 
     def message_statuses(self, chain: UUID, ids: Collection[str]) -> dict[str, str]:
-        """Return the statuses of messages by message id: see ``RunStorage.message_statuses``."""
+        """Return the statuses of messages of a chain by message id: "unread", or the status of the outcome.
+
+        Unknown ids are left out.
+        """
         numbers, inbox, statuses = self._message_numbers[chain], self._inboxes[chain], {}
         for message_id in ids:
             if (number := numbers.get(message_id)) is not None:
@@ -199,7 +205,10 @@ class MemoryInserts(MemoryTables):
             self._message_numbers[target_chain][str(message.message_id)] = number
 
     def store_settled_messages(self, chain: UUID, messages: Sequence[tuple[PendingMessage, Outcome]]) -> None:
-        """Store messages with their outcomes: see ``RunStorage.store_settled_messages``."""
+        """Store messages from the history of a run, with their outcomes, in a chain that has none of them.
+
+        So a message that is sent again does not count twice.
+        """
         for message, outcome in messages:
             number = next(self._ids)
             inbox_message = InboxMessage(
@@ -217,7 +226,7 @@ class MemoryInserts(MemoryTables):
                 self._message_numbers[chain][message.message_id] = number
 
     def _delete_message(self, chain: UUID, number: int, message_id: str | None) -> None:
-        """Delete a message by its number, and free its message id, if it has one."""
+        """Delete the message with this number. If it has a message id, another message may use the id then."""
         self._inboxes[chain].discard(number)
         self.messages.discard(number)
         if message_id is not None:
@@ -235,9 +244,9 @@ class MemoryInserts(MemoryTables):
     ) -> int:
         """Put a message into the inbox of a chain and return its number; a message sent before keeps its number.
 
-        ``kind``, ``name`` and ``payload`` are those of ``InboxMessage``. ``sender`` None means that code sent it. A
-        signal that has become a failed message is delivered again, with its new payload. Raises ``MessageIdTaken`` if a
-        different message has the message id.
+        ``kind``, ``name`` and ``payload`` have the meaning of these fields of ``InboxMessage``. ``sender`` None means
+        that code sent it. A signal that has become a failed message is delivered again, with its new payload. Raises
+        ``MessageIdTaken`` if a different message has the message id.
         """
         if message_id is not None and (existing_number := self._message_numbers[chain_id].get(message_id)) is not None:
             message_row = self.messages[existing_number]

@@ -1,6 +1,6 @@
 """The storage of ``WorkflowEnvironment``: runs in memory, with a virtual clock.
 
-It fulfils the same contract as the database.
+It fulfils the contract that the database storage fulfils, too.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _PAGED_KINDS = frozenset({"signal", "update", REQUEST})
 
 
 class MemoryRunStorage(MemoryWrites):
-    """``RunStorage`` and ``TaskStorage`` in memory; these protocols document each method.
+    """The storage of runs and activities in memory. It implements the protocols ``RunStorage`` and ``TaskStorage``.
 
     It has a single caller and no workers, so nothing is ever locked by others.
     """
@@ -74,7 +74,10 @@ class MemoryRunStorage(MemoryWrites):
         return ClaimedRuns((replace(run) for run in eligible[:limit]), now=self.clock)
 
     def _runs_with_work(self) -> list[RunState]:
-        """Return the runs that are due, the longest due first, then the others that have unread messages."""
+        """Return the runs that are due, the longest due first, then the others that have unread messages.
+
+        A claim takes runs from the beginning of this list.
+        """
         due = [(run.due_at, run) for run in self.chains.values() if run.due_at is not None and run.due_at <= self.clock]
         due_chains = {run.chain_id for _, run in due}
         fresh_chains = [chain for chain, _ in sorted(self._fresh.items(), key=lambda entry: entry[1])]
@@ -84,7 +87,7 @@ class MemoryRunStorage(MemoryWrites):
         ]
 
     def lock_run(self, chain: UUID, *, wait: float) -> RunState | None:
-        """Return the state of a chain; there is no other caller to wait for."""
+        """Return the state of the chain, or None if it is gone. There is no other caller to wait for."""
         del wait
         state = self.chains.get(chain)
         if state is None:
@@ -102,7 +105,7 @@ class MemoryRunStorage(MemoryWrites):
         return until is not None and until > self.clock
 
     def wait_for_locks(self, chain: UUID, *, timeout: float) -> None:
-        """Return at once, since there is no other caller."""
+        """Do nothing, since no other caller can hold a lock."""
 
     def has_live_worker(self, workflow: str, version: int) -> bool:
         return False

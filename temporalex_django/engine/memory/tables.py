@@ -1,4 +1,4 @@
-"""The tables of runs in memory, and the operations that change several of them together."""
+"""The tables of runs and messages in memory, and the operations that change several of them together."""
 
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ _FREE = frozenset({"rejected", "undelivered", FAULT})
 class MemoryRun:
     """The row of a run, with the columns of the database, and the history of the run.
 
-    ``labels`` has the columns of its start that the engine does not read, by name.
+    ``facts`` is its record in the engine. ``labels`` has, by name, the columns from its start that the engine does not
+    read, such as its tags.
     """
 
     facts: RunRecord
@@ -72,15 +73,18 @@ _LABEL_NAMES = [
 
 
 def start_labels(start: Any) -> dict[str, Any]:
-    """Return the labels of a run from its start, or from another object that has them as attributes."""
+    """Return, by name, the columns of a new run that its start determines and that the engine does not read.
+
+    ``start`` is the start, or another object that has these columns as attributes.
+    """
     return {name: getattr(start, name) for name in _LABEL_NAMES}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryMessage:
-    """A message, and the columns of its row that only the storage uses.
+    """A message in the inbox of a chain, and the columns of its row that only the storage uses.
 
-    ``fresh`` is True until a turn has read it. ``outcome`` is None until it has one.
+    ``fresh`` is True until a turn has read the message. ``outcome`` is None until the message has one.
     """
 
     message: InboxMessage
@@ -100,7 +104,7 @@ class MemoryMessage:
 
 
 class MemoryTables:
-    """Tables of one environment, whose virtual clock starts at ``now``; not thread-safe.
+    """The tables of one environment in memory, whose virtual clock starts at ``now``; not thread-safe.
 
     Rows are copied when they are stored. They are replaced, and never changed.
     """
@@ -135,7 +139,10 @@ class MemoryTables:
         return self.runs[self.chains[chain_id].run_id]
 
     def _add_run(self, chain_id: UUID, record: RunRecord, *, labels: Mapping[str, Any]) -> None:
-        """Store a run and make it the newest one of its chain. ``labels``: see ``MemoryRun``."""
+        """Store a run and make it the newest one of its chain.
+
+        ``labels`` has, by name, the columns from its start that the engine does not read.
+        """
         self.runs[record.run_id] = MemoryRun(facts=record, created_at=self.clock, labels=labels)
         self._chain_of_run[record.run_id] = chain_id
         self.run_ids[chain_id] = (*self.run_ids.get(chain_id, ()), record.run_id)
@@ -227,7 +234,8 @@ class MemoryTables:
     ) -> int:
         """Add a message to the inbox of a chain; return its number, or that of the message that has its id already.
 
-        ``run_id`` is the run that waits for a result. The other arguments are those of ``InboxMessage``.
+        ``run_id`` is the run that waits for the result that the message carries. The other arguments have the meaning
+        of these fields of ``InboxMessage``.
         """
         if message_id is not None and (existing_number := self._message_numbers[chain_id].get(message_id)) is not None:
             return existing_number
@@ -254,7 +262,7 @@ class MemoryTables:
         return message_id in self._message_numbers[chain_id]
 
     def _mark_fresh(self, chain_id: UUID, number: int) -> None:
-        """Record that the chain has unread messages, the first of which has this number."""
+        """Record that the chain has unread messages, of which the first has the number ``number``."""
         if chain_id not in self._fresh:
             self._fresh[chain_id] = number
 

@@ -1,4 +1,4 @@
-"""The writes of a turn, in memory. Messages to other runs are stored first."""
+"""The storage of what a turn has produced, in memory. Messages to other runs are stored first."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ _CONTINUED = names_for_next_run(NextRun.CONTINUED)
 
 
 class MemoryWrites(MemoryInserts, MemoryTasks):
-    """``RunStorage.write`` in memory."""
+    """The part of the storage in memory that stores what a turn has produced (``write``)."""
 
     def write(
         self, writes: Sequence[RunWrite], *, eager_claim: EagerClaim | None = None, is_last: bool = False
     ) -> Callable[[], list[TaskState]]:
-        """Store the writes of a turn: see ``RunStorage.write``.
+        """Store what a turn produced for its runs: events, messages, children, activities and changed columns.
 
-        There are no workers, so ``eager_claim`` claims nothing.
+        There are no workers, so ``eager_claim`` claims nothing, and the returned function returns an empty list.
         """
         del eager_claim, is_last
         for write in writes:
@@ -73,7 +73,7 @@ class MemoryWrites(MemoryInserts, MemoryTasks):
             self._children[child.parent_run][child.parent_seq] = chain_id
 
     def _send_message(self, message: NewMessage) -> None:
-        """Send a message to its target, and the answer to a sender that waits for one."""
+        """Put a message into the inbox of its receiver, and tell a sender that waits for it whether that worked."""
         delivery = message.check_delivery(self._resolve_delivery(message))
         if delivery.chain_id is not None:
             self._add_message(
@@ -89,7 +89,7 @@ class MemoryWrites(MemoryInserts, MemoryTasks):
             self._add_message(message.ask[0], "external", name, payload, run_id=message.ask[1])
 
     def _resolve_delivery(self, message: NewMessage) -> Delivery:
-        """Return the target of a message: the chain that it names, an open child, or the open run of an id."""
+        """Return where a message goes: to the chain that it names, to an open child, or to the open run of an id."""
         if message.child is not None:
             run_id, seq = message.child
             return self._open_delivery(self._children[run_id].get(seq))
@@ -108,14 +108,14 @@ class MemoryWrites(MemoryInserts, MemoryTasks):
         return Delivery(None, exists=bool(run_refs))
 
     def _open_delivery(self, chain_id: UUID | None) -> Delivery:
-        """Return the delivery to a chain; it has no chain if that one is closed or deleted."""
+        """Return the delivery of a message to this chain, or one without a chain if it is closed or deleted."""
         if chain_id is None or chain_id not in self.chains or self.chains[chain_id].closed:
             return Delivery(None)
         record = self.current_run(chain_id).facts
         return Delivery(chain_id, workflow=record.workflow, version=record.version)
 
     def _close_children(self, parent: RunState) -> None:
-        """Cancel, terminate or leave the open children of a run that closes, as their ``parent_close`` says."""
+        """Ask the open children of a run that closes to cancel, or to terminate, as their ``parent_close`` says."""
         for chain_id in self._children[parent.run_id].values():
             if chain_id not in self.chains:
                 continue  # somebody has deleted it
@@ -151,7 +151,7 @@ class MemoryWrites(MemoryInserts, MemoryTasks):
         self.chains[state.chain_id] = _state_after(write)
 
     def _change_run(self, run: MemoryRun, write: RunWrite) -> None:
-        """Store the columns of a run that the write changes; some of them are fields of its record, too."""
+        """Store the columns of a run's row that ``write`` changes; some of them are fields of its record, too."""
         if changes := deep_copy(write.instance):
             record_changes = {name: changes[name] for name in ("started_at", "search_attributes") if name in changes}
             if record_changes:
@@ -160,7 +160,10 @@ class MemoryWrites(MemoryInserts, MemoryTasks):
             self.runs[write.run.run_id] = replace(run, **changes)
 
     def _closed_tasks(self, run_id: UUID, at: datetime) -> list[HumanTaskWrite]:
-        """Return the open human tasks of a run as closed, because the run was closed from outside."""
+        """Return the open human tasks of a run as closed ones, because the run was closed at the time ``at``.
+
+        The run was closed without running its code, which would have closed them itself.
+        """
         open_tasks = [t for t in self.human_tasks.values() if t.run_id == run_id and not t.task.ending]
         return [
             replace(human_task, changes=("closed",), task=human_task.task.as_closed("run_closed", at))
@@ -175,7 +178,10 @@ class MemoryWrites(MemoryInserts, MemoryTasks):
             self.runs[new] = replace(self.runs[new], **{name: like.column(name) for name in _CONTINUED})
 
     def _record_leftovers(self, write: RunWrite) -> None:
-        """Record the inputs and unread results that would be lost when the run drops or cancels activities."""
+        """Add to the events of ``write`` what is lost when activities are dropped or cancelled.
+
+        These are the inputs that people have edited, and the results that the run has not read.
+        """
         run_id, inbox = write.run.run_id, self._inboxes[write.run.chain_id]
         if write.drops_open_activities:
             write.add_edited_inputs(edited_inputs(self.tasks_of_run(run_id)))
@@ -185,7 +191,7 @@ class MemoryWrites(MemoryInserts, MemoryTasks):
             write.add_unread_results(self.messages[number].message for number in sorted(inbox))
 
     def _settle_messages(self, write: RunWrite) -> None:
-        """Store what became of the messages that the turn read, as ``RunWrite`` lists them."""
+        """Store what a turn did with the messages of the inbox: consumed, answered, left to wait, or failed."""
         chain_id = write.run.chain_id
         inbox, ids = self._inboxes[chain_id], self._message_numbers[chain_id]
         for number in write.consumed:
@@ -249,7 +255,7 @@ class MemoryWrites(MemoryInserts, MemoryTasks):
         return True
 
     def discard(self, chain_id: UUID, message_id: str) -> bool:
-        """Settle a failed message as discarded.
+        """Mark a failed message as discarded, so that it is not delivered again.
 
         Returns False if the chain has no failed message with that message id.
         """
@@ -273,7 +279,7 @@ class MemoryWrites(MemoryInserts, MemoryTasks):
         return None
 
     def _answer_updates(self, write: RunWrite, answer: Outcome) -> None:
-        """Give ``answer`` to the accepted updates of a chain that closed, and mark its unsettled messages as unread.
+        """Give ``answer`` to the accepted updates of a chain that has closed, and mark its other messages as unread.
 
         The next turn answers these, since it finds the run closed.
         """
@@ -306,7 +312,7 @@ def _successor_record(record: RunRecord, new: NewRun) -> RunRecord:
 
 
 def _state_after(write: RunWrite) -> RunState:
-    """Return the row of the chain as the turn leaves it."""
+    """Return the state of the chain after the turn; if the chain has a next run, this is the current one."""
     run = write.run
     # The next run has no history yet. ``activated_at`` stays, since time does not go back.
     if write.next_run is not None:

@@ -16,7 +16,10 @@ _ABSENT: Any = object()
 
 
 class UndoLog:
-    """The functions that undo the changes of open blocks, and the callbacks for the end of the outermost block."""
+    """The functions that undo the changes of the open transactions and savepoints in memory.
+
+    It also has the callbacks for the end of the outermost transaction.
+    """
 
     def __init__(self) -> None:
         self._undo: list[Callable[[], object]] = []
@@ -24,7 +27,10 @@ class UndoLog:
         self._depth = 0
 
     def add_undo(self, undo: Callable[[], object]) -> None:
-        """Record a function that undoes a change of an open block. Outside of every block it records nothing."""
+        """Record a function that undoes a change, to be called if the open block raises.
+
+        Outside of blocks it does nothing.
+        """
         if self._depth:
             self._undo.append(undo)
 
@@ -50,7 +56,7 @@ class UndoLog:
                 _run_callback(callback)
 
     def on_commit(self, callback: Callable[[], None]) -> None:
-        """Call ``callback`` after the outermost block, unless it is undone; outside of every block now."""
+        """Call ``callback`` when the outermost block has ended without an error; outside of blocks, call it now."""
         if self._depth:
             self._callbacks.append(callback)
         else:
@@ -65,7 +71,10 @@ def _run_callback(callback: Callable[[], None]) -> None:
 
 
 class Table(dict[K, V]):
-    """Rows by their key. A row is never changed in place, but replaced at its key."""
+    """A dict of rows by key whose changes are undone if the open transaction or savepoint raises.
+
+    A row is never changed in place, but replaced at its key.
+    """
 
     def __init__(self, log: UndoLog) -> None:
         super().__init__()

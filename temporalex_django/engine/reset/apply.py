@@ -1,6 +1,6 @@
-"""Reset and fork: a run starts from a point of another one's history, in the same chain or in a new one.
+"""Reset and fork: a new run continues from a point of another run's history, in the same chain or in a new one.
 
-The new run has the history up to the point, and then a mark, which gives it a new seed and names the source. Everything
+The new run has the history up to the point, and then an event that gives it a new seed and names the source. Everything
 that was open at the point is open again: activities are scheduled again with their idempotency keys, and timers keep
 their time. Results that had come and were never read come again, since a person may have given them. Children stay with
 the run that started them: the result of one that ended is given again, and one that has not ended counts as failed. All
@@ -44,8 +44,8 @@ CHILD_LEFT = "ChildLeft"
 def reset(storage: RunStorage, run: RunState, plan: ResetPlan, *, run_id: UUID) -> list[RunWrite]:
     """Close a locked run as terminated, if it is open, and continue its chain with a new run; return the writes.
 
-    The new run gets the id ``run_id`` and starts from the point of ``plan``. If the chain was closed, it is open again,
-    and the caller has to claim its open key.
+    The new run gets the id ``run_id`` and continues from the point of the history that ``plan`` names. If the chain was
+    closed, it is open again, and the caller has to reserve its business id (``reopen``).
     """
     record, now = plan.record, storage.now()
     current_record = storage.run_records([run.run_id])[run.run_id]
@@ -84,10 +84,10 @@ def fork(
     id: str,
     snapshot: Mapping[str, Any] | None,
 ) -> list[RunWrite]:
-    """Let ``run``, which the open transaction has just started, continue from a point of another run.
+    """Let ``run``, which the open transaction has just started, continue from a point of another run's history.
 
-    Returns the writes. ``id`` and ``snapshot`` are those of ``run``. The other run (``plan.record``, of the chain
-    ``source_chain``) stays as it is.
+    Returns the writes. ``id`` (business id) and ``snapshot`` are those of ``run``. The other run (``plan.record``, of
+    the chain ``source_chain``) stays as it is.
     """
     pending_results, writes = _pending_results(storage.inbox([source_chain])[source_chain], plan), []
     failed_signals, carried_ids = _failed_to_copy(storage, source_chain, plan), plan.prefix.carried
@@ -112,10 +112,11 @@ def fork(
 def _failed_to_copy(
     storage: RunStorage, chain: UUID, plan: ResetPlan, *, excluded_statuses: Sequence[str] = ()
 ) -> list[FailedSignal]:
-    """Return the messages that had failed at the point and that the new run does not have yet.
+    """Return the failed messages of the history up to the point that the chain of the new run has to get.
 
     A message that was discarded in ``chain``, or has one of ``excluded_statuses`` there, is left out. Discarded
-    messages from behind the point are removed from the plan, so that they are not delivered again (see decision 46).
+    messages that came after the point are removed from the plan, so that they are not delivered again (see decision
+    46).
     """
     prefix = plan.prefix
     ids = {
@@ -152,9 +153,10 @@ _RESULT_KINDS = ("activity", "timer", "child", "external")
 
 
 def _pending_results(unread: Iterable[InboxMessage], plan: ResetPlan) -> dict[int, InboxMessage]:
-    """Return the results that the source received and did not read, of what is open at the point, by command number.
+    """Return, by command number, the results that the source run has received and not read.
 
-    An activity whose input the plan edits has none.
+    Only results of activities, timers, children and messages that were open at the point are returned. An activity
+    whose input the plan edits has none.
     """
     prefix = plan.prefix
     timers = pending_timers((event.kind, event.attributes) for event in prefix.events)
@@ -164,7 +166,7 @@ def _pending_results(unread: Iterable[InboxMessage], plan: ResetPlan) -> dict[in
 
 
 def _successor_run(plan: ResetPlan, run_id: UUID) -> NewRun:
-    """Return the new run of a reset. If it copies no history, it gets the seed of the plan."""
+    """Return the new run of a reset. It has the seed of the old run if it copies history, else the seed of the plan."""
     record = plan.record
     return NewRun(
         run_id=run_id,
@@ -193,9 +195,9 @@ def _initial_state(run: RunState, run_id: UUID, now: datetime, record: RunRecord
 
 
 def _unfinished_updates(storage: RunStorage, run: RunState, plan: ResetPlan) -> dict[str, Outcome]:
-    """Return failures, by update id, for accepted updates of the present run that the new run does not have.
+    """Return a failure, by update id, for each accepted update that had not ended and that the reset drops.
 
-    Their handlers had not finished.
+    Their senders wait for an outcome, which the new run would never give.
     """
     events = storage.histories({run.run_id: 0})[run.run_id]
     open_ids = {kinds.UPDATE_ACCEPTED.read(event)["id"] for event in events if event.kind == "UpdateAccepted"}
@@ -223,7 +225,7 @@ def _write_restored_run(
     parent: str | None,
     snapshot: Mapping[str, Any] | None,
 ) -> RunWrite:
-    """Store the history up to the point, the mark, and everything that is open there; return the write.
+    """Store the copied history, the event that marks the copy, and everything that was open; return the write.
 
     ``mode`` is "reset" or "fork". ``pending_results`` are the unread results by command number, and ``failed_signals``
     the failed messages to copy. ``id`` (business id), ``parent`` and ``snapshot`` are those of the new run.
@@ -271,7 +273,7 @@ def _copy_event(number: int, event: HistoryEvent) -> NewEvent:
 
 
 def _new_task(run: RunState, plan: ResetPlan, number: int, id: str, now: datetime) -> NewTask:
-    """Return the activity of command ``number``, which was open at the point, to schedule it again at ``now``.
+    """Return the activity of command ``number``, which was open in the copied history, to schedule it again at ``now``.
 
     ``id`` is the business id of the new run.
     """
@@ -305,10 +307,10 @@ def _new_task(run: RunState, plan: ResetPlan, number: int, id: str, now: datetim
 def _result_messages(
     run: RunState, prefix: HistoryPrefix, pending_results: Mapping[int, InboxMessage]
 ) -> list[NewMessage]:
-    """Return messages with the results of what is open at the point.
+    """Return messages to the new run with the results of what was open in the copied history.
 
-    A child without a result counts as failed, and a message to another run without an answer as delivered: a run that
-    starts from a point sends or starts neither of them again.
+    A child without a result counts as failed, and a message to another run without an answer as delivered: the new run
+    sends or starts neither of them again.
     """
     results = [(m.kind, m.name, m.payload) for m in pending_results.values()]
     for number, child in prefix.children.items():

@@ -1,4 +1,4 @@
-"""The plan of a reset or a fork: a point of a run, checked against its history and its code.
+"""The plan of a reset or a fork: where in a run's history to continue, checked against its history and its code.
 
 Pure, except that it replays the code of the run within limits of time.
 """
@@ -42,9 +42,10 @@ REDELIVER, DROP = "again", "drop"
 
 
 def should_redeliver(messages: object) -> bool:
-    """Return True if ``messages`` asks to deliver the messages behind the point again, False if to drop them.
+    """Return True if the option ``messages`` is "again", and False if it is "drop".
 
-    Raises ``PayloadError`` for any other value.
+    It says whether messages that came after the point of a reset or fork are delivered again. Raises ``PayloadError``
+    for any other value.
     """
     if messages not in (REDELIVER, DROP):
         raise PayloadError(
@@ -54,12 +55,11 @@ def should_redeliver(messages: object) -> bool:
 
 
 def successors(runs: Sequence[tuple[UUID, str]], *, forked: bool) -> list[UUID]:
-    """Return the ids of the runs that followed a run by continue-as-new.
+    """Return the ids of the runs that followed a run by continue-as-new, whose messages a reset delivers again, too.
 
-    Messages that came after the point of a reset are in their histories, too. ``runs`` are the run and those after it
-    in its chain, with their statuses. Raises ``ActionNotPossible`` where one of them was reset, because its messages
-    cannot be told from those that were delivered again. For a fork (``forked``) the runs end there instead. Raises it
-    for too many runs, too. See decision 43.
+    ``runs`` are the run and those after it in its chain, as pairs of run id and status. Raises ``ActionNotPossible`` if
+    one of them was reset, because its messages cannot be told from those that were delivered again. For a fork
+    (``forked``) the runs end there instead. Raises it for too many runs, too. See decision 43.
     """
     last = next((n for n, (_, status) in enumerate(runs) if status != "continued_as_new"), len(runs) - 1)
     if not forked and last < len(runs) - 1:
@@ -97,11 +97,11 @@ def fork_id(source_id: str, id: str | None, unique: Unique | None, *, suffix: Ca
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResetPlan:
-    """A plan to start from the run ``record`` at the point ``prefix`` of its history.
+    """A plan to continue from the run ``record`` with the beginning ``prefix`` of its history.
 
-    - ``redeliver``: True delivers messages behind the point again, False drops them.
+    - ``redeliver``: True delivers messages that came after ``prefix`` again, False drops them.
     - ``edited_inputs``: args and kwargs of open activities by command number; these activities get a new key.
-    - ``seed``: that of the run from there on.
+    - ``seed``: the random seed of the new run from there on.
     - ``atomic``: True if turns run atomic activities, False if the process that claims activities does.
     - ``search_attributes``: those that the run started with.
     - ``unread``: results that the run had received and not read when it was closed.
@@ -156,10 +156,10 @@ def check_replay(
     limit: float | None,
     max_seconds: float | None,
 ) -> ReplayCheck:
-    """Replay the history up to activation ``to`` (None: the last) and return how far the code follows it.
+    """Replay the history up to activation ``to`` (None: the last), and return how far the code follows it.
 
-    ``limit`` is the number of seconds for each activation, ``max_seconds`` that for all of them; None sets none. Raises
-    ``ActionNotPossible`` if there is no such activation, or if the replay takes too long.
+    ``limit`` is the largest number of seconds for each activation, and ``max_seconds`` that for all of them; None sets
+    none. Raises ``ActionNotPossible`` if there is no such activation, or if the replay takes too long.
     """
     last = _last_activation(events, to)
     reset_point = read_prefix(events, last if to is None else to)
@@ -169,7 +169,10 @@ def check_replay(
 
 
 def _last_activation(events: Sequence[HistoryEvent], to: int | None) -> int:
-    """Return the last activation from which a run can start. Raises ``ActionNotPossible`` if ``to`` comes after it."""
+    """Return the number of the last activation after which a new run can continue.
+
+    An activation that closed the run does not count. Raises ``ActionNotPossible`` if ``to`` is not one of these.
+    """
     count = count_activations(events)
     last = count - is_closed_by_code(events)
     if to is not None and not (type(to) is int and 0 <= to <= last):
@@ -200,14 +203,15 @@ def make_plan(
     replay_check: ReplayCheck | None = None,
     max_seconds: float | None = None,
 ) -> ResetPlan:
-    """Plan a reset or fork from the state after activation ``to``, with the code of this process.
+    """Plan a reset or fork that continues after activation ``to`` of a run's history, with the code of this process.
 
     ``to`` None means the last activation that the code repeats as recorded and that did not close the run. If the code
-    repeats all of them, the run must be ``in_trouble``. ``redeliver``, ``seed`` and ``atomic`` are those of
-    ``ResetPlan``. ``edited_inputs`` has the form that ``_parse_edits`` takes; ``editable`` is False for a class whose
-    inputs cannot be edited. ``limit`` and ``max_seconds`` are those of ``check_replay``. Its result ``replay_check``
-    saves the replay if it is about this point. ``successor_histories`` are those of the runs by which the run was
-    continued, and ``tasks`` are its activities in their present state.
+    repeats all of them, the run must be ``in_trouble`` (blocked or closed, or the plan is for a fork). ``redeliver``,
+    ``seed`` and ``atomic`` are those of ``ResetPlan``. ``edited_inputs`` maps command numbers to the new inputs of
+    activities. ``editable`` is False for a class whose inputs cannot be edited. ``limit`` and ``max_seconds`` are
+    limits of the replay in seconds. An earlier ``replay_check`` saves the replay if it is about this point.
+    ``successor_histories`` are those of the runs by which the run was continued, and ``tasks`` are its activities in
+    their present state.
 
     Raises ``ActionNotPossible`` with the reason, and ``PayloadError`` for an edited input that does not fit.
     """
@@ -235,9 +239,10 @@ def make_plan(
 
 
 def _require_reproducible(replay_check: ReplayCheck, *, to: int | None, last: int, in_trouble: bool) -> None:
-    """Raise ``ActionNotPossible`` if the code does not repeat what comes before the point, or if nothing is wrong.
+    """Raise ``ActionNotPossible`` if the code does not repeat the history up to ``to``, or if nothing is wrong.
 
-    ``to`` is the activation that was asked for, or None, and ``last`` the last one from which a run can start.
+    ``to`` is the activation that was asked for, or None, and ``last`` the last one from which a run can continue.
+    Without ``to``, the run must be ``in_trouble`` or the code must differ from the history.
     """
     good_count, error = replay_check.activation_count, replay_check.error
     if to is None and not in_trouble and good_count == last:
@@ -272,9 +277,10 @@ class _ReplayTimeout(Exception):
 def _count_replayable(
     code: type[Workflow], reset_point: HistoryPrefix, limit: float | None, max_seconds: float | None
 ) -> tuple[int, BaseException | None]:
-    """Return the number of activations that the code repeats as recorded, and the last error of a replay or None.
+    """Return the number of activations that the code repeats as recorded, and the error that stopped it, or None.
 
-    Only events up to the point are replayed, since later ones may include marks of patches.
+    Only events of ``reset_point``, the beginning of the history, are replayed, since later ones may include answers of
+    patches.
     """
     label = f"the replay of {code.name}"
     bounded = partial(watchdog.run, limit=limit, label=label)
@@ -304,7 +310,10 @@ def _count_replayable(
 
 
 def _apply_edited_inputs(reset_point: HistoryPrefix, tasks: Iterable[TaskState]) -> None:
-    """Give open activities the input, and the idempotency key, that somebody has given them since the point."""
+    """Give the open activities of ``reset_point`` the input and the idempotency key that people gave them later.
+
+    ``tasks`` are the activities of the run in their present state.
+    """
     for task in tasks:
         open_activity = reset_point.activities.get(task.seq)
         if open_activity is not None and isinstance(task.options.get("edited"), Mapping):

@@ -1,4 +1,4 @@
-"""The firing of schedules: which slots are due, and what becomes of each. No I/O of its own, no clock.
+"""The firing of schedules: which slots (times to fire) are due, and what becomes of each. No I/O of its own, no clock.
 
 A store keeps a schedule, its slots and its runs. The database and the memory of environments are stores, so both fire
 by the rules of this module.
@@ -43,7 +43,7 @@ class SlotStart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotFailure:
-    """The error for which no run was started for a slot: its code, and a message for people."""
+    """The error because of which a slot has no run: its code, and a message for people."""
 
     code: str
     message: str
@@ -51,7 +51,7 @@ class SlotFailure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunningSlot:
-    """A started slot whose run the schedule has not seen closed.
+    """A slot that has started a run, as long as the schedule has not taken note of the end of the run.
 
     ``closed_as`` is the status of the closed run, "deleted" if the run no longer exists, and None while it is open.
     """
@@ -61,54 +61,60 @@ class RunningSlot:
 
 
 class ScheduleStore(Protocol):
-    """The place of a schedule, its slots and its runs. All calls belong to one transaction."""
+    """The storage of one schedule, its slots and its runs. All calls belong to one transaction."""
 
     def find_slot(self, at: datetime) -> SlotRecord | None: ...
 
     def add_slots(self, slots: Sequence[SlotRecord]) -> None: ...
 
     def replace_slot(self, slot: SlotRecord) -> None:
-        """Store the new outcome of the slot with the same time."""
+        """Store ``slot`` in place of the record of the slot with this time, because its outcome has changed."""
 
     def running_slots(self) -> list[RunningSlot]:
-        """Return the slots that are ``running``, oldest first."""
+        """Return the slots that have started a run whose end is not recorded yet, oldest first."""
         ...
 
     def waiting_slots(self, limit: int) -> list[SlotRecord]:
-        """Return the slots that wait, oldest first."""
+        """Return at most ``limit`` slots that wait for the end of an open run, oldest first."""
         ...
 
     def mark_closed(self, slots: Sequence[SlotRecord]) -> None:
-        """Store that these slots are no longer ``running``."""
+        """Record that the runs of these slots have closed."""
 
     def check_start(self, schedule: ScheduleState, at: datetime) -> SlotFailure | None:
-        """Return the failure of a start that is known before it, such as that of an arguments function."""
+        """Return the error that a start of the slot ``at`` would surely give, such as that of an arguments function.
+
+        Returns None if no such error is known. Nothing is started.
+        """
         ...
 
     def start(self, schedule: ScheduleState, at: datetime, cause: SlotCause) -> SlotStart | SlotFailure:
-        """Start the run of a slot. Whatever failed has left nothing behind."""
+        """Start the run of the slot ``at``, and return its ids, or the error if it could not be started.
+
+        A start that fails leaves nothing behind. ``cause`` is what made the slot.
+        """
         ...
 
     def stop_run(self, schedule: ScheduleState, slot: SlotRecord, *, terminate: bool) -> SlotFailure | None:
-        """Ask the run of a slot to cancel, or terminate it; return the reason if this failed."""
+        """Ask the run of a slot to cancel or, with ``terminate``, terminate it; return the error if this failed."""
         ...
 
     def save(self, schedule: ScheduleState) -> None:
-        """Store the position and the other values that firing changes."""
+        """Store the state of the schedule that firing changes, such as its position and its pause."""
 
 
 class ScheduleFirer:
-    """Fires the schedule of a store. ``buffer_limit`` is how many of its slots may wait."""
+    """The rules by which a schedule of a store fires. At most ``buffer_limit`` of its slots may wait."""
 
     def __init__(self, store: ScheduleStore, *, buffer_limit: int) -> None:
         self._store = store
         self._buffer_limit = buffer_limit
 
     def fire(self, schedule: ScheduleState, now: datetime) -> ScheduleState:
-        """Do the next step of a schedule that is due, save it and return its new state.
+        """Do the next step of a schedule that is due at ``now``, save it and return its new state.
 
-        A step handles the runs that have closed, one waiting slot, one slot of the time and one of a backfill. So there
-        is more to do if ``next_due()`` of the result is not after ``now``.
+        A step takes note of the runs that have closed, and handles at most one waiting slot, one slot of the schedule's
+        times and one of a backfill. So there is more to do if ``next_due()`` of the result is not after ``now``.
         """
         step = _Step(self._store, schedule, now, self._buffer_limit)
         step.see_closed_runs()
@@ -119,9 +125,10 @@ class ScheduleFirer:
         return step.schedule
 
     def trigger(self, schedule: ScheduleState, now: datetime, *, actor: str = "") -> tuple[ScheduleState, SlotRecord]:
-        """Fire the schedule once for the time ``now``, also while it is paused; return its state and the slot.
+        """Fire the schedule once now, because a person asked for it, also while it is paused.
 
-        The overlap policy decides as for any other slot. The position does not change.
+        Returns the new state and the record of the slot. The overlap policy decides as for any other slot. The times at
+        which the schedule fires do not change. ``actor`` is the name of the person.
         """
         step = _Step(self._store, schedule, now, self._buffer_limit)
         step.see_closed_runs()
@@ -134,7 +141,7 @@ class ScheduleFirer:
 
 
 class _Step:
-    """One step of one schedule, whose state changes from method to method."""
+    """One step of firing a schedule: the methods change ``schedule``, its state, one after the other."""
 
     def __init__(self, store: ScheduleStore, schedule: ScheduleState, now: datetime, buffer_limit: int) -> None:
         self.store = store
@@ -144,7 +151,7 @@ class _Step:
         self.open_slots: list[SlotRecord] = []
 
     def see_closed_runs(self) -> None:
-        """Mark the slots whose run has closed, count failures in a row, and pause the schedule after too many."""
+        """Record which runs of slots have closed, count failures in a row, and pause the schedule after too many."""
         running = self.store.running_slots()
         self.open_slots = [entry.slot for entry in running if entry.closed_as is None]
         closed = [entry for entry in running if entry.closed_as is not None]
@@ -175,7 +182,10 @@ class _Step:
             self.store.replace_slot(self._start(slot))
 
     def fire_time_slot(self) -> None:
-        """Decide the next slot of the time, if it is due, or pass over those that are older than the window."""
+        """Handle the next slot of the schedule's times, if it is due.
+
+        Slots that are older than the ``catch_up`` time are recorded as missed.
+        """
         schedule = self.schedule
         if schedule.has_ended:
             return
@@ -204,7 +214,7 @@ class _Step:
         return SlotReason.PAUSED
 
     def _pass_over(self, oldest: datetime) -> None:
-        """List the slots before ``oldest`` as missed, or as skipped while the schedule is paused.
+        """Record the slots before ``oldest`` as missed, or as skipped if the schedule is paused, without starting runs.
 
         Each gets a record of its own, unless they are very many.
         """
@@ -233,7 +243,7 @@ class _Step:
         self.schedule = self.schedule.changed(position=slot.instant, last_walls=walls)
 
     def fire_backfill(self) -> None:
-        """Decide the next slot of a backfill, if it is due. A pause holds the backfill too."""
+        """Handle the next slot of a backfill, if it is due; while the schedule is paused, do nothing."""
         backfill = self.schedule.backfill
         if backfill is None or backfill.next_at > self.now or self.schedule.is_held:
             return
@@ -263,7 +273,10 @@ class _Step:
             self.schedule = self.schedule.changed(backfill=replace(backfill, next_at=next_at))
 
     def _backfill_slot(self, at: datetime, previous: SlotRecord | None, backfill: Backfill) -> None:
-        """Start the slot ``at``; if runs must not overlap, it waits for those that are open."""
+        """Start the run of the backfilled slot ``at``; if runs must not overlap, let the slot wait for open ones.
+
+        ``previous`` is an existing record of the slot, or None.
+        """
         waits = self.schedule.overlap is not Overlap.ALLOW_ALL and bool(self.open_slots or self.schedule.waiting)
         slot = SlotRecord(
             at=at,
@@ -282,7 +295,10 @@ class _Step:
             self.store.replace_slot(slot)
 
     def decide(self, at: datetime, cause: SlotCause, *, actor: str = "") -> SlotRecord:
-        """Decide the slot ``at`` by the overlap policy, store its record and return it."""
+        """Start, queue or skip the slot ``at`` as the overlap policy says, store its record and return it.
+
+        ``cause`` is what made the slot, and ``actor`` the name of the person who asked for it.
+        """
         is_busy = bool(self.open_slots or self.schedule.waiting)
         overlap = self.schedule.overlap
         if not is_busy or overlap is Overlap.ALLOW_ALL:
@@ -298,7 +314,10 @@ class _Step:
         return self._add_waiting(at, cause, actor)
 
     def _replace_other(self, at: datetime, cause: SlotCause, actor: str) -> SlotRecord:
-        """Stop the open runs for the slot ``at``. It takes the place of a slot that waits."""
+        """Cancel or terminate the open runs so that the slot ``at`` can start; return the record of the slot.
+
+        A slot that waits, other than one of a backfill, is skipped in favour of this one.
+        """
         # A run must not give way to one that cannot start.
         if (failure := self.store.check_start(self.schedule, at)) is not None:
             return self._add_failed(at, cause, actor, failure)

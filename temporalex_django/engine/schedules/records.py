@@ -1,4 +1,4 @@
-"""Schedules and their slots, as the code that fires them sees them. No I/O, no clock."""
+"""The data of schedules and their slots (times to fire), for the code that fires them. No I/O, no clock."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from temporalex_django.authoring.schedules.slots import TimeTable
 
 
 class SlotOutcome(StrEnum):
-    """Outcomes of a slot."""
+    """The outcomes that a slot of a schedule can have."""
 
     #: Its run was started.
     STARTED = "started"
@@ -32,7 +32,7 @@ class SlotOutcome(StrEnum):
 
 
 class SlotReason(StrEnum):
-    """Reasons for which a slot was skipped or missed; empty for the other outcomes."""
+    """The reasons why a slot was skipped or missed; empty for the other outcomes."""
 
     NONE = ""
     #: A run of the schedule was open.
@@ -48,7 +48,7 @@ class SlotReason(StrEnum):
 
 
 class SlotCause(StrEnum):
-    """Causes of a slot: the time, a backfill, or somebody who triggered the schedule."""
+    """The causes of a slot: the time of the schedule, a backfill, or a person who triggered the schedule."""
 
     TIME = "time"
     BACKFILL = "backfill"
@@ -146,11 +146,14 @@ class ScheduleState:
     backfill: Backfill | None = None
 
     def changed(self, **values: Any) -> ScheduleState:
-        """Return a copy with other values."""
+        """Return a copy of the state in which the named fields have other values."""
         return replace(self, **values)
 
     def jitter_of(self, at: datetime) -> timedelta:
-        """Return how long after its time the slot ``at`` fires: always the same part of ``jitter``."""
+        """Return the delay with which the slot ``at`` fires, a random fraction of ``jitter``.
+
+        It is computed from the slot, so that it is the same in all workers.
+        """
         if not self.jitter:
             return timedelta(0)
         # Drawn from the name and the slot, so that all workers agree and a retry does not move the slot.
@@ -158,7 +161,10 @@ class ScheduleState:
         return self.jitter * (int.from_bytes(digest) / 2**64)
 
     def workflow_id_of(self, at: datetime, *, cause: SlotCause = SlotCause.TIME) -> str:
-        """Return the business id of the run of the slot ``at``. Raises ``ScheduleInvalid`` for a bad template."""
+        """Return the business id of the run for the slot ``at``, made from the template of the schedule.
+
+        A triggered slot gets a suffix. Raises ``ScheduleInvalid`` for a bad template.
+        """
         run_id = render_run_id(self.workflow_id_template, schedule=self.name, instant=at, zone=self.table.zone)
         if cause is SlotCause.TRIGGER:
             # The template may have minutes only, and people may trigger twice in one.
@@ -171,16 +177,16 @@ class ScheduleState:
 
     @property
     def is_held(self) -> bool:
-        """True if the schedule is paused, or the code no longer declares it: its slots are skipped."""
+        """True if the schedule is paused, or the code no longer declares it: its slots are then skipped."""
         return self.paused is not None or self.gone_since is not None
 
     @property
     def has_ended(self) -> bool:
-        """True if the limit on fires is reached, with the slots that wait, so that no slot comes for now."""
+        """True if started and waiting slots together have reached ``max_fires``, so that no further slot fires."""
         return self.max_fires is not None and self.fires + self.waiting >= self.max_fires
 
     def next_due(self) -> datetime | None:
-        """Return when the schedule has something to do next because of the time; None if it never has again."""
+        """Return when the schedule has something to do next because of its times or a backfill; None if never."""
         times = []
         # A pause holds a backfill, which must not stay due meanwhile.
         if self.backfill is not None and not self.is_held:

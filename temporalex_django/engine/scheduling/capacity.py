@@ -17,7 +17,7 @@ UNMEASURED: Final = ""
 
 @dataclass(slots=True, kw_only=True)
 class Capacity:
-    """The remaining capacity of a worker in one poll; ``acquire`` consumes it.
+    """The number of activities that a worker can still claim in one poll; ``acquire`` consumes it.
 
     - ``threads``: the number of plain activities that can start at once.
     - ``tasks``: that of ``async def`` activities, whose names are ``async_names``.
@@ -54,9 +54,9 @@ class Capacity:
         return self.threads > 0 or self.tasks > 0 or bool(self.prefetch_limit)
 
     def reserve(self) -> int:
-        """Subtract a share from ``prefetch_limit`` and return it; the caller adds it again later.
+        """Set aside a part of ``prefetch_limit`` and return it; the caller adds it again later.
 
-        So a claim of waiting activities leaves something for those that the turn itself schedules.
+        So a claim of waiting activities leaves some capacity for those that the turn itself schedules.
         """
         reserved = (self.prefetch_limit or 0) // policy.RESERVE_SHARE
         self.prefetch_limit = (self.prefetch_limit or 0) - reserved
@@ -64,7 +64,7 @@ class Capacity:
 
     @property
     def total(self) -> int:
-        """The largest number of activities that can be claimed."""
+        """The largest number of activities that can be claimed now."""
         return self.threads + self.tasks + (self.prefetch_limit or 0)
 
     @property

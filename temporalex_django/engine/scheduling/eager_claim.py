@@ -13,12 +13,12 @@ from temporalex_django.engine.scheduling.capacity import Capacity
 
 @dataclass(slots=True, kw_only=True)
 class EagerClaim:
-    """A worker that claims new activities in the write of the turn that scheduled them, which saves a claim.
+    """The capacity of a worker to claim new activities in the turn that schedules them, which saves a later claim.
 
-    ``owner`` is its epoch. It claims activities of ``queues`` as long as there is ``capacity``. Local activities come
-    first, of all queues and whatever the capacity, up to ``max_local``. Further local ones wait in the queue of their
-    run. ``is_refused`` returns True for an activity that has to wait for admission (limits and switches); None refuses
-    none.
+    ``owner`` is the worker's epoch. It claims activities of ``queues`` as long as there is ``capacity``. Local
+    activities come first, of all queues and whatever the capacity, up to ``max_local``. Further local ones wait in the
+    queue of their run. ``is_refused`` returns True for an activity that has to wait for admission (limits and
+    switches); None refuses none.
     """
 
     owner: int

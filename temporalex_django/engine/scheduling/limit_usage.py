@@ -21,12 +21,13 @@ LiveCounts = Iterable[tuple[str, str, str | None, int]]
 
 @dataclass(slots=True)
 class LimitedClaim:
-    """The outcome of a claim of activities under limits; ``tasks`` are the claimed ones.
+    """The result of a claim of activities under limits; ``tasks`` are the claimed ones.
 
     - ``moved``: the number of activities that moved to another partition of the queue.
     - ``has_due``: some activities are due.
     - ``has_partitions``: some activities wait in partitions.
-    - ``retry_after``: the limits leave no capacity for due activities, and may leave some after so many seconds.
+    - ``retry_after``: the limits allow no due activity to start now; this is the number of seconds after which they
+      may.
     - ``is_rate_limited``: some of these wait for a rate.
     - ``lacks_capacity``: the worker itself has no capacity for some activities that may start.
     """
@@ -41,12 +42,12 @@ class LimitedClaim:
 
 
 def queue_limit_name(queue: str) -> str:
-    """Return the name of the limit of a queue."""
+    """Return the name under which the use of a queue's limit is counted."""
     return f"queue:{queue}"
 
 
 def activity_limit_name(activity: str) -> str:
-    """Return the name of the limit of an activity; it is the same for all names of a renamed activity."""
+    """Return the name under which the use of an activity's limit is counted; a renamed activity keeps it."""
     return f"activity:{aliases.ACTIVITIES.get(activity, activity)}"
 
 
@@ -92,9 +93,9 @@ class LimitUsage:
         ]
 
     def wait_seconds(self, activity: str, key: str | None) -> float | None:
-        """Return None if an activity of this name may start now, else the seconds after which to ask again.
+        """Return None if an activity of this name may start now under all limits.
 
-        ``key`` is its concurrency key, if it has one.
+        Otherwise return the seconds after which to ask again. ``key`` is its concurrency key, if it has one.
         """
         waits = [
             wait
@@ -117,7 +118,10 @@ class LimitUsage:
                 self._remaining[name] -= 1
 
     def _limits_of(self, activity: str) -> list[tuple[str, Limits]]:
-        """Return the limits that apply to an activity of this name, as pairs of the name of the limit and the limit."""
+        """Return the limits that apply to an activity of this name, as pairs ``(name, limits)``.
+
+        They are those of the queue and, if there are any, those of the activity.
+        """
         activity_limit = self._activity_limits.get(activity)
         return [
             (self._queue, self._limits),

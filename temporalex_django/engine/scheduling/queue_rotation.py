@@ -9,7 +9,7 @@ from temporalex_django.engine.scheduling import policy
 
 
 class QueueRotation:
-    """A rotation of queues, in which each comes first as often as its weight says, evenly spread."""
+    """A rotation of the queues of a worker: each queue comes first as often as its weight says, evenly spread."""
 
     def __init__(self) -> None:
         self._credit: dict[str, int] = {}
@@ -41,7 +41,7 @@ class NewestAndOldest:
         self._credit: defaultdict[str, int] = defaultdict(int)
 
     def newest_count(self, limit: int, lane: str = "") -> int:
-        """Return how many of the next ``limit`` rows to claim should be the newest ones.
+        """Return how many of the next ``limit`` rows to claim should be the newest ones; 0 unless many rows wait.
 
         ``lane`` is any name that the caller chooses; claims with different names are counted separately.
         """
@@ -52,10 +52,16 @@ class NewestAndOldest:
         return share
 
     def starts_with_newest(self) -> bool:
-        """Return True if the next claim, which cannot be divided, should take the newest rows; every other one does."""
+        """Return True if the next claim, which takes either kind of rows, should take the newest ones.
+
+        While many rows wait, that is every other claim.
+        """
         self._started_newest = self._has_backlog and not self._started_newest
         return self._started_newest
 
     def record_claim(self, claimed_count: int, limit: int) -> None:
-        """Record that a claim of at most ``limit`` rows found ``claimed_count``. If these are equal, more may wait."""
+        """Record that a claim of at most ``limit`` rows has returned ``claimed_count``.
+
+        If these are equal, more rows may wait, and the next claims take newest rows as well.
+        """
         self._has_backlog = 0 < limit <= claimed_count

@@ -1,4 +1,4 @@
-"""The time of one turn."""
+"""The time budget of one turn."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from temporalex_django.engine.scheduling import policy
 
 
 class TurnClock:
-    """The time of one turn: whether its next run may start, and until when that run may take messages.
+    """The time budget of one turn: whether its next run may start, and until when that run may take messages.
 
     Runs with short inboxes come first. There are ``short_count`` of them. A turn that is not ``limited`` starts all
-    runs: in an environment, the order of runs must not depend on how fast the machine is.
+    runs: in a test environment, the order of runs must not depend on how fast the machine is.
     """
 
     __slots__ = ("_limited", "_short_count", "_started_at")
@@ -22,10 +22,11 @@ class TurnClock:
         self._started_at = time.monotonic()
 
     def may_start(self, index: int, now: float, *, has_results: bool) -> bool:
-        """Return True if the run at ``index`` may start at ``now`` (``time.monotonic``); the first one always may.
+        """Return True if the run at ``index`` of the turn may start at ``now`` (``time.monotonic``).
 
-        A run with finished activities (``has_results``) may start later than others. So may the first one with a long
-        inbox, whatever the others took: it comes after them, so otherwise it might never start.
+        The first one always may. A run with finished activities (``has_results``) may start later than others. So may
+        the first one with a long inbox, whatever the others took: it comes after them, so otherwise it might never
+        start.
         """
         if has_results:
             budget = policy.TURN_SECONDS_WITH_RESULTS
@@ -36,7 +37,10 @@ class TurnClock:
         return not index or not self._limited or now - self._started_at <= budget
 
     def deadline(self, index: int, now: float) -> float:
-        """Return the time until which the run at ``index``, which starts now, may take messages."""
+        """Return the time until which the run at ``index``, which starts at ``now``, may take messages.
+
+        Both are times of ``time.monotonic``.
+        """
         until = self._started_at + policy.TURN_SECONDS
         if index >= self._short_count:
             until = max(until, now + policy.MIN_RUN_SECONDS)

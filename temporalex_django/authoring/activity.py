@@ -159,14 +159,18 @@ class CallOptions(TypedDict, total=False):
 class RunSource(Protocol):
     """The access of an activity to the run that scheduled it, which activities that are steps of a graph need.
 
-    ``version`` is the version of the workflow with which the activity was scheduled.
+    Each host that runs activities implements it: it reads a history that it stores, or asks the run. ``version`` is
+    the version of the workflow with which the activity was scheduled.
     """
 
     def workflow(self, version: int) -> Any:
         """Return the workflow class of the run in that version. Raises ``UnknownWorkflow``."""
 
     def instance(self, version: int) -> Any:
-        """Return the instance of the graph as it was when the activity was scheduled."""
+        """Return the instance of the graph as it was when the activity was scheduled.
+
+        This may take long. An attempt calls it at most once, and only if the step reads its instance or its context.
+        """
 
 
 class Activity(Generic[P, R]):

@@ -10,7 +10,7 @@ import threading
 import pytest
 
 from temporalex_django import Done, Event, GraphWorkflow, Step, Unique
-from temporalex_django.graph.durable.activities import LazyInstance
+from temporalex_django.graph.durable.activities import LazyInstance, activity_of
 from temporalex_django.graph.instance import Instance
 
 
@@ -84,3 +84,29 @@ def test_two_threads_read_theirs_at_the_same_time(real):
     for thread in threads:
         thread.join()
     assert found == ["late-1", "late-1"]
+
+
+class Run:
+    """The run of a step as a host of any kind gives access to it, an ``authoring.activity.RunSource``."""
+
+    def __init__(self, instance):
+        self._instance = instance
+        self.asked = []
+
+    def workflow(self, version):
+        self.asked.append(("workflow", version))
+        return self._instance.workflow
+
+    def instance(self, version):
+        self.asked.append(("instance", version))
+        return self._instance
+
+
+def test_an_attempt_asks_its_run_for_the_instance_when_the_step_reads_it(real):
+    """Whoever runs the step, the instance is not there before, and comes once."""
+    run, activity, args = Run(real), activity_of(Only), ["only", {"n": 1}, 3]
+    execute, (instance, config, context), _ = activity.decode_call(args, {}, run)
+    result = activity.encode_result(execute(instance, config, context), args, run)
+    assert result == {"event": "ok", "data": None} and run.asked == [("workflow", 3)] * 2
+    assert (context.initial.a, instance.id, context.steps) == (1, "late-1", {})
+    assert run.asked[2:] == [("instance", 3)]

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from django.apps import AppConfig, apps
 from django.conf import settings
 from django.core import mail
+from django.core.signals import request_finished
 from django.db import connections
 from django.db.models.signals import post_migrate
 from django.utils.module_loading import module_has_submodule
@@ -20,7 +21,7 @@ from django.utils.translation import gettext_lazy as _
 
 from temporalex_django.conf import get_settings, problems
 from temporalex_django.db import background_hooks
-from temporalex_django.db.background_hooks import BACKGROUND_HOOKS, SCHEDULE_HOOKS, BackgroundHook
+from temporalex_django.db.background_hooks import ALERT_HOOKS, BACKGROUND_HOOKS, SCHEDULE_HOOKS, BackgroundHook
 from temporalex_django.errors import NotConfigured, ScheduleInvalid, WorkflowDefinitionError
 
 if TYPE_CHECKING:
@@ -68,6 +69,8 @@ class TemporalexConfig(AppConfig):
             *(_cleanup_hook(kind) for kind in ("ANSWERS", "JOBS", "TASK_ENDS", "SLOTS")),
         ]
         SCHEDULE_HOOKS[:] = [BackgroundHook(has_work=_has_due_schedules, run=_fire_due_schedules)]
+        ALERT_HOOKS[:] = [BackgroundHook(has_work=_is_alert_round_due, run=_run_alert_round)]
+        request_finished.connect(_alert_without_workers, dispatch_uid="temporalex_django.alerts")
         background_hooks.bind_run_due(_run_burst)
         checks.definition_errors[:] = _import_app_modules()
         post_migrate.connect(_sync_schedules, sender=self, dispatch_uid="temporalex_django.schedules")
@@ -176,6 +179,27 @@ def _fire_due_schedules(alias: str) -> bool:
     from temporalex_django.operations.schedules.fire import fire_due  # noqa: PLC0415 - it needs the models
 
     return fire_due(alias)
+
+
+def _is_alert_round_due(alias: str) -> bool:
+    from temporalex_django.operations.alerts.rounds import is_round_due  # noqa: PLC0415 - it needs the models
+
+    return is_round_due(alias)
+
+
+def _run_alert_round(alias: str) -> bool:
+    from temporalex_django.operations.alerts.rounds import run_round  # noqa: PLC0415 - it needs the models
+
+    run_round(alias)
+    return False
+
+
+def _alert_without_workers(**_: Any) -> None:
+    """Send alerts from a web process if no worker does; the receiver of ``request_finished``."""
+    if get_settings().ALERTS:
+        from temporalex_django.operations.alerts.web import ensure_rounds  # noqa: PLC0415 - it needs the models
+
+        ensure_rounds()
 
 
 def _cleanup_hook(kind: str) -> BackgroundHook:

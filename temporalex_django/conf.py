@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from functools import cache
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, Literal, cast, get_args, get_origin, get_type_hints
 
 from temporalex_django.core.limits import NO_LIMITS, Limits, queue_errors
 from temporalex_django.core.names import quoted
@@ -68,6 +68,23 @@ def _has_invalid_proxy(value: Any) -> bool:
 def _is_invalid_header(value: Any) -> bool:
     """Return True if the value cannot be the name of a header."""
     return value is not None and not (value.isascii() and value.replace("-", "").isalnum())
+
+
+#: The keys of ``ALERTS``, and the types of their values.
+_ALERT_KEYS = {"MAIL": list, "CALL": str, "FROM": str, "BASE_URL": str, "NAME": str, "HEARTBEAT_URL": str}
+_ALERTS_KIND = "a dict with MAIL or CALL, and no other keys than MAIL, CALL, FROM, BASE_URL, NAME and HEARTBEAT_URL"
+
+
+def _is_invalid_alerts(value: Any) -> bool:
+    """Return True if ``ALERTS`` has an unknown key or a value of a wrong type, or names nobody."""
+    if any(key not in _ALERT_KEYS or not isinstance(entry, _ALERT_KEYS[key]) for key, entry in value.items()):
+        return True
+    if any(not isinstance(address, str) or "@" not in address for address in value.get("MAIL", ())):
+        return True
+    addresses = [value[key] for key in ("BASE_URL", "HEARTBEAT_URL") if key in value]
+    if any(not address.startswith(("http://", "https://")) for address in addresses):
+        return True
+    return bool(value) and not (value.get("MAIL") or value.get("CALL"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -244,6 +261,14 @@ class Settings:
         refuse=_is_invalid_header,
         kind="the name of a header",
     )
+    ALERTS: Mapping[str, Any] = _setting(
+        {},
+        "Where alerts about problems go: `MAIL` (a list of addresses), `CALL` (the path of a function that takes an `AlertMessage`), "
+        "`FROM` (the sender; default: `SERVER_EMAIL`), `BASE_URL` (for links, such as `https://shop.example`), `NAME` (the project in subjects), "
+        "and `HEARTBEAT_URL`, an address that workers request each minute. See [Alerts](../howto/alerts.md). Empty: nobody.",
+        refuse=_is_invalid_alerts,
+        kind=_ALERTS_KIND,
+    )
     LOCAL_RUNNER: bool | None = _setting(
         None, "Whether `runserver` runs workflows in threads of its own. None: only under DEBUG."
     )
@@ -287,13 +312,16 @@ def problems() -> list[str]:
     # Paths are imported only if the rest is right: `object_from_setting` would raise the errors above again.
     if all_errors := [*errors, *_misspelling_errors()]:
         return all_errors
-    return [problem for name in _METHODS if (problem := _object_error(name))]
+    return [problem for name in (*_METHODS, "ALERTS") if (problem := _object_error(name))]
 
 
 def _object_error(name: str) -> str | None:
-    """Return the reason why the class that the setting ``name`` names cannot be used, or None."""
+    """Return the reason why the class or function that the setting ``name`` names cannot be used, or None."""
     try:
-        object_from_setting(name)
+        if name == "ALERTS":
+            alert_function()
+        else:
+            object_from_setting(name)
     except NotConfigured as exc:
         return str(exc)
     return None
@@ -408,6 +436,21 @@ def _load_object(setting: str, path: str) -> Any:
     return _ProjectCodec(path, loaded_object) if setting == "PAYLOAD_CODEC" and path != _JSON_CODEC else loaded_object
 
 
+def alert_function() -> Callable[[Any], object] | None:
+    """Return the function that ``ALERTS`` names with ``CALL``, or None. Raises ``NotConfigured`` if there is none."""
+    path = get_settings().ALERTS.get("CALL")
+    if not path:
+        return None
+    module, _, name = path.rpartition(".")
+    try:
+        function = getattr(import_module(module), name)
+    except Exception as exc:
+        raise NotConfigured(f"{SETTING}['ALERTS']['CALL'] = {path!r}: {type(exc).__name__}: {exc}.") from exc
+    if not callable(function):
+        raise NotConfigured(f"{SETTING}['ALERTS']['CALL'] = {path!r} is not a function.")
+    return cast("Callable[[Any], object]", function)
+
+
 class _ProjectCodec:
     """A wrapper of a payload codec that the project has written, at the dotted path ``path``.
 
@@ -511,7 +554,7 @@ def _is_instance_of_choice(value: Any, choice: Any) -> bool:
         return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < math.inf
     if choice is int:
         return isinstance(value, int) and not isinstance(value, bool) and value > 0
-    return isinstance(value, choice)
+    return isinstance(value, get_origin(choice) or choice)
 
 
 def _describe(name: str, annotation: Any) -> str:

@@ -1,7 +1,8 @@
 """Hooks by which workers call modules that they do not import; the app config registers them when Django is ready.
 
 ``BACKGROUND_HOOKS`` are work that a worker does beside advancing runs: bulk jobs and cleanup. ``SCHEDULE_HOOKS`` fire
-schedules, in a thread of their own, because bulk jobs must not delay them. ``run_due`` processes due work in the
+schedules, in a thread of their own, because bulk jobs must not delay them. ``ALERT_HOOKS`` send alerts, in a thread of
+their own as well, because a mail server may not answer. ``run_due`` processes due work in the
 calling thread.
 """
 
@@ -26,6 +27,7 @@ class BackgroundHook(NamedTuple):
 
 BACKGROUND_HOOKS: list[BackgroundHook] = []
 SCHEDULE_HOOKS: list[BackgroundHook] = []
+ALERT_HOOKS: list[BackgroundHook] = []
 
 
 _run_due: Callable[[float], int] | None = None

@@ -89,6 +89,35 @@ class Migration(migrations.Migration):
             },
         ),
         migrations.CreateModel(
+            name="Alert",
+            fields=[
+                (
+                    "cause",
+                    models.CharField(
+                        help_text="The code of the finding, and its subject.",
+                        max_length=500,
+                        primary_key=True,
+                        serialize=False,
+                    ),
+                ),
+                ("since", models.DateTimeField(help_text="When it was first seen.")),
+                ("seen_at", models.DateTimeField(help_text="When it was last seen.")),
+                (
+                    "count",
+                    models.IntegerField(default=1, help_text="The number of runs, messages or slots that have it."),
+                ),
+                ("sent_at", models.DateTimeField(help_text="When it was last reported to people.", null=True)),
+                ("sent_count", models.IntegerField(default=0, help_text="The number that was reported then.")),
+            ],
+            options={
+                "verbose_name": "alert",
+                "verbose_name_plural": "alerts",
+                "db_table": "temporalex_alert",
+                "ordering": ["cause"],
+                "default_permissions": (),
+            },
+        ),
+        migrations.CreateModel(
             name="Chain",
             fields=[
                 ("id", models.UUIDField(primary_key=True, serialize=False)),
@@ -167,6 +196,20 @@ class Migration(migrations.Migration):
                 "verbose_name_plural": "stored answers",
                 "db_table": "temporalex_kept_answer",
                 "ordering": ["-at"],
+                "default_permissions": (),
+            },
+        ),
+        migrations.CreateModel(
+            name="Lease",
+            fields=[
+                ("name", models.CharField(max_length=100, primary_key=True, serialize=False)),
+                ("until", models.DateTimeField(help_text="When another process may take it.")),
+            ],
+            options={
+                "verbose_name": "lease",
+                "verbose_name_plural": "leases",
+                "db_table": "temporalex_lease",
+                "ordering": ["name"],
                 "default_permissions": (),
             },
         ),
@@ -1302,6 +1345,12 @@ class Migration(migrations.Migration):
                 condition=models.Q(("closed_at__isnull", True)),
                 fields=["due_at", "opened_at", "id"],
                 name="temporalex_human_task_open",
+            ),
+        ),
+        migrations.AddIndex(
+            model_name="humantask",
+            index=models.Index(
+                condition=models.Q(("ending", "overdue")), fields=["closed_at"], name="temporalex_human_task_overdue"
             ),
         ),
         migrations.AddConstraint(

@@ -6,6 +6,7 @@ They hold all state of runs (see decision 2). Only ``db``, ``liveness`` and ``op
 from __future__ import annotations
 
 from temporalex_django.models.activity import ActivityTask
+from temporalex_django.models.alerts import Alert, Lease
 from temporalex_django.models.audit import OperatorAction
 from temporalex_django.models.background_tasks import EndedTask, EnqueuedTask
 from temporalex_django.models.bulk import BulkItem, BulkJob
@@ -22,6 +23,7 @@ from temporalex_django.models.worker import Worker
 
 __all__ = [
     "ActivityTask",
+    "Alert",
     "BulkItem",
     "BulkJob",
     "Candidate",
@@ -36,6 +38,7 @@ __all__ = [
     "Instance",
     "InstanceQuerySet",
     "KeptAnswer",
+    "Lease",
     "Limit",
     "Message",
     "OperatorAction",

@@ -126,6 +126,8 @@ class HumanTask(models.Model):
                 name="temporalex_human_task_open",
                 condition=Q(closed_at__isnull=True),
             ),
+            # Reports count those that nobody decided in time.
+            models.Index(fields=["closed_at"], name="temporalex_human_task_overdue", condition=Q(ending="overdue")),
         ]
         constraints = [models.UniqueConstraint(fields=["run", "key"], name="temporalex_human_task_key")]
 

@@ -1,13 +1,13 @@
 """Diagnoses of a project and of its runs, each with the next step. The likeliest cause comes first.
 
-The command ``doctor`` prints them. Nothing is read here: ``management/fleet/doctor.py`` reads the state.
+The command ``doctor`` prints them, and alerts send them. Nothing is read here: ``operations/read/project_state.py``
+reads the state.
 """
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
 from datetime import datetime
 
 from django.utils.translation import gettext as _
@@ -15,169 +15,15 @@ from django.utils.translation import gettext_noop, ngettext
 
 from temporalex_django.present.formatting import format_duration, format_time
 from temporalex_django.present.problems import no_code_text, switched_off_sentence
+from temporalex_django.present.project_view import FailedCheck, ProjectView
 from temporalex_django.present.schedule_diagnosis import schedule_diagnoses
-from temporalex_django.present.view_models import Diagnosis, ScheduleProblem, Severity, SwitchView
+from temporalex_django.present.view_models import Diagnosis, Severity
 
 #: A clock that is off by more moves timers and leases in a way that people notice.
 _MAX_SKEW_SECONDS = 2.0
 _MAX_NAMES = 5
 #: Checks that say why a django-q2 cluster is no worker.
 _CLUSTER_CHECKS = ("temporalex_django.W004", "temporalex_django.W006")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FailedCheck:
-    """A message of a Django system check. ``is_error`` is False for a warning, and ``hint`` is its advice."""
-
-    id: str
-    is_error: bool
-    text: str
-    hint: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerView:
-    """A worker, alive or not, as the diagnoses of a project need it.
-
-    ``skew`` is its clock minus the clock of the database, in seconds. ``drained_id`` is its id if it is drained (it
-    takes no new work), and empty otherwise.
-    """
-
-    name: str
-    queues: Sequence[str]
-    is_alive: bool
-    last_seen_at: datetime
-    skew: float = 0.0
-    drained_id: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DueRuns:
-    """Runs of one class, version and queue that are due and that no worker takes.
-
-    ``missing`` says why no live worker can take them; it is None if one could.
-    """
-
-    workflow: str
-    version: int
-    queue: str
-    count: int
-    oldest: datetime
-    missing: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoppedRuns:
-    """Runs of one class that are paused, or blocked for one reason.
-
-    ``code`` is the code of the error that blocks them, or ``paused``. ``example`` is the business id of one of them.
-    """
-
-    workflow: str
-    code: str
-    count: int
-    example: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FailedMessages:
-    """Messages with one name, to runs of one class, that a person has to look at.
-
-    ``kind`` is ``signal`` for failed messages, and ``update`` for updates whose validator raised an unexpected error.
-    ``example`` is the business id of a run.
-    """
-
-    kind: str
-    name: str
-    workflow: str
-    count: int
-    since: datetime
-    example: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UndecidableTasks:
-    """Human tasks of one workflow class that nobody may decide, because four eyes exclude every candidate.
-
-    ``example`` is the business id of a run, ``task`` the id of one of its human tasks.
-    """
-
-    workflow: str
-    count: int
-    since: datetime
-    example: str
-    task: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UnclaimedActivities:
-    """Activity tasks with one name in one queue that are due and that no live worker can run.
-
-    ``pollers`` is the number of live workers that poll the queue and lack the code.
-    """
-
-    activity: str
-    queue: str
-    count: int
-    since: datetime
-    pollers: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FailureGroup:
-    """Failures in one workflow class with one cause: the type of the error, and the place in the code that raised it.
-
-    ``activity`` is the name of the activity that fails and is retried; None means runs that have failed. ``example`` is
-    the business id of a run.
-    """
-
-    workflow: str
-    cause: str
-    count: int
-    since: datetime
-    example: str
-    activity: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProjectView:
-    """The state of a project from which the diagnoses are made.
-
-    Fields that could not be read are empty; ``wrong_settings``, ``unreachable`` and ``unapplied`` say why. ``skew`` is
-    the clock of this process minus the clock of the database, in seconds.
-    """
-
-    database: str
-    wrong_settings: Sequence[str] = ()
-    unreachable: str = ""
-    unapplied: Sequence[str] = ()
-    checks: Sequence[FailedCheck] = ()
-    classes: int = 0
-    open_count: int = 0
-    workers: Sequence[WorkerView] = ()
-    due_runs: Sequence[DueRuns] = ()
-    stopped_runs: Sequence[StoppedRuns] = ()
-    unclaimed_activities: Sequence[UnclaimedActivities] = ()
-    failures: Sequence[FailureGroup] = ()
-    failed_messages: Sequence[FailedMessages] = ()
-    undecidable_tasks: Sequence[UndecidableTasks] = ()
-    switches: Sequence[SwitchView] = ()
-    schedule_problems: Sequence[ScheduleProblem] = ()
-    skew: float = 0.0
-
-    @property
-    def active_workers(self) -> list[WorkerView]:
-        """The workers that are alive and not drained."""
-        return [worker for worker in self.workers if worker.is_alive and not worker.drained_id]
-
-    @property
-    def drained_workers(self) -> list[WorkerView]:
-        """The workers that are alive and drained."""
-        return [worker for worker in self.workers if worker.is_alive and worker.drained_id]
-
-    def is_switched_off(self, kind: str, name: str) -> bool:
-        """Return True if the queue, activity or workflow class of that name is switched off."""
-        return any((switch.kind, switch.name) == (kind, name) for switch in self.switches)
 
 
 def diagnose(project: ProjectView, *, now: datetime) -> list[Diagnosis]:
@@ -199,6 +45,7 @@ def diagnose(project: ProjectView, *, now: datetime) -> list[Diagnosis]:
         diagnoses += [
             *_failure_diagnoses(project, now),
             *_undecidable_diagnoses(project, now),
+            *_overdue_diagnoses(project, now),
             *_clock_diagnoses(project),
         ]
         # A failed check may have been reported above already, with better context: report each text once.
@@ -274,6 +121,7 @@ def _worker_diagnoses(project: ProjectView, now: datetime) -> Iterator[Diagnosis
             text=text,
             next_step=next_step,
             evidence=[count_text] if due_count else [],
+            count=max(due_count, 1),
         )
         return
     evidence = [f"{worker.name}: {', '.join(worker.queues)}" for worker in project.active_workers[:_MAX_NAMES]]
@@ -297,7 +145,15 @@ def _worker_diagnoses(project: ProjectView, now: datetime) -> Iterator[Diagnosis
                 _("Start a worker with the code of that version: manage.py temporalex worker --queues %(queue)s")
                 % words
             )
-            yield Diagnosis(severity="error", code="untaken", text=text % words, next_step=next_step, evidence=evidence)
+            yield Diagnosis(
+                severity="error",
+                code="untaken",
+                text=text % words,
+                next_step=next_step,
+                evidence=evidence,
+                about=due.workflow,
+                count=due.count,
+            )
         else:
             text = ngettext(
                 "%(count)d run of %(workflow)s has been due for %(span)s, although a live worker can run it.",
@@ -307,7 +163,15 @@ def _worker_diagnoses(project: ProjectView, now: datetime) -> Iterator[Diagnosis
             next_step = _(
                 "Check the load and the log of the workers, or start another one: manage.py temporalex worker"
             )
-            yield Diagnosis(severity="warning", code="late", text=text % words, next_step=next_step, evidence=evidence)
+            yield Diagnosis(
+                severity="warning",
+                code="late",
+                text=text % words,
+                next_step=next_step,
+                evidence=evidence,
+                about=due.workflow,
+                count=due.count,
+            )
 
 
 def _switch_diagnoses(project: ProjectView, now: datetime) -> Iterator[Diagnosis]:
@@ -321,7 +185,7 @@ def _switch_diagnoses(project: ProjectView, now: datetime) -> Iterator[Diagnosis
             text = switched_off_sentence(switch, _("the activity %(name)s") % {"name": switch.name}, now=now)
             key = f" --key {shlex.quote(switch.key)}" if switch.key else ""
             next_step = f"manage.py temporalex switches on {switch.kind} {shlex.quote(switch.name)}{key}"
-            yield Diagnosis(severity="warning", code="off", text=text, next_step=next_step)
+            yield Diagnosis(severity="warning", code="off", text=text, next_step=next_step, about=switch.name)
 
 
 def _message_diagnoses(project: ProjectView, now: datetime) -> Iterator[Diagnosis]:
@@ -346,6 +210,8 @@ def _message_diagnoses(project: ProjectView, now: datetime) -> Iterator[Diagnosi
                 text=text % words,
                 next_step=next_step,
                 evidence=[group.example],
+                about=f"{group.workflow} {group.name}",
+                count=group.count,
             )
             continue
         text = ngettext(
@@ -357,7 +223,13 @@ def _message_diagnoses(project: ProjectView, now: datetime) -> Iterator[Diagnosi
         )
         next_step = _("Fix the validator: the log has each failure under its reference.")
         yield Diagnosis(
-            severity="error", code="validator_fault", text=text % words, next_step=next_step, evidence=[group.example]
+            severity="error",
+            code="validator_fault",
+            text=text % words,
+            next_step=next_step,
+            evidence=[group.example],
+            about=f"{group.workflow} {group.name}",
+            count=group.count,
         )
 
 
@@ -385,6 +257,32 @@ def _undecidable_diagnoses(project: ProjectView, now: datetime) -> Iterator[Diag
             text=text % words,
             next_step=next_step % {"task": group.task},
             evidence=[group.example],
+            about=group.workflow,
+            count=group.count,
+        )
+
+
+def _overdue_diagnoses(project: ProjectView, now: datetime) -> Iterator[Diagnosis]:
+    """Yield a diagnosis for each workflow class whose human tasks were not decided in time."""
+    for group in project.overdue_tasks:
+        text = ngettext(
+            "%(count)d human task of %(workflow)s was not decided in time since %(since)s.",
+            "%(count)d human tasks of %(workflow)s were not decided in time since %(since)s.",
+            group.count,
+        )
+        words: dict[str, object] = {
+            "count": group.count,
+            "workflow": group.workflow,
+            "since": format_time(group.since, now),
+        }
+        yield Diagnosis(
+            severity="warning",
+            code="overdue",
+            text=text % words,
+            next_step=_("See who was asked: manage.py temporalex show %(run)s") % {"run": shlex.quote(group.example)},
+            evidence=[group.example],
+            about=group.workflow,
+            count=group.count,
         )
 
 
@@ -398,7 +296,13 @@ def _run_diagnoses(project: ProjectView, now: datetime) -> Iterator[Diagnosis]:
             )
             next_step = f"manage.py temporalex unpause {shlex.quote(group.example)}"
             yield Diagnosis(
-                severity="warning", code="paused", text=text % words, next_step=next_step, evidence=[group.example]
+                severity="warning",
+                code="paused",
+                text=text % words,
+                next_step=next_step,
+                evidence=[group.example],
+                about=group.workflow,
+                count=group.count,
             )
             continue
         if group.code == "switched_off":
@@ -409,7 +313,13 @@ def _run_diagnoses(project: ProjectView, now: datetime) -> Iterator[Diagnosis]:
             )
             next_step = f"manage.py temporalex switches on workflow {shlex.quote(group.workflow)}"
             yield Diagnosis(
-                severity="warning", code="off", text=text % words, next_step=next_step, evidence=[group.example]
+                severity="warning",
+                code="off",
+                text=text % words,
+                next_step=next_step,
+                evidence=[group.example],
+                about=group.workflow,
+                count=group.count,
             )
             continue
         text = ngettext(
@@ -421,7 +331,13 @@ def _run_diagnoses(project: ProjectView, now: datetime) -> Iterator[Diagnosis]:
         )
         next_step = _("See why: manage.py temporalex doctor %(run)s") % {"run": shlex.quote(group.example)}
         yield Diagnosis(
-            severity="error", code="blocked", text=text % words, next_step=next_step, evidence=[group.example]
+            severity="error",
+            code="blocked",
+            text=text % words,
+            next_step=next_step,
+            evidence=[group.example],
+            about=f"{group.workflow} {group.code}",
+            count=group.count,
         )
     for task in project.unclaimed_activities:
         # A switch is the cause here, not a missing worker.
@@ -448,6 +364,8 @@ def _run_diagnoses(project: ProjectView, now: datetime) -> Iterator[Diagnosis]:
                 code="untaken_activity",
                 text=text % {**words, "polled": poller_text},
                 next_step=next_step,
+                about=task.activity,
+                count=task.count,
             )
             continue
         text = ngettext(
@@ -458,7 +376,14 @@ def _run_diagnoses(project: ProjectView, now: datetime) -> Iterator[Diagnosis]:
             task.count,
         )
         next_step = _("manage.py temporalex worker --queues %(queue)s, with the code of the activity") % words
-        yield Diagnosis(severity="error", code="untaken_activity", text=text % words, next_step=next_step)
+        yield Diagnosis(
+            severity="error",
+            code="untaken_activity",
+            text=text % words,
+            next_step=next_step,
+            about=task.activity,
+            count=task.count,
+        )
 
 
 def _failure_diagnoses(project: ProjectView, now: datetime) -> Iterator[Diagnosis]:
@@ -495,7 +420,13 @@ def _failure_diagnoses(project: ProjectView, now: datetime) -> Iterator[Diagnosi
             )
             next_step = _("See which: manage.py temporalex list %(filters)s")
         yield Diagnosis(
-            severity="warning", code=code, text=text % words, next_step=next_step % words, evidence=[group.example]
+            severity="warning",
+            code=code,
+            text=text % words,
+            next_step=next_step % words,
+            evidence=[group.example],
+            about=f"{group.workflow} {group.cause}",
+            count=group.count,
         )
 
 

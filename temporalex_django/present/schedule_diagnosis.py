@@ -113,4 +113,6 @@ def schedule_diagnoses(problems: Iterable[ScheduleProblem], now: datetime) -> It
             code=f"schedule_{problem.kind}",
             text=str(sentence.text % words),
             next_step=str(sentence.next_step % words),
+            about=problem.schedule,
+            count=problem.count,
         )

@@ -200,7 +200,8 @@ class Diagnosis:
     """One finding about a project or a run.
 
     ``code`` is for programs, ``text`` is a sentence, ``evidence`` lists what shows the problem, and ``next_step`` says
-    what to do.
+    what to do. ``about`` names what the finding is about, such as a workflow class or a schedule. ``count`` is the
+    number of runs, messages or slots that have the problem.
     """
 
     severity: Severity
@@ -208,6 +209,8 @@ class Diagnosis:
     text: str
     next_step: str
     evidence: Sequence[str] = ()
+    about: str = ""
+    count: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

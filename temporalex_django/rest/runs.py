@@ -24,12 +24,10 @@ from temporalex_django.operations.human_tasks.inbox import awaited_tasks
 from temporalex_django.operations.human_tasks.redaction import redact_tasks as seen_by
 from temporalex_django.operations.optimistic_lock import RunVersion, version_of
 from temporalex_django.operations.read.describe import build_description, describe
+from temporalex_django.operations.read.run_annotations import annotate_ends, annotate_messages, annotate_switches
 from temporalex_django.operations.read.run_ordering import IndexOrderedQuerySet, order_runs
 from temporalex_django.operations.read.run_summary import (
     RunStateLoader,
-    annotate_ends,
-    annotate_messages,
-    annotate_switches,
 )
 from temporalex_django.operations.run_lookup import RunTarget, find_run
 from temporalex_django.present.sentences import Summary

@@ -16,7 +16,7 @@ from django.db import connections
 
 from temporalex_django.conf import get_settings
 from temporalex_django.core.error_text import error_line
-from temporalex_django.db.background_hooks import BACKGROUND_HOOKS, SCHEDULE_HOOKS
+from temporalex_django.db.background_hooks import ALERT_HOOKS, BACKGROUND_HOOKS, SCHEDULE_HOOKS
 from temporalex_django.db.claims.limited import read_switches
 from temporalex_django.db.connections import worker_session
 from temporalex_django.db.retention import Retention
@@ -53,6 +53,7 @@ class Maintenance:
             loop.alias, BACKGROUND_HOOKS, name="temporalex-chores", pause=policy.BACKGROUND_PAUSE
         )
         self.schedule_thread = BackgroundThread(loop.alias, SCHEDULE_HOOKS, name="temporalex-schedules", pause=0)
+        self.alert_thread = BackgroundThread(loop.alias, ALERT_HOOKS, name="temporalex-alerts", pause=0)
         self._heartbeat_at = 0.0
         self._orphans_at = 0.0
         self._retention = Retention(self.storage)
@@ -60,6 +61,8 @@ class Maintenance:
         self._abandoned_at = 0.0
         self._background_at = 0.0
         self._schedules_at = 0.0
+        # The first round of a worker comes a minute after its start: runs that waited for it are no problem then.
+        self._alerts_at = time.monotonic()
         self._reported_at = 0.0
         self.heartbeats = Heartbeats()
         self._code_checked_at = 0.0
@@ -92,6 +95,7 @@ class Maintenance:
             self._thread.join(policy.STOP_SECONDS)
         self.background_thread.stop()
         self.schedule_thread.stop()
+        self.alert_thread.stop()
         if self.listener is not None:
             self.listener.stop()
         self.report.remove()
@@ -191,6 +195,9 @@ class Maintenance:
         if self._fires_schedules and time.monotonic() - self._schedules_at >= policy.SCHEDULE_SECONDS:
             self._schedules_at = time.monotonic()
             self.schedule_thread.ensure_running()
+        if get_settings().ALERTS and time.monotonic() - self._alerts_at >= policy.ALERT_SECONDS / 4:
+            self._alerts_at = time.monotonic()
+            self.alert_thread.ensure_running()
 
     def _read_switches(self) -> None:
         """Read what is switched off and pass it to the worker loop; make runs due whose class is on again."""

@@ -36,7 +36,8 @@ from temporalex_django.operations.fleet.live_workers import LiveWorkers, live_wo
 from temporalex_django.operations.human_tasks.base import mark_nobody_left
 from temporalex_django.operations.human_tasks.inbox import awaited_tasks, candidates_of
 from temporalex_django.operations.human_tasks.redaction import redact_tasks
-from temporalex_django.operations.read.run_summary import PreloadedRows, leading_tasks, summarize_run
+from temporalex_django.operations.read.run_annotations import leading_tasks
+from temporalex_django.operations.read.run_summary import PreloadedRows, summarize_run
 from temporalex_django.present.human_tasks import candidate_names, step_name
 
 MAX_ROWS = 50

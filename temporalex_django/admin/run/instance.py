@@ -72,12 +72,10 @@ from temporalex_django.models import BulkJob, Instance
 from temporalex_django.operations import audit
 from temporalex_django.operations.base import storage
 from temporalex_django.operations.bulk.start import StartBulk
+from temporalex_django.operations.read.run_annotations import annotate_ends, annotate_messages, annotate_switches
 from temporalex_django.operations.read.run_ordering import columns, fetch_size, limit_to_range
 from temporalex_django.operations.read.run_summary import (
     RunStateLoader,
-    annotate_ends,
-    annotate_messages,
-    annotate_switches,
 )
 from temporalex_django.present.sentences import Summary
 

@@ -10,7 +10,7 @@ from django.db.models.functions import Coalesce
 
 from temporalex_django.access import runs_or_all
 from temporalex_django.models import ActivityTask, Instance, Status
-from temporalex_django.present.diagnosis import FailureGroup
+from temporalex_django.present.project_view import FailureGroup
 
 #: Most groups of each kind, the largest first.
 _MAX_GROUPS = 20

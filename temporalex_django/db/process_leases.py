@@ -1,0 +1,45 @@
+"""Leases on work that one process at a time does for all processes of a project."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from django.db import IntegrityError, transaction
+
+from temporalex_django.db.storage import DjangoStorage
+from temporalex_django.models import Lease
+
+
+def is_lease_free(name: str, *, storage: DjangoStorage, since: float = 0.0) -> bool:
+    """Return True if the lease ``name`` has been free for at least ``since`` seconds. One statement, two at the start.
+
+    A lease that nobody has ever taken is free.
+    """
+    until = Lease.objects.using(storage.alias).filter(name=name).values_list("until", flat=True).first()
+    return until is None or until + timedelta(seconds=since) <= storage.now()
+
+
+def take_lease(name: str, *, seconds: float, storage: DjangoStorage) -> bool:
+    """Take the lease ``name`` for ``seconds``, and return True; return False if another process has it.
+
+    It commits at once, unless a transaction is open. Call ``set_lease`` when the work is done.
+    """
+    now = storage.now()
+    leases = Lease.objects.using(storage.alias)
+    until = now + timedelta(seconds=seconds)
+    if leases.filter(name=name, until__lte=now).update(until=until):
+        return True
+    if leases.filter(name=name).exists():
+        return False
+    try:
+        with transaction.atomic(using=storage.alias):
+            leases.create(name=name, until=until)
+    except IntegrityError:
+        return False
+    return True
+
+
+def set_lease(name: str, *, seconds: float, storage: DjangoStorage) -> None:
+    """Let the lease ``name`` of this process end in ``seconds``."""
+    until = storage.now() + timedelta(seconds=seconds)
+    Lease.objects.using(storage.alias).filter(name=name).update(until=until)

@@ -1,0 +1,201 @@
+"""The state of a project, from which the diagnoses of ``present/diagnosis.py`` are made.
+
+The command ``doctor`` and alerts read it, so both have one definition of what is wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.db.models import Count, F, Max, Min, Q, QuerySet
+from django.db.models.fields.json import KT
+from django.utils import timezone
+
+from temporalex_django.access import runs_or_all
+from temporalex_django.db.people.deciders import undecidable_tasks
+from temporalex_django.db.storage import DjangoStorage
+from temporalex_django.engine.outcomes import FAULT
+from temporalex_django.models import ActivityTask, Chain, Ending, HumanTask, Instance, Message, Schedule, Worker
+from temporalex_django.operations.fleet.live_workers import LiveWorkers
+from temporalex_django.operations.fleet.switches import active_switches
+from temporalex_django.operations.read import run_filters
+from temporalex_django.operations.read.failure_groups import failure_groups
+from temporalex_django.operations.read.switch_views import switch_view
+from temporalex_django.operations.schedules.problems import load_schedule_problems
+from temporalex_django.present.project_view import (
+    DueRuns,
+    FailedMessages,
+    OverdueTasks,
+    ProjectView,
+    StoppedRuns,
+    UnclaimedActivities,
+    UndecidableTasks,
+    WorkerView,
+)
+from temporalex_django.present.view_models import DUE_GRACE_PERIOD
+
+#: Limits: groups of each kind of finding, the largest first; open runs and human tasks that are counted.
+_MAX_GROUPS, _MAX_COUNTED_RUNS, _MAX_COUNTED_TASKS = 20, 10_000, 1_000
+#: Human tasks that were not decided in time are reported for this period.
+_OVERDUE_PERIOD = timedelta(days=1)
+Runs = QuerySet[Instance] | None
+
+
+def load_project_state(
+    alias: str, runs: Runs = None, schedules: QuerySet[Schedule] | None = None, **setup: Any
+) -> ProjectView:
+    """Return the state of a project with its runs and workers, read from the database ``alias``.
+
+    ``setup`` has fields of the result that are not read here, such as failed checks. ``runs`` and ``schedules``
+    restrict what is read; None means all. About twenty reads, and no lock. Of closed runs, only the newest failed ones
+    are read.
+    """
+    local_time, database_time = timezone.now(), DjangoStorage(alias).now()
+    workers = [*Worker.objects.using(alias)]
+    # For display, by the clock of the database: workers are declared dead by watching their heartbeats (see decision
+    # 23).
+    alive_workers = [entry for entry in workers if entry.expires_at > database_time and entry.buried_at is None]
+    undrained_workers = [entry for entry in alive_workers if entry.drained_at is None]
+    live = LiveWorkers.from_rows((entry.queues, entry.workflows, entry.activity_names) for entry in undrained_workers)
+    # A grace period: what has just become due is no finding.
+    late_before = database_time - DUE_GRACE_PERIOD
+    return ProjectView(
+        **{"database": alias, **setup},
+        # The slice bounds the count: a large project must not wait for it.
+        open_count=Chain.objects.using(alias).filter(open_key__isnull=False)[:_MAX_COUNTED_RUNS].count(),
+        workers=[
+            WorkerView(
+                name=str(entry),
+                queues=entry.queues,
+                is_alive=entry in alive_workers,
+                last_seen_at=entry.beat_at,
+                skew=entry.clock_skew,
+                drained_id="" if entry.drained_at is None else str(entry.pk),
+            )
+            for entry in workers
+        ],
+        switches=[switch_view(entry) for entry in active_switches(alias)],
+        due_runs=[*_due_runs(alias, runs, live, late_before)],
+        stopped_runs=[*_stopped_runs(alias, runs)],
+        unclaimed_activities=[*_unclaimed_activities(alias, runs, live, late_before)],
+        failures=failure_groups(alias, runs, now=database_time),
+        failed_messages=[*_failed_messages(alias, runs)],
+        undecidable_tasks=[*_undecidable_tasks(alias, runs)],
+        overdue_tasks=[*_overdue_tasks(alias, runs, database_time)],
+        schedule_problems=load_schedule_problems(alias, schedules, live, database_time),
+        skew=(local_time - database_time).total_seconds(),
+    )
+
+
+def open_runs(alias: str, runs: Runs) -> QuerySet[Instance]:
+    """Return the current runs of all open chains, restricted to ``runs`` (None means all)."""
+    visible_runs = runs_or_all(runs, alias=alias)
+    return visible_runs.filter(chain__run_id=F("id"), chain__open_key__isnull=False)
+
+
+def _due_runs(alias: str, runs: Runs, live: LiveWorkers, late_before: datetime) -> Iterator[DueRuns]:
+    """Yield groups of runs that have been due, or have had an unread message, since before ``late_before``.
+
+    A group says if one of the workers of ``live`` can claim its runs. Blocked and paused runs are left out, because
+    they wait for a person to correct or unpause them.
+    """
+    unread_chains = (
+        Message.objects.using(alias).filter(fresh=True, settled=False, created_at__lt=late_before).values("chain")
+    )
+    current_runs = open_runs(alias, runs).filter(blocked__isnull=True, paused__isnull=True)
+    rows = current_runs.filter(Q(chain__due_at__lt=late_before) | Q(chain__in=unread_chains)).order_by()
+    groups = rows.values("workflow", "version", "queue").annotate(count=Count("pk"), oldest=Min("chain__due_at"))
+    for row in groups.order_by("-count", "workflow")[:_MAX_GROUPS]:
+        group_key: dict[str, Any] = {"workflow": row["workflow"], "version": row["version"], "queue": row["queue"]}
+        missing = live.missing_worker(**group_key)
+        yield DueRuns(**group_key, count=row["count"], oldest=row["oldest"] or late_before, missing=missing)
+
+
+def _stopped_runs(alias: str, runs: Runs) -> Iterator[StoppedRuns]:
+    """Yield groups of blocked runs by class and error code, and then groups of paused runs by class."""
+    current_runs = open_runs(alias, runs).order_by()
+    rows: Any = current_runs.filter(blocked__isnull=False).annotate(code=KT("blocked__code")).values("workflow", "code")
+    for row in rows.annotate(count=Count("pk"), example=Max("workflow_id"))[:_MAX_GROUPS]:
+        yield StoppedRuns(**{**row, "code": row["code"] or "blocked"})
+    # A run that is both is reported as blocked: unpausing it would not let it continue.
+    rows = current_runs.filter(paused__isnull=False, blocked__isnull=True).values("workflow")
+    for row in rows.annotate(count=Count("pk"), example=Max("workflow_id"))[:_MAX_GROUPS]:
+        yield StoppedRuns(**row, code="paused")
+
+
+def _unclaimed_activities(
+    alias: str, runs: Runs, live: LiveWorkers, late_before: datetime
+) -> Iterator[UnclaimedActivities]:
+    """Yield groups of activities that have been due since before ``late_before`` and that no live worker can run."""
+    tasks = ActivityTask.objects.using(alias)
+    if runs is not None:
+        tasks = tasks.filter(run__in=runs)
+    groups: Any = tasks.values("activity", "queue").annotate(count=Count("pk"))
+    groups = groups.order_by("-count", "activity")
+    for row in groups.filter(owner=None, atomic=False, due_at__lt=late_before).annotate(since=Min("due_at"))[
+        :_MAX_GROUPS
+    ]:
+        # Atomic activities are left out: they run in the turn, so every worker that takes the run has them.
+        if not live.can_run_activity(row["activity"], queue=row["queue"]):
+            yield UnclaimedActivities(**row, pollers=live.count_pollers(row["queue"]))
+
+
+def _failed_messages(alias: str, runs: Runs) -> Iterator[FailedMessages]:
+    """Yield groups of failed messages, and of updates whose validator raised an error.
+
+    ``runs`` restricts the current runs of their chains; None means all.
+    """
+    visible_runs = runs_or_all(runs, alias=alias)
+    for kind, status in (("signal", "failed"), ("update", FAULT)):
+        failed_runs: Any = visible_runs.order_by().filter(
+            chain__run_id=F("id"), chain__messages__kind=kind, chain__messages__outcome_status=status
+        )
+        groups = failed_runs.values("workflow", name=F("chain__messages__name")).annotate(
+            count=Count("pk"), since=Min("chain__messages__answered_at"), example=Max("workflow_id")
+        )
+        for row in groups.order_by("-count", "workflow", "name")[:_MAX_GROUPS]:
+            # A message without the time of its answer counts from now.
+            yield FailedMessages(kind=kind, **{**row, "since": row["since"] or timezone.now()})
+
+
+def _undecidable_tasks(alias: str, runs: Runs) -> Iterator[UndecidableTasks]:
+    """Yield groups of human tasks that nobody may decide, because four eyes exclude every candidate.
+
+    Only the oldest open tasks are examined.
+    """
+    open_tasks = HumanTask.objects.using(alias).open().exclude(four_eyes="")
+    if runs is not None:
+        open_tasks = open_tasks.filter(run__in=runs.order_by().values("pk"))
+    tasks = [*open_tasks.order_by("opened_at", "pk")[:_MAX_COUNTED_TASKS]]
+    # Users and groups are read once for all tasks.
+    undecidable_ids = undecidable_tasks(tasks, alias=alias)
+    groups: dict[str, list[HumanTask]] = {}
+    for task in tasks:
+        if task.pk in undecidable_ids:
+            groups.setdefault(task.workflow, []).append(task)
+    for workflow, group in [*groups.items()][:_MAX_GROUPS]:
+        yield UndecidableTasks(
+            workflow=workflow,
+            count=len(group),
+            since=group[0].opened_at,
+            example=group[0].workflow_id,
+            task=str(group[0].pk),
+        )
+
+
+def _overdue_tasks(alias: str, runs: Runs, now: datetime) -> Iterator[OverdueTasks]:
+    """Yield groups of human tasks that ended in the last day because nobody had decided in time."""
+    tasks: Any = HumanTask.objects.using(alias).filter(ending=Ending.OVERDUE, closed_at__gte=now - _OVERDUE_PERIOD)
+    if runs is not None:
+        tasks = tasks.filter(run__in=runs.order_by().values("pk"))
+    groups = tasks.order_by().values("workflow")
+    groups = groups.annotate(count=Count("pk"), since=Min("closed_at"), example=Max("workflow_id"))
+    for row in groups.order_by("-count", "workflow")[:_MAX_GROUPS]:
+        yield OverdueTasks(**row)
+
+
+def newest_stuck_runs(alias: str, runs: Runs, *, limit: int) -> list[Instance]:
+    """Return the newest open runs that a person should look at, as the filter ``stuck`` selects them."""
+    return [*run_filters.stuck_runs(open_runs(alias, runs)).select_related("chain").order_by("-id")[:limit]]

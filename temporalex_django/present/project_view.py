@@ -1,0 +1,178 @@
+"""The state of a project, from which its diagnoses are made."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from temporalex_django.present.view_models import ScheduleProblem, SwitchView
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailedCheck:
+    """A message of a Django system check. ``is_error`` is False for a warning, and ``hint`` is its advice."""
+
+    id: str
+    is_error: bool
+    text: str
+    hint: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerView:
+    """A worker, alive or not, as the diagnoses of a project need it.
+
+    ``skew`` is its clock minus the clock of the database, in seconds. ``drained_id`` is its id if it is drained (it
+    takes no new work), and empty otherwise.
+    """
+
+    name: str
+    queues: Sequence[str]
+    is_alive: bool
+    last_seen_at: datetime
+    skew: float = 0.0
+    drained_id: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DueRuns:
+    """Runs of one class, version and queue that are due and that no worker takes.
+
+    ``missing`` says why no live worker can take them; it is None if one could.
+    """
+
+    workflow: str
+    version: int
+    queue: str
+    count: int
+    oldest: datetime
+    missing: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoppedRuns:
+    """Runs of one class that are paused, or blocked for one reason.
+
+    ``code`` is the code of the error that blocks them, or ``paused``. ``example`` is the business id of one of them.
+    """
+
+    workflow: str
+    code: str
+    count: int
+    example: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailedMessages:
+    """Messages with one name, to runs of one class, that a person has to look at.
+
+    ``kind`` is ``signal`` for failed messages, and ``update`` for updates whose validator raised an unexpected error.
+    ``example`` is the business id of a run.
+    """
+
+    kind: str
+    name: str
+    workflow: str
+    count: int
+    since: datetime
+    example: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UndecidableTasks:
+    """Human tasks of one workflow class that nobody may decide, because four eyes exclude every candidate.
+
+    ``example`` is the business id of a run, ``task`` the id of one of its human tasks.
+    """
+
+    workflow: str
+    count: int
+    since: datetime
+    example: str
+    task: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OverdueTasks:
+    """Human tasks of one workflow class that nobody decided in time, within the last day.
+
+    ``example`` is the business id of a run.
+    """
+
+    workflow: str
+    count: int
+    since: datetime
+    example: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnclaimedActivities:
+    """Activity tasks with one name in one queue that are due and that no live worker can run.
+
+    ``pollers`` is the number of live workers that poll the queue and lack the code.
+    """
+
+    activity: str
+    queue: str
+    count: int
+    since: datetime
+    pollers: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailureGroup:
+    """Failures in one workflow class with one cause: the type of the error, and the place in the code that raised it.
+
+    ``activity`` is the name of the activity that fails and is retried; None means runs that have failed. ``example`` is
+    the business id of a run.
+    """
+
+    workflow: str
+    cause: str
+    count: int
+    since: datetime
+    example: str
+    activity: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProjectView:
+    """The state of a project from which the diagnoses are made.
+
+    Fields that could not be read are empty; ``wrong_settings``, ``unreachable`` and ``unapplied`` say why. ``skew`` is
+    the clock of this process minus the clock of the database, in seconds.
+    """
+
+    database: str
+    wrong_settings: Sequence[str] = ()
+    unreachable: str = ""
+    unapplied: Sequence[str] = ()
+    checks: Sequence[FailedCheck] = ()
+    classes: int = 0
+    open_count: int = 0
+    workers: Sequence[WorkerView] = ()
+    due_runs: Sequence[DueRuns] = ()
+    stopped_runs: Sequence[StoppedRuns] = ()
+    unclaimed_activities: Sequence[UnclaimedActivities] = ()
+    failures: Sequence[FailureGroup] = ()
+    failed_messages: Sequence[FailedMessages] = ()
+    undecidable_tasks: Sequence[UndecidableTasks] = ()
+    overdue_tasks: Sequence[OverdueTasks] = ()
+    switches: Sequence[SwitchView] = ()
+    schedule_problems: Sequence[ScheduleProblem] = ()
+    skew: float = 0.0
+
+    @property
+    def active_workers(self) -> list[WorkerView]:
+        """The workers that are alive and not drained."""
+        return [worker for worker in self.workers if worker.is_alive and not worker.drained_id]
+
+    @property
+    def drained_workers(self) -> list[WorkerView]:
+        """The workers that are alive and drained."""
+        return [worker for worker in self.workers if worker.is_alive and worker.drained_id]
+
+    def is_switched_off(self, kind: str, name: str) -> bool:
+        """Return True if the queue, activity or workflow class of that name is switched off."""
+        return any((switch.kind, switch.name) == (kind, name) for switch in self.switches)

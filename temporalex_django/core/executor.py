@@ -226,10 +226,14 @@ class Executor:
         finally:
             run_context.replaying = False
         unjudged, requests = dispatcher.end()
-        completion.delivery = activation.delivery if activation.replaying else dispatcher.delivery_record()
         if activation.replaying:
-            self.dispatcher.handler_runner.failures.check()
-        if recorded is None:
+            completion.delivery = activation.delivery
+            dispatcher.handler_runner.failures.check()
+            if recorded is None:
+                pending_commands.readers.clear()  # they are for the comparison with events
+        else:
+            completion.delivery = dispatcher.delivery_record()
+        if unjudged and recorded is None:
             self._check_untaken(unjudged)
         completion.pending = [
             (update.message_id, self._position(update.after)) for update in unjudged if not update.accepted
@@ -247,7 +251,6 @@ class Executor:
 
         ``unjudged`` are the updates that nothing has taken. A replay of events misses the event of such an update.
         """
-        self.pending_commands.readers.clear()  # they are for the comparison with events
         for update in unjudged:
             if update.accepted:
                 raise untaken_message_error(self.run_context.run_label, f"the update {update.name!r}")

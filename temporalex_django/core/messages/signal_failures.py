@@ -71,7 +71,7 @@ class SignalFailures:
 
     def begin(self, failed: Mapping[int, SignalFailedAttributes]) -> None:
         """Begin an activation. ``failed`` are its recorded failures; see ``DeliveryRecord.failed``."""
-        self._recorded = {number: failure["untouched"] for number, failure in failed.items()} if failed else {}
+        self._recorded = {number: failed[number]["untouched"] for number in failed}
 
     def snapshot(self, phase: Phase) -> EffectSnapshot:
         """Return a snapshot of everything that workflow code has left behind in this activation."""

@@ -184,6 +184,16 @@ def test_a_handler_that_failed_and_works_now_asks_for_another_replay():
         executor_of(flow(run)).activate(again(job, delivery=DeliveryRecord(failed={1: FAILURE})))
 
 
+def test_a_handler_that_failed_after_an_effect_must_fail_again():
+    async def run(self, args):
+        return Ok(await api.phase(0, signal={"add": lambda n, s: NoReply(s + n)}))
+
+    job = Job("SignalReceived", {"name": "add", "payload": 1})
+    recorded = DeliveryRecord(failed={1: {**FAILURE, "untouched": False}})
+    with pytest.raises(errors.NondeterminismError, match="handler of signal 1 .* failed"):
+        executor_of(flow(run)).activate(again(job, delivery=recorded))
+
+
 def test_no_input_is_remembered_for_a_comparison_that_does_not_come():
     async def body():
         return await api.parallel([lambda: work(1), lambda: other(2)])
@@ -236,6 +246,8 @@ def test_a_signal_refused_by_a_phase_has_its_number_among_the_signals():
     assert first.delivery.to_data() == first.delivery.stamp() == {"refused": [1]}
     repeated = executor_of(cls).activate(again(*jobs, delivery=written(first)))
     assert repeated.commands == first.commands and repeated.commands[-1].attributes["result"] == [2]
+    kept, rebuilt = (list(activation_events(each, start=None, stamp={"head": 7})) for each in (first, repeated))
+    assert kept == rebuilt and kept[0] == ("ActivationStarted", {"head": 7, "refused": [1]})
 
 
 def test_an_activation_that_had_enough_ends_where_it_ended():

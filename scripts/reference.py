@@ -26,6 +26,7 @@ from temporalex_django.core.primitive_table import (
     PRIMITIVES,
     UNIT_KINDS,
 )
+from temporalex_django.telemetry.definitions import FACTS_SECONDS, LABELS_LIMITED, MAX_NAMES, METRICS, OTHER
 
 REFERENCE = Path(__file__).resolve().parent.parent / "docs" / "reference"
 PACKAGE = REFERENCE.parent.parent / "temporalex_django"
@@ -175,6 +176,57 @@ def _nested(parser: Any) -> list[str]:
 
 def _escaped(text: str) -> str:
     return " ".join(str(text).split()).replace("|", "\\|").replace("%%", "%").replace("``", "`")
+
+
+def metrics_page() -> str:
+    lines = [
+        "# Metrics",
+        "",
+        _NOTE,
+        "The names are those of Prometheus. OpenTelemetry has the same metrics without the ends `_total` and `_seconds`; their unit is `s`.",
+        "[Observability](../howto/observability.md#metrics) shows how to export them.",
+        "",
+        f"Labels that are names have at most {MAX_NAMES} values, or combinations of values, for each metric and process. Everything beyond",
+        f"is recorded under the name `{OTHER}`, logged once, and counted in `{LABELS_LIMITED.name}`. The table has the largest",
+        "number of label sets that follows from this. A histogram has a series for each of its buckets and two more, for each label set.",
+        "No label has a payload, an id or another value of a user.",
+        "",
+        "## Values that each process records",
+        "",
+        "Each process records its own work, after the commit. A replay counts as a rebuild and as nothing else.",
+        "",
+        *_metric_rows(is_fact=False),
+        "",
+        "## Facts of the database",
+        "",
+        f"One worker of the project reads these values every {FACTS_SECONDS:g} s: the oldest one that exports metrics. The other processes do not",
+        "export them.",
+        "",
+        *_metric_rows(is_fact=True),
+        "",
+        "## Buckets",
+        "",
+        "The list shows the upper bounds of the buckets of each histogram, in seconds.",
+        "",
+    ]
+    lines += [
+        f"- `{metric.name}`: {', '.join(f'{bucket:g}' for bucket in metric.buckets)}"
+        for metric in METRICS
+        if metric.buckets
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _metric_rows(*, is_fact: bool) -> Iterator[str]:
+    yield "| metric | kind | labels | label sets | meaning |"
+    yield "|---|---|---|---|---|"
+    for metric in METRICS:
+        if metric.is_fact is is_fact:
+            labels = [
+                f"`{label.name}`{': ' if label.values else ''}{', '.join(label.values)}" for label in metric.labels
+            ]
+            cells = (f"`{metric.name}`", metric.kind.value, "; ".join(labels), str(metric.max_series), metric.help)
+            yield f"| {' | '.join(cells)} |"
 
 
 def events_page() -> str:
@@ -387,6 +439,7 @@ PAGES = {
     "places.md": places_page,
     "settings.md": settings_page,
     "errors.md": errors_page,
+    "metrics.md": metrics_page,
 }
 
 if __name__ == "__main__":

@@ -20,9 +20,11 @@ from django.utils.module_loading import module_has_submodule
 from django.utils.translation import gettext_lazy as _
 
 from temporalex_django.conf import get_settings, problems
+from temporalex_django.contrib import exporters
 from temporalex_django.db import background_hooks
 from temporalex_django.db.background_hooks import ALERT_HOOKS, BACKGROUND_HOOKS, SCHEDULE_HOOKS, BackgroundHook
 from temporalex_django.errors import NotConfigured, ScheduleInvalid, WorkflowDefinitionError
+from temporalex_django.telemetry.recording import recorder
 
 if TYPE_CHECKING:
     from temporalex_django.authoring.backend import Backend
@@ -67,11 +69,13 @@ class TemporalexConfig(AppConfig):
         BACKGROUND_HOOKS[:] = [
             BackgroundHook(has_work=_has_bulk_jobs, run=_run_bulk_jobs),
             *(_cleanup_hook(kind) for kind in ("ANSWERS", "JOBS", "TASK_ENDS", "SLOTS")),
+            BackgroundHook(has_work=lambda _: _are_facts_due(), run=_sample_facts),
         ]
         SCHEDULE_HOOKS[:] = [BackgroundHook(has_work=_has_due_schedules, run=_fire_due_schedules)]
         ALERT_HOOKS[:] = [BackgroundHook(has_work=_is_alert_round_due, run=_run_alert_round)]
         request_finished.connect(_alert_without_workers, dispatch_uid="temporalex_django.alerts")
         background_hooks.bind_run_due(_run_burst)
+        exporters.install(get_settings().METRICS)
         checks.definition_errors[:] = _import_app_modules()
         post_migrate.connect(_sync_schedules, sender=self, dispatch_uid="temporalex_django.schedules")
         _start_local_runner()
@@ -200,6 +204,21 @@ def _alert_without_workers(**_: Any) -> None:
         from temporalex_django.operations.alerts.web import ensure_rounds  # noqa: PLC0415 - it needs the models
 
         ensure_rounds()
+
+
+def _are_facts_due() -> bool:
+    # Asked every two seconds, also where no metrics are exported.
+    if not recorder.samples_facts:
+        return False
+    from temporalex_django.operations.fleet.facts import is_due  # noqa: PLC0415 - it needs the models
+
+    return is_due()
+
+
+def _sample_facts(alias: str) -> bool:
+    from temporalex_django.operations.fleet.facts import sample  # noqa: PLC0415 - it needs the models
+
+    return sample(alias)
 
 
 def _cleanup_hook(kind: str) -> BackgroundHook:

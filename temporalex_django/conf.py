@@ -269,6 +269,20 @@ class Settings:
         refuse=_is_invalid_alerts,
         kind=_ALERTS_KIND,
     )
+    METRICS: tuple[str, ...] = _setting(
+        (),
+        "Exporters of metrics in each process of the project: `'prometheus'`, `'otel'` or both. Each needs the extra of its name. Without any, "
+        "nothing is recorded. `temporalex worker --metrics-port` adds `'prometheus'` in that worker.",
+        refuse=lambda value: not set(value) <= {"prometheus", "otel"},
+        kind="a list of 'prometheus' and 'otel'",
+    )
+    METRICS_TOKEN: str | None = _setting(
+        None,
+        "The token with which a client may read the view of metrics, in the header `Authorization: Bearer TOKEN`. None: only users with the "
+        "permission `temporalex_django.view_worker` may read it.",
+        refuse=lambda value: value is not None and len(value) < 16,
+        kind="a string of at least 16 characters, or None",
+    )
     LOCAL_RUNNER: bool | None = _setting(
         None, "Whether `runserver` runs workflows in threads of its own. None: only under DEBUG."
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from types import MappingProxyType
@@ -46,6 +47,7 @@ from temporalex_django.errors import (
     ActionNotPermitted,
     WorkflowClosed,
 )
+from temporalex_django.telemetry.recording import recorder
 
 _RESULT_KINDS = ("activity", "child", "external", "timer")
 _MESSAGE_KINDS = ("signal", "update", REQUEST)
@@ -190,6 +192,7 @@ class ActivationStep:
         """
         self._new_run_id = new_run_id
         self.write.executed = True
+        started_at = time.monotonic() if recorder.is_active else None
         run, executor = self.run, entry.executor
         start, jobs = self._build_jobs(entry, results)
         completion = Completion()
@@ -224,6 +227,8 @@ class ActivationStep:
             self._write_closing(completion, entry)
         else:
             self._schedule_next_turn(completion, entry)
+        if started_at is not None:
+            self.write.seconds = time.monotonic() - started_at
         return self.write
 
     def _received_bytes(self) -> int:

@@ -31,6 +31,8 @@ from temporalex_django.engine.contracts.task_storage import TaskStorage
 from temporalex_django.engine.scheduling import policy
 from temporalex_django.engine.turn_report import TurnReport
 from temporalex_django.errors import DeadlockDetected
+from temporalex_django.telemetry import definitions
+from temporalex_django.telemetry.recording import recorder
 
 logger = logging.getLogger("temporalex_django.engine")
 
@@ -108,6 +110,8 @@ class AtomicPhase:
         except Exception as exc:
             if not self._storage.is_transient(exc):
                 raise
+            if recorder.is_active:
+                recorder.record(definitions.CONFLICTS, place="atomic")
             return TurnReport()
         return report
 
@@ -149,7 +153,7 @@ class AtomicPhase:
         messages = self._storage.inbox([chain_id])[chain_id]
         started_at = time.monotonic()
         for remaining in reversed(range(policy.MAX_ATOMIC_ACTIVATIONS)):
-            results, retries = self._perform_all(due_tasks)
+            results, retries = self._perform_all(due_tasks, report)
             retry_times.update((retry.task.seq, retry.retry_at) for retry in retries if retry.retry_at is not None)
             run.atomic_due = min(retry_times.values(), default=None)
             step = ActivationStep(run, messages, self._storage.now())
@@ -219,7 +223,9 @@ class AtomicPhase:
         write.cancelled_tasks += [task.seq for _, task in results if task.id]
         return write
 
-    def _perform_all(self, tasks: Sequence[TaskState]) -> tuple[list[tuple[Job, TaskState]], list[TaskResult]]:
+    def _perform_all(
+        self, tasks: Sequence[TaskState], report: TurnReport
+    ) -> tuple[list[tuple[Job, TaskState]], list[TaskResult]]:
         """Run each activity in a savepoint of its own; return the jobs with final results, and the results to retry.
 
         Raises errors of the database that end the whole transaction.
@@ -251,6 +257,9 @@ class AtomicPhase:
                 )
             if (elapsed := time.monotonic() - started_at) > policy.SLOW_ATOMIC_SECONDS:
                 logger.warning("atomic activity %s held its transaction for %.1f s", task.activity, elapsed)
+            if recorder.is_active:
+                result.seconds = elapsed
+                report.atomic_results.append(result)
             if result.outcome is None:
                 retries.append(result)
             else:

@@ -22,6 +22,8 @@ from temporalex_django.engine.cache import Cache, CachedRun
 from temporalex_django.engine.scheduling import policy
 from temporalex_django.engine.watchdog import watchdog
 from temporalex_django.errors import UnknownWorkflow, WorkflowSwitchedOff
+from temporalex_django.telemetry import definitions
+from temporalex_django.telemetry.recording import recorder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -83,6 +85,8 @@ class Executors:
         self._strict_replay = strict_replay
         self._warned_runs: dict[UUID, None] = {}  # latest runs with a warning about their inputs
         self._rebuilding: dict[UUID, _Rebuild] = {}
+        #: Seconds that replays took in this process, while metrics are recorded.
+        self.replay_seconds = 0.0
         # Failed rebuilds, until the turn that claims the run next reports them.
         self._failed_rebuilds: dict[UUID, tuple[RunRecord | None, Exception]] = {}
 
@@ -120,6 +124,8 @@ class Executors:
         else:
             if is_done and work.entry is not None:
                 self.cache.put(run_id, work.entry)
+                if recorder.is_active:
+                    recorder.record(definitions.REBUILDS)
         if is_done:
             self.storage.defer([work.run.chain_id], seconds=0.0)
         else:
@@ -164,6 +170,8 @@ class Executors:
                     entries.pop(run.run_id).executor.evict()
                     if run.run_id not in errors:
                         uncached_runs.append(run)
+        if recorder.is_active and entries:
+            recorder.record(definitions.CACHE_HITS, len(entries))
         if uncached_runs:
             self._build_all(self._select_for_turn(uncached_runs, records, errors), records, entries, errors)
         return entries, errors
@@ -231,6 +239,8 @@ class Executors:
                 if self._replay_history(work, histories.get(run.run_id, []), records[run.run_id], until):
                     assert work.entry is not None
                     entries[run.run_id] = work.entry
+                    if recorder.is_active and run.head_token is not None:
+                        recorder.record(definitions.REBUILDS)
                 else:
                     self._defer_rebuild(work)
             except Exception as exc:  # noqa: BLE001 - a history or class that cannot be used blocks its own run only
@@ -327,6 +337,7 @@ class Executors:
         assert entry is not None
         assert steps is not None
         executor = entry.executor
+        started_at = time.monotonic() if recorder.is_active else None
         self._on_activate(work.run.chain_id)
         try:
             is_complete = watchdog.run(
@@ -340,6 +351,8 @@ class Executors:
             raise
         finally:
             self._on_activate(None)
+            if started_at is not None:
+                self.replay_seconds += time.monotonic() - started_at
         if executor.differences:
             self._warn_differences(work.run, entry)
         if is_complete:

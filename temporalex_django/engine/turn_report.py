@@ -8,7 +8,7 @@ from datetime import datetime
 from uuid import UUID
 
 from temporalex_django.core.messages.sender import Judge
-from temporalex_django.engine.contracts.records import Inbox, RunRecord, RunState, RunWrite, TaskState
+from temporalex_django.engine.contracts.records import Inbox, RunRecord, RunState, RunWrite, TaskResult, TaskState
 
 
 class ClaimedRuns(list[RunState]):
@@ -46,6 +46,7 @@ class TurnReport:
     - ``atomic_chains``: the chains that have atomic activities to run.
     - ``block_errors``: the errors that blocked runs, by run id.
     - ``unexpected_errors``: those of them that escaped ``run`` and that nobody raised on purpose (see decision 48).
+    - ``atomic_results``: the results of its atomic activities, if metrics are recorded.
     - ``judge``: the object that decided who may send what; None if none was needed.
     """
 
@@ -60,6 +61,7 @@ class TurnReport:
     atomic_chains: list[UUID] = field(default_factory=list)
     block_errors: dict[UUID, BaseException] = field(default_factory=dict)
     unexpected_errors: list[Exception] = field(default_factory=list)
+    atomic_results: list[TaskResult] = field(default_factory=list)
     judge: Judge | None = None
 
     def merge(self, other: TurnReport) -> None:
@@ -70,3 +72,4 @@ class TurnReport:
         self.records.update(other.records)
         self.block_errors.update(other.block_errors)
         self.unexpected_errors += other.unexpected_errors
+        self.atomic_results += other.atomic_results

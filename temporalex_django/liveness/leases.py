@@ -25,10 +25,20 @@ from temporalex_django.engine.scheduling import policy
 from temporalex_django.errors import UnknownWorkflow, WorkflowSwitchedOff
 from temporalex_django.liveness.crash_markers import Kind, MarkedWork
 from temporalex_django.liveness.process_identity import host, identity_of
+from temporalex_django.telemetry.recording import recorder
 
 _NEW = WORKERS.pick_columns(
     *("id", "epoch", "kind", "host", "pid", "process_identity", "queues", "workflows", "activity_names"),
-    *("crash_marker", "session_lock", "clock_skew", "drained_at", "started_at", "beat_at", "expires_at"),
+    *(
+        "crash_marker",
+        "session_lock",
+        "exports_metrics",
+        "clock_skew",
+        "drained_at",
+        "started_at",
+        "beat_at",
+        "expires_at",
+    ),
 )
 _CODE = RUNS.pick_columns("chain_id", "workflow", "version", "blocked")
 
@@ -89,7 +99,8 @@ class WorkerRow:
                             {k: list(v) for k, v in self.workflows.items()},
                             sorted(activity.registry),
                         ),
-                        *(self.crash_marker, self.session_lock, self.skew, self.drained_at, now, now, now + lease),
+                        *(self.crash_marker, self.session_lock, recorder.is_active, self.skew, self.drained_at),
+                        *(now, now, now + lease),
                     )
                 ),
             )
@@ -117,6 +128,20 @@ class WorkerRow:
         if changed:
             self.drained_at = changed[0][0]
         return bool(changed)
+
+    def samples_facts(self, storage: WorkerStorage) -> bool:
+        """Return True if this worker is the one that samples the metrics of the database. One read.
+
+        That is the oldest worker with a lease that exports metrics and is not drained. Ids are in the order of time.
+        """
+        now, parameters = storage.sql.now_expression(storage.clock)
+        rows = storage.sql.select(
+            "select id from temporalex_worker where exports_metrics and buried_at is null and drained_at is null"
+            f" and expires_at > {now} order by id limit 1",
+            parameters,
+            ("uuid",),
+        )
+        return bool(rows) and rows[0][0] == self.id
 
     def renew_epoch(self) -> None:
         """Take a new id and a new epoch, after this worker was declared dead.

@@ -48,6 +48,8 @@ from temporalex_django.liveness.crash_markers import (
 )
 from temporalex_django.liveness.heartbeats import Heartbeats
 from temporalex_django.liveness.leases import parse_announcement, wake_for_others
+from temporalex_django.telemetry import definitions
+from temporalex_django.telemetry.recording import recorder
 
 log = logging.getLogger("temporalex_django.liveness")
 
@@ -230,6 +232,8 @@ def _declare_dead(
     if left is not None:
         remove_marker(row.crash_marker)
     result.workers.append(row.id)
+    if recorder.is_active:
+        recorder.record(definitions.DEAD_WORKERS)
     result.due += due
     result.failed += failed
     log.warning(

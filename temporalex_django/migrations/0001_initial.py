@@ -269,6 +269,13 @@ class Migration(migrations.Migration):
                     models.BooleanField(db_default=False, help_text="Whether it holds an advisory lock on its epoch."),
                 ),
                 (
+                    "exports_metrics",
+                    models.BooleanField(
+                        db_default=False,
+                        help_text="Whether it exports metrics; the oldest such worker samples those of the database.",
+                    ),
+                ),
+                (
                     "trying",
                     models.JSONField(
                         help_text="Runs and activities that it announces before their code runs, because one may crash it.",

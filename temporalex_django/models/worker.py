@@ -29,6 +29,10 @@ class Worker(models.Model):
         help_text=_("File that names what it is running; its lock shows other processes whether it is alive."),
     )
     session_lock = models.BooleanField(db_default=False, help_text=_("Whether it holds an advisory lock on its epoch."))
+    exports_metrics = models.BooleanField(
+        db_default=False,
+        help_text=_("Whether it exports metrics; the oldest such worker samples those of the database."),
+    )
     # For a worker whose crash marker no other process can read, for example in another container (see decision 22).
     trying = models.JSONField(
         null=True,

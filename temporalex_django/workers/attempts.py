@@ -23,7 +23,9 @@ from temporalex_django.db.atomic_activities import completed_result, encode_payl
 from temporalex_django.db.graphs.graph_storage import TaskSource
 from temporalex_django.engine import activity_policy, background_task
 from temporalex_django.engine.contracts.records import TaskResult, TaskState
+from temporalex_django.engine.turn_metrics import record_attempt
 from temporalex_django.errors import PayloadError
+from temporalex_django.telemetry.recording import recorder
 
 log = logging.getLogger("temporalex_django.workers")
 
@@ -210,8 +212,10 @@ def notify_safely(callback: Callable[[], None]) -> None:
 def announce_result(result: TaskResult) -> None:
     """Send the Django signals (``activity_completed`` and so on) about the committed result of an attempt.
 
-    A result with which the activity is only due again has no signal.
+    A result with which the activity is only due again has no signal. Its metrics are recorded in any case.
     """
+    if recorder.is_active:
+        record_attempt(result)
     if result.outcome is None:
         return
     if result.task.chain_id is None:

@@ -26,6 +26,8 @@ from temporalex_django.engine.scheduling import policy
 from temporalex_django.liveness.heartbeats import Heartbeats
 from temporalex_django.liveness.leases import wake_for_code, wake_switched_on
 from temporalex_django.liveness.recovery import judge_abandoned_markers, recover, release_orphans
+from temporalex_django.telemetry import definitions
+from temporalex_django.telemetry.recording import recorder
 from temporalex_django.workers.attempts import announce_result
 from temporalex_django.workers.background_thread import BackgroundThread
 from temporalex_django.workers.health_report import HealthReport
@@ -98,6 +100,7 @@ class Maintenance:
         self.alert_thread.stop()
         if self.listener is not None:
             self.listener.stop()
+        recorder.set_sampler(samples=False)
         self.report.remove()
 
     def register(self) -> None:
@@ -157,6 +160,7 @@ class Maintenance:
         if self._thread.is_alive() and time.monotonic() - self._reported_at >= policy.REPORT_SECONDS:
             self._reported_at = time.monotonic()
             self.report.write()
+            self._record_metrics()
         self._read_switches()
         self._record_heartbeats()
         self._expire_tasks()
@@ -214,6 +218,15 @@ class Maintenance:
             if woken >= policy.WAKE_LIMIT:
                 self._switched_at = time.monotonic()
 
+    def _record_metrics(self) -> None:
+        """Record the places for activities, and find out whether this process samples the metrics of the database."""
+        if not recorder.is_active:
+            return
+        for lane, (used, free) in zip(("threads", "tasks"), self.loop.pool.slots, strict=True):
+            recorder.record(definitions.WORKER_SLOTS, used, lane=lane, state="used")
+            recorder.record(definitions.WORKER_SLOTS, free, lane=lane, state="free")
+        recorder.set_sampler(samples=self.loop.row.samples_facts(self.storage))
+
     def _is_heartbeat_due(self) -> bool:
         return time.monotonic() - self._heartbeat_at >= get_settings().LEASE_SECONDS / policy.HEARTBEATS_PER_LEASE
 
@@ -225,6 +238,8 @@ class Maintenance:
             self.storage, runs=len(loop.engine.cache), activities=loop.pool.busy, turns=loop.turn_count
         ):
             log.error("this worker was declared dead: others have its activities, and it continues under a new epoch")
+            if recorder.is_active:
+                recorder.record(definitions.LEASES_LOST)
             loop.pool.cancel(loop.pool.pending_keys())
             row.remove(self.storage)  # otherwise others would look for what it died of
             row.renew_epoch()

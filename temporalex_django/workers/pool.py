@@ -36,7 +36,7 @@ class Pool:
 
     ``threads`` is the number of plain activities that can run at once, and ``tasks`` that of async ones. ``now``
     returns the database's time. ``on_result`` is called in the thread of an activity when it ends, and should only wake
-    another thread. ``mark_running(id)`` returns a context manager around the activity with that id. ``name`` is part of
+    another thread. ``mark_running(id)`` returns a block in which the activity with that id runs. ``name`` is part of
     the names of threads.
     """
 
@@ -165,6 +165,14 @@ class Pool:
         committed_ids = {id(result.task) for result in results}
         with self._lock:
             self._results = [result for result in self._results if id(result.task) not in committed_ids]
+
+    @property
+    def slots(self) -> tuple[tuple[int, int], tuple[int, int]]:
+        """The numbers of used and of free places: of the threads, and of the tasks in the event loop."""
+        with self._lock:
+            started = [attempt.is_async for attempt in self._attempts.values() if attempt.is_started]
+        tasks, threads = sum(started), len(started) - sum(started)
+        return (threads, max(0, self._threads - threads)), (tasks, max(0, self._tasks - tasks))
 
     @property
     def busy(self) -> int:
@@ -330,6 +338,7 @@ class Pool:
             del self._attempts[attempt.key]
             # Even where a heartbeat is on its way: the row may belong to another attempt before it arrives.
             result.details = attempt.last_details
+            result.seconds = time.monotonic() - attempt.started_at
             self._results.append(result)
             if attempt.task.activity not in self._paces and not attempt.is_async:
                 self._measure(UNMEASURED, attempt)
@@ -414,8 +423,7 @@ class Pool:
 class InlinePool(Pool):
     """A pool that runs each attempt in the thread that submits it: for ``run_until_idle`` and tests.
 
-    ``now`` returns the database's time. ``mark_running(id)`` returns a context manager around the activity with that
-    id.
+    ``now`` returns the database's time. ``mark_running(id)`` returns a block in which the activity with that id runs.
     """
 
     def __init__(

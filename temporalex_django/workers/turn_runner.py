@@ -16,6 +16,8 @@ from temporalex_django.engine.scheduling import policy
 from temporalex_django.engine.scheduling.capacity import Capacity
 from temporalex_django.engine.scheduling.eager_claim import EagerClaim
 from temporalex_django.engine.turn_report import TurnReport
+from temporalex_django.telemetry import definitions
+from temporalex_django.telemetry.recording import recorder
 
 if TYPE_CHECKING:
     from temporalex_django.engine.contracts.task_storage import WorkerStorage
@@ -71,6 +73,7 @@ class TurnRunner:
         the worker, from which each claimed activity is subtracted. Raises errors of the storage: nothing was committed
         then, and ``report``, which this fills in, says which runs were claimed.
         """
+        turn_started_at, replayed = time.monotonic(), self.engine.replay_seconds
         with self.storage.transaction("turn"):
             started_at = time.monotonic()
             # Activities that wait come before those that this turn schedules. Where the latter are claimed as they are
@@ -85,6 +88,11 @@ class TurnRunner:
                 self._reachable_runs = max(
                     int(len(report.claimed_chains) * policy.MAX_LOCK_SECONDS / lock_seconds), policy.FEWEST_RUNS
                 )
+        if recorder.is_active and (report.claimed_chains or results or tasks):
+            code_seconds = sum(write.seconds or 0.0 for write in report.writes) + self.engine.replay_seconds - replayed
+            recorder.record(
+                definitions.TURN_DATABASE_SECONDS, max(0.0, time.monotonic() - turn_started_at - code_seconds)
+            )
         return valid, tasks + report.claimed_tasks()
 
     def _advance_runs(

@@ -78,9 +78,9 @@ class TracingExecutor(Executor):
         return self._suspended_place()
 
     def _suspended_place(self) -> str | None:
-        """Return the file and line (``path:line``) of user code at which the first suspended unit waits.
+        """Return the place where the first suspended unit waits, or else the first line of ``run``.
 
-        If no unit is suspended in user code, it is the first line of ``run``, and None before the run has started.
+        None before the start.
         """
         for unit in self.scheduler.units.values():
             if place := _place_of_unit(unit):

@@ -20,8 +20,10 @@ from temporalex_django.db.dialects.base import get_dialect
 from temporalex_django.db.inserts import CHANNEL, NOTIFY
 from temporalex_django.db.people.deciders import undecidable_tasks
 from temporalex_django.engine.contracts.records import HumanTaskWrite, RunRecord, RunWrite
+from temporalex_django.engine.turn_metrics import record_turn
 from temporalex_django.engine.turn_report import TurnReport
 from temporalex_django.models import HumanTask
+from temporalex_django.telemetry.recording import recorder
 
 logger = logging.getLogger("temporalex_django.db")
 
@@ -49,7 +51,12 @@ _BY_KIND = {
 
 
 def send_turn_signals(report: TurnReport) -> None:
-    """Send the Django signals about what a committed turn did. A signal without receivers costs nothing."""
+    """Send the Django signals about what a committed turn did, and record its metrics.
+
+    A signal without receivers costs nothing.
+    """
+    if recorder.is_active:
+        record_turn(report)
     if not any(signal.receivers for signal in signals.ALL.values()):
         return
     for write in report.writes:

@@ -297,6 +297,7 @@ class RunWrite:
 
     run: RunState  # as it is after the turn
     executed: bool = False  # its code was run, or it was rebuilt
+    seconds: float | None = None  # that the activation took, if metrics are recorded
     # Something was delivered to it and this process lives, so its crashes are forgiven (see decision 22).
     delivered: bool = False
     events: list[NewEvent] = field(default_factory=list)
@@ -477,3 +478,4 @@ class TaskResult:
     details: bytes | None = None  # of its last heartbeat, as they are stored; None: there were none
     # Of a background task: the path of the exception class and the traceback, see engine.background_task.
     error_entry: Mapping[str, str] | None = None
+    seconds: float | None = None  # from its start to its end, as far as that was measured

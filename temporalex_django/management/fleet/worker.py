@@ -53,6 +53,7 @@ class WorkerSaid:
 
 
 output = WorkerSaid
+_LARGEST_PORT = 65_535
 
 
 class JsonLogHandler(logging.Handler):
@@ -85,7 +86,24 @@ def add_arguments(parser: CommandParser) -> None:
     )
     parser.add_argument("--burst", action="store_true", help="Stop when nothing is due.")
     parser.add_argument("--timeout", type=float, help="With --burst: fail if work remains after this many seconds.")
+    parser.add_argument(
+        "--metrics-port",
+        type=_port,
+        help="Serve the metrics of this process to Prometheus on this port (0: a free one).",
+    )
+    parser.add_argument(
+        "--metrics-host",
+        default="127.0.0.1",
+        help="The address on which they are served (default: 127.0.0.1, so that no other machine can read them).",
+    )
     printing.add_json_argument(parser)
+
+
+def _port(text: str) -> int:
+    """Return the number of a port. Raises ``ValueError``."""
+    if not 0 <= (port := int(text)) <= _LARGEST_PORT:
+        raise ValueError(text)
+    return port
 
 
 def handle(
@@ -95,6 +113,8 @@ def handle(
     burst: bool,
     timeout: float | None,
     json: bool,
+    metrics_port: int | None = None,
+    metrics_host: str = "127.0.0.1",
     verbosity: int = 1,
     **_: Any,
 ) -> None:
@@ -128,6 +148,9 @@ def handle(
     # Python allows signal handlers in the main thread alone; tests run the command in others.
     if threading.current_thread() is threading.main_thread():
         StopSignals(stop)
+    metrics_address = None
+    if metrics_port is not None:
+        metrics_address = _serve_metrics(metrics_host, metrics_port)
     if not workflow.registry:
         command.stderr.write("No workflow is registered: is there a workflows.py in an installed app?")
     storage = DjangoStorage()
@@ -144,6 +167,8 @@ def handle(
         raise CommandError(text, returncode=exit_codes.NOT_SET_UP)
     loop = WorkerLoop(queues=queue_names, kind="burst" if burst else "worker", on_heartbeat=on_heartbeat)
     worker_id, text = str(loop.row.id), f"{len(workflow.registry)} workflows, queues {', '.join(queue_names)}"
+    if metrics_address is not None:
+        text += f", metrics on {metrics_address}"
     start_event = WorkerSaid(
         event="started",
         at=datetime.now(UTC),
@@ -190,6 +215,20 @@ def _parse_queues(command: BaseCommand, queues: str | None) -> list[str]:
             f"work only from calls that name it, with options(queue=...). {suggestion}"
         )
     return queue_names
+
+
+def _serve_metrics(host: str, port: int) -> str:
+    """Serve the metrics of this process and return their address."""
+    from temporalex_django.contrib import prometheus  # noqa: PLC0415 - prometheus_client is an extra
+
+    try:
+        port = prometheus.serve(host, port)
+    except OSError as exc:
+        raise exit_codes.usage_error(
+            f"metrics cannot be served on {host}, port {port}: {exc.strerror or exc}",
+            "Choose another --metrics-port or --metrics-host; each worker of a machine needs a port of its own.",
+        ) from exc
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}/metrics"
 
 
 def _print_event(command: BaseCommand, worker_event: WorkerSaid, *, json: bool) -> None:

@@ -48,12 +48,15 @@ from temporalex_django.operations.polling import (
     wait_for,
 )
 from temporalex_django.operations.run_lookup import RunAction, RunTarget, runs_in_workers_only
+from temporalex_django.operations.runs.update_metrics import record_update
 from temporalex_django.operations.runs.update_outcome import (
     UpdateStatus,
     _redact_for_sender,
     blocked_error,
     update_status,
 )
+from temporalex_django.telemetry import definitions
+from temporalex_django.telemetry.recording import recorder
 
 _FINISHED_STATUSES = ("completed", "failed")
 #: Seconds for which a caller's turn processes messages that were sent earlier. Then a worker continues.
@@ -117,11 +120,12 @@ class RequestAction(RunAction[Any]):
         return str(self.message)
 
     def perform(self) -> Any:
-        status = self._begin()
-        if status.is_finished:
-            return self._result(status)
-        listener = partial(listen, self.target.chain_id, alias=self.storage.alias)
-        return self._result(wait_for(self._poll, self.deadline, wait_slot=self.wait_slot, listen=listener))
+        with record_update(self.target.workflow):
+            status = self._begin()
+            if status.is_finished:
+                return self._result(status)
+            listener = partial(listen, self.target.chain_id, alias=self.storage.alias)
+            return self._result(wait_for(self._poll, self.deadline, wait_slot=self.wait_slot, listen=listener))
 
     def send(self) -> None:
         """Check access and commit the message for a worker, whatever the state of the run is; wait for nothing.
@@ -140,10 +144,11 @@ class RequestAction(RunAction[Any]):
 
     async def aexecute(self) -> Any:
         """Execute the operation from async code and return the answer; no thread is held during the wait."""
-        status = await sync_to_async(self._check_and_begin)()
-        if status.is_finished:
+        with record_update(self.target.workflow):
+            status: UpdateStatus | None = await sync_to_async(self._check_and_begin)()
+            if status is None or not status.is_finished:
+                status = await await_for(self._poll, self.deadline)
             return await sync_to_async(self._audited_result)(status)
-        return await sync_to_async(self._audited_result)(await await_for(self._poll, self.deadline))
 
     def _audited_result(self, status: UpdateStatus | None) -> Any:
         with self.audit_denials():
@@ -190,6 +195,8 @@ class RequestAction(RunAction[Any]):
         status = None
         if self._can_run_turn:
             status = self._try_turn(wait=min(get_settings().UPDATE_LOCK_WAIT, self.deadline.seconds_left))
+            if status is None and recorder.is_active:
+                recorder.record(definitions.CONFLICTS, place="update")
         return status or self._enqueue_for_workers()
 
     # -- inside the caller's transaction -------------------------------------------------------------------------------

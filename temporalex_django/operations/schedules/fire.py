@@ -24,12 +24,21 @@ from temporalex_django.conf import get_settings
 from temporalex_django.core.error_text import error_line
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine.schedules.firing import ScheduleFirer, SlotFailure
+from temporalex_django.engine.schedules.records import SlotCause, SlotOutcome
 from temporalex_django.engine.scheduling import policy
 from temporalex_django.errors import KeyMissing, PayloadError, ScheduleInvalid, UpdateTimeout
 from temporalex_django.models import Schedule, ScheduleSlot
 from temporalex_django.operations import audit
 from temporalex_django.operations.host import host
-from temporalex_django.operations.schedules.store import Prepared, SlotInterrupted, load_stores, save_stores
+from temporalex_django.operations.schedules.store import (
+    DatabaseScheduleStore,
+    Prepared,
+    SlotInterrupted,
+    load_stores,
+    save_stores,
+)
+from temporalex_django.telemetry import definitions
+from temporalex_django.telemetry.recording import recorder
 
 logger = logging.getLogger("temporalex_django.operations")
 
@@ -163,7 +172,18 @@ def _fire_step(keys: Sequence[int], storage: DjangoStorage, prepared: Prepared) 
         for store in stores:
             ScheduleFirer(store, buffer_limit=get_settings().SCHEDULE_BUFFER).fire(store.state, now)
         save_stores(stores, storage)
+    if recorder.is_active:
+        _record_delays(stores, now)
     return True
+
+
+def _record_delays(stores: Sequence[DatabaseScheduleStore], now: datetime) -> None:
+    """Record how long after its time each slot was started at ``now``. Slots that waited for a run do not count."""
+    for store in stores:
+        for slot in store.new_slots:
+            if slot.outcome is SlotOutcome.STARTED and slot.cause is SlotCause.TIME:
+                delay = max(0.0, (now - slot.at).total_seconds())
+                recorder.record(definitions.SCHEDULE_DELAY, delay, workflow=store.state.workflow)
 
 
 def _postpone(key: int, storage: DjangoStorage, error: str) -> None:

@@ -20,6 +20,8 @@ from temporalex_django.engine.turn import WorkflowEngine
 from temporalex_django.engine.turn_report import TurnReport
 from temporalex_django.liveness.crash_markers import MarkedWork
 from temporalex_django.liveness.leases import WorkerRow
+from temporalex_django.telemetry import definitions
+from temporalex_django.telemetry.recording import recorder
 from temporalex_django.workers.admission import Admission
 from temporalex_django.workers.fair_queue import select_fairly
 from temporalex_django.workers.polling.single_runs import SingleRuns
@@ -125,6 +127,8 @@ class TogetherTurn:
         except Exception as exc:
             if parts.storage.is_connection_lost(exc):
                 raise
+            if recorder.is_active and parts.storage.is_transient(exc):
+                recorder.record(definitions.CONFLICTS, place="turn")
             return SeparateTurns(parts, results, report.claimed_chains, exc).exchange()
         parts.intake.apply_turn(results, valid_ids, tasks)
         parts.publish(report)

@@ -1,0 +1,210 @@
+"""Metrics of work that was committed: each moves when it should, and a replay moves none but that of rebuilds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from django.db import OperationalError
+
+from temporalex_django import Err, Ok, Reply, RetryPolicy, Workflow, activity, api, errors, update
+from temporalex_django.engine.contracts.records import TaskResult
+from temporalex_django.engine.turn_metrics import record_attempt
+from temporalex_django.models import HumanTask, Instance, Worker
+from temporalex_django.operations.base import Actor
+from temporalex_django.operations.human_tasks.decide import Decide
+from temporalex_django.telemetry import definitions
+from temporalex_django.workers.loop import WorkerLoop, run_until_idle
+from temporalex_django.workers.maintenance import Maintenance
+from tests.support.metrics import KeptMetrics, kept_metrics
+from tests.support.people import stored
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+FAILURES: list[str] = []
+
+
+@activity(retry=RetryPolicy(max_attempts=2, initial_interval=0.001))
+def flaky(value: int) -> int:
+    if FAILURES:
+        raise LookupError(FAILURES.pop())
+    return value + 1
+
+
+@activity(atomic=True)
+def book(value: int) -> int:
+    return value * 2
+
+
+class Work(Workflow):
+    name = "metrics.Work"
+
+    async def run(self, args: int) -> Any:
+        value = await book(await flaky(args))
+        await api.wait_for_signal("go")
+        return Ok(value)
+
+
+def positive(args: int, state: int) -> Any:
+    return Ok(None) if args else Err("nothing to add")
+
+
+def add(args: int, state: int) -> Any:
+    if args < 0:
+        raise ValueError("less than nothing")
+    return Reply(state + args, state + args)
+
+
+class Counter(Workflow):
+    name = "metrics.Counter"
+
+    async def run(self, args: int) -> Any:
+        return Ok(await api.phase(args, update={"add": update(add, validator=positive)}))
+
+
+class Asks(Workflow):
+    name = "metrics.Asks"
+
+    async def run(self, args: Any) -> Any:
+        return Ok((await api.approval("Pay it", role="auth.change_group")).outcome)
+
+
+class Stuck(Workflow):
+    name = "metrics.Stuck"
+    unexpected_error = "block"
+
+    async def run(self, args: Any) -> Any:
+        return Ok({}["missing"])
+
+
+@pytest.fixture
+def kept() -> Iterator[KeptMetrics]:
+    FAILURES.clear()
+    with kept_metrics() as exporter:
+        yield exporter
+
+
+def test_activations_and_activities_are_counted_once_after_the_commit(kept: KeptMetrics) -> None:
+    FAILURES.append("once")
+    handle = Work.start(1, id="w-1")
+    assert kept.of(definitions.ACTIVATIONS) == {}
+    run_until_idle()
+
+    activations = kept.of(definitions.ACTIVATIONS)
+    assert activations == {("metrics.Work", "open"): Instance.objects.get().chain.activations}
+    assert kept.of(definitions.ACTIVATION_SECONDS) == {("metrics.Work",): activations["metrics.Work", "open"]}
+    names = (flaky.name, book.name)
+    assert kept.of(definitions.ACTIVITY_ATTEMPTS) == {
+        (names[0], "retried"): 1,
+        (names[0], "completed"): 1,
+        (names[1], "completed"): 1,
+    }
+    assert kept.of(definitions.ACTIVITY_SECONDS) == {(names[0],): 2, (names[1],): 1}
+    assert kept.of(definitions.TURN_DATABASE_SECONDS)[()] > 0
+    assert kept.of(definitions.REBUILDS) == {}
+
+    handle.signal("go")
+    run_until_idle()  # another loop, which has to rebuild the run
+
+    assert handle.result() == 4
+    assert kept.of(definitions.ACTIVATIONS) == {**activations, ("metrics.Work", "closed"): 1}
+    assert sum(kept.of(definitions.ACTIVITY_ATTEMPTS).values()) == 3
+    assert kept.of(definitions.REBUILDS) == {(): 1}
+
+
+def test_a_run_in_memory_is_a_hit(kept: KeptMetrics) -> None:
+    Work.start(1, id="w-1")
+    run_until_idle()
+    assert kept.of(definitions.CACHE_HITS)[()] >= 1
+
+
+def test_a_run_that_is_blocked_is_counted_as_blocked(kept: KeptMetrics) -> None:
+    Stuck.start(id="s-1")
+    run_until_idle()
+    assert Instance.objects.get().blocked is not None
+    assert kept.of(definitions.ACTIVATIONS) == {("metrics.Stuck", "blocked"): 1}
+    assert kept.of(definitions.ACTIVATION_SECONDS) == {}
+
+
+def test_updates_by_outcome(kept: KeptMetrics) -> None:
+    handle = Counter.start(1, id="c-1")
+    run_until_idle()
+    assert handle.update("add", 2) == 3
+    with pytest.raises(errors.UpdateRejected):
+        handle.update("add", 0)
+    with pytest.raises(errors.UpdateFailed):
+        handle.update("add", -1)
+    handle.terminate("enough")
+    with pytest.raises(errors.WorkflowClosed):
+        handle.update("add", 1)
+
+    updates = kept.of(definitions.UPDATES)
+    assert updates == {("metrics.Counter", outcome): 1 for outcome in ("completed", "rejected", "failed", "refused")}
+    assert kept.of(definitions.UPDATE_SECONDS) == {("metrics.Counter",): 4}
+
+
+def test_human_tasks_by_ending(kept: KeptMetrics) -> None:
+    for number in range(2):
+        Asks.start(id=f"a-{number}")
+    run_until_idle()
+    task = HumanTask.objects.first()
+    assert task is not None
+    Decide(task, outcome="approved", by=Actor(user=stored("ann", "auth.change_group"))).execute()
+    Asks.handle("a-0" if task.workflow_id == "a-1" else "a-1").terminate("enough")
+    run_until_idle()
+
+    assert kept.of(definitions.HUMAN_TASKS_CLOSED) == {
+        ("metrics.Asks", "decided"): 1,
+        ("metrics.Asks", "run_closed"): 1,
+    }
+    assert kept.of(definitions.UPDATES)["metrics.Asks", "completed"] == 1
+
+
+def test_a_turn_that_has_to_be_tried_again_is_a_conflict(kept: KeptMetrics, monkeypatch: pytest.MonkeyPatch) -> None:
+    Work.start(1, id="w-1")
+    loop = WorkerLoop(inline=True)
+    turn, fails = loop.turn_runner.turn, [True]
+
+    def fail_once(*arguments: Any) -> Any:
+        if fails:
+            fails.clear()
+            raise OperationalError("database is locked")
+        return turn(*arguments)
+
+    monkeypatch.setattr(loop.turn_runner, "turn", fail_once)
+    monkeypatch.setattr(loop.storage.sql, "is_transient", lambda exc: isinstance(exc, OperationalError), raising=False)
+    loop.run_inline(timeout=20)
+
+    assert kept.of(definitions.CONFLICTS) == {("turn",): 1}
+
+
+def test_a_result_that_does_not_count_is_deferred(kept: KeptMetrics) -> None:
+    task: Any = type("Task", (), {"activity": "charge"})
+    record_attempt(TaskResult(task=task, count=False))
+    record_attempt(TaskResult(task=task, outcome=("ActivityTimedOut", {})))
+    record_attempt(TaskResult(task=task, outcome=("ActivityFailed", {}), seconds=0.5))
+    assert kept.of(definitions.ACTIVITY_ATTEMPTS) == {
+        ("charge", outcome): 1 for outcome in ("deferred", "timed_out", "failed")
+    }
+    assert kept.of(definitions.ACTIVITY_SECONDS) == {("charge",): 1}
+
+
+def test_a_worker_that_was_declared_dead_has_lost_its_lease(kept: KeptMetrics) -> None:
+    loop = WorkerLoop(inline=True)
+    maintenance = Maintenance(loop)
+    maintenance.register()
+    Worker.objects.all().delete()
+    maintenance._heartbeat_at = float("-inf")
+    maintenance.run_pass()
+    assert kept.of(definitions.LEASES_LOST) == {(): 1}
+    loop._shut_down(None, hurried=True)
+
+
+def test_the_places_of_a_pool(kept: KeptMetrics) -> None:
+    loop = WorkerLoop(inline=True)
+    Maintenance(loop)._record_metrics()
+    assert kept.of(definitions.WORKER_SLOTS) == {
+        (lane, state): float(state == "free") for lane in ("threads", "tasks") for state in ("used", "free")
+    }
+    loop._shut_down(None, hurried=True)

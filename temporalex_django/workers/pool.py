@@ -36,7 +36,7 @@ class Pool:
 
     ``threads`` is the number of plain activities that can run at once, and ``tasks`` that of async ones. ``now``
     returns the database's time. ``on_result`` is called in the thread of an activity when it ends, and should only wake
-    another thread. ``mark_running(id)`` returns a block in which the activity with that id runs. ``name`` is part of
+    another thread. ``mark_running(id)`` returns a context manager around the activity with that id. ``name`` is part of
     the names of threads.
     """
 
@@ -423,7 +423,8 @@ class Pool:
 class InlinePool(Pool):
     """A pool that runs each attempt in the thread that submits it: for ``run_until_idle`` and tests.
 
-    ``now`` returns the database's time. ``mark_running(id)`` returns a block in which the activity with that id runs.
+    ``now`` returns the database's time. ``mark_running(id)`` returns a context manager around the activity with that
+    id.
     """
 
     def __init__(

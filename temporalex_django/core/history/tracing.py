@@ -78,9 +78,9 @@ class TracingExecutor(Executor):
         return self._suspended_place()
 
     def _suspended_place(self) -> str | None:
-        """Return the place where the first suspended unit waits, or else the first line of ``run``.
+        """Return the file and line (``path:line``) of user code at which the first suspended unit waits.
 
-        None before the start.
+        If no unit is suspended in user code, it is the first line of ``run``, and None before the run has started.
         """
         for unit in self.scheduler.units.values():
             if place := _place_of_unit(unit):

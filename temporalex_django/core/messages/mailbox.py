@@ -50,9 +50,9 @@ class Update:
     """An update in the mailbox.
 
     - ``after`` is the number of signals that came before it.
-    - ``accepted`` is True on replay, and if the job says so: the history has judged it, and no validator runs again.
-    - ``admitted`` is True if it was answered when it came (``Activation.admit_updates``) and waits for a busy handler.
-      Its ``args`` are then decoded.
+    - ``accepted`` is True if the history already contains its acceptance, as on a replay. Then no validator runs again.
+    - ``admitted`` is True if its sender was told that it is accepted when it came (``Activation.admit_updates``), and
+      it now waits for its handler, which is busy. Its ``args`` are already decoded in that case.
     - ``redelivered`` is True if a reset or fork delivers it again. It then waits for the first phase that takes it.
     """
 

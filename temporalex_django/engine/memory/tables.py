@@ -150,7 +150,8 @@ class MemoryTables:
     def _append_events(self, run: MemoryRun, events: Iterable[NewEvent]) -> None:
         """Append events to the history of a run.
 
-        Raises ``ValueError`` if the history has an event with such a number: the turn has read another history.
+        Raises ``ValueError`` if the history already has an event with one of these numbers, because it changed after
+        the turn had read it.
         """
         history = run.events
         # A history is the one value that is changed in place: copying it for each turn would cost too much.

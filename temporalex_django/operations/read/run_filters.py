@@ -221,7 +221,7 @@ def with_tag(runs: Runs, tag: str) -> Runs:
 def current_runs(runs: Runs) -> Runs:
     """Return the current run of each chain.
 
-    This is not a join. PostgreSQL estimates that two columns that must agree match next to no run. It would then sort a
+    This is not a join. For a join on two columns, PostgreSQL expects hardly any matching run. It would then sort a
     page of many rows instead of reading it in order.
     """
     chains = Chain.objects.using(runs.db).filter(pk=OuterRef("chain_id"), run_id=OuterRef("pk"))

@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from django.db import OperationalError
+from django.utils import timezone
 
 from temporalex_django import Err, Ok, Reply, RetryPolicy, Workflow, activity, api, errors, update
+from temporalex_django.authoring.schedules.specs import parse_specs
+from temporalex_django.db.storage import DjangoStorage
+from temporalex_django.engine.atomic import AtomicPhase
 from temporalex_django.engine.contracts.records import TaskResult
 from temporalex_django.engine.turn_metrics import record_attempt
-from temporalex_django.models import HumanTask, Instance, Worker
+from temporalex_django.models import HumanTask, Instance, Schedule, Worker
 from temporalex_django.operations.base import Actor
 from temporalex_django.operations.human_tasks.decide import Decide
+from temporalex_django.operations.runs.update import RequestAction
+from temporalex_django.operations.schedules.definition import ScheduleDefinition
+from temporalex_django.operations.schedules.fire import fire_due
+from temporalex_django.operations.schedules.save import SaveSchedule
+from temporalex_django.operations.schedules.trigger import TriggerSchedule
 from temporalex_django.telemetry import definitions
 from temporalex_django.workers.loop import WorkerLoop, run_until_idle
 from temporalex_django.workers.maintenance import Maintenance
@@ -208,3 +218,51 @@ def test_the_places_of_a_pool(kept: KeptMetrics) -> None:
         (lane, state): float(state == "free") for lane in ("threads", "tasks") for state in ("used", "free")
     }
     loop._shut_down(None, hurried=True)
+
+
+def test_the_delay_of_a_schedule_counts_from_its_slot(kept: KeptMetrics) -> None:
+    every, now = timedelta(days=1), timezone.now()
+    specs = parse_specs(every=every, offset=timedelta(seconds=(now.timestamp() - 30) % every.total_seconds()))
+    options: dict[str, Any] = {"workflow": Work.name, "specs": specs, "catch_up": every, "args": 1}
+    SaveSchedule(ScheduleDefinition(name="daily", **options), create=True, by=Actor()).execute()
+    Schedule.objects.update(position=now - every, next_at=now, last_walls={})
+    while fire_due("default"):
+        pass
+
+    assert kept.of(definitions.SCHEDULE_DELAY) == {("metrics.Work",): 1}
+    (delay,) = kept.observed[definitions.SCHEDULE_DELAY.name]["metrics.Work",]
+    assert 29 <= delay < 600
+    TriggerSchedule("daily", by=Actor()).execute()
+    assert kept.of(definitions.SCHEDULE_DELAY) == {("metrics.Work",): 1}
+
+
+def test_an_update_that_does_not_get_the_lock_is_a_conflict(kept: KeptMetrics, monkeypatch: pytest.MonkeyPatch) -> None:
+    handle = Counter.start(1, id="c-1")
+    run_until_idle()
+    monkeypatch.setattr(RequestAction, "_try_turn", lambda self, *, wait: None)
+    with pytest.raises(errors.UpdateTimeout):
+        handle.update("add", 2, timeout=0)
+    assert kept.of(definitions.CONFLICTS) == {("update",): 1}
+    assert kept.of(definitions.UPDATES) == {("metrics.Counter", "timeout"): 1}
+
+
+def test_atomic_activities_that_have_to_be_tried_again_are_a_conflict(
+    kept: KeptMetrics, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Work.start(1, id="w-1")
+    fails, advance = [True], AtomicPhase._run_activations
+
+    def fail_once(self: Any, *arguments: Any) -> None:
+        advance(self, *arguments)
+        if fails:
+            fails.clear()
+            raise OperationalError("database is locked")
+
+    monkeypatch.setattr(AtomicPhase, "_run_activations", fail_once)
+    monkeypatch.setattr(DjangoStorage, "is_transient", lambda self, exc: isinstance(exc, OperationalError))
+    run_until_idle()
+
+    assert kept.of(definitions.CONFLICTS) == {("atomic",): 1}
+    # Its first try was rolled back, with the activation that followed it.
+    assert kept.of(definitions.ACTIVITY_ATTEMPTS)[book.name, "completed"] == 1
+    assert kept.of(definitions.ACTIVATIONS) == {("metrics.Work", "open"): Instance.objects.get().chain.activations}

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
+import signal
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,11 +19,13 @@ from django.contrib.auth.models import AnonymousUser, Permission
 from django.test import RequestFactory, override_settings
 
 from temporalex_django import conf
+from temporalex_django.conf import get_settings
 from temporalex_django.contrib import exporters
+from temporalex_django.models import Worker
 from temporalex_django.telemetry import definitions
 from temporalex_django.telemetry.recording import recorder
 from tests.support.client_flows import Basket
-from tests.support.processes import Process, running, worker
+from tests.support.processes import Process, cluster, running, worker
 from tests.support.waiting import wait_for
 
 pytest.importorskip("prometheus_client")
@@ -150,6 +155,37 @@ def test_two_workers_serve_their_own_work_and_one_of_them_the_facts(
         wait_for(lambda: activations() == 1)
         first.terminate()
         wait_for(lambda: "temporalex_workers" in scrape(addresses[1]))
+
+
+@pytest.mark.slow
+@pytest.mark.django_db(transaction=True)
+def test_a_cluster_and_a_worker_beside_it_share_a_directory(subprocess_env: dict[str, str], tmp_path: Path) -> None:
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    env = {
+        **subprocess_env,
+        "DJANGO_SETTINGS_MODULE": "tests.settings_of_processes",
+        "TX_TEST_TEMPORALEX": json.dumps({"METRICS": ["prometheus"]}),
+        "PROMETHEUS_MULTIPROC_DIR": str(shared),
+    }
+    with cluster(env, tmp_path), worker(env, tmp_path, "--metrics-port", "0") as beside:
+        url = address(beside)
+
+        def total(name: str, **labels: str) -> float:
+            samples = scrape(url)[name].samples if name in scrape(url) else []
+            return sum(sample.value for sample in samples if labels.items() <= sample.labels.items())
+
+        wait_for(lambda: Worker.objects.filter(kind="q2", exports_metrics=True).exists())
+        threads = get_settings().ACTIVITY_THREADS
+        wait_for(lambda: total("temporalex_worker_slots", lane="threads") == threads * Worker.objects.count())
+        wait_for(lambda: total("temporalex_workers", state="live") == Worker.objects.count())
+        for number in range(10):
+            Basket.start(id=f"b-{number}")
+        wait_for(lambda: total("temporalex_activations") == 10)
+        victim = Worker.objects.filter(kind="q2").earliest("started_at")
+        os.kill(victim.pid, signal.SIGKILL)
+        wait_for(lambda: total("temporalex_dead_workers") == 1)
+        assert total("temporalex_activations") == 10, "what it had recorded is kept"
 
 
 @pytest.mark.slow

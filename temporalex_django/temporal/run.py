@@ -184,6 +184,7 @@ class TemporalRun(WorkflowInstance):
             replaying=act.is_replaying,
             admit_updates=True,
             max_pending=MAX_PENDING,
+            consumes_all=True,
             delivery=inbound.record,
         )
         completion = self._activate(activation)
@@ -193,7 +194,7 @@ class TemporalRun(WorkflowInstance):
         if completion.delivery != NO_DELIVERY:
             self._markers += 1
             written.append(_record_marker(self._markers, completion.delivery))
-        return written + self._write(completion, jobs)
+        return written + self._write(completion)
 
     def _activate(self, activation: Activation) -> Completion:
         """Give an activation to the executor.
@@ -227,7 +228,7 @@ class TemporalRun(WorkflowInstance):
 
     # -- what goes out ------------------------------------------------------------------------------------------------
 
-    def _write(self, completion: Completion, jobs: list[Job]) -> list[WorkflowCommand]:
+    def _write(self, completion: Completion) -> list[WorkflowCommand]:
         """Return the commands of the SDK for a completion. Answers to updates come before all that followed them."""
         written = []
         for request_id in completion.granted:
@@ -244,21 +245,21 @@ class TemporalRun(WorkflowInstance):
             if command.seq is not None and command.kind not in ("StartTimer", "CancelTimer"):
                 self._called.setdefault(command.seq, command.attributes)
             if command.kind == "ContinueAsNew":
-                written.append(self._continue_as_new(command, completion, jobs))
-            elif command.kind == "CancelExternal" and "child" in command.attributes:
-                written.append(self._writer.write(Command("CancelChild", command.seq, command.attributes), {}))
+                written.append(self._continue_as_new(command, completion))
             else:
                 written.append(self._writer.write(command, self._protocol_ids))
         if completion.closed is None and self._inbox.signals:
             written.append(self._start_rest_timer())
         return written
 
-    def _continue_as_new(self, command: Command, completion: Completion, jobs: list[Job]) -> WorkflowCommand:
-        """Return the command that starts the next run, with everything that the cluster counts as delivered."""
+    def _continue_as_new(self, command: Command, completion: Completion) -> WorkflowCommand:
+        """Return the command that starts the next run of the chain.
+
+        Its facts have everything that the cluster counts as delivered and that no code took.
+        """
         assert completion.carried is not None
         executor, carried = self.executor, completion.carried
-        left_over = [*jobs[len(jobs) - completion.unapplied :], *self._inbox.signals]
-        signals = [*carried["signals"], *(job.attributes for job in left_over if job.kind == "SignalReceived")]
+        signals = [*carried["signals"], *(job.attributes for job in self._inbox.signals)]
         facts: StartFacts = {
             "version": self.run_info.version,
             "attempt": self.run_info.attempt + 1,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Any, ClassVar, Final
@@ -12,6 +13,7 @@ from temporalio.bridge.proto import child_workflow
 from temporalio.bridge.proto.workflow_commands import ActivityCancellationType, WorkflowCommand
 
 from temporalex_django.authoring.retry import RetryPolicy as OwnRetryPolicy
+from temporalex_django.core.history.activation import DeliveryRecord
 from temporalex_django.core.history.events import Command
 from temporalex_django.temporal import names
 from temporalex_django.temporal.failures import write_failure
@@ -159,6 +161,27 @@ class CommandWriter:
         following.arguments.extend(map(self._payloads.encode, (args, facts)))
         return written
 
+    def write_rejection(self, protocol_id: str, error: Mapping[str, Any]) -> WorkflowCommand:
+        """Return the answer to an update that is not accepted."""
+        written = WorkflowCommand()
+        written.update_response.protocol_instance_id = protocol_id
+        written.update_response.rejected.CopyFrom(write_failure(error, self._payloads))
+        return written
+
+    def write_query_answer(self, query_id: str, answer: Any) -> WorkflowCommand:
+        """Return the answer to a query. Raises ``PayloadError``."""
+        written = WorkflowCommand()
+        written.respond_to_query.query_id = query_id
+        written.respond_to_query.succeeded.response.CopyFrom(self._payloads.encode(answer))
+        return written
+
+    def write_query_failure(self, query_id: str, error: Mapping[str, Any]) -> WorkflowCommand:
+        """Return the answer to a query that failed with the attributes of ``error``."""
+        written = WorkflowCommand()
+        written.respond_to_query.query_id = query_id
+        written.respond_to_query.failed.CopyFrom(write_failure(error, self._payloads))
+        return written
+
     #: The method that writes a command, by its kind, for the kinds that ``write`` does not treat itself.
     writers: ClassVar[Mapping[str, Callable[[CommandWriter, WorkflowCommand, Mapping[str, Any], Any], None]]] = {
         "ScheduleActivity": _write_activity,
@@ -171,6 +194,13 @@ class CommandWriter:
         "FailWorkflow": _write_run_failure,
         "CancelWorkflow": _write_run_cancel,
     }
+
+
+def write_record(number: int, record: DeliveryRecord) -> WorkflowCommand:
+    """Return the marker that keeps a delivery record for replays. The ``number`` makes its id unique in the run."""
+    written = WorkflowCommand()
+    written.set_patch_marker.patch_id = f"{names.RECORD}{number}:{json.dumps(record.to_data(), sort_keys=True)}"
+    return written
 
 
 def _duration(delta: timedelta) -> Duration:

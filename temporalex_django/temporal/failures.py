@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from temporalio.api.enums.v1 import RetryState, TimeoutType
+from temporalio.api.enums.v1 import RetryState, TimeoutType, WorkflowTaskFailedCause
 from temporalio.api.failure.v1 import Failure
+from temporalio.bridge.proto.workflow_completion import Failure as Failed
 
 from temporalex_django.core.failures import child_result, describe
+from temporalex_django.core.history.activation import Fault
 from temporalex_django.core.history.events import Job
+from temporalex_django.errors import NondeterminismError
 from temporalex_django.temporal.payloads import Payloads
 
 _SOURCE: Final = "temporalex_django"
@@ -39,12 +42,22 @@ def write_failure(attributes: Mapping[str, Any], payloads: Payloads) -> Failure:
     return failure
 
 
-def task_failure(error: BaseException) -> Failure:
+def task_failure(error: BaseException) -> Failed:
     """Return the failure of a workflow task: the run stays as it is, and is tried again."""
     described = describe(error)
     failure = Failure(message=described["message"], source=_SOURCE)
     failure.application_failure_info.type = described["type"]
-    return failure
+    failed = Failed(failure=failure)
+    if isinstance(error, NondeterminismError):
+        failed.force_cause = WorkflowTaskFailedCause.WORKFLOW_TASK_FAILED_CAUSE_NON_DETERMINISTIC_ERROR
+    return failed
+
+
+def fault_data(fault: Fault) -> dict[str, Any]:
+    """Return the error for the sender of an update whose validator failed by a fault of its code."""
+    failure = describe(fault.error)
+    message = f"the validator of the update {fault.name!r} failed ({failure['type']}: {failure['message']})"
+    return {**failure, "code": "update_failed", "message": message}
 
 
 def read_failure(failure: Failure, payloads: Payloads) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -12,22 +11,21 @@ from temporalio import workflow as sdk
 from temporalio.bridge.proto.workflow_activation import InitializeWorkflow, QueryWorkflow, WorkflowActivation
 from temporalio.bridge.proto.workflow_commands import WorkflowCommand
 from temporalio.bridge.proto.workflow_completion import WorkflowActivationCompletion
-from temporalio.converter import StorageDriverStoreContext, StorageDriverWorkflowInfo, WorkflowSerializationContext
-from temporalio.worker import WorkflowInstance
 
 from temporalex_django.core.executor import Executor
-from temporalex_django.core.failures import describe, error_data
-from temporalex_django.core.history.activation import NO_DELIVERY, Activation, Completion, DeliveryRecord, RunInfo
+from temporalex_django.core.failures import error_data
+from temporalex_django.core.history.activation import NO_DELIVERY, Activation, Completion, RunInfo
 from temporalex_django.core.history.activation_events import started_attributes
-from temporalex_django.core.history.events import Command, Job
+from temporalex_django.core.history.events import Command
 from temporalex_django.core.messages.signal_failures import HandlerFixed
 from temporalex_django.errors import TemporalexError, WorkflowClosed
 from temporalex_django.temporal import names
 from temporalex_django.temporal.activation import ActivationReader, Inbound
-from temporalex_django.temporal.commands import CommandWriter
-from temporalex_django.temporal.failures import task_failure, write_failure
+from temporalex_django.temporal.commands import CommandWriter, write_record
+from temporalex_django.temporal.failures import fault_data, task_failure
 from temporalex_django.temporal.history import TemporalHistory
 from temporalex_django.temporal.inbox import TemporalInbox
+from temporalex_django.temporal.instance import InstanceFacts
 from temporalex_django.temporal.options import HostOptions
 from temporalex_django.temporal.start_facts import StartFacts
 
@@ -38,13 +36,13 @@ MAX_PENDING: Final = 1_900
 _LATEST: Final = datetime.max.replace(tzinfo=UTC)
 
 
-class TemporalRun(WorkflowInstance):
+class TemporalRun(InstanceFacts):
     """One run in the cache of a worker. The SDK calls ``activate`` with one activation at a time."""
 
     def __init__(self, options: HostOptions, info: sdk.Info) -> None:
+        super().__init__(info)
         self._options = options
         self._payloads = options.payloads
-        self._info = info
         self._called: dict[int, Mapping[str, Any]] = {}  # attributes of activities, children and messages, by number
         self._reader = ActivationReader(self._payloads, lambda number: self._called.get(number, {}))
         self._inbox = TemporalInbox()
@@ -68,23 +66,8 @@ class TemporalRun(WorkflowInstance):
             completion.successful.commands.extend(self._perform(act))
         except Exception as exc:
             logger.exception("%s %s: the workflow task failed", self._info.workflow_type, self._info.workflow_id)
-            completion.failed.failure.CopyFrom(task_failure(exc))
+            completion.failed.CopyFrom(task_failure(exc))
         return completion
-
-    def get_serialization_context(self, command_info: Any) -> WorkflowSerializationContext:
-        del command_info  # a payload codec of the SDK gets the same context for all payloads of the run
-        return WorkflowSerializationContext(namespace=self._info.namespace, workflow_id=self._info.workflow_id)
-
-    def get_external_store_context(self, command_info: Any) -> StorageDriverStoreContext:
-        del command_info
-        info = self._info
-        target = StorageDriverWorkflowInfo(
-            id=info.workflow_id, run_id=info.run_id, type=info.workflow_type, namespace=info.namespace
-        )
-        return StorageDriverStoreContext(target=target)
-
-    def get_info(self) -> sdk.Info:
-        return self._info
 
     def evict(self) -> None:
         """Drop the run from memory without running its code."""
@@ -109,7 +92,7 @@ class TemporalRun(WorkflowInstance):
             self._seed = inbound.seed
         written: list[WorkflowCommand] = []
         for update_id, error in inbound.refused_updates:
-            written.append(self._reject(update_id, error_data(error)))
+            written.append(self._write_rejection(update_id, error_data(error)))
         now = self.now(act, inbound)
         if inbound.cancel is not None and self._class.cancels_at_once:
             written += self._cancel_at_once(inbound, now)
@@ -193,7 +176,7 @@ class TemporalRun(WorkflowInstance):
             self.history.record(activation, completion, self.executor)
         if completion.delivery != NO_DELIVERY:
             self._markers += 1
-            written.append(_record_marker(self._markers, completion.delivery))
+            written.append(write_record(self._markers, completion.delivery))
         return written + self._write(completion)
 
     def _activate(self, activation: Activation) -> Completion:
@@ -220,7 +203,7 @@ class TemporalRun(WorkflowInstance):
         for job in inbound.messages:
             if job.kind != "SignalReceived":
                 error = WorkflowClosed(f"{self.run_info.workflow} {self.run_info.id} is closed")
-                written.append(self._reject(job.attributes["id"], error_data(error)))
+                written.append(self._write_rejection(job.attributes["id"], error_data(error)))
         if self.history.closing is None:
             self.history.add("WorkflowCancelled", {**inbound.cancel.attributes, "outside": True}, now)
             written.append(self._writer.write(Command("CancelWorkflow", None, {}), {}))
@@ -230,17 +213,14 @@ class TemporalRun(WorkflowInstance):
 
     def _write(self, completion: Completion) -> list[WorkflowCommand]:
         """Return the commands of the SDK for a completion. Answers to updates come before all that followed them."""
-        written = []
-        for request_id in completion.granted:
-            for kind in ("AcceptUpdate", "CompleteUpdate"):
-                command = Command(kind, None, {"id": request_id, "result": None})
-                written.append(self._writer.write(command, self._protocol_ids))
-        for update_id, error in completion.rejected:
-            written.append(self._reject(update_id, error_data(error)))
-        for fault in completion.faults:
-            failure = describe(fault.error)
-            message = f"the validator of the update {fault.name!r} failed ({failure['type']}: {failure['message']})"
-            written.append(self._reject(fault.update_id, {**failure, "code": "update_failed", "message": message}))
+        written = [
+            self._writer.write(Command(kind, None, {"id": request_id, "result": None}), self._protocol_ids)
+            for request_id in completion.granted
+            for kind in ("AcceptUpdate", "CompleteUpdate")
+        ]
+        rejected = [(update_id, error_data(error)) for update_id, error in completion.rejected]
+        rejected += [(fault.update_id, fault_data(fault)) for fault in completion.faults]
+        written += [self._write_rejection(update_id, error) for update_id, error in rejected]
         for command in completion.commands:
             if command.seq is not None and command.kind not in ("StartTimer", "CancelTimer"):
                 self._called.setdefault(command.seq, command.attributes)
@@ -285,16 +265,11 @@ class TemporalRun(WorkflowInstance):
         self._rest_timers += 1
         return self._writer.write(Command("StartTimer", names.REST_TIMERS + self._rest_timers, {"duration": 0}), {})
 
-    def _reject(self, update_id: str, error: Mapping[str, Any]) -> WorkflowCommand:
-        written = WorkflowCommand()
-        written.update_response.protocol_instance_id = self._protocol_ids[update_id]
-        written.update_response.rejected.CopyFrom(write_failure(error, self._payloads))
-        return written
+    def _write_rejection(self, update_id: str, error: Mapping[str, Any]) -> WorkflowCommand:
+        return self._writer.write_rejection(self._protocol_ids[update_id], error)
 
     def _answer(self, query: QueryWorkflow) -> WorkflowCommand:
         """Return the answer to a query, of a class or about the state of the run."""
-        written = WorkflowCommand()
-        written.respond_to_query.query_id = query.query_id
         arguments = self._payloads.decode_all(query.arguments)
         args = arguments[0] if arguments else None
         try:
@@ -302,14 +277,6 @@ class TemporalRun(WorkflowInstance):
                 answer = self.history.state(self.executor, after=(args or {}).get("after", 0))
             else:
                 answer = self._class.answer(query.query_type, args, self.executor.published)
-            written.respond_to_query.succeeded.response.CopyFrom(self._payloads.encode(answer))
+            return self._writer.write_query_answer(query.query_id, answer)
         except TemporalexError as exc:
-            written.respond_to_query.failed.CopyFrom(write_failure(error_data(exc), self._payloads))
-        return written
-
-
-def _record_marker(number: int, record: DeliveryRecord) -> WorkflowCommand:
-    """Return the marker that keeps a delivery record for replays. The ``number`` makes its id unique in the run."""
-    written = WorkflowCommand()
-    written.set_patch_marker.patch_id = f"{names.RECORD}{number}:{json.dumps(record.to_data(), sort_keys=True)}"
-    return written
+            return self._writer.write_query_failure(query.query_id, error_data(exc))

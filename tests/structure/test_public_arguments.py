@@ -207,9 +207,8 @@ UNREAD: dict[str, list[str]] = {
         *("_write_marker:_", "_write_completion:_", "_write_run_failure:_"),
         *("_write_run_cancel:_attributes", "_write_run_cancel:_"),
     ],
-    "temporal/run.py": [
-        *("get_serialization_context:command_info", "get_external_store_context:command_info", "now:inbound"),
-    ],
+    "temporal/instance.py": ["get_serialization_context:command_info", "get_external_store_context:command_info"],
+    "temporal/run.py": ["now:inbound"],
     # runs in memory have one version, one thread and nothing unread
     "testing/memory_backend.py": ["get:version", "run_id:by", "run_ids:by", "query:fresh"],
 }

@@ -1,0 +1,31 @@
+"""The parts of a workflow instance of the SDK that say what the run is, and run nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from temporalio import workflow as sdk
+from temporalio.converter import StorageDriverStoreContext, StorageDriverWorkflowInfo, WorkflowSerializationContext
+from temporalio.worker import WorkflowInstance
+
+
+class InstanceFacts(WorkflowInstance):
+    """A workflow instance of the SDK that answers questions about the run from its ``info``."""
+
+    def __init__(self, info: sdk.Info) -> None:
+        self._info = info
+
+    def get_info(self) -> sdk.Info:
+        return self._info
+
+    def get_serialization_context(self, command_info: Any) -> WorkflowSerializationContext:
+        del command_info  # a payload codec of the SDK gets the same context for all payloads of the run
+        return WorkflowSerializationContext(namespace=self._info.namespace, workflow_id=self._info.workflow_id)
+
+    def get_external_store_context(self, command_info: Any) -> StorageDriverStoreContext:
+        del command_info
+        info = self._info
+        target = StorageDriverWorkflowInfo(
+            id=info.workflow_id, run_id=info.run_id, type=info.workflow_type, namespace=info.namespace
+        )
+        return StorageDriverStoreContext(target=target)

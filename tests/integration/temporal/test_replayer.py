@@ -1,0 +1,319 @@
+"""The Replayer of the SDK with the plugin: each history replays, and it names the mutants that ours names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from datetime import datetime
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from temporalio.client import WorkflowUpdateStage
+from temporalio.client._interceptor import StartWorkflowUpdateInput
+from temporalio.workflow import NondeterminismError as SdkNondeterminismError
+
+from temporalex_django.authoring import workflow as workflows
+from temporalex_django.core.history.events import HistoryEvent
+from temporalex_django.core.history.replay import replay
+from temporalex_django.core.people.human_tasks import question
+from temporalex_django.errors import NondeterminismError
+from temporalex_django.temporal import names
+from temporalex_django.temporal.payloads import Payloads
+from tests.integration.temporal import replayed
+from tests.support.temporal_cluster import Cluster
+from tests.support.waiting import wait_for
+
+pytestmark = [pytest.mark.once, pytest.mark.xdist_group("replayer")]  # they share what was recorded
+PATH = Path(replayed.__file__)
+SOURCE = PATH.read_text()
+NAMED, FITS = "named", "fits"
+
+#: Changes of the code: the class whose histories are replayed, a text of the source, and the text in its place.
+MUTANTS = [
+    # an order: activities, a timer, a child, a patch, a signal
+    ("Order", "amount = await price(args)", "amount = await charge(4)"),
+    ("Order", "amount = await price(args)", "amount = 4"),
+    ("Order", "amount = await price(args)", "amount = await price(args) + await price(args)"),
+    ("Order", "amount = await price(args)", "amount = await price('other')"),
+    ("Order", "amount = await price(args)", "amount = await price(args) * 2"),
+    ("Order", "amount = await price(args)", "await api.sleep(0.02)\n        amount = await price(args)"),
+    ("Order", "await api.sleep(0.02)\n        paid", "paid"),
+    ("Order", "await api.sleep(0.02)\n        paid", "await api.sleep(5)\n        paid"),
+    ("Order", "await api.sleep(0.02)\n        paid", "await pack('x')\n        paid"),
+    ("Order", "await api.sleep(0.02)\n        paid", "await api.wait_for_signal('hello')\n        paid"),
+    ("Order", "await api.sleep(0.02)\n        paid", "await api.race(api.sleep(0.02), api.sleep(9))\n        paid"),
+    ("Order", "await api.child(Payment, amount)", "await api.child(Refund, amount)"),
+    ("Order", "await api.child(Payment, amount)", "await charge(amount)"),
+    ("Order", "await api.child(Payment, amount)", "amount"),
+    ("Order", "await api.child(Payment, amount)", "await api.child(Payment, amount + 1)"),
+    ("Order", "await api.child(Payment, amount)", "await api.child(Payment, amount, parent_close='abandon')"),
+    ("Order", 'if api.patched("boxes"):', "if True:"),
+    ("Order", 'if api.patched("boxes"):', 'if not api.patched("boxes"):'),
+    ("Order", 'if api.patched("boxes"):', "if False:"),
+    ("Order", 'if api.patched("boxes"):', 'if api.patched("bags"):'),
+    ("Order", 'if api.patched("boxes"):', 'api.deprecate_patch("boxes")\n        if True:'),
+    ("Order", 'if api.patched("boxes"):', 'if api.patched("new") or api.patched("boxes"):'),
+    ("Order", 'await api.wait_for_signal("address")', 'await api.wait_for_signal("street")'),
+    ("Order", "await pack(address)\n", "await price(address)\n"),
+    ("Order", "await pack(address)\n", "\n"),
+    ("Order", "await pack(address)\n", "await pack(address)\n        await pack(address)\n"),
+    ("Order", "await pack(address)\n", "await api.sleep(1)\n        await pack(address)\n"),
+    ("Order", "return Ok(paid)", "return Ok(paid + 1)"),
+    ("Order", "return Ok(paid)", "raise errors.ApplicationError('broken')"),
+    ("Order", "return Ok(paid)", "return ContinueAsNew(paid)"),
+    ("Order", "return Ok(paid)", "await api.sleep(3)\n        return Ok(paid)"),
+    ("Payment", "Ok(await charge(args))", "Ok(args)"),
+    ("Payment", "Ok(await charge(args))", "Ok(await price(args))"),
+    ("Payment", "Ok(await charge(args))", "Ok(await charge(args) + 1)"),
+    # branches side by side
+    ("Side", 'api.wait_for_signal("never"), api.sleep(0.03)', 'api.sleep(0.02), api.wait_for_signal("never")'),
+    ("Side", 'api.wait_for_signal("never"), api.sleep(0.03)', "api.sleep(0.02), price(args)"),
+    ("Side", 'api.wait_for_signal("never"), api.sleep(0.03)', "api.sleep(0.02), api.sleep(7)"),
+    ("Side", "[price(args), pack(args), charge(3)]", "[pack(args), price(args), charge(3)]"),
+    ("Side", "[price(args), pack(args), charge(3)]", "[price(args), charge(3), pack(args)]"),
+    ("Side", "[price(args), pack(args), charge(3)]", "[price(args), pack(args)]"),
+    ("Side", "[price(args), pack(args), charge(3)]", "[price(args), pack(args), charge(3), charge(5)]"),
+    ("Side", "[price(args), pack(args), charge(3)]", "[price(args), pack(args), charge(5)]"),
+    ("Side", "[price(args), pack(args), charge(3)]", "[price(args), pack(args), charge(3)], limit=1"),
+    ("Side", "[price(args), pack(args), charge(3)]", "[price(args), pack(args), charge(3)], limit=3"),
+    ("Side", "async with api.shield():\n            await charge(4)", "await charge(4)"),
+    ("Side", "async with api.shield():\n            await charge(4)", "pass"),
+    # a phase, updates and rounds
+    ("Counter", 'update={"add": add}', 'update={"sum": add}'),
+    ("Counter", "return Reply(total + amount, total + amount)", "return Reply(total, total + amount)"),
+    ("Counter", "return Reply(total + amount, total + amount)", "return Reply(total + amount, total + 2 * amount)"),
+    ("Counter", "if amount > 100:", "if amount > 1000:"),
+    ("Counter", 'type="TooMuch"', 'type="TooLittle"'),
+    ("Counter", 'signal={"close": close}', 'signal={"shut": close}'),
+    ("Counter", "return Stop(total)", "return Reply(None, total)"),
+    ("Counter", "await charge(total)\n        if", "if"),
+    ("Counter", "await charge(total)\n        if", "await pack(total)\n        if"),
+    ("Counter", "if total < 10:", "if total < 1:"),
+    ("Counter", "if total < 10:", "if total < 5:"),
+    ("Counter", "return ContinueAsNew(total)", "return ContinueAsNew(total + 1)"),
+    ("Counter", "total = await api.phase(args,", "await api.sleep(1)\n        total = await api.phase(args,"),
+    # messages to another run
+    ("Messenger", 'await api.signal_external(args, "ping", 1)', 'await api.signal_external(args, "ping", 2)'),
+    ("Messenger", 'await api.signal_external(args, "ping", 1)\n', "\n"),
+    ("Messenger", "await api.cancel_external(args)\n", "\n"),
+    ("Messenger", "await api.cancel_external(args)\n", "await charge(1)\n"),
+    ("Messenger", "await api.sleep(0.04)", "await charge(1)"),
+    # a graph
+    ("Delivery", '(Check, "passed"): [Bill, Reserve]', '(Check, "passed"): [Reserve, Bill]'),
+    (
+        "Delivery",
+        '(Check, "passed"): [Bill, Reserve]',
+        '(Check, "passed"): [Bill, Reserve, Pick], (Pick, "picked"): Ship',
+    ),
+    ("Delivery", '(Bill, "billed"): Ship', '(Bill, "billed"): Pick, (Pick, "picked"): Ship'),
+    ("Delivery", '(Ship, "shipped"): receipt', '(Ship, "shipped"): Pick, (Pick, "picked"): receipt'),
+    ("Delivery", '(Check, "passed"): [Bill, Reserve]', '(Check, "passed"): [Pick, Reserve], (Pick, "picked"): Bill'),
+    # a human task
+    ("Expense", "due=3600", "due=7200"),
+    ("Expense", '"Pay the expense?"', '"Pay the bill?"'),
+    ("Expense", ", due=3600", ""),
+    ("Expense", 'if decision.outcome == "approved"', 'if decision.outcome == "rejected"'),
+    ("Expense", "await pack(decision.outcome)", "await price(decision.outcome)"),
+    # an open run
+    ("Waiting", "await charge(10)\n", "await price(1)\n"),
+    ("Waiting", "await charge(10)\n", "\n"),
+    ("Waiting", "await charge(20)\n", "await price(2)\n"),
+]
+
+#: Mutants that only one of the two names, with the verdicts: ours, and that of the SDK.
+DIFFERENT = [
+    # The SDK does not compare how an accepted update ended, and to whom messages go under which name.
+    (("Counter", "if amount > 100:", "if amount > 1:"), (NAMED, FITS)),
+    (
+        ("Messenger", 'await api.signal_external(args, "ping", 1)', 'await api.signal_external(args, "pong", 1)'),
+        (NAMED, FITS),
+    ),
+    (("Messenger", "await api.cancel_external(args)\n", 'await api.cancel_external("other")\n'), (NAMED, FITS)),
+    # A task without commands takes those of the next one, and the last task of an open run takes any.
+    (("Order", 'address = await api.wait_for_signal("address")\n', 'address = "Rome"\n'), (NAMED, FITS)),
+    (("Waiting", "await charge(10)\n", "await charge(10)\n        await charge(30)\n"), (NAMED, FITS)),
+    (("Waiting", "await charge(10)\n", "await charge(10)\n        await api.sleep(3)\n"), (NAMED, FITS)),
+    # Ours compares the class of a child, and the SDK its id, too.
+    (("Order", "await api.child(Payment, amount)", 'await api.child(Payment, amount, id="other")'), (FITS, NAMED)),
+]
+
+
+@dataclass(frozen=True)
+class Recording:
+    """A history of the server, and the same one in the form of this package."""
+
+    name: str
+    sdk: Any
+    own: list[HistoryEvent]
+
+
+@pytest.fixture(scope="module")
+def recordings(temporal_address: str) -> Iterator[tuple[Cluster, dict[str, list[Recording]]]]:
+    """The runs of all workflows of ``replayed``, by class."""
+    cluster = Cluster(temporal_address, judge=lambda *_: True)
+    try:
+        relay = cluster.start("Relay")
+        for number in (1, 2):  # one task delivers both, since there is no worker yet
+            cluster.call(relay.signal("next", number))
+        with cluster.worker():
+            handles = list(record(cluster))
+            handles += [("Relay", handle) for handle in rounds(cluster, relay)]
+            recorded: dict[str, list[Recording]] = {}
+            for name, handle in handles:
+                own = [replace(event, at=datetime.fromisoformat(event.at)) for event in cluster.events(handle)]
+                recorded.setdefault(name, []).append(Recording(name, cluster.history(handle), own))
+        yield cluster, recorded
+    finally:
+        cluster.close()
+
+
+def record(cluster: Cluster) -> Iterator[tuple[str, Any]]:
+    """Start the runs and send them their messages; yields each run when it has closed, or waits for good."""
+    order = cluster.start("Order", "lamp")
+    side = cluster.start("Side", "lamp")
+    counter = cluster.start("Counter", 1)
+    target = cluster.start("Target")
+    messenger = cluster.start("Messenger", target.id)
+    delivery = cluster.start("Delivery", {"total": 4})
+    expense = cluster.start("Expense", 5)
+    waiting = cluster.start("Waiting")
+
+    cluster.wait_until_waiting(order, "signal address")
+    cluster.call(order.signal("address", "Rome"))
+    cluster.wait_until_waiting(counter, "phase")
+    assert cluster.call(counter.execute_update("add", 2)) == 3
+    with pytest.raises(Exception, match="update"):
+        cluster.call(counter.execute_update("add", 200))
+    cluster.call(counter.signal("close"))
+    newest = cluster.client.get_workflow_handle(counter.id)
+    wait_for(lambda: cluster.events(newest)[0].attributes["attempt"] == 2)
+    cluster.wait_until_waiting(newest, "phase")
+    cluster.call(newest.execute_update("add", 10))
+    cluster.call(newest.signal("close"))
+    cluster.wait_until_waiting(delivery, "signed")
+    cluster.call(delivery.execute_update(names.RESUME, {"event": "signed", "step": None, "data": None}))
+    cluster.wait_until_waiting(expense, "expense")
+    task = cluster.state(expense)["human_tasks"][0]
+    spec = task["spec"]
+    asked = question(spec["title"], candidates=spec["candidates"], outcomes=spec["outcomes"], form=None, shows=None)
+    decision = {"event": "approved", "question": asked, "step": task["key"], "data": None, "by": "ann", "by_key": "1"}
+    cluster.call(decide(cluster, expense.id, decision))
+    cluster.wait_until_waiting(waiting, "signal more")
+
+    for handle in (order, side, newest, messenger, delivery, expense):
+        cluster.result(handle)
+    child = next(e.attributes["id"] for e in cluster.events(order) if e.kind == "ChildStarted")
+    yield from (
+        ("Order", order),
+        ("Payment", cluster.client.get_workflow_handle(child)),
+        ("Side", side),
+        *(("Counter", handle) for handle in rounds(cluster, counter)),
+        ("Messenger", messenger),
+        ("Delivery", delivery),
+        ("Expense", expense),
+        ("Waiting", waiting),
+    )
+
+
+def rounds(cluster: Cluster, handle: Any) -> list[Any]:
+    """The two runs of a chain, when its result is there."""
+    newest = cluster.client.get_workflow_handle(handle.id)
+    cluster.result(newest)
+    return [cluster.client.get_workflow_handle(handle.id, run_id=handle.first_execution_run_id), newest]
+
+
+async def decide(cluster: Cluster, workflow_id: str, decision: dict[str, Any]) -> None:
+    """Decide a human task as Ann, whom a header names."""
+    sender = Payloads().encode({"key": "1", "name": "ann"})
+    update = StartWorkflowUpdateInput(
+        id=workflow_id,
+        run_id=None,
+        first_execution_run_id=None,
+        update_id=None,
+        update=names.RESUME,
+        args=[decision],
+        wait_for_stage=WorkflowUpdateStage.COMPLETED,
+        headers={names.SENDER: sender},
+        ret_type=None,
+        rpc_metadata={},
+        rpc_timeout=None,
+    )
+    handle = await cluster.client._impl.start_workflow_update(update)
+    await handle.result()
+
+
+def load(source: str) -> None:
+    """Define the workflows of ``source`` in the place of those of ``replayed``."""
+    module = ModuleType(replayed.__name__)
+    module.__file__ = str(PATH)
+    exec(compile(source, str(PATH), "exec"), module.__dict__)
+
+
+@pytest.fixture
+def changed_code() -> Iterator[None]:
+    """Code that a test changes, and that is as before afterwards."""
+    yield
+    load(SOURCE)
+
+
+def verdict_of_ours(entry: Recording) -> str:
+    try:
+        replay(workflows.class_for_run(entry.name, 1).definition, entry.own)
+    except NondeterminismError:
+        return NAMED
+    return FITS
+
+
+def verdict_of_sdk(cluster: Cluster, entry: Recording) -> str:
+    """A task that fails with our error counts as named: the Replayer has no other way to pass its message."""
+    try:
+        cluster.replay(entry.sdk)
+    except SdkNondeterminismError:
+        return NAMED
+    except RuntimeError as exc:
+        if "NondeterminismError" not in str(exc):
+            raise
+        return NAMED
+    return FITS
+
+
+def verdicts(recordings: Any, mutant: tuple[str, str, str]) -> list[tuple[str, str]]:
+    """The verdicts of both about each history of a class, with the code of a mutant: ours, and that of the SDK."""
+    cluster, recorded = recordings
+    name, old, new = mutant
+    assert SOURCE.count(old) == 1
+    load(SOURCE.replace(old, new))
+    return [(verdict_of_ours(entry), verdict_of_sdk(cluster, entry)) for entry in recorded[name]]
+
+
+def test_each_history_replays(recordings):
+    cluster, recorded = recordings
+    replayed_by = {
+        entry.own[0].attributes["id"]: (verdict_of_ours(entry), verdict_of_sdk(cluster, entry))
+        for entries in recorded.values()
+        for entry in entries
+    }
+    assert {run: fits for run, fits in replayed_by.items() if fits != (FITS, FITS)} == {}
+
+
+def test_a_signal_behind_the_close_goes_to_the_next_run_once(recordings):
+    _, recorded = recordings
+    first, second = (entry.own for entry in recorded["Relay"])
+    assert first[-1].kind == "WorkflowContinuedAsNew"
+    assert second[0].attributes["carried"] == 1
+    assert second[-1].attributes["result"] == [1, 2]
+
+
+@pytest.mark.usefixtures("changed_code")
+def test_the_replayer_names_the_mutants_that_ours_names(recordings):
+    compared = {mutant: verdicts(recordings, mutant) for mutant in MUTANTS}
+    assert {mutant: pairs for mutant, pairs in compared.items() if any(ours != sdk for ours, sdk in pairs)} == {}
+    assert sum((NAMED, NAMED) in pairs for pairs in compared.values()) >= 50
+
+
+@pytest.mark.usefixtures("changed_code")
+@pytest.mark.parametrize(("mutant", "expected"), DIFFERENT)
+def test_the_differences_of_the_two_are_known(recordings, mutant, expected):
+    assert expected in verdicts(recordings, mutant)

@@ -207,7 +207,7 @@ QUEUE_WORKERS = Metric(
 OPEN_RUNS = Metric(
     name="temporalex_open_runs",
     kind=Kind.GAUGE,
-    help=f"Open runs by class. blocked and paused: each counted up to {MAX_COUNT} for a class; open: the others among {MAX_COUNT} open runs of the project, so with more open runs it is less than the true number.",
+    help=f"Open runs by class. blocked and paused: each counted up to {MAX_COUNT} for a class; open: the others. If the project has more than {MAX_COUNT} open runs, open is {MAX_COUNT} under the name {OTHER}. Runs whose id need not be unique do not count as open.",
     labels=(WORKFLOW, Label(name="status", values=("open", "blocked", "paused"))),
     is_fact=True,
 )

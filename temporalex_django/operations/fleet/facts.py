@@ -19,7 +19,7 @@ from temporalex_django.operations.fleet.queue_stats import queue_figures
 from temporalex_django.operations.fleet.switches import switchable_names
 from temporalex_django.operations.host import host
 from temporalex_django.telemetry import definitions
-from temporalex_django.telemetry.definitions import FACTS_SECONDS, MAX_COUNT, MAX_NAMES
+from temporalex_django.telemetry.definitions import FACTS_SECONDS, MAX_COUNT, MAX_NAMES, OTHER
 from temporalex_django.telemetry.recording import Facts, recorder
 
 logger = logging.getLogger("temporalex_django.operations")
@@ -33,11 +33,14 @@ _MARKED_RUNS = (
     " select workflow, (select count(*) from (select 1 from temporalex_instance i where i.{mark} is not null"
     f" and i.workflow = name.workflow limit {MAX_COUNT}) marked) from name where workflow is not null limit {MAX_NAMES}"
 )
-#: Counts the other open runs by class, among at most ``MAX_COUNT`` open ones of the project.
+#: Counts the open runs by class, without the blocked and the paused ones. The last column is the number of rows that
+#: were looked at. The order makes the database use the index of open keys, and a join would let it read all runs.
 _OPEN_RUNS = (
-    "select i.workflow, count(*) from (select run_id from temporalex_chain where open_key is not null"  # noqa: S608 - constants
-    f" limit {MAX_COUNT}) c join temporalex_instance i on i.id = c.run_id"
-    " where i.blocked is null and i.paused is null group by i.workflow"
+    "with open_chain as (select run_id from temporalex_chain where open_key is not null"  # noqa: S608 - constants
+    f" order by open_key limit {MAX_COUNT + 1})"
+    " select workflow, count(*), (select count(*) from open_chain) from (select (select i.workflow from temporalex_instance i"
+    " where i.id = open_chain.run_id and i.blocked is null and i.paused is null) as workflow from open_chain) found"
+    " where workflow is not null group by workflow"
 )
 
 _sampled_at = float("-inf")
@@ -71,7 +74,8 @@ def sample(alias: str) -> bool:
 
 def read_facts(alias: str) -> Facts:
     """Read all facts of the database, and return their values by metric and label values."""
-    tasks = HumanTask.objects.using(alias).open()
+    # In the order of the index of open tasks, so that closed ones are not read.
+    tasks = HumanTask.objects.using(alias).open().order_by("due_at", "opened_at", "id")
     return {
         **_queue_facts(),
         definitions.OPEN_RUNS: _run_facts(alias),
@@ -105,7 +109,11 @@ def _run_facts(alias: str) -> dict[tuple[str, ...], float]:
     """Return the numbers of open runs by class and status."""
     sql = host().storage(alias).sql
     numbers: dict[tuple[str, ...], float] = {}
-    for workflow, number in sql.select(_OPEN_RUNS, [], ("text", "int8")):
+    for workflow, number, seen in sql.select(_OPEN_RUNS, [], ("text", "int8", "int8")):
+        # The rows are in no random order, so a part of them says nothing about the classes.
+        if seen > MAX_COUNT:
+            numbers[OTHER, "open"] = float(MAX_COUNT)
+            break
         numbers[workflow, "open"] = float(number)
     for status in ("blocked", "paused"):
         for workflow, number in sql.select(_MARKED_RUNS.format(mark=status), [], ("text", "int8")):

@@ -84,6 +84,15 @@ def test_runs_by_class_and_status() -> None:
     }
 
 
+def test_of_too_many_open_runs_there_is_a_number_without_classes(monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(4):
+        Waits.start(id=f"w-{number}")
+    monkeypatch.setattr(facts, "MAX_COUNT", 4)
+    assert facts._run_facts("default") == {("facts.Waits", "open"): 4}
+    monkeypatch.setattr(facts, "MAX_COUNT", 3)
+    assert facts._run_facts("default") == {("other", "open"): 3}
+
+
 def test_lag_and_backlog_are_those_of_the_queue_figures() -> None:
     Waits.start(id="w-1")
     start_in("other")

@@ -10,16 +10,17 @@ import pytest
 from django.db import OperationalError
 from django.utils import timezone
 
-from temporalex_django import Err, Ok, Reply, RetryPolicy, Workflow, activity, api, errors, update
+from temporalex_django import Err, Ok, Overlap, Reply, RetryPolicy, Workflow, activity, api, errors, update
 from temporalex_django.authoring.schedules.specs import parse_specs
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine.atomic import AtomicPhase
 from temporalex_django.engine.contracts.records import TaskResult
 from temporalex_django.engine.turn_metrics import record_attempt
-from temporalex_django.models import HumanTask, Instance, Schedule, Worker
+from temporalex_django.models import HumanTask, Instance, Schedule, ScheduleSlot, Worker
 from temporalex_django.operations.base import Actor
 from temporalex_django.operations.human_tasks.decide import Decide
 from temporalex_django.operations.runs.update import RequestAction
+from temporalex_django.operations.schedules.backfill import BackfillSchedule
 from temporalex_django.operations.schedules.definition import ScheduleDefinition
 from temporalex_django.operations.schedules.fire import fire_due
 from temporalex_django.operations.schedules.save import SaveSchedule
@@ -168,6 +169,8 @@ def test_human_tasks_by_ending(kept: KeptMetrics) -> None:
         ("metrics.Asks", "decided"): 1,
         ("metrics.Asks", "run_closed"): 1,
     }
+    # A run that is terminated is closed without an activation.
+    assert kept.of(definitions.ACTIVATIONS) == {("metrics.Asks", "open"): 2, ("metrics.Asks", "closed"): 1}
     assert kept.of(definitions.UPDATES)["metrics.Asks", "completed"] == 1
 
 
@@ -224,6 +227,7 @@ def test_the_delay_of_a_schedule_counts_from_its_slot(kept: KeptMetrics) -> None
     every, now = timedelta(days=1), timezone.now()
     specs = parse_specs(every=every, offset=timedelta(seconds=(now.timestamp() - 30) % every.total_seconds()))
     options: dict[str, Any] = {"workflow": Work.name, "specs": specs, "catch_up": every, "args": 1}
+    options["overlap"] = Overlap.ALLOW_ALL
     SaveSchedule(ScheduleDefinition(name="daily", **options), create=True, by=Actor()).execute()
     Schedule.objects.update(position=now - every, next_at=now, last_walls={})
     while fire_due("default"):
@@ -233,6 +237,12 @@ def test_the_delay_of_a_schedule_counts_from_its_slot(kept: KeptMetrics) -> None
     (delay,) = kept.observed[definitions.SCHEDULE_DELAY.name]["metrics.Work",]
     assert 29 <= delay < 600
     TriggerSchedule("daily", by=Actor()).execute()
+    BackfillSchedule("daily", start=now - 9 * every, end=now - 2 * every, by=Actor()).execute()
+    Schedule.objects.update(next_at=now)
+    while fire_due("default"):
+        pass
+    assert ScheduleSlot.objects.filter(cause="backfill", outcome="started").exists()
+    assert kept.of(definitions.SCHEDULE_DELAY) == {("metrics.Work",): 1}
     assert kept.of(definitions.SCHEDULE_DELAY) == {("metrics.Work",): 1}
 
 

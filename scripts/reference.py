@@ -57,7 +57,7 @@ def errors_page() -> str:
         "# Errors",
         "",
         _NOTE,
-        "You can import all errors from `temporalex_django.errors`. They derive from `TemporalexError`. The code is stable: REST answers,",
+        "You can import all errors from `temporalex_django.errors`. They derive from `TemporalexError`. The code is stable: REST responses,",
         "logs and blocked runs contain it.",
         "",
         "| code | class | cause | next step |",
@@ -121,15 +121,15 @@ def commands_page() -> str:
         "`list`, `history`, `export`, `enqueued`, `tasks list` and `worker` print one line for each run, event, file, task or occurrence, however",
         "many there are, in constant memory; the other commands print one document.",
         "",
-        "At a terminal, long commands (`bulk --wait`, `migrate`, `replay`, `export`, `doctor --deploy`) show their progress on the standard",
+        "At a terminal, long commands (`bulk --wait`, `migrate`, `replay`, `export`, `doctor --deploy`) show their progress on standard",
         "error, and operations that cannot be undone ask for confirmation; `--yes` skips the prompt. If a command fails, it prints one",
-        "sentence and the next step on the standard error, without a traceback (`--traceback` shows it), and ends with an exit status:",
+        "sentence and the next step to standard error, without a traceback (`--traceback` shows it), and ends with an exit status:",
         "",
         "| exit status | meaning |",
         "|---|---|",
         *(f"| {status} | {text} |" for status, text in exit_codes.MEANINGS.items()),
         "",
-        "Without `--as-user`, commands have no restrictions, and the audit records the account of the operating system. With `--as-user NAME`,",
+        "Without `--as-user`, commands have no restrictions, and the audit log records the account of the operating system. With `--as-user NAME`,",
         "they have the permissions of that user, and find only the runs that exist for them. You can write `--settings`, `--pythonpath`,",
         "`--traceback`, `--verbosity` and the other general options after the subcommand as well.",
     ]
@@ -277,7 +277,7 @@ def messages_page() -> str:
         "# Messages",
         "",
         _NOTE,
-        "This page lists the messages of errors by class, with the cause and the next step of each. `…` stands for an inserted name or value:",
+        "This page lists error messages by class, with the cause and the next step of each. `…` stands for an inserted name or value:",
         "search for the words around it.",
     ]
     known = {
@@ -344,14 +344,14 @@ _SECTIONS: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "faces": (
         "Pages and REST",
         (
-            "Messages of the admin, of the pages for people who decide, and of answers with status 400 (`invalid`, with the name of the field). "
+            "Messages of the admin, of the pages for people who decide, and of HTTP responses with status 400 (`invalid`, with the name of the field). "
             "*Next step*: correct the field, or ask for the permission that the message names."
         ),
         ("admin/", "forms/", "pages/", "rest/"),
     ),
     "commands": (
         "Commands",
-        "Messages on the standard error of `manage.py temporalex`, with an [exit status](commands.md). *Next step*: the one that the message names.",
+        "Messages that `manage.py temporalex` prints to standard error, with an [exit status](commands.md). *Next step*: the one that the message names.",
         ("management/",),
     ),
 }

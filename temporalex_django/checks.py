@@ -299,7 +299,7 @@ def check_stored_fields(app_configs: Sequence[AppConfig] | None, **_: Any) -> li
             f"although you use the codec {path}.",
             hint="If the codec encrypts, remove from `stored` what nobody may read in the database; "
             "otherwise, silence this check. "
-            "Titles and comments of human tasks, waiting_for, reasons of pauses, of the audit and of bulk jobs, "
+            "Titles and comments of human tasks, waiting_for, reasons of pauses, of the audit log and of bulk jobs, "
             "and Django's LogEntry are plain text as well.",
             id="temporalex_django.W008",
         )
@@ -312,7 +312,7 @@ def check_stored_fields(app_configs: Sequence[AppConfig] | None, **_: Any) -> li
             f"although you use the codec {path}.",
             hint="If the codec encrypts, declare no attribute that nobody may read in the database; "
             "otherwise, silence this check. "
-            "Titles and comments of human tasks, waiting_for, reasons of pauses, of the audit and of bulk jobs, "
+            "Titles and comments of human tasks, waiting_for, reasons of pauses, of the audit log and of bulk jobs, "
             "and Django's LogEntry are plain text as well.",
             id="temporalex_django.W009",
         )

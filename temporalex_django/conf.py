@@ -249,14 +249,14 @@ class Settings:
     )
     TRUSTED_PROXIES: tuple[str, ...] = _setting(
         (),
-        "The proxies in front of the web server. For their requests, the audit records the address in `X-Forwarded-For` as that of the person who acted; "
+        "The proxies in front of the web server. For their requests, the audit log records the address in `X-Forwarded-For` as that of the person who acted; "
         "for other requests, it records `REMOTE_ADDR`. `'unix'` is a proxy that connects over a Unix socket.",
         refuse=_has_invalid_proxy,
         kind=f"a list of addresses, networks ('10.0.0.0/8') and {UNIX!r}",
     )
     REQUEST_ID_HEADER: str | None = _setting(
         "X-Request-ID",
-        "The header in which the web server or a proxy sends the id of a request, for the audit. The id is not verified. The audit records at most 64 "
+        "The header in which the web server or a proxy sends the id of a request, for the audit log. The id is not verified. The audit log records at most 64 "
         "letters, digits and characters of `-_.:/+=@`. None: no header.",
         refuse=_is_invalid_header,
         kind="the name of a header",

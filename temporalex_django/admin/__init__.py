@@ -1,4 +1,4 @@
-"""Django's admin for runs, schedules, workers, human tasks and the audit. You can start runs there and operate them.
+"""Django's admin for runs, schedules, workers, human tasks and the audit log. It can start and operate runs.
 
 The autodiscovery of the default admin site registers these classes.
 """

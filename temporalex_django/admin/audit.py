@@ -1,4 +1,4 @@
-"""The audit in the admin: operator actions, read-only."""
+"""The audit log in the admin: operator actions, read-only."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from temporalex_django.models import OperatorAction
 
 @admin.register(OperatorAction)
 class OperatorActionAdmin(ReadOnlyAdmin[OperatorAction]):
-    """The admin list of the audit: who did what to which run, why, and from where."""
+    """The admin list of the audit log: who did what to which run, why, and from where."""
 
     list_display = ("when", "action", "actor_label", "of_run", "reason_label", "source", "how")
     list_display_links = ("when", "action")

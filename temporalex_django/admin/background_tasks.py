@@ -56,7 +56,7 @@ class _BackgroundTaskAdmin(ReadOnlyAdmin[M]):
     ) -> HttpResponse:
         """Render the page of a background task.
 
-        If the user sees its payloads, the audit records that they have read them.
+        If the user sees its payloads, the audit log records that they have read them.
         """
         # Here and not in change_view: Django has found the object and checked the permission to see it by now.
         if obj is not None and policy().allows(user_of(request), VIEW_PAYLOAD):

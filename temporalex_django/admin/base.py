@@ -55,7 +55,7 @@ def subject_address(site: admin.AdminSite, request: HttpRequest, run: Instance) 
 
 
 def actor_of(request: HttpRequest) -> Actor:
-    """Return the actor for an operation of the admin: the user, and their address and request id for the audit."""
+    """Return the actor for an operation of the admin: the user, and their address and request id for the audit log."""
     return Actor(
         user=user_of(request), source="admin", address=client_address(request.META), request_id=request_id(request.META)
     )
@@ -70,7 +70,7 @@ def refuse(
     workflow: str = "",
     message: str = "",
 ) -> NoReturn:
-    """Record in the audit that the user may not perform an operation, and raise ``PermissionDenied`` with the reason.
+    """Record in the audit log that the user may not perform an operation; raise ``PermissionDenied`` with the reason.
 
     ``action`` is the name of the operation. ``run``, or else the class ``workflow``, is what they wanted to operate.
     ``message`` is the name of the message that they wanted to send.

@@ -322,7 +322,7 @@ class TagFilter(RunListFilter, ChoicesFilter, row="tag"):
 
 
 class ActionFilter(ChoicesFilter):
-    """List filter of the audit by the name of the action."""
+    """List filter of the audit log by the name of the action."""
 
     title = _("action")
     parameter_name = "action"
@@ -333,7 +333,7 @@ class ActionFilter(ChoicesFilter):
 
 
 class AutomaticFilter(admin.SimpleListFilter):
-    """List filter of the audit by the actor: people (the default), automatic actions, or all.
+    """List filter of the audit log by the actor: people (the default), automatic actions, or all.
 
     Automatic actions are those of code and of programs. There may be thousands of them a day.
     """

@@ -190,7 +190,7 @@ class HumanTaskAdmin(ReadOnlyAdmin[HumanTask]):
     ) -> HttpResponse:
         """Show a human task with the form that decides it.
 
-        A POST is refused and recorded in the audit, because the form is posted to ``decide_view``.
+        A POST is refused and recorded in the audit log, because the form is posted to ``decide_view``.
         """
         task = self._find_task(request, unquote(object_id))
         if task is None:

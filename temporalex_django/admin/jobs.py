@@ -38,11 +38,11 @@ _MAX_REASON_LENGTH = 2000
 
 
 class ReasonForm(forms.Form):
-    """A form that asks for the reason of an operation, which the audit stores."""
+    """A form that asks for the reason of an operation, which the audit log stores."""
 
     reason = forms.CharField(
         required=False, max_length=_MAX_REASON_LENGTH, label=gettext_lazy("Reason"), label_suffix="",
-        help_text=gettext_lazy("For people who read the audit later."),
+        help_text=gettext_lazy("For people who read the audit log later."),
         widget=forms.TextInput(attrs={"class": "vTextField"}),
     )  # fmt: skip
 
@@ -105,7 +105,7 @@ class BulkJobAdmin(ReadOnlyAdmin[BulkJob]):
     def stop_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
         """Stop the bulk job on a POST: runs that are not processed yet stay as they are."""
         return self._operate(
-            request, object_id, StopBulk, _("The job is stopped. The remaining runs stay as they are.")
+            request, object_id, StopBulk, _("The job has been stopped. The remaining runs stay as they are.")
         )
 
     def resume_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
@@ -213,7 +213,7 @@ class BulkJobAdmin(ReadOnlyAdmin[BulkJob]):
     def _find_job(self, request: HttpRequest, ref: str, *, action_name: str = "view") -> BulkJob | None:
         """Return the job with the id ``ref``, or None if there is none or the user may not see it.
 
-        Raises ``PermissionDenied`` if the user may not start bulk jobs. The audit then records that the operation
+        Raises ``PermissionDenied`` if the user may not start bulk jobs. The audit log then records that the operation
         ``action_name`` was refused.
         """
         if not self.has_view_permission(request):

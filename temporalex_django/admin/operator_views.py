@@ -56,7 +56,7 @@ class OperatorActionForm(TokenForm):
 
     reason = forms.CharField(
         label=gettext_lazy("Reason"),
-        help_text=gettext_lazy("For people who read the audit later."),
+        help_text=gettext_lazy("For people who read the audit log later."),
         max_length=_MAX_REASON_LENGTH,
         widget=forms.Textarea(attrs={"rows": 2, "class": "vLargeTextField"}),
     )
@@ -252,7 +252,7 @@ class OperatorActionView(RunActionView):
             if action_input.name in request.GET
         }
         # A page shows only the inputs that the user may set. A POST takes all, so that the action itself refuses the
-        # others and the audit records the denial.
+        # others and the audit log records the denial.
         posted = posted_data(request)
         inputs = action.inputs if posted is not None else action.inputs_for(user_of(request), run)
         return OperatorActionForm(posted, action=action, inputs=inputs, initial=initial)

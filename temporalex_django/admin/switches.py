@@ -44,7 +44,7 @@ class SwitchForm(forms.Form):
     key = forms.CharField(required=False, max_length=200, widget=forms.HiddenInput)
     reason = forms.CharField(
         required=False, max_length=_MAX_REASON_LENGTH, label=_("Reason"), label_suffix="",
-        help_text=_("Shown to people whose runs are waiting, and in the audit."),
+        help_text=_("Shown to people whose runs are waiting, and in the audit log."),
         widget=forms.TextInput(attrs={"class": "vTextField"}),
     )  # fmt: skip
 

@@ -44,9 +44,9 @@ class WorkflowHandle(Generic[Result_co]):
     id and not exactly one of them has an open run.
 
     ``by`` is the user in whose name a method acts; None means code, which may do everything. The user is recorded in
-    the audit and in messages. The handler decides who may send a message (``permission=``, or the role of an approval).
-    All other methods need the permission of the operation (``temporalex_django.cancel_instance`` …). They raise
-    ``ActionNotPermitted`` without it, and write nothing then. ``reason`` is a text for the audit.
+    the audit log and in messages. The handler decides who may send a message (``permission=``, or the role of an
+    approval). All other methods need the permission of the operation (``temporalex_django.cancel_instance`` …). They
+    raise ``ActionNotPermitted`` without it, and write nothing then. ``reason`` is a text for the audit log.
 
     ``start_outcome`` says what the start did that returned the handle: "started", "existing", "replaced"
     or "debounced".
@@ -216,7 +216,7 @@ class WorkflowHandle(Generic[Result_co]):
         """Ask the run to cancel. A graph is cancelled at once.
 
         The request is one INSERT on the caller's connection, and commits or rolls back with the caller's transaction.
-        ``reason`` is a text for the audit. Raises ``WorkflowClosed``.
+        ``reason`` is a text for the audit log. Raises ``WorkflowClosed``.
         """
         return RunRequest("cancel", by, inputs(reason=reason))
 
@@ -394,7 +394,7 @@ class WorkflowHandle(Generic[Result_co]):
 
     @operation_method
     def delete(self, reason: str = "", *, by: Person | None = None) -> RunRequest[None]:
-        """Delete a closed run with all runs of its chain, their histories and messages; the audit stays.
+        """Delete a closed run with all runs of its chain, their histories and messages; the audit log is kept.
 
         Raises ``ActionNotPossible`` while the run is open.
         """

@@ -157,14 +157,15 @@ class Startable:
         ``start_outcome`` of the handle says what happened: "started", "existing", "replaced" or "debounced".
 
         With ``debounce``, a timedelta or seconds, the run begins after that time. A further start with ``debounce`` and
-        the same id replaces the input of a run that has not begun, and the time begins anew. ``throttle`` is ``(count,
-        period)`` or ``(count, period, key)``: at most that many runs of the class, or of those with the key, begin in
-        any such period; further ones begin later. Until the transaction ends, it locks the row that counts them.
+        the same id replaces the input of a run that has not begun, and the waiting time restarts. ``throttle`` is
+        ``(count, period)`` or ``(count, period, key)``: at most that many runs of the class, or of those with the key,
+        begin in any such period; further ones begin later. Until the transaction ends, it locks the row that counts
+        them.
 
-        ``by`` is the user in whose name the run is started. The user is recorded in the audit, and needs the permission
-        ``temporalex_django.start_instance``; to use or to terminate the open run, also that to view or to terminate it.
-        Raises ``AlreadyRunning``, ``InvalidId``, ``InvalidStart``, ``UnknownVersion``, ``PayloadError``; nothing is
-        written then.
+        ``by`` is the user in whose name the run is started. The user is recorded in the audit log, and needs the
+        permission ``temporalex_django.start_instance``; to use or to terminate the open run, also that to view or to
+        terminate it. Raises ``AlreadyRunning``, ``InvalidId``, ``InvalidStart``, ``UnknownVersion``, ``PayloadError``;
+        nothing is written then.
         """
         workflow_class = cls.choose(version, options)
         value, args = parse_start_arguments(workflow_class, positional, args=args, id=id, value=value)

@@ -29,7 +29,7 @@ def allows_overrides(options: Mapping[str, Any]) -> bool:
 
 
 def input_digests(old_args: Sequence[Any], old_kwargs: Mapping[str, Any], call: Mapping[str, Any]) -> dict[str, str]:
-    """Return the digests of an activity's old and new input, as ``{"old": digest, "new": digest}``, for the audit.
+    """Return the digests of an activity's old and new input, as ``{"old": digest, "new": digest}``, for the audit log.
 
     ``old_args`` and ``old_kwargs`` are the old input. ``call`` has the new one, by ``args`` and ``kwargs``.
     """

@@ -1,4 +1,4 @@
-"""The messages that a run refuses: the errors for their senders, and the data for the audit."""
+"""The messages that a run refuses: the errors for their senders, and the data for the audit log."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from temporalex_django.errors import NotAccepting, QueryFailed, RunBlocked, RunP
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RefusedSignal:
-    """A signal that was refused because its sender lacks the permission of its handler, as the audit records it."""
+    """A signal that was refused because its sender lacks the permission of its handler, as the audit log records it."""
 
     run_id: UUID
     workflow: str
@@ -29,7 +29,7 @@ class RefusedSignal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RefusedRedelivery:
-    """A message that was refused when a reset or a fork delivered it again, as the audit records it.
+    """A message that was refused when a reset or a fork delivered it again, as the audit log records it.
 
     ``code`` is the code of the error with which it was refused.
     """
@@ -52,7 +52,7 @@ def waiting_run_error(label: str, *, paused: bool, starts_at: datetime | None, r
     if paused:
         return RunPaused(f"the run is paused: {label} was refused")
     if starts_at is not None:
-        return NotAccepting(f"the run has not begun, it starts at {format_start(starts_at)}: {label} was refused")
+        return NotAccepting(f"the run has not begun; it starts at {format_start(starts_at)}, so {label} was refused")
     return RunBlocked(f"the run is blocked: {label} was withdrawn", reason=reason)
 
 
@@ -64,7 +64,7 @@ def format_start(starts_at: datetime) -> str:
 def nothing_published_error(workflow: str, workflow_id: str, *, starts_at: datetime) -> QueryFailed:
     """Return the error for a query of a run that has no published state, because it begins only at ``starts_at``."""
     return QueryFailed(
-        f"{workflow} {workflow_id} has published nothing: it has not begun, it starts at {format_start(starts_at)}"
+        f"{workflow} {workflow_id} has published nothing: it has not begun and starts at {format_start(starts_at)}"
     )
 
 

@@ -1,7 +1,7 @@
 """All errors of the package as one tree; each class has a stable ``code``.
 
-REST answers, logs and ``docs/reference/errors.md`` carry the code. The first paragraph of a docstring is the default
-message of its class.
+Responses of the REST API, logs and ``docs/reference/errors.md`` carry the code. The first paragraph of a docstring is
+the default message of its class.
 
     TemporalexError
     ├── WorkflowDefinitionError · PayloadError · KeyMissing · OutsideWorkflow · NestingError · DeterminismViolation

@@ -9,7 +9,7 @@ class WorkflowDefinitionError(TemporalexError):
     """The definition of a workflow, activity, phase or policy is wrong."""
 
     code = "workflow_definition"
-    next_step = "Correct the problems that the message lists; it lists all problems of the definition."
+    next_step = "Correct the problems that the message lists; it lists every problem with the definition."
 
 
 class PayloadError(TemporalexError):

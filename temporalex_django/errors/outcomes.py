@@ -39,7 +39,9 @@ class RunBlocked(UpdateRejected):
     """
 
     code = "blocked"
-    next_step = "Correct what `reason` names, and send the update again. Nothing of it was kept, and its id is free."
+    next_step = (
+        "Correct what `reason` names, and send the update again. None of it was kept, and you can use its id again."
+    )
 
 
 # A rejection, so that code which sends updates and handles rejections also handles a run that has ended meanwhile.
@@ -130,7 +132,7 @@ class UpdateTimeout(TemporalexError):
 
 
 class ResultTimeout(TemporalexError):
-    """The run has no result yet, and the time to wait for it is over."""
+    """The run has no result yet, and the time allowed for waiting has run out."""
 
     code = "result_timeout"
     next_step = "Wait longer, or call `describe()` to see what the run waits for."
@@ -174,14 +176,14 @@ class WorkflowTimedOut(WorkflowFailed):
     """The run did not end within its timeout."""
 
     code = "workflow_timed_out"
-    next_step = "Give it more time, or look in its history for what it waited for."
+    next_step = "Give it more time, or check its history to see what it was waiting for."
 
 
 class WorkflowCancelled(TemporalexError):
     """The run was cancelled."""
 
     code = "workflow_cancelled"
-    next_step = "Nothing to do: somebody asked for it."
+    next_step = "No action is needed: somebody requested the cancellation."
 
 
 # The one error that counts as raised on purpose: with ``unexpected_error = "block"`` it still fails the run (see

@@ -72,14 +72,14 @@ class AlreadyRunning(TemporalexError):
 
 
 class AlreadyEnded(AlreadyRunning):
-    """A run with this id has ended, and the policy ``on_closed`` of the start allows no other one."""
+    """A run with this id has ended, and the ``on_closed`` policy of the start does not allow another one."""
 
     code = "already_ended"
     next_step = "Use another id, or start with another `on_closed`."
 
 
 class InvalidStart(TemporalexError):
-    """An option of a start has a wrong form, or contradicts another option."""
+    """A start option is malformed or contradicts another option."""
 
     code = "invalid_start"
     next_step = "Correct the option that the message names. Nothing was started."

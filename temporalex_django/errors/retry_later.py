@@ -115,11 +115,11 @@ def _parse_after(after: timedelta | datetime | float | None) -> datetime | float
         return None
     if isinstance(after, bool) or not isinstance(after, (int, float)):
         raise TypeError(
-            f"RetryLater: after={after!r} is no point in time. Pass seconds, a timedelta or an aware datetime. For the "
+            f"RetryLater: after={after!r} is not a point in time. Pass seconds, a timedelta or an aware datetime. For the "
             "header Retry-After, use RetryLater.from_header(value)."
         )
     if isinstance(after, float) and math.isnan(after):
-        raise ValueError("RetryLater: after=nan is no number of seconds. Pass seconds, a timedelta or a datetime.")
+        raise ValueError("RetryLater: after=nan is not a number of seconds. Pass seconds, a timedelta or a datetime.")
     # Compared before the conversion: an int may be too large for a float.
     return float(max(-LONGEST_PAUSE, min(after, LONGEST_PAUSE)))
 

@@ -72,7 +72,7 @@ class Instance:
         if not isinstance(getattr(workflow, "_graph", None), Graph):
             raise UnknownWorkflow(f"{id}: {workflow!r} is not a graph workflow")
         if type(version) is not int or version < 1:
-            raise UnknownVersion(f"{id}: the version {version!r} must be a whole number from 1")
+            raise UnknownVersion(f"{id}: the version {version!r} must be a whole number of 1 or more")
         return cls(
             id=id,
             workflow=workflow,

@@ -166,7 +166,9 @@ def _run_with_timeout(seconds: float, report_deaths: Callable[[], None]) -> None
     thread.start()
     thread.join(seconds)
     if thread.is_alive():
-        log.warning("the database did not answer within %g s: another worker will find the death of this one", seconds)
+        log.warning(
+            "the database did not answer within %g s: another worker will detect that this one has died", seconds
+        )
 
 
 def _send_signal(child: int, number: int) -> None:

@@ -93,7 +93,7 @@ def add_arguments(parser: CommandParser) -> None:
             subparser.add_argument("--comment", default="", metavar="TEXT", help="Comment that the history records.")
         if name == "delegate":
             subparser.add_argument("to", metavar="NAME", help="Name that the other user logs in with.")
-            subparser.add_argument("--reason", default="", metavar="TEXT", help="Reason, which the audit records.")
+            subparser.add_argument("--reason", default="", metavar="TEXT", help="Reason, recorded in the audit log.")
         subparsers.append(subparser)
     for subparser in subparsers:
         people.add_user_argument(subparser)

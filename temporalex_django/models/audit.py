@@ -25,7 +25,7 @@ class OperatorAction(models.Model):
     run = models.ForeignKey(
         "temporalex_django.Instance",
         null=True,
-        # The audit outlives the run, so deleting a run leaves this key as it is. The columns below still name the run.
+        # The audit log outlives the run, so deleting a run leaves this key as it is. The columns below still name it.
         on_delete=models.DO_NOTHING,
         db_constraint=False,
         related_name="operator_actions",

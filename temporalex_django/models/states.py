@@ -93,7 +93,7 @@ class WorkflowStateQuerySet(models.QuerySet[M]):
         # would never match.
         if isinstance(key, models.UUIDField) and not connections[alias].features.has_native_uuid_field:
             raise NotConfigured(
-                f"this database stores the UUIDs of {self.model.__name__} in another format than runs do"
+                f"this database stores the UUIDs of {self.model.__name__} in a different format from that of runs"
             )
 
 

@@ -1,10 +1,10 @@
-"""The audit: rows of ``OperatorAction``, and entries in the log of Django's admin.
+"""The audit log: rows of ``OperatorAction``, and entries in the log of Django's admin.
 
 It records what people did, what they were refused, and which payloads they read. Ordinary operations of code are not
 recorded here, because the histories have them.
 
-Nobody can flood the audit. Refusals of users who are not logged in go only to the log. The same refusal or read of one
-person is one row per minute. Of different refusals, the first hundred within that minute have rows.
+Nobody can flood the audit log. Refusals of users who are not logged in go only to the log. The same refusal or read of
+one person is one row per minute. Of different refusals, the first hundred within that minute have rows.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ logger = logging.getLogger("temporalex_django.operations")
 _REPEAT_PERIOD = timedelta(minutes=1)
 #: Most rows for the attempts of one person in that period; the log has all attempts.
 _MAX_ROWS = 100
-#: Name of the action under which the audit records that payloads were read.
+#: Name of the action under which the audit log records that payloads were read.
 READ = "view_payload"
 #: Source of operations of code; no person at a keyboard is behind them.
 _CODE_SOURCE = "code"
@@ -47,9 +47,9 @@ _deferred_denials: ContextVar[list[Callable[[], None]] | None] = ContextVar("tem
 
 
 class AuditActor(Protocol):
-    """The attributes of ``operations.base.Actor`` that the audit reads.
+    """The attributes of ``operations.base.Actor`` that the audit log reads.
 
-    It is a protocol because ``operations.base`` imports the audit, and not the other way round.
+    It is a protocol because ``operations.base`` imports the audit log, and not the other way round.
     """
 
     @property
@@ -99,7 +99,7 @@ def record_denial(
     message: str = "",
     ref: str = "",
 ) -> None:
-    """Record that an operation was refused to a user: one log entry, and a row of the audit.
+    """Record that an operation was refused to a user: one log entry, and a row of the audit log.
 
     ``by`` is the user, with the interface that they used. ``action`` is the name of the operation. ``reason`` is the
     text of the refusal and contains no payload. ``workflow`` is the name of the class, for an operation on no existing
@@ -230,7 +230,7 @@ def _create_row(
     details: Mapping[str, str] | None = None,
     **columns: Any,
 ) -> None:
-    """Insert a row into the audit table (``OperatorAction``) that says what ``by`` did, or tried to do, to ``run``.
+    """Insert a row into the audit log table (``OperatorAction``) that says what ``by`` did, or tried to do, to ``run``.
 
     ``columns`` are the values of further columns, by name. If ``run`` is None, ``label`` is stored in place of the
     business id, and ``workflow`` is the name of the class.
@@ -267,7 +267,7 @@ def actor_columns(by: AuditActor) -> dict[str, Any]:
 
 
 def add_admin_log_entry(by: AuditActor, action: str, run_id: str, object_text: str, reason: str) -> None:
-    """Add an entry about a run to the log of Django's admin (``LogEntry``), in addition to the row of the audit.
+    """Add an entry about a run to the log of Django's admin (``LogEntry``), in addition to the row of the audit log.
 
     ``action`` is the name of the operation, and ``object_text`` the text by which the log shows the run. The user of
     ``by`` must be stored in the database. Does nothing where the admin is not installed.

@@ -96,7 +96,7 @@ class Action(ABC, Generic[T]):
 
     ``execute()`` checks access, performs the operation and records it. A subclass implements ``perform()``.
 
-    - ``name``: the name of the operation in the audit.
+    - ``name``: the name of the operation in the audit log.
     - ``permission``: the code name of the model permission that a user needs.
     - ``forced``: True if the operation is audited even when code performs it.
     - ``authorized_by_run``: True for a message whose handler says who may send it, when code sends it for a user.
@@ -123,8 +123,8 @@ class Action(ABC, Generic[T]):
     def execute(self) -> T:
         """Check access, perform the operation and return its result.
 
-        Raises ``ActionNotPermitted`` before anything is written, and whatever ``perform`` raises. The audit records a
-        refusal.
+        Raises ``ActionNotPermitted`` before anything is written, and whatever ``perform`` raises. The audit log records
+        a refusal.
         """
         with self.audit_denials():
             self.check()
@@ -155,7 +155,7 @@ class Action(ABC, Generic[T]):
 
     @contextmanager
     def audit_denials(self) -> Iterator[None]:
-        """Record an ``ActionNotPermitted`` that the block raises as a refusal in the audit, and raise it again.
+        """Record an ``ActionNotPermitted`` that the block raises as a refusal in the audit log, and raise it again.
 
         Put it outside of the transaction of the operation, so that the row survives the rollback.
         """
@@ -213,7 +213,7 @@ class Action(ABC, Generic[T]):
         """The name of the signal, update, query or event, or None if the operation sends none."""
         return None
 
-    # -- the audit ----------------------------------------------------------------------------------------------------
+    # -- the audit log ------------------------------------------------------------------------------------------------
 
     @property
     def is_audited(self) -> bool:

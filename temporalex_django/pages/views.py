@@ -124,7 +124,7 @@ def link_page(request: HttpRequest, token: str) -> HttpResponse:
     except HumanTaskNotFound as exc:
         return render(request, "temporalex_django/pages/gone.html", {"why": exc.message}, status=404)
     actor = _actor(request, user)
-    # The link is valid, but the user may have lost the right since: record the attempt in the audit.
+    # The link is valid, but the user may have lost the right since: record the attempt in the audit log.
     try:
         find_task(key, user)
     except HumanTaskNotFound:
@@ -223,7 +223,7 @@ def _render_task(
 def _refuse(actor: Actor, task: HumanTask) -> NoReturn:
     """Raise ``PermissionDenied`` because the user of a link may no longer see the human task.
 
-    The audit records the refusal.
+    The audit log records the refusal.
     """
     reason = _("You may not decide this any more.")
     audit.record_denial(actor, Decide.name, reason, run=task.run, message=task.key)

@@ -110,9 +110,9 @@ def _worker_diagnoses(project: ProjectView, now: datetime) -> Iterator[Diagnosis
             }
             next_step = f"manage.py temporalex undrain {project.drained_workers[0].drained_id}"
         due_count = sum(due_group.count for due_group in project.due_runs)
-        count_text = ngettext("%(count)d run waits for a worker", "%(count)d runs wait for a worker", due_count) % {
-            "count": due_count
-        }
+        count_text = ngettext(
+            "%(count)d run is waiting for a worker", "%(count)d runs are waiting for a worker", due_count
+        ) % {"count": due_count}
         # Without open runs, nobody is harmed yet.
         severity: Severity = "error" if project.open_count or due_count else "warning"
         yield Diagnosis(
@@ -135,9 +135,9 @@ def _worker_diagnoses(project: ProjectView, now: datetime) -> Iterator[Diagnosis
         }  # fmt: skip
         if due.missing is not None:
             text = ngettext(
-                "%(count)d run of %(workflow)s (version %(version)d) has been due since %(since)s and waits for "
+                "%(count)d run of %(workflow)s (version %(version)d) has been due since %(since)s and is waiting for "
                 "%(missing)s.",
-                "%(count)d runs of %(workflow)s (version %(version)d) have been due since %(since)s and wait for "
+                "%(count)d runs of %(workflow)s (version %(version)d) have been due since %(since)s and are waiting for "
                 "%(missing)s.",
                 due.count,
             )
@@ -266,8 +266,8 @@ def _overdue_diagnoses(project: ProjectView, now: datetime) -> Iterator[Diagnosi
     """Yield a diagnosis for each workflow class whose human tasks were not decided in time."""
     for group in project.overdue_tasks:
         text = ngettext(
-            "%(count)d human task of %(workflow)s was not decided in time since %(since)s.",
-            "%(count)d human tasks of %(workflow)s were not decided in time since %(since)s.",
+            "%(count)d human task of %(workflow)s has been overdue since %(since)s.",
+            "%(count)d human tasks of %(workflow)s have been overdue since %(since)s.",
             group.count,
         )
         words: dict[str, object] = {
@@ -279,7 +279,8 @@ def _overdue_diagnoses(project: ProjectView, now: datetime) -> Iterator[Diagnosi
             severity="warning",
             code="overdue",
             text=text % words,
-            next_step=_("See who was asked: manage.py temporalex show %(run)s") % {"run": shlex.quote(group.example)},
+            next_step=_("See who was asked: manage.py temporalex describe %(run)s")
+            % {"run": shlex.quote(group.example)},
             evidence=[group.example],
             about=group.workflow,
             count=group.count,
@@ -307,8 +308,8 @@ def _run_diagnoses(project: ProjectView, now: datetime) -> Iterator[Diagnosis]:
             continue
         if group.code == "switched_off":
             text = ngettext(
-                "%(count)d run of %(workflow)s waits: its class is switched off.",
-                "%(count)d runs of %(workflow)s wait: their class is switched off.",
+                "%(count)d run of %(workflow)s is waiting: its class is switched off.",
+                "%(count)d runs of %(workflow)s are waiting: their class is switched off.",
                 group.count,
             )
             next_step = f"manage.py temporalex switches on workflow {shlex.quote(group.workflow)}"
@@ -457,11 +458,11 @@ def _healthy_diagnosis(project: ProjectView) -> Diagnosis:
         next_step = _("Start one: manage.py temporalex start FLOW")
     else:
         text = ngettext(
-            "Nothing is wrong: %(count)d run is open, and continues when what it waits for arrives.",
-            "Nothing is wrong: %(count)d runs are open, and continue when what they wait for arrives.",
+            "Nothing is wrong: %(count)d run is open, and continues when what it is waiting for arrives.",
+            "Nothing is wrong: %(count)d runs are open, and continue when what they are waiting for arrives.",
             project.open_count,
         ) % {"count": project.open_count}
-        next_step = _("See what a run waits for: manage.py temporalex doctor RUN")
+        next_step = _("See what a run is waiting for: manage.py temporalex doctor RUN")
     return Diagnosis(severity="note", code="well", text=text, next_step=next_step)
 
 
@@ -507,7 +508,7 @@ def diagnose_run(state: str, text: str, *, run: str, trouble: bool, closed: bool
     """
     next_step = _NEXT_STEPS.get(code) or _NEXT_STEPS.get(state)
     if next_step is None:
-        next_step = gettext_noop("Send what it waits for: manage.py temporalex describe {run}")
+        next_step = gettext_noop("Send what it is waiting for: manage.py temporalex describe {run}")
         if closed:
             next_step = gettext_noop("There is nothing to do.")
     severity: Severity = "error" if trouble else "warning" if state == "paused" else "note"

@@ -244,8 +244,8 @@ def _cause_sentence(blocked: BlockedView, words: dict[str, object]) -> str:
     if blocked.code == _SWITCHED_OFF:
         return (
             _(
-                "Waiting since %(since)s, when its workflow class was switched off. The class is switched on again, so "
-                "the run continues soon."
+                "Waiting since %(since)s, when its workflow class was switched off. The class has been switched on "
+                "again, so the run will continue soon."
             )
             % words
         )

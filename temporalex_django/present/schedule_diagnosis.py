@@ -38,8 +38,8 @@ _SENTENCES: Mapping[str, _Sentence] = {
     "ahead": _Sentence(
         "error",
         _(
-            "The schedule %(schedule)s has fired slots of the future: the clock was set back. Until %(since)s it fires "
-            "nothing."
+            "The schedule %(schedule)s has already fired slots that are in the future, because the clock was set back. "
+            "It fires nothing until %(since)s."
         ),
         _(
             "Let it fire from now: manage.py temporalex schedules pause %(name)s, then: manage.py temporalex schedules "
@@ -63,8 +63,8 @@ _SENTENCES: Mapping[str, _Sentence] = {
     "unpolled": _Sentence(
         "warning",
         ngettext_lazy(
-            "%(count)d schedule starts runs of %(workflow)s (%(schedule)s), and these wait for %(detail)s.",
-            "%(count)d schedules start runs of %(workflow)s (such as %(schedule)s), and these wait for %(detail)s.",
+            "%(count)d schedule starts runs of %(workflow)s (%(schedule)s), and these are waiting for %(detail)s.",
+            "%(count)d schedules start runs of %(workflow)s (such as %(schedule)s), and these are waiting for %(detail)s.",
             "count",
         ),
         _("Start a worker that has the class and polls its queue: manage.py temporalex worker"),
@@ -89,7 +89,7 @@ _SENTENCES: Mapping[str, _Sentence] = {
     ),
     "gone": _Sentence(
         "warning",
-        _("The schedule %(schedule)s has been paused as gone since %(since)s: %(detail)s no longer declares it."),
+        _("The schedule %(schedule)s has been paused since %(since)s, because %(detail)s no longer declares it."),
         _("Declare it again and migrate, or: manage.py temporalex schedules delete %(name)s"),
     ),
     "differs": _Sentence("warning", _("%(detail)s."), _("See all differences: manage.py temporalex schedules diff")),

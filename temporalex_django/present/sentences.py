@@ -225,7 +225,7 @@ def _due_summary(run: RunView, since: datetime, now: datetime) -> Summary | None
         return Summary(state="no_worker", text=text, trouble=True, since=since)
     # Workers exist, so this is load or a stuck worker: wait longer before calling it trouble.
     if now - since >= LATE_PERIOD:
-        text = _("Due for %(span)s. A live worker could run it, but none has picked it up.") % words
+        text = _("Overdue by %(span)s. A live worker could run it, but none has picked it up.") % words
         return Summary(state="late", text=text, trouble=True, since=since)
     return None
 
@@ -258,8 +258,8 @@ def _future_summary(run: RunView, begin: datetime, now: datetime) -> Summary:
     if run.start_limit is not None:
         count, seconds = run.start_limit
         limit_text = ngettext(
-            "It is throttled: at most %(count)d run starts in %(span)s.",
-            "It is throttled: at most %(count)d runs start in %(span)s.",
+            "It is throttled: at most %(count)d run can start in any period of %(span)s.",
+            "It is throttled: at most %(count)d runs can start in any period of %(span)s.",
             count,
         ) % {"count": count, "span": format_duration(seconds)}
         text = f"{text} {limit_text}"

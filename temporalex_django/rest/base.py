@@ -45,7 +45,7 @@ else:
 
 
 class AuditedViewMixin(Base):
-    """Mixin for REST views: the audit records refused requests, and responses that show a person the payloads of a run.
+    """Mixin for REST views: the audit log records refused requests and responses that show a person a run's payloads.
 
     In the bases of a class it comes before the view class of DRF. ``checked_run`` is the run whose permissions were
     checked last.
@@ -65,7 +65,7 @@ class AuditedViewMixin(Base):
     def _redactor(self, run: Instance) -> Redactor:
         """Return the caller's redactor for the run that the response shows.
 
-        If it shows payloads, the audit records the read when the response is sent.
+        If it shows payloads, the audit log records the read when the response is sent.
         """
         redactor = redactor_for(self._actor().user, run)
         if redactor.shows_payloads:
@@ -80,7 +80,7 @@ class AuditedViewMixin(Base):
     def permission_denied(self, request: Request, message: str | None = None, code: str | None = None) -> NoReturn:
         if request.user is not None and self.contract is not None:
             details = {} if "id" not in self.kwargs else {"message": self.kwargs.get("name", "")}
-            # No run was found: the audit keeps the text that the caller asked for.
+            # No run was found: the audit log keeps the text that the caller asked for.
             if self.checked_run is None:
                 details["ref"] = self.kwargs.get("id", "")
             audit.record_denial(

@@ -79,7 +79,7 @@ class RunViewSet(IdempotentViewSet):
 
     def can_access(self, run: Instance) -> bool:
         """Return True if the permission classes allow the user to call the requested method for that run."""
-        # Unlike ``check_object_permissions`` this raises nothing, and leaves no denial in the audit.
+        # Unlike ``check_object_permissions`` this raises nothing, and leaves no denial in the audit log.
         return all(permission.has_object_permission(self.request, self, run) for permission in self.get_permissions())
 
     def _find_target(self, ref: str) -> RunTarget:

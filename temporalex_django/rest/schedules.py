@@ -393,7 +393,7 @@ class ScheduleViewSet(IdempotentViewSet):
             DeleteSchedule,
             "Delete it",
             {204: None},
-            Parameter(name="reason", help="The reason, for the audit."),
+            Parameter(name="reason", help="The reason, for the audit log."),
             body=None,
         )
     )

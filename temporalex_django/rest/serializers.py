@@ -127,7 +127,7 @@ class ResumeBody(Body):
 
 
 class ReasonBody(Body):
-    """The body of a request that performs an operation; the audit stores the ``reason``."""
+    """The body of a request that performs an operation; the audit log stores the ``reason``."""
 
     reason = serializers.CharField(required=False, allow_blank=True, default="", max_length=2000)
 

@@ -68,7 +68,7 @@ class ActivationReader:
             if read is None:
                 raise TemporalexError(
                     f"the SDK delivered a job of the kind {variant!r}, which this version of temporalex_django does not "
-                    "know: the task is tried again, use a version of both that fit"
+                    "know: the task will be retried; use compatible versions of both"
                 )
             read(self, inbound, getattr(job, variant or ""))
         return inbound

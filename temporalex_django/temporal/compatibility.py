@@ -49,7 +49,7 @@ _FIELDS: Final = {
 
 
 class UnsupportedSdk(ImportError):
-    """Raised when the adapter is imported with a version of the SDK that it does not fit."""
+    """Raised when the adapter is imported with a version of the SDK that it is not compatible with."""
 
 
 def check() -> None:
@@ -57,8 +57,9 @@ def check() -> None:
     differences = [*_differences(WorkflowRunner, WorkflowInstance, WorkflowActivationJob, WorkflowCommand)]
     if differences:
         raise UnsupportedSdk(
-            f"temporalex_django.temporal does not fit temporalio {version('temporalio')}: {'; '.join(differences)}. "
-            f"Install a version that fits: {VERSIONS}"
+            f"temporalex_django.temporal is not compatible with temporalio {version('temporalio')}: "
+            f"{'; '.join(differences)}. "
+            f"Install a compatible version: {VERSIONS}"
         )
 
 

@@ -1,7 +1,7 @@
 """The process that runs activities with ``lane="process"`` for a worker.
 
 It reads lines of JSON from its standard input: a call, then perhaps its cancellation. It writes lines of JSON to its
-standard output: heartbeats, then the result. The prints of an activity go to the standard error. The process ends when
+standard output: heartbeats, then the result. The prints of an activity go to standard error. The process ends when
 its worker does.
 """
 

@@ -146,7 +146,9 @@ class Maintenance:
                 except DatabaseError as exc:
                     self.loop.on_heartbeat()
                     if not self.storage.is_transient(exc):
-                        log.warning("the database does not answer the maintenance of this worker: %s", error_line(exc))
+                        log.warning(
+                            "the database is not responding to this worker's maintenance queries: %s", error_line(exc)
+                        )
                         connections[self.storage.alias].close()
                         delay = min(delay * 2, policy.LONGEST_RECONNECT)
                 except Exception as exc:  # noqa: BLE001 - whatever it is, maintenance continues

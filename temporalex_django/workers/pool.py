@@ -381,7 +381,7 @@ class Pool:
                 loop.run_forever()
             except (SystemExit, KeyboardInterrupt) as exc:  # the only exceptions that leave a task and its loop
                 log.error(
-                    "a task that an activity created raised through the event loop; the others continue: %s",
+                    "a task created by an activity raised an exception in the event loop; the other tasks continue: %s",
                     error_line(exc),
                 )
             except BaseException as exc:  # noqa: BLE001 - as above

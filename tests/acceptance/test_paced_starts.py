@@ -129,7 +129,7 @@ def test_everybody_who_replaced_the_input_started_the_run(env: Any) -> None:
         ({"throttle": 5}, r"throttle must be \(count, period\)"),
         ({"throttle": (0, 5)}, "count of throttle must be a whole number from 1 to 1000"),
         ({"throttle": (1, -5)}, "period of throttle must not be negative"),
-        ({"throttle": (1, 5, "")}, "key of throttle must be a text"),
+        ({"throttle": (1, 5, "")}, "key of throttle must be a string"),
     ],
 )
 def test_bad_options_are_refused(env: Any, options: dict[str, Any], text: str) -> None:

@@ -304,7 +304,7 @@ def test_many_runs_are_ended_by_a_job_that_is_stopped_and_resumed(operator: Oper
     operator.presses("button", "Terminate")
     assert "0 of 4 finished" in operator.reads
     operator.presses("button", "Stop")
-    assert "The job is stopped" in operator.reads
+    assert "The job has been stopped" in operator.reads
     operator.presses("button", "Resume")
     while background_hooks.run_hooks("default"):
         pass

@@ -32,10 +32,10 @@ def test_a_schedule_is_made_triggered_and_paused(operator: Operator) -> None:  #
     page.get_by_label("Name").fill("nightly-report")
     page.get_by_label("Value").fill("Bonn")
     page.get_by_label("Time zone").select_option("Europe/Berlin")
-    page.get_by_label("Cron lines").fill("30 2 * *")
+    page.get_by_label("Cron expressions").fill("30 2 * *")
     operator.presses("button", "Preview")
     assert "must have five fields" in operator.reads
-    page.get_by_label("Cron lines").fill("30 2 * * *")
+    page.get_by_label("Cron expressions").fill("30 2 * * *")
     operator.presses("button", "Preview")
     assert "Every day at 02:30 (Europe/Berlin)" in operator.reads
     assert page.locator("#tx-preview tbody tr").count() == 5
@@ -48,7 +48,7 @@ def test_a_schedule_is_made_triggered_and_paused(operator: Operator) -> None:  #
     page.locator("details[open] #trigger_reason").fill("the boss waits")
     operator.presses("button", "Trigger now")
     run = Instance.objects.get()
-    assert f"Triggered: the run {run.workflow_id} is started." in operator.reads
+    assert f"Triggered: the run {run.workflow_id} has been started." in operator.reads
     drain()
     operator.presses("link", run.workflow_id)
     assert "the report of Bonn" in operator.reads

@@ -33,7 +33,7 @@ class Confirmation:
 
     - ``why_not``: why it is impossible now, or None; if it is impossible, the page has no button.
     - ``permission_error``: why this user may not do it, or None; if they may not, the page has no button.
-    - ``action``: the name of the operation in the audit.
+    - ``action``: the name of the operation in the audit log.
     - ``message``: the name of the message that will be sent, or empty.
     - ``repeated_work``: a line for each activity or child that a reset or fork repeats.
     """

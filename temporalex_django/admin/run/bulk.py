@@ -204,7 +204,7 @@ class BulkActionView:
         action_class = STEERING.get(action)
         if action_class is None:
             raise Http404
-        # A GET shows the refusal on the page; only a POST is denied and recorded in the audit.
+        # A GET shows the refusal on the page; only a POST is denied and recorded in the audit log.
         runs, refusal = self._chosen_runs(request), _bulk_action_error(action_class, user_of(request))
         if request.method == "POST":
             return self._handle_post(request, action_class, runs, refusal)

@@ -313,7 +313,7 @@ class InstanceAdmin(ReadOnlyAdmin[Instance]):
         return self._get_obj_does_not_exist_redirect(request, self.opts, ref)  # type: ignore[attr-defined,no-any-return]
 
     def require_view_permission(self, request: HttpRequest, run: Instance) -> None:
-        """Raise ``PermissionDenied`` unless the user may look at the run; the audit records the refusal."""
+        """Raise ``PermissionDenied`` unless the user may look at the run; the audit log records the refusal."""
         if not self.has_view_permission(request, run):
             refuse(request, VIEW.action, view_permission_error(), run=run)
 
@@ -322,7 +322,7 @@ class InstanceAdmin(ReadOnlyAdmin[Instance]):
     ) -> HttpResponse:
         """Show the page of a run. A POST is refused, because there is nothing to save.
 
-        The audit records that a user who sees payloads has read them.
+        The audit log records that a user who sees payloads has read them.
         """
         run = self.find_run(request, unquote(object_id))
         if run is None:

@@ -220,7 +220,7 @@ class StartView:
     def _example_input(self, request: HttpRequest, cls: type[Workflow]) -> Any:
         """Return the input of the run that ``?like=`` names, to fill in the form, or ``NOTHING`` if there is none.
 
-        Parts that are redacted for the user are left out. The audit records that the user has read the payload.
+        Parts that are redacted for the user are left out. The audit log records that the user has read the payload.
         """
         like = request.GET.get("like")
         run = None

@@ -43,7 +43,7 @@ class BackfillForm(ReasonForm):
         initial=60,
         label=gettext_lazy("Starts per minute"),
         label_suffix="",
-        help_text=gettext_lazy("At most so many runs are started in a minute."),
+        help_text=gettext_lazy("The maximum number of runs started per minute."),
     )
     field_order = ("start", "end", "per_minute", "reason")
 

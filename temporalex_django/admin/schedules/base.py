@@ -42,7 +42,7 @@ class ScheduleAdminBase(ReadOnlyAdmin[Schedule]):
     def find_schedule(self, request: HttpRequest, ref: str) -> Schedule | None:
         """Return the schedule with the primary key ``ref``, or None if it does not exist or is hidden from the user.
 
-        A user who may not look at schedules at all gets ``PermissionDenied``, which the audit records.
+        A user who may not look at schedules at all gets ``PermissionDenied``, which the audit log records.
         """
         if not self.has_view_permission(request):
             error = _("You may not view schedules: this requires the permission %(wanted)s.")
@@ -57,7 +57,7 @@ class ScheduleAdminBase(ReadOnlyAdmin[Schedule]):
         return self._get_obj_does_not_exist_redirect(request, self.opts, ref)  # type: ignore[attr-defined,no-any-return]
 
     def require_manage_permission(self, request: HttpRequest, action_name: str) -> None:
-        """Raise ``PermissionDenied`` if the user may not perform this operation on schedules; the audit records that.
+        """Raise ``PermissionDenied`` if the user may not perform this operation on schedules; the audit log records it.
 
         ``action_name`` is the name of the operation.
         """

@@ -163,7 +163,7 @@ def triggered_message(slot: Any) -> tuple[bool, str]:
     """
     match str(slot.outcome):
         case "started":
-            return True, _("Triggered: the run %(id)s is started.") % {"id": slot.workflow_id}
+            return True, _("Triggered: the run %(id)s has been started.") % {"id": slot.workflow_id}
         case "waiting":
             return True, _("Triggered: the run starts when the earlier run has closed.")
         case "failed":

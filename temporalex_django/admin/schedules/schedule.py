@@ -111,7 +111,7 @@ class ScheduleAdmin(ScheduleAdminBase):
     list_display_links = ("schedule",)
     list_filter = (ScheduleStateFilter, OwnerFilter, WorkflowFilter)
     search_fields = ("name__icontains", "workflow__icontains")
-    search_help_text = _("A part of a name or of a workflow")
+    search_help_text = _("Part of a schedule's name or of a workflow's name")
     ordering = ("name",)
     paginator = CappedPaginator
 
@@ -240,7 +240,7 @@ class ScheduleAdmin(ScheduleAdminBase):
 
     def stop_backfill_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
         """Stop the backfill of the schedule on a POST, and redirect to its page."""
-        done = str(_("The backfill is stopped. Slots that wait are still started."))
+        done = str(_("The backfill has been stopped. Slots that are already waiting will still be started."))
         return self._operate(request, object_id, StopBackfill, done)
 
     def _operate(

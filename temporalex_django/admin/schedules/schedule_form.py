@@ -65,45 +65,50 @@ class ScheduleForm(PayloadForm):
     name = forms.CharField(max_length=100, label=gettext_lazy("Name"), widget=forms.TextInput(attrs=_TEXT))
     cron = SpecLinesField(
         Cron,
-        label=gettext_lazy("Cron lines"),
+        label=gettext_lazy("Cron expressions"),
         help_text=gettext_lazy(
-            "Minute, hour, day of the month, month and day of the week, such as 30 2 * * mon-fri. One line for each."
+            "Minute, hour, day of the month, month and day of the week, such as 30 2 * * mon-fri. Enter one per line."
         ),
     )
     every = SpecLinesField(
         parse_interval,
         label=gettext_lazy("Intervals"),
-        help_text=gettext_lazy("Such as 15 min, or 1 d, offset 2 h. They count elapsed time. One line for each."),
+        help_text=gettext_lazy(
+            "For example: 15 min, or 1 d, offset 2 h. These are measured in elapsed time. Enter one per line."
+        ),
     )
     calendar = SpecLinesField(
         parse_calendar_rule,
         label=gettext_lazy("Calendar rules"),
         help_text=gettext_lazy(
-            "Such as last working day 18:00, first monday 09:00 in mar, sep, or 15 08:00. One line for each."
+            "For example: last working day 18:00, first monday 09:00 in mar, sep, or 15 08:00. Enter one per line."
         ),
     )
     holidays = forms.ChoiceField(
         required=False,
         label=gettext_lazy("Holidays"),
-        help_text=gettext_lazy("These days are no working days for the calendar rules."),
+        help_text=gettext_lazy("The calendar rules do not treat these days as working days."),
     )
     at = SpecLinesField(
         parse_once,
-        label=gettext_lazy("Single times"),
-        help_text=gettext_lazy("Such as 2027-03-03 09:00. One line for each."),
+        label=gettext_lazy("One-off times"),
+        help_text=gettext_lazy("For example: 2027-03-03 09:00. Enter one per line."),
     )
     tz = forms.ChoiceField(
-        label=gettext_lazy("Time zone"), help_text=gettext_lazy("All times of this form are the wall clock there.")
+        label=gettext_lazy("Time zone"),
+        help_text=gettext_lazy("All times on this form are wall-clock times in this time zone."),
     )
     arguments_function = forms.ChoiceField(
         required=False,
         label=gettext_lazy("Where the input comes from"),
-        help_text=gettext_lazy("A function gets the time of the slot. The fields below do not count then."),
+        help_text=gettext_lazy(
+            "A function receives the time of the slot. If you choose one, the fields below are ignored."
+        ),
     )
     keep_input = forms.BooleanField(
         required=False,
         label=gettext_lazy("Keep the present input"),
-        help_text=gettext_lazy("You may not see it. The fields below do not count then."),
+        help_text=gettext_lazy("You do not have permission to see it. The fields below are ignored."),
     )
     overlap = forms.ChoiceField(
         choices=Schedule.OverlapPolicy.choices, label=gettext_lazy("If an earlier run is still open")
@@ -116,12 +121,12 @@ class ScheduleForm(PayloadForm):
     )
     catch_up = DurationTextField(
         label=gettext_lazy("Catch-up window"),
-        help_text=gettext_lazy("A slot that no worker has started for so long is missed. Such as 1 h."),
+        help_text=gettext_lazy("A slot that is later than this counts as missed. For example: 1 h."),
     )
     jitter = DurationTextField(
         required=False,
         label=gettext_lazy("Jitter"),
-        help_text=gettext_lazy("Each slot starts at a random time within this period. Such as 5 min."),
+        help_text=gettext_lazy("Each slot starts at a random time within this period. For example: 5 min."),
     )
     start = WallTimeField(required=False, label=gettext_lazy("Start"))
     end = WallTimeField(required=False, label=gettext_lazy("End"))
@@ -277,12 +282,12 @@ class ScheduleForm(PayloadForm):
         holidays = data.get("holidays")
         if not specs and not self.errors.keys() & _SPEC_FIELDS.keys():
             self.add_error(
-                "cron", _("Say when it fires: fill in at least one of cron lines, rules, intervals or times.")
+                "cron", _("Say when it fires: fill in at least one of cron expressions, rules, intervals or times.")
             )
         if not holidays:
             return specs
         if not any(is_working_day_rule(spec) for spec in specs) and "calendar" not in self.errors:
-            self.add_error("holidays", _("They change working days only, and no calendar rule is about working days."))
+            self.add_error("holidays", _("They affect only working days, and no calendar rule uses working days."))
         return [
             CalendarRule(spec.rule, spec.holidays or holidays)
             if isinstance(spec, CalendarRule) and is_working_day_rule(spec)

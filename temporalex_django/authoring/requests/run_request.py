@@ -46,8 +46,8 @@ class RunAddress:
 class RunRequest(Generic[T]):
     """One operation on a run, before it is performed; ``T`` is the type of its result.
 
-    ``operation`` is its name in the audit (``signal``, ``reset``), or the name of a read (``describe``). ``by`` is the
-    user in whose name it is performed. ``inputs`` are the arguments of the operation, by name.
+    ``operation`` is its name in the audit log (``signal``, ``reset``), or the name of a read (``describe``). ``by`` is
+    the user in whose name it is performed. ``inputs`` are the arguments of the operation, by name.
     """
 
     operation: str

@@ -75,7 +75,9 @@ def parse_throttle(value: Any, *, label: str) -> Throttle:
             f"{label}: the count of throttle must be a whole number from 1 to {MAX_THROTTLE}, not {count!r}"
         )
     if key is not None and not is_name(key):
-        raise InvalidStart(f"{label}: the key of throttle must be a text of 1 to 200 printable characters, not {key!r}")
+        raise InvalidStart(
+            f"{label}: the key of throttle must be a string of 1 to 200 printable characters, not {key!r}"
+        )
     seconds = _positive_seconds(period, label=f"{label}: the period of throttle")
     if seconds > LONGEST_THROTTLE:
         raise InvalidStart(f"{label}: the period of throttle must be at most 31 days")

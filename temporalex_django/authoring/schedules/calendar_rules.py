@@ -109,7 +109,7 @@ def parse_rule(rule: str) -> DayRule:
         )
     hour, minute = int(match["hour"]), int(match["minute"])
     if hour > 23 or minute > 59:
-        raise ScheduleInvalid(f"calendar: {quoted(rule)} has no time of a day: use 00:00 to 23:59")
+        raise ScheduleInvalid(f"calendar: {quoted(rule)} has no time of day: use 00:00 to 23:59")
     months = tuple(range(1, 13)) if match["months"] is None else _months_of(match["months"], rule)
     unit, position = _day_of(match["day"], rule)
     if unit == "day" and all(abs(position) > _LONGEST_MONTH[month - 1] for month in months):

@@ -34,7 +34,7 @@ def load_zone(name: str) -> tzinfo:
     # OSError: the name of a folder, such as "Europe", or a name that is too long for a file.
     except (KeyError, ValueError, OSError, TypeError, AttributeError):
         raise ScheduleInvalid(
-            f"there is no time zone {quoted(name)}: use a name of the tz database, such as 'Europe/Berlin' or 'UTC'"
+            f"there is no time zone {quoted(name)}: use a name from the tz database, such as 'Europe/Berlin' or 'UTC'"
         ) from None
 
 

@@ -119,7 +119,7 @@ class TimeTable:
         Raises ``ValueError`` for a naive ``after`` or ``until``.
         """
         if after.tzinfo is None or (until is not None and until.tzinfo is None):
-            raise ValueError("slots are asked for between aware times: give `after` and `until` a time zone")
+            raise ValueError("slots can be listed only between aware datetimes: give `after` and `until` a time zone")
         after = after if self.start is None else max(after, self.start - _TICK)
         ends = [moment for moment in (until, self.end) if moment is not None]
         slots = self._single(after, last_walls) if len(self._sources) == 1 else self._union(after, last_walls)
@@ -152,7 +152,7 @@ class TimeTable:
         if self.next_slot(now) is not None:
             return
         if self.end is not None and self.end <= now:
-            raise ScheduleInvalid(f"the schedule never fires: its end, {self.end.isoformat()}, is over")
+            raise ScheduleInvalid(f"the schedule never fires: its end, {self.end.isoformat()}, is in the past")
         if all(isinstance(spec, Once) for spec in self.specs):
             raise ScheduleInvalid(
                 f"the schedule never fires: none of its times is later than {now.isoformat()} and between start and end"

@@ -203,7 +203,7 @@ def _with_holidays(rules: Sequence[CalendarRule], holidays: HolidaysFunction) ->
     name = holidays if isinstance(holidays, str) else HOLIDAYS.name_of(holidays)
     has_working_days = [calendar_rules.parse_rule(rule.rule).unit == "working day" for rule in rules]
     if not any(has_working_days):
-        raise ScheduleInvalid("holidays: they change working days only: add `calendar` with a rule about working days")
+        raise ScheduleInvalid("holidays affect only working days: add a `calendar` rule that uses working days")
     return [
         CalendarRule(rule.rule, name) if works else rule for rule, works in zip(rules, has_working_days, strict=True)
     ]

@@ -90,8 +90,8 @@ def load(text: str | bytes, *, source: str = "the history") -> StoredHistory:
             )
     if not events or len(events) != data.get("length"):
         raise PayloadError(
-            f"{source} has {len(events)} of {data.get('length')} events: they are missing from event "
-            f"{len(events) + 1} on"
+            f"{source} has only {len(events)} of {data.get('length')} events: those from event {len(events) + 1} on "
+            "are missing"
         )
     return _build_history(data, events, source)
 

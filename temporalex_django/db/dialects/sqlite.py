@@ -160,7 +160,7 @@ class SqliteDialect:
 
     def send_with_next(self, sql: str, parameters: Sequence[Any] = ()) -> Callable[[], bool]:
         raise NotSupportedError(
-            f"SQLite has no notifications and sends no statement with another one: {sql} {parameters}"
+            f"SQLite does not support notifications or sending several statements at once: {sql} {parameters}"
         )
 
     def now_expression(self, clock: Callable[[], datetime] | None, *, live: bool = False) -> tuple[str, list[Any]]:

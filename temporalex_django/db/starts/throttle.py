@@ -34,7 +34,7 @@ def throttle_start(start: NewStart, throttle: Throttle, *, storage: DjangoStorag
         if storage.sql.writer_lock or not storage.is_transient(exc) or storage.is_interrupted(exc):
             raise
         raise ActionNotPossible(
-            f"{start.workflow}: another transaction starts runs under the same throttle and has not ended after "
+            f"{start.workflow}: another transaction is starting runs under the same throttle and has not ended after "
             f"{get_settings().START_LOCK_WAIT:g} s; try again when it has"
         ) from exc
     now = storage.now()

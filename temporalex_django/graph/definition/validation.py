@@ -107,7 +107,7 @@ def build(cls: type) -> tuple[Graph | None, list[str]]:
     clauses = [*_static_clauses(cls, problems), *_dynamic_clauses(cls)]
     problems += _ambiguity_problems(clauses)
     problems += [
-        f"transitions: {pair} is there twice, and the second would silently replace the first"
+        f"transitions: {pair} appears twice, and the second entry would silently replace the first"
         for pair in duplicate_clauses(cls)
     ]
     # Without a valid start, check the steps all the same, so that all problems are reported at once.

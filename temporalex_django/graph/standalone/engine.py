@@ -346,7 +346,7 @@ class EngineBackend:
             raise TypeError(f"{workflow.__name__}.list: a standalone engine has no users, so it does not accept by=")
         filters = dict(filters)
         if filters.pop("order", NEWEST_FIRST) != NEWEST_FIRST:
-            raise TypeError(f"{workflow.__name__}.list: a standalone engine lists only the newest first")
+            raise TypeError(f"{workflow.__name__}.list: a standalone engine lists runs only in newest-first order")
         instances = self.engine.storage.query(workflow=workflow, **filters)
         return (self._handle(instance) for instance in instances)
 

@@ -62,7 +62,7 @@ def parse_json(text: str | None, *, option: str) -> Any:
     try:
         # Python reads NaN and Infinity, which are not JSON, and which no payload can contain.
         return json.loads(text, parse_constant=_reject_constant)
-    # Hostile or generated JSON may be nested too deep: that is a usage error as well.
+    # Hostile or generated JSON may be nested too deeply: that is a usage error as well.
     except (ValueError, RecursionError) as exc:
         reason = "it is nested too deeply"
         if not isinstance(exc, RecursionError):
@@ -108,14 +108,14 @@ def add_yes_argument(parser: CommandParser) -> None:
 
 
 def confirm(command: BaseCommand, question: str, *, yes: bool) -> None:
-    """Ask the question on the standard error, and raise ``CommandError`` unless the answer is yes.
+    """Ask the question on standard error, and raise ``CommandError`` unless the answer is yes.
 
     Nothing is asked with ``--yes``, or if the standard input is no terminal.
     """
     # A script without a terminal could only hang at a question.
     if yes or sys.stdin is None or not sys.stdin.isatty():
         return
-    # On the standard error, so that the output stays JSON.
+    # On standard error, so that the output stays JSON.
     command.stderr.write(f"{escape(question)} [y/N] ", ending="")
     command.stderr.flush()
     if sys.stdin.readline().strip().lower() not in _YES_ANSWERS:

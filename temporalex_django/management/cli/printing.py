@@ -1,4 +1,4 @@
-"""The output of commands: JSON for programs, tables for people, and progress on the standard error.
+"""The output of commands: JSON for programs, tables for people, and progress on standard error.
 
 A table is as wide as the terminal. Without a terminal, each row is one line of any length.
 """
@@ -85,7 +85,7 @@ def format_local_time(at: datetime | None) -> str:
 
 
 def is_watched(command: BaseCommand, *, lines: bool = False) -> bool:
-    """Return True if a progress bar should be shown: the standard error is a terminal.
+    """Return True if a progress bar should be shown: standard error is a terminal.
 
     ``lines`` is True if the command prints lines meanwhile. If these go to a terminal, they show the progress, and the
     bar is left out.
@@ -99,7 +99,7 @@ def _ignore_progress(*_: object) -> None:
 
 @contextmanager
 def progress(command: BaseCommand, *, lines: bool = False) -> Iterator[ReportProgress]:
-    """Show a progress bar on the standard error during the block, if that is a terminal.
+    """Show a progress bar on standard error during the block, if that is a terminal.
 
     ``lines`` is True if the command prints lines meanwhile; if these go to a terminal, the bar is left out. The value
     is a function that moves the bar; it takes the number that is done, the total, and a note.

@@ -1,4 +1,4 @@
-"""Explain why nothing happens: list what is wrong, the likeliest cause first, each with the next step.
+"""Explain why nothing is happening: list the problems, likeliest cause first, each with its next step.
 
 `doctor RUN` diagnoses one run. `doctor --deploy` compares what open runs need with the code of this process.
 """

@@ -43,7 +43,7 @@ class DrainCommand:
         parser.add_argument(
             "worker", metavar="WORKER", help="Id of the worker, as shown by health, GET workers/ and the admin."
         )
-        parser.add_argument("--reason", default="", metavar="TEXT", help="Reason, which the audit records.")
+        parser.add_argument("--reason", default="", metavar="TEXT", help="Reason, recorded in the audit log.")
         people.add_user_argument(parser)
         printing.add_json_argument(parser)
 

@@ -1,7 +1,7 @@
 """Check the workers of this machine, for systemd, Kubernetes and people. Uses no database and no server.
 
-Exit status 1 if a worker fails the check, or if there is none. Each worker rewrites a small file about once a second,
-which this command reads.
+Exit status 1 if a worker fails the check, or if there is none. This command reads a small file that each
+worker rewrites about once a second.
 """
 
 from __future__ import annotations

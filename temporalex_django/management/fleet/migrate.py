@@ -129,7 +129,9 @@ def _parse_mapping(pairs: Sequence[str], old_class: type[Workflow], new_class: t
     for text in pairs:
         old, equals, new = text.partition("=")
         if not equals or not old:
-            raise exit_codes.usage_error(f"--map {printing.escape(text)} is not a pair", "Write OldStep=NewStep.")
+            raise exit_codes.usage_error(
+                f"--map {printing.escape(text)} is not an OLD=NEW pair", "Write OldStep=NewStep."
+            )
         mapping[_step_key(old, old_class)] = _step_key(new, new_class) if new else ""
     return mapping
 

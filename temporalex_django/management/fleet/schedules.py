@@ -1,7 +1,7 @@
 """List, show, pause, unpause, trigger, backfill and delete schedules, and compare them with the code.
 
 `schedules list` and `schedules show NAME` show when they fire and what became of their slots. `schedules diff` lists
-what differs between the schedules that code declares and their rows, and exits with status 1 if anything does.
+what differs between the schedules declared in code and their rows, and exits with status 1 if anything does.
 """
 
 from __future__ import annotations
@@ -98,14 +98,14 @@ _ACTIONS: dict[str, tuple[type[ScheduleAction[Any]], str]] = {
     "delete": (DeleteSchedule, "is deleted"),
 }
 _HELP: dict[str, str] = {
-    "list": "List schedules by name, with their next fire.",
-    "show": "Show a schedule with its next fires and the outcomes of its last slots.",
+    "list": "List schedules by name, with the time at which each fires next.",
+    "show": "Show a schedule with its next fire times and the outcomes of its last slots.",
     "pause": "Pause a schedule: its slots are skipped until the pause ends.",
     "unpause": "End the pause of a schedule.",
     "trigger": "Fire a schedule now; its overlap policy decides whether a run starts.",
     "backfill": "Start the slots of a past range that have no run, or stop doing so.",
-    "diff": "List what differs between the schedules that code declares and their rows.",
-    "delete": "Delete a schedule and its slots; its runs stay.",
+    "diff": "List what differs between the schedules declared in code and their rows.",
+    "delete": "Delete a schedule and its slots; its runs are kept.",
 }
 
 
@@ -121,7 +121,7 @@ def add_arguments(parser: CommandParser) -> None:
         if name == "backfill":
             _add_backfill_arguments(subparser)
         if name not in ("list", "show", "diff"):
-            subparser.add_argument("--reason", default="", metavar="TEXT", help="Reason, which the audit records.")
+            subparser.add_argument("--reason", default="", metavar="TEXT", help="Reason, recorded in the audit log.")
         if name in ("backfill", "delete"):
             command_arguments.add_yes_argument(subparser)
         people.add_user_argument(subparser)

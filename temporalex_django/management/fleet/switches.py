@@ -29,7 +29,7 @@ def add_arguments(parser: CommandParser) -> None:
     parsers = parser.add_subparsers(dest="what", required=True, title="actions", metavar="ACTION", help="What to do.")
     for name, text in (
         ("show", "List what is switched off, since when, and by whom."),
-        ("off", "Switch it off: workers start nothing new of it, and running work finishes."),
+        ("off", "Switch it off: workers start no new work for it, and running work finishes."),
         ("on", "Switch it on: waiting work continues."),
     ):
         subparser = parsers.add_parser(name, description=text, help=text)
@@ -39,13 +39,13 @@ def add_arguments(parser: CommandParser) -> None:
                 "name", metavar="NAME", help="Name of the queue, the activity or the workflow class."
             )
             subparser.add_argument(
-                "--key", default="", metavar="KEY", help="Concurrency key, for a hold that keeps back only one key."
+                "--key", default="", metavar="KEY", help="Concurrency key, for a hold on only one key."
             )
             subparser.add_argument(
                 "--reason",
                 default="",
                 metavar="TEXT",
-                help="Reason, which the audit records and people who wait can see.",
+                help="Reason, recorded in the audit log and visible to people who wait.",
             )
         people.add_user_argument(subparser)
         printing.add_json_argument(subparser)
@@ -65,7 +65,7 @@ def handle(
 ) -> None:
     """Print the switches that are off, or turn one off or on and print it.
 
-    A change writes one row, and one for the audit.
+    A change writes one row, and one for the audit log.
     """
     del options
     actor = people.resolve_actor(as_user)

@@ -100,7 +100,7 @@ def add_arguments(parser: CommandParser) -> None:
         subparser = parsers.add_parser(name, description=text, help=text)
         subparser.add_argument("job", metavar="JOB", nargs=nargs, help="Id of the job.")
         if name != "show":
-            subparser.add_argument("--reason", default="", metavar="TEXT", help="Reason, which the audit records.")
+            subparser.add_argument("--reason", default="", metavar="TEXT", help="Reason, recorded in the audit log.")
         people.add_user_argument(subparser)
         printing.add_json_argument(subparser)
 
@@ -121,7 +121,7 @@ def _add_start_arguments(parser: CommandParser, action: type[OperatorRunAction[A
     )
     add_filters(parser)
     if action is None:
-        parser.add_argument("--reason", default="", metavar="TEXT", help="Reason, which the audit records.")
+        parser.add_argument("--reason", default="", metavar="TEXT", help="Reason, recorded in the audit log.")
     else:
         add_input_arguments(parser, action)
         add_selector_arguments(parser, action, excluded=filter_names())

@@ -55,7 +55,9 @@ def handle(
     if limit is not None and limit < 1:
         raise usage_error(f"--limit {limit} is too small", "Give a number of at least 1.")
     if order not in ORDERS:
-        raise usage_error(f"--order {printing.escape(order)} is not an order", f"Use one of: {', '.join(ORDERS)}.")
+        raise usage_error(
+            f"--order {printing.escape(order)} is not a valid sort order", f"Use one of: {', '.join(ORDERS)}."
+        )
     actor = people.resolve_actor(as_user)
     runs = (
         apply_filters(people.visible_runs(actor), filters_of(options)).defer(*DEFERRED_COLUMNS).select_related("chain")

@@ -109,7 +109,7 @@ class OperatorCommand:
 
 def add_input_arguments(parser: CommandParser, action: type[OperatorRunAction[Any]]) -> None:
     """Add ``--reason``, and an option for each input of an operation, to the parser."""
-    parser.add_argument("--reason", default="", metavar="TEXT", help="Reason, which the audit records.")
+    parser.add_argument("--reason", default="", metavar="TEXT", help="Reason, recorded in the audit log.")
     _add_options(parser, action.inputs)
 
 

@@ -59,7 +59,10 @@ def add_arguments(parser: CommandParser) -> None:
         "--start-at", metavar="TIME", help="Time at which the run begins, such as 2026-11-27T09:00:00+01:00."
     )
     parser.add_argument(
-        "--start-delay", metavar="SECONDS", type=float, help="Seconds after which the run begins, instead of a time."
+        "--start-delay",
+        metavar="SECONDS",
+        type=float,
+        help="Number of seconds after which the run begins; an alternative to --start-at.",
     )
     parser.add_argument("--start-before", metavar="TIME", help="The run times out if it has not begun by then.")
     parser.add_argument(
@@ -78,7 +81,7 @@ def add_arguments(parser: CommandParser) -> None:
         "--debounce",
         metavar="SECONDS",
         type=float,
-        help="The run begins after that time. A further start with the id replaces the input of one that has not begun.",
+        help="The run begins after this many seconds. A further start with the id replaces the input of one that has not begun.",
     )
     parser.add_argument(
         "--throttle",
@@ -160,7 +163,9 @@ def _parse_throttle(texts: list[str] | None) -> tuple[Any, ...] | None:
         return int(texts[0]), float(texts[1])
     except ValueError:
         text = printing.escape(" ".join(texts))
-        raise usage_error(f"--throttle {text} is not a count and seconds", "Write --throttle 5 60.") from None
+        raise usage_error(
+            f"--throttle must be a count and a number of seconds, not {text}", "Write --throttle 5 60."
+        ) from None
 
 
 def _parse_attributes(texts: list[str], declared: Mapping[str, Any]) -> dict[str, Any]:
@@ -173,7 +178,7 @@ def _parse_attributes(texts: list[str], declared: Mapping[str, Any]) -> dict[str
     for text in texts:
         name, equals, value = text.partition("=")
         if not equals:
-            raise usage_error(f"--attribute {printing.escape(text)} is not a pair", "Write NAME=VALUE.")
+            raise usage_error(f"--attribute {printing.escape(text)} is not a NAME=VALUE pair", "Write NAME=VALUE.")
         parsed[name] = [*parsed.get(name, ()), value] if declared.get(name) == list[str] else value
     encoded: dict[str, Any] = parse_all(parsed, declared, label="--attribute")
     return encoded

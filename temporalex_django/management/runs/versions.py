@@ -73,7 +73,7 @@ def handle(command: BaseCommand, *, flows: list[str], json: bool, as_user: str |
         code_text = "code here" if version_output.here else "no code here"
         wait_text = ""
         if version_output.missing:
-            wait_text = f"; waits for {version_output.missing}"
+            wait_text = f"; waiting for {version_output.missing}"
         text = f"{version_output.workflow} version {version_output.version}: {version_output.open} open, oldest {version_output.oldest}, {code_text}{wait_text}"
         write_line(command, escape(text))
     if not outputs:

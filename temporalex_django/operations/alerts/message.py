@@ -87,7 +87,10 @@ def build_message(entries: Sequence[AlertEntry], *, project: str) -> AlertMessag
     }
     parts = [_entry_text(entry) for entry in entries]
     parts.append(
-        _("A problem is reported again when more runs have it, at most every fifteen minutes, and once a day.")
+        _(
+            "A problem is reported again when it affects more runs (at most every fifteen minutes), "
+            "and once a day as a reminder."
+        )
     )
     line = " ".join(f"[{project}] {subject}".split())
     if len(line) > _MAX_SUBJECT_LENGTH:

@@ -95,7 +95,7 @@ def _report_problems(alias: str, now: datetime) -> bool:
     try:
         send_message(message)
     except Exception as exc:  # noqa: BLE001 - a mail server, or code of the project
-        logger.error("%d alerts could not be sent, and are sent again: %s", len(due), error_line(exc))
+        logger.error("%d alerts could not be sent and will be retried: %s", len(due), error_line(exc))
         return False
     for _finding, alert in due:
         Alert.objects.using(alias).filter(pk=alert.pk).update(sent_at=now, sent_count=alert.count)

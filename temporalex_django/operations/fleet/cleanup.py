@@ -1,6 +1,6 @@
 """The deletion of rows that were kept long enough: answers, bulk jobs, results of background tasks, and slots.
 
-Workers delete them in small batches as a part of their maintenance. The audit is never deleted.
+Workers delete them in small batches as a part of their maintenance. The audit log is never deleted.
 """
 
 from __future__ import annotations

@@ -232,7 +232,7 @@ class SwitchOn(SwitchOff):
             row = rows.filter(kind=self.kind, name=self.switch_name, key=self.key).first()
             if row is None and self.kind == SwitchedOff.Switchable.HOLD:
                 suffix = f" with the key {quoted(self.key)}" if self.key else ""
-                raise ActionNotPossible(f"no hold keeps back activities of the queue {self.switch_name}{suffix}")
+                raise ActionNotPossible(f"no hold is in effect for the queue {self.switch_name}{suffix}")
             if row is None:
                 raise ActionNotPossible(f"the {self.kind} {self.switch_name} is not switched off")
             SwitchedOff.objects.using(self.storage.alias).filter(pk=row.pk).delete()

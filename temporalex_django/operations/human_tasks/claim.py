@@ -66,7 +66,7 @@ class Release(HumanTaskAction[None]):
     """Operation that ends the claim of a human task, so that others may decide it again.
 
     To end the claim of another person, the user needs the permission ``release_humantask``. Raises
-    ``ActionNotPossible`` if nobody has claimed the task, ``HumanTaskClaimed`` and ``ActionNotPermitted``. The audit
+    ``ActionNotPossible`` if nobody has claimed the task, ``HumanTaskClaimed`` and ``ActionNotPermitted``. The audit log
     records whose claim it was.
     """
 

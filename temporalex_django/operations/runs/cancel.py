@@ -83,7 +83,7 @@ class Cancel(OperatorRunAction[None]):
         )
         if missing_worker is None:
             return ""
-        message = _("The request waits for {missing}. To end the run now, terminate it.")
+        message = _("The request is waiting for {missing}. To end the run now, terminate it.")
         return format_lazy(message, missing=missing_worker)
 
     @property

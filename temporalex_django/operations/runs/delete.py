@@ -15,8 +15,8 @@ from temporalex_django.operations.runs.operator_action import OperatorRunAction
 class Delete(OperatorRunAction[None]):
     """Operation that deletes all runs of a closed chain, with their histories, activity tasks and messages.
 
-    The audit stays. Raises ``ActionNotPossible`` if the run is open. Always audited. Runs in the caller's transaction
-    and locks the chain; see ``OperatorRunAction.lock_run``.
+    The audit log is kept. Raises ``ActionNotPossible`` if the run is open. Always audited. Runs in the caller's
+    transaction and locks the chain; see ``OperatorRunAction.lock_run``.
     """
 
     name: ClassVar[str] = "delete"
@@ -26,7 +26,7 @@ class Delete(OperatorRunAction[None]):
     summary: ClassVar[Promise] = _("Delete a run.")
     effect: ClassVar[Promise] = _(
         "The run is deleted for good, with all earlier and later runs of its chain, their histories and messages. "
-        "The audit stays."
+        "The audit log is kept."
     )
     done: ClassVar[Promise] = _("The run is deleted.")
     destructive: ClassVar[bool] = True

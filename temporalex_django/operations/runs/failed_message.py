@@ -27,7 +27,7 @@ class FailedMessageAction(OperatorRunAction[None]):
 
     The operation runs in the caller's transaction. It locks the chain (see ``OperatorRunAction.lock_run``) and the rows
     of the messages. It raises ``ActionNotPossible`` if the run has no failed message, or none with the given id. The
-    audit records the id of each message and the digest of its payload.
+    audit log records the id of each message and the digest of its payload.
     """
 
     permission: ClassVar[str] = "redeliver_message"
@@ -51,7 +51,7 @@ class FailedMessageAction(OperatorRunAction[None]):
     def act(self, chain: UUID, message_id: str) -> HandledMessage | None:
         """Redeliver or discard the failed message with that id, by changing its row.
 
-        Returns the id, name and digest that the audit records, or None if the chain has no such failed message.
+        Returns the id, name and digest that the audit log records, or None if the chain has no such failed message.
         """
 
     def perform(self) -> None:

@@ -21,7 +21,7 @@ class SendSignal(RunAction[None]):
 
     With ``id`` it is safe to send the signal again: a message of that id is stored once. With ``exact``, a message that
     has the id and another payload raises ``MessageIdTaken``. If the earlier message has become a failed message, this
-    one replaces it and is delivered; the audit then records the digests of both payloads.
+    one replaces it and is delivered; the audit log then records the digests of both payloads.
 
     Raises ``PayloadError``, ``InvalidId``, and ``UnknownSignal`` if this process has the class and it declares no such
     signal. Raises ``WorkflowClosed`` if the run was closed when ``target`` was read. If the run closes before it reads

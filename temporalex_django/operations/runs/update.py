@@ -391,7 +391,9 @@ class RequestAction(RunAction[Any]):
             ("int8",),
         )
         if rows[0][0] > limit:
-            raise TooManyUpdates(f"{self._label}: {limit} (WAITING_UPDATES) already wait for the run. Try again later")
+            raise TooManyUpdates(
+                f"{self._label}: {limit} updates (WAITING_UPDATES) are already waiting for the run. Try again later"
+            )
 
     def _discard_rejected(self, inserted: InsertedMessage, *, has_written: bool) -> None:
         """Delete the row of the rejected message ``inserted``, or roll the transaction back.
@@ -519,7 +521,7 @@ class RequestAction(RunAction[Any]):
             workflow=target.workflow, version=target.version, queue=target.queue
         )
         if missing_worker:
-            return f" (it waits for {missing_worker})"
+            return f" (it is waiting for {missing_worker})"
         return ""
 
     @property

@@ -54,7 +54,7 @@ def preview_backfill(row: Schedule, start: datetime, end: datetime, *, alias: st
     until = min(end, row.position)
     if start > until:
         raise ScheduleInvalid(
-            f"backfill: no slot from {start.isoformat()} to {end.isoformat()} is over: a backfill starts slots of the past"
+            f"backfill: no slot from {start.isoformat()} to {end.isoformat()} is in the past, and a backfill starts only past slots"
         )
     instants = [*islice(_instants(table_of(row), start, until), BACKFILL_LIMIT + 1)]
     if len(instants) > BACKFILL_LIMIT:
@@ -124,7 +124,7 @@ class BackfillSchedule(ScheduleAction[BackfillPreview]):
             if self.by.user is not None:
                 require_run_access(self.by, require_workflow(row), row.overlap, alias=self.storage.alias)
             if row.backfill is not None:
-                raise ActionNotPossible(f"a backfill of {row.name} is under way: wait for its end")
+                raise ActionNotPossible(f"a backfill of {row.name} is under way: wait until it has finished")
             preview = preview_backfill(row, self.start, self.end, alias=self.storage.alias)
             if not preview.to_start or preview.last is None:
                 raise ActionNotPossible(f"every slot of {row.name} in this range has been started: nothing to do")

@@ -222,7 +222,7 @@ def describe_schedules(
 def describe_schedule(row: Schedule, by: Actor, *, alias: str, fires: int = 20) -> ScheduleDescription:
     """Return one schedule as an actor sees it, with its input, its next ``fires`` times and its last ten slots.
 
-    The audit records that the input was read. Four reads.
+    The audit log records that the input was read. Four reads.
     """
     [description] = describe_schedules([row], by.user, alias=alias, fires=fires)
     return replace(description, args=read_args(row, by))
@@ -282,7 +282,7 @@ def may_view_args(row: Schedule, user: Person | None) -> bool:
 def read_args(row: Schedule, by: Actor) -> Any:
     """Return the input of the runs of a schedule, or None if the actor may not see it.
 
-    The audit records that the actor has read it.
+    The audit log records that the actor has read it.
     """
     if row.args is None or not may_view_args(row, by.user):
         return None

@@ -137,7 +137,7 @@ def fire_schedule(key: int, storage: DjangoStorage) -> bool:
         except SlotInterrupted as interruption:
             prepared[interruption.key] = interruption.prepare()
         except UpdateTimeout as exc:
-            logger.info("a schedule waits for a run that is busy: %s", exc)
+            logger.info("a schedule is waiting for a run that is busy: %s", exc)
             return False
         except _POSTPONING as exc:
             _postpone(key, storage, str(exc))

@@ -53,13 +53,15 @@ class ScheduleDifference:
                 columns = ", ".join(self.columns)
                 return f"{self.module} has changed the schedule {self.name} ({columns}): run migrate"
             case "gone":
-                return f"{self.module} no longer declares the schedule {self.name}: migrate pauses it as gone"
+                return (
+                    f"{self.module} no longer declares the schedule {self.name}: migrate marks it as gone and pauses it"
+                )
             case "returned":
                 return f"{self.module} declares the schedule {self.name} again: run migrate"
             case "conflict":
-                return f"{self.module} declares the schedule {self.name}, but people made one of that name: rename one of them"
+                return f"{self.module} declares the schedule {self.name}, but a user has already created a schedule with that name: rename one of them"
             case _:
-                return f"{self.module} declares a schedule that is wrong: {self.message}"
+                return f"{self.module} declares a schedule that is not valid: {self.message}"
 
 
 def schedule_differences(alias: str) -> list[ScheduleDifference]:

@@ -108,4 +108,4 @@ def _request_bytes(request: Request) -> bytes:
     try:
         return json.dumps([request.method, request.get_full_path(), request.data], sort_keys=True).encode()
     except RecursionError:
-        raise ParseError("Malformed JSON: it is nested too deep.") from None
+        raise ParseError("Malformed JSON: it is nested too deeply.") from None

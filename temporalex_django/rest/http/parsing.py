@@ -29,7 +29,7 @@ class BodyTooLarge(APIException):
 class BoundedJSONParser(BaseParser):
     """Parser of JSON bodies of a limited size.
 
-    Raises ``ParseError`` for malformed JSON, for NaN and infinities, and for JSON that is nested too deep. Raises
+    Raises ``ParseError`` for malformed JSON, for NaN and infinities, and for JSON that is nested too deeply. Raises
     ``BodyTooLarge`` for a body above four times ``MAX_PAYLOAD_BYTES``.
     """
 
@@ -47,7 +47,7 @@ class BoundedJSONParser(BaseParser):
             return json.loads(content.decode("utf-8"), parse_constant=_reject_constant)
         # Hostile nesting must be an error of the client, not of the server.
         except RecursionError:
-            raise ParseError("Malformed JSON: it is nested too deep.") from None
+            raise ParseError("Malformed JSON: it is nested too deeply.") from None
         except ValueError as exc:
             raise ParseError(f"Malformed JSON: {exc}") from exc
 

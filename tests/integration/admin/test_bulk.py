@@ -219,7 +219,7 @@ def test_a_job_is_stopped_and_resumed_by_its_owner(admin: Client) -> None:
     assert ann.get(stop).status_code == 405
     assert BulkJob.objects.get().state == "running"
 
-    assert "is stopped" in ann.post(stop, {"reason": "wait"}, follow=True).content.decode()
+    assert "The job has been stopped" in ann.post(stop, {"reason": "wait"}, follow=True).content.decode()
     finished()
     assert set(statuses().values()) == {"waiting"}
     again = ann.post(stop, {}, follow=True).content.decode()

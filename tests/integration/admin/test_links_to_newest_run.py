@@ -22,7 +22,7 @@ from tests.support.commands import shell
 pytestmark = pytest.mark.django_db
 
 RUNS = "/admin/temporalex_django/instance/"
-WAITS = "The request waits for a worker: no live worker polls the queue"
+WAITS = "The request is waiting for a worker: no live worker polls the queue"
 
 
 @activity(label="print the label")
@@ -172,5 +172,5 @@ def test_a_request_that_a_live_worker_hears_says_nothing_more(admin: Client, res
     worker(Sleepy)
     Worker.objects.update(expires_at=timezone.now() + timedelta(minutes=5))
 
-    assert "The request waits" not in page(admin, f"{RUNS}{run.run_id}/do/cancel/")
+    assert "The request is waiting" not in page(admin, f"{RUNS}{run.run_id}/do/cancel/")
     assert "notice" not in rest.post(f"/api/instances/{run.id}/cancel/", {"reason": "no"}, format="json").json()

@@ -187,7 +187,7 @@ def test_a_trigger_starts_one_run_and_says_so(admin: Client) -> None:
     other = text_of(admin.post(page(row, "trigger"), {"token": "other"}, follow=True))
 
     run = Instance.objects.get()
-    assert f"Triggered: the run {run.workflow_id} is started." in first
+    assert f"Triggered: the run {run.workflow_id} has been started." in first
     assert "already submitted" in again
     assert "no run was started: an earlier run was open" in other
     assert OperatorAction.objects.filter(action="trigger_schedule", reason="now", actor_name="root").exists()
@@ -252,7 +252,7 @@ def test_a_backfill_is_previewed_confirmed_and_stopped(admin: Client) -> None:
     assert row.backfill["total"] == 5
     assert row.backfill["pause"] == 2
     assert "under way" in text_of(admin.post(page(row, "backfill"), {**wall, "_confirm": "1"}))
-    assert "The backfill is stopped" in text_of(admin.post(page(row, "stop-backfill"), {}, follow=True))
+    assert "The backfill has been stopped" in text_of(admin.post(page(row, "stop-backfill"), {}, follow=True))
     row.refresh_from_db()
     assert row.backfill is None
 
@@ -351,7 +351,7 @@ def test_a_schedule_is_created_previewed_and_changed(admin: Client) -> None:
         ({"every": "1 h, offset 2 h"}, "every", "less than the interval"),
         ({"calendar": "some day"}, "calendar", "cannot be read"),
         ({"at": "tomorrow"}, "at", "is not a time"),
-        ({"holidays": "test.no_mondays"}, "holidays", "working days only"),
+        ({"holidays": "test.no_mondays"}, "holidays", "only working days"),
         ({"start": "2027-02-01T00:00", "end": "2027-01-01T00:00"}, "end", "must be later than the start"),
         ({"jitter": "3 d"}, "jitter", "at most one day"),
         ({"catch_up": "1 s"}, "catch_up", "at least 10 seconds"),

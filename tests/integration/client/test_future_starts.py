@@ -77,7 +77,7 @@ def test_a_rolled_back_start_leaves_nothing() -> None:
         transaction.set_rollback(True)
     with transaction.atomic():
         FutureBasket.start(id="f-1", start_at=BEGIN)
-        with pytest.raises(errors.NotAccepting, match="the run has not begun, it starts at 2040-05-04T09:00:00"):
+        with pytest.raises(errors.NotAccepting, match="the run has not begun; it starts at 2040-05-04T09:00:00"):
             FutureBasket.handle("f-1").update("put", 1)
     assert Instance.objects.get().status == "pending"
 

@@ -192,7 +192,7 @@ def test_versions_in_use_are_listed():
     text = command("versions", "test.Parcel")
     assert "test.Parcel version 1: 1 open" in text
     assert "test.Parcel version 2: 1 open" in text
-    assert "waits for a worker: no live worker polls" in text
+    assert "waiting for a worker: no live worker polls" in text
     assert command("versions", "Other") == "no open runs\n"
 
 

@@ -174,11 +174,11 @@ BROKEN: dict[str, Broken] = {
         lambda: (untaken(), off("activity", "matrix.refused")), severity="warning",
     ),
     "a worker of another queue": Broken(
-        "1 run of test.Basket (version 1) has been due since 14:02 and waits for a worker: no live worker polls the queue 'default'.",
+        "1 run of test.Basket (version 1) has been due since 14:02 and is waiting for a worker: no live worker polls the queue 'default'.",
         lambda: (due(), worker(queues=["slow"])),
     ),
     "a worker with old code": Broken(
-        "1 run of test.Basket (version 1) has been due since 14:02 and waits for a worker: 1 worker polls the queue default; it lacks the code of",
+        "1 run of test.Basket (version 1) has been due since 14:02 and is waiting for a worker: 1 worker polls the queue default; it lacks the code of",
         lambda: (due(), worker(workflows={Basket.name: [2]})),
     ),
     "workers that do not come to it": Broken(
@@ -196,7 +196,7 @@ BROKEN: dict[str, Broken] = {
     ),
     "nothing to do": Broken("No runs are open: there is nothing to do.", worker, severity="note"),
     "nothing wrong": Broken(
-        "Nothing is wrong: 1 run is open, and continues when what it waits for arrives.",
+        "Nothing is wrong: 1 run is open, and continues when what it is waiting for arrives.",
         lambda: (worker(), Basket.start(id="basket-1"), drain()),
         severity="note",
     ),

@@ -168,7 +168,10 @@ def test_operators_end_a_hold_and_the_one_that_asked_still_waits(hold: str, key:
 def test_what_cannot_be_done_with_a_hold_says_why() -> None:
     for refused, text in (
         (lambda: SwitchOff("hold", "default").execute(), r"only activities hold work back, by RetryLater\(hold=...\)"),
-        (lambda: SwitchOn("hold", "default", key="a").execute(), "no hold keeps back .* default with the key 'a'"),
+        (
+            lambda: SwitchOn("hold", "default", key="a").execute(),
+            "no hold is in effect for .* default with the key 'a'",
+        ),
         (lambda: SwitchOn("queue", "default", key="a"), "only a hold has a key"),
     ):
         with pytest.raises(errors.ActionNotPossible, match=text):

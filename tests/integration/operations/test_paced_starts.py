@@ -116,7 +116,7 @@ def test_the_page_names_the_throttle() -> None:
     h = [env.start(PacedRun, throttle=(1, 7200)) for _ in range(2)][-1]
     run = Instance.objects.get(pk=h.run_id)
     text = summarize_run(run, redactor=UNREDACTED, now=env.clock).text
-    assert text == "Starts at 02:00. It is throttled: at most 1 run starts in 2 h."
+    assert text == "Starts at 02:00. It is throttled: at most 1 run can start in any period of 2 h."
 
 
 @pytest.mark.django_db
@@ -141,5 +141,5 @@ def test_rest_and_the_command_take_both() -> None:
 
     assert start("--id", "d", "--debounce", "60").startswith("replaced the input of ")
     assert start("--throttle", "5", "60").startswith("started ")
-    with pytest.raises(CommandError, match="is not a count and seconds"):
+    with pytest.raises(CommandError, match="--throttle must be a count and a number of seconds"):
         start("--throttle", "a", "b")

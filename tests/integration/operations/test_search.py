@@ -276,7 +276,7 @@ def test_commands_start_with_them_and_list_by_them(capsys):
     (line,) = said("list", "--json", "--workflow", Invoicing.name, "--attributes", asked).splitlines()
     assert json.loads(line)["id"] == "c-1"
     for arguments, about in [
-        (("start", Invoicing.name, "--attribute", "total"), "--attribute total is not a pair"),
+        (("start", Invoicing.name, "--attribute", "total"), "--attribute total is not a NAME=VALUE pair"),
         (("start", Invoicing.name, "--attribute", "totl=5"), "no search attribute 'totl'"),
         (("list", "--attributes", asked), "Set the filter workflow to the class"),
         (("list", "--workflow", Invoicing.name, "--attributes", '{"totl": 1}'), "did you mean total"),

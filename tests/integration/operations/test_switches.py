@@ -197,7 +197,9 @@ def test_only_so_many_updates_wait_for_a_run() -> None:
         for number in (1, 2):
             with pytest.raises(errors.UpdateTimeout):
                 basket.update("add", number, id=f"u-{number}", mode="worker", timeout=0)
-        with pytest.raises(errors.TooManyUpdates, match=r"2 \(WAITING_UPDATES\) already wait for the run"):
+        with pytest.raises(
+            errors.TooManyUpdates, match=r"2 updates \(WAITING_UPDATES\) are already waiting for the run"
+        ):
             basket.update("add", 3, id="u-3", mode="worker", timeout=0)
         with pytest.raises(errors.UpdateTimeout):  # one that waits already
             basket.update("add", 1, id="u-1", mode="worker", timeout=0)

@@ -160,7 +160,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"max_fires": 10**12}, "max_fires: 1000000000000 must be a whole number from 1 to 2,147,483,647"),
     ({"pause_after": 0}, "pause_after: 0 must be a whole number"),
     ({"name": "a/b"}, "without '/'"),
-    ({"name": " "}, "without blanks or dots at its ends"),
+    ({"name": " "}, "without leading or trailing spaces or dots"),
     ({"workflow_id": "{when}"}, "unknown field {when}"),
     ({"workflow_id": "n", "overlap": "allow_all"}, "the template needs {slot}"),
     ({"arguments_function": "nobody"}, "no arguments function 'nobody'"),

@@ -41,9 +41,9 @@ def test_after_is_a_span_or_a_point_in_time(after: Any, seconds: float | None) -
     ("arguments", "text"),
     [
         ({"after": datetime(2026, 3, 1, 14)}, r"after=2026-03-01T14:00:00 has no time zone\. Pass an aware"),  # noqa: DTZ001 - refused
-        ({"after": "120"}, r"after='120' is no point in time.*from_header"),
-        ({"after": True}, "after=True is no point in time"),
-        ({"after": math.nan}, "after=nan is no number"),
+        ({"after": "120"}, r"after='120' is not a point in time.*from_header"),
+        ({"after": True}, "after=True is not a point in time"),
+        ({"after": math.nan}, "after=nan is not a number"),
         ({"hold": "all"}, 'hold=\'all\' is unknown. Pass "queue", "key" or None'),
     ],
 )

@@ -87,7 +87,7 @@ def test_a_new_instance_is_pending_and_empty():
         ({"id": ""}, errors.InvalidId, "not ''"),
         ({"workflow": int}, errors.UnknownWorkflow, "is not a graph workflow"),
         ({"workflow": GraphWorkflow}, errors.UnknownWorkflow, "is not a graph workflow"),
-        ({"version": 0}, errors.UnknownVersion, "the version 0 must be a whole number from 1"),
+        ({"version": 0}, errors.UnknownVersion, "the version 0 must be a whole number of 1 or more"),
         ({"version": True}, errors.UnknownVersion, "the version True must be"),
         ({"version": "1"}, errors.UnknownVersion, "the version '1' must be"),
         ({"initial": [1]}, errors.PayloadError, r"the initial context must be a mapping, not \[1\]"),

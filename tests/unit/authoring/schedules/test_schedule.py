@@ -198,7 +198,7 @@ def test_a_module_that_is_imported_again_replaces_its_schedules() -> None:
         ({"name": "a/b"}, "without '/'"),
         ({"name": 5}, "the name must be a string"),
         ({"name": "a" * 101}, "the name must be a string of 1 to 100 printable characters"),
-        ({"name": " a"}, "without blanks or dots at its ends"),
+        ({"name": " a"}, "without leading or trailing spaces or dots"),
         ({"start": naive(1, 1, 1)}, "start: .* must be in a year from 2 to 9998"),
         ({"end": naive(9999, 12, 31)}, "end: .* must be in a year from 2 to 9998"),
         ({"at": naive(9999, 12, 31), "every": None}, "at: .* must be in a year from 2 to 9998"),

@@ -221,7 +221,7 @@ def test_a_time_table_ends() -> None:
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"cron": "0 2 * * *", "end": naive(2024, 1, 1)}, "its end, .*, is over"),
+        ({"cron": "0 2 * * *", "end": naive(2024, 1, 1)}, "its end, .*, is in the past"),
         ({"at": naive(2024, 1, 1)}, "none of its times is later"),
         ({"cron": "0 0 1 1 *", "end": naive(2024, 6, 1)}, "no slot after"),
     ],

@@ -356,7 +356,8 @@ def test_a_clause_that_stands_twice_in_the_source_is_found():
             }
 
     assert (
-        "transitions: (A, 'ok') is there twice, and the second would silently replace the first" in caught.value.message
+        "transitions: (A, 'ok') appears twice, and the second entry would silently replace the first"
+        in caught.value.message
     )
 
 
@@ -392,7 +393,7 @@ def test_a_class_is_found_in_its_source_among_others_of_its_name(tmp_path, monke
     module.write_text(textwrap.dedent(text % '(A, "ok"): Done'))
     del sys.modules["some_graphs"]
     sys.path_importer_cache.clear()
-    with pytest.raises(errors.WorkflowDefinitionError, match="is there twice"):
+    with pytest.raises(errors.WorkflowDefinitionError, match="appears twice"):
         import some_graphs
 
 
@@ -444,7 +445,7 @@ def test_the_class_statement_that_is_executed_is_looked_at(text, twice, tmp_path
         __import__("other_graphs")
     except errors.WorkflowDefinitionError as exc:
         found = exc.message
-    assert ("is there twice" in found) is twice
+    assert ("appears twice" in found) is twice
     assert twice or not found
 
 

@@ -17,11 +17,13 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from functools import cache
 from importlib import import_module
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Literal, cast, get_args, get_origin, get_type_hints
 
 from temporalex_django.core.limits import NO_LIMITS, Limits, queue_errors
 from temporalex_django.core.names import quoted
 from temporalex_django.errors import NotConfigured, PayloadError, TemporalexError
+from temporalex_django.telemetry.definitions import EXPORTERS
 
 if TYPE_CHECKING:
     from temporalex_django.core.payloads.codec import PayloadCodec
@@ -273,7 +275,7 @@ class Settings:
         (),
         "Exporters of metrics in each process of the project: `'prometheus'`, `'otel'` or both. Each needs the extra of its name. Without any, "
         "nothing is recorded. `temporalex worker --metrics-port` adds `'prometheus'` in that worker.",
-        refuse=lambda value: not set(value) <= {"prometheus", "otel"},
+        refuse=lambda value: not EXPORTERS.keys() >= set(value),
         kind="a list of 'prometheus' and 'otel'",
     )
     METRICS_TOKEN: str | None = _setting(
@@ -322,11 +324,16 @@ def problems() -> list[str]:
 
     This imports the classes that settings name by path.
     """
-    _, errors = read()
+    settings, errors = read()
     # Paths are imported only if the rest is right: `object_from_setting` would raise the errors above again.
     if all_errors := [*errors, *_misspelling_errors()]:
         return all_errors
-    return [problem for name in (*_METHODS, "ALERTS") if (problem := _object_error(name))]
+    missing_extras = [
+        f"{SETTING}['METRICS'] names {name!r}, which needs the module {EXPORTERS[name]}: install temporalex-django[{name}]."
+        for name in settings.METRICS
+        if find_spec(EXPORTERS[name]) is None
+    ]
+    return [problem for name in (*_METHODS, "ALERTS") if (problem := _object_error(name))] + missing_extras
 
 
 def _object_error(name: str) -> str | None:

@@ -6,13 +6,8 @@ from collections.abc import Sequence
 from importlib import import_module
 
 from temporalex_django.errors import NotConfigured
+from temporalex_django.telemetry.definitions import EXPORTERS
 from temporalex_django.telemetry.recording import Exporter, recorder
-
-#: The module of each exporter, and a module that its extra installs.
-_MODULES = {
-    "prometheus": ("temporalex_django.contrib.prometheus", "prometheus_client"),
-    "otel": ("temporalex_django.contrib.otel", "opentelemetry"),
-}
 
 _exporters: dict[str, Exporter] = {}
 
@@ -40,12 +35,12 @@ def installed(name: str) -> Exporter | None:
 
 
 def _create(name: str) -> Exporter:
-    path, library = _MODULES[name]
+    library = EXPORTERS[name]
     try:
         import_module(library)
     except ImportError as exc:
         raise NotConfigured(
             f"the exporter {name!r} of metrics needs the module {library}: install temporalex-django[{name}]"
         ) from exc
-    exporter: Exporter = import_module(path).create()
+    exporter: Exporter = import_module(f"temporalex_django.contrib.{name}").create()
     return exporter

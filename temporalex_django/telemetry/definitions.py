@@ -13,6 +13,8 @@ from math import prod
 MAX_NAMES = 200
 #: The value of the open labels of everything beyond ``MAX_NAMES``.
 OTHER = "other"
+#: The exporters, with a module that the extra of the same name installs.
+EXPORTERS = {"prometheus": "prometheus_client", "otel": "opentelemetry"}
 #: Seconds between two samples of the facts of the database.
 FACTS_SECONDS = 15.0
 #: Seconds after which a sample is too old to be exported.

@@ -30,6 +30,7 @@ from tests.support.waiting import wait_for
 
 pytest.importorskip("prometheus_client")
 
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics_families
 from prometheus_client.parser import text_string_to_metric_families
 
 from temporalex_django.contrib.prometheus import metrics
@@ -63,8 +64,9 @@ def test_a_token_opens_the_view(exporting: None) -> None:
     assert answer["Content-Type"].startswith("text/plain; version=0.0.4")
     assert "no-store" in answer["Cache-Control"]
     assert parsed(answer.content.decode())["temporalex_cache_hits"].samples[0].value == 3
-    accept = "application/openmetrics-text; version=1.0.0"
-    assert get(Authorization=f"Bearer {TOKEN}", Accept=accept).content.endswith(b"# EOF\n")
+    text = get(Authorization=f"Bearer {TOKEN}", Accept="application/openmetrics-text; version=1.0.0").content.decode()
+    hits = next(family for family in openmetrics_families(text) if family.name == "temporalex_cache_hits")
+    assert [(sample.name, sample.value) for sample in hits.samples] == [("temporalex_cache_hits_total", 3)]
 
 
 @with_token
@@ -117,6 +119,14 @@ def test_the_settings_name_the_exporters(monkeypatch: pytest.MonkeyPatch) -> Non
     with override_settings(TEMPORALEX={"METRICS": ["prometheus"]}):
         config.ready()
     assert names == [["prometheus"]]
+
+
+def test_an_extra_that_is_missing_is_a_problem_of_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(conf, "find_spec", lambda name: None if name == "opentelemetry" else name)
+    with override_settings(TEMPORALEX={"METRICS": ["prometheus", "otel"]}):
+        assert conf.problems() == [
+            "TEMPORALEX['METRICS'] names 'otel', which needs the module opentelemetry: install temporalex-django[otel]."
+        ]
 
 
 def address(process: Process) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final
@@ -24,6 +25,9 @@ from temporalex_django.temporal.payloads import Payloads
 _IS_KNOWN_ID: Final = (
     StartChildWorkflowExecutionFailedCause.START_CHILD_WORKFLOW_EXECUTION_FAILED_CAUSE_WORKFLOW_ALREADY_EXISTS
 )
+#: The SDK sends the arguments of an update back with its rejection, and fails a task that sends more than 2 MiB.
+_MOST_ECHOED: Final = 2**21 - 2**14
+logger = logging.getLogger("temporalex_django.temporal")
 
 
 @dataclass(slots=True)
@@ -33,7 +37,8 @@ class Inbound:
     ``answers`` resolve commands, in the order in which they came, and ``messages`` are signals, updates and requests.
     ``skips`` are the payloads of signals that skip a timer. ``record`` is the delivery record that a marker holds for a
     replay of the activation, and ``protocol_ids`` are the ids under which the SDK takes answers to updates, by update
-    id. ``refused_updates`` are those that are too large, each with the error for its sender.
+    id. ``refused_updates`` are those that are too large, each with the error for its sender. One that is even too large
+    to be rejected gets no answer.
     """
 
     start: InitializeWorkflow | None = None
@@ -156,7 +161,10 @@ class ActivationReader:
             error = PayloadError(
                 f"the arguments of update {job.name!r} have {size:,} bytes, more than the {codec.MAX_BYTES:,} allowed"
             )
-            inbound.refused_updates.append((job.id, error))
+            if size <= _MOST_ECHOED:
+                inbound.refused_updates.append((job.id, error))
+            else:
+                logger.warning("%s; it gets no answer, so the server rejects it", error)
             return
         marks = {**self._sender(job.headers), **({} if job.run_validator else {"accepted": True})}
         payload = self._single(job.input)

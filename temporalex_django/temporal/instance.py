@@ -10,13 +10,21 @@ from temporalio.worker import WorkflowInstance
 
 
 class InstanceFacts(WorkflowInstance):
-    """A workflow instance of the SDK that answers questions about the run from its ``info``."""
+    """A workflow instance of the SDK that answers questions about the run from its ``info``.
+
+    ``_thread_id`` is the thread that executes an activation, or executed the last one.
+    """
 
     def __init__(self, info: sdk.Info) -> None:
         self._info = info
+        self._thread_id: int | None = None
 
     def get_info(self) -> sdk.Info:
         return self._info
+
+    def get_thread_id(self) -> int | None:
+        """Return the thread of the activation, in which the SDK interrupts code that does not reach a wait."""
+        return self._thread_id
 
     def get_serialization_context(self, command_info: Any) -> WorkflowSerializationContext:
         del command_info  # a payload codec of the SDK gets the same context for all payloads of the run

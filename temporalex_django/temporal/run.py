@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -57,6 +58,7 @@ class TemporalRun(InstanceFacts):
 
     def activate(self, act: WorkflowActivation) -> WorkflowActivationCompletion:
         """Return the commands for an activation, or the failure of its task. Never raises."""
+        self._thread_id = threading.get_ident()
         completion = WorkflowActivationCompletion(run_id=act.run_id)
         completion.successful.SetInParent()
         if any(job.HasField("remove_from_cache") for job in act.jobs):

@@ -126,7 +126,7 @@ def _import_app_modules() -> list[tuple[str, WorkflowDefinitionError | ScheduleI
 
 
 def _sync_schedules(*, using: str, **options: Any) -> None:
-    """Create and update the rows of schedules that code declares; the receiver of ``post_migrate``.
+    """Create and update the rows of schedules declared in code; the receiver of ``post_migrate``.
 
     In a test database it does nothing, so that tests begin without schedules; ``drain(schedules=True)`` makes them.
     """

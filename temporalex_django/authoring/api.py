@@ -331,8 +331,8 @@ def child(
     dispatcher. ``parent_close`` says what happens to an open child when this run closes. ``search_attributes``,
     ``tags``, ``start_at``, ``start_delay`` and ``start_before`` have the same meaning as for ``Workflow.start``.
 
-    Raises ``ChildWorkflowFailure``, also if the id is taken. The call itself raises ``InvalidId``, ``InvalidStart``,
-    ``PayloadError``, ``UnknownVersion`` and ``WorkflowDefinitionError``.
+    Raises ``ChildWorkflowFailure``, including when the id is taken. The call itself raises ``InvalidId``,
+    ``InvalidStart``, ``PayloadError``, ``UnknownVersion`` and ``WorkflowDefinitionError``.
     """
     port = current.runtime_for(table.CHILD)
     if not (isinstance(workflow, type) and issubclass(workflow, Startable) and hasattr(workflow, "name")):

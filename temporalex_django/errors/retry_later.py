@@ -27,10 +27,10 @@ class RetryLater(ApplicationError):
     Raise it in an activity that knows when another attempt makes sense, for example because a service said so.
 
     - ``after`` is when: seconds or a ``timedelta`` from the end of the attempt, or an aware ``datetime``. It takes the
-      place of the pause of the retry policy, also if it is longer than ``max_interval``. A time in the past means at
+      place of the pause of the retry policy, even if it is longer than ``max_interval``. A time in the past means at
       once, and a pause is at most 365 days. With None, the retry policy decides the pause.
     - With ``counts=False``, the attempt does not count for ``max_attempts``, and the next one has the same number.
-    - ``hold`` keeps other work back until then, at most for an hour: "queue" all activities of the queue, "key" those
+    - ``hold`` holds other work back until then, at most for an hour: "queue" all activities of the queue, "key" those
       of the queue with the same concurrency key. Activities that run already continue. An atomic activity, and "key"
       for an activity without a concurrency key, hold nothing back.
 

@@ -13,9 +13,9 @@ from temporalex_django.models.fields import unconstrained_key
 class Schedule(models.Model):
     """A schedule: it starts runs of a workflow class at the times that its specs say.
 
-    A spec is a cron, an interval, a calendar rule or a one-off time. Each of the times is a slot. A worker that fires
-    the schedule locks the row, so a slot has one outcome. ``next_at`` is the only column that idle schedules are looked
-    up by.
+    A spec is a cron expression, an interval, a calendar rule or a one-off time. Each of the times is a slot. A worker
+    that fires the schedule locks the row, so a slot has one outcome. ``next_at`` is the only column that idle schedules
+    are looked up by.
     """
 
     class Owner(models.TextChoices):

@@ -376,7 +376,7 @@ class ScheduleViewSet(IdempotentViewSet):
     )
     @with_idempotency_key
     def change(self, request: Request, schedule: str) -> Response:
-        """Replace the definition of a schedule: status 200. Status 409 for one that code declares.
+        """Replace the definition of a schedule: status 200. Status 409 for one declared in code.
 
         What the body leaves out gets its default, except ``args``.
         """
@@ -399,7 +399,7 @@ class ScheduleViewSet(IdempotentViewSet):
     )
     @with_idempotency_key
     def destroy(self, request: Request, schedule: str) -> Response:
-        """Delete a schedule and its slots: status 204; its runs stay. Status 409 for one that code declares."""
+        """Delete a schedule and its slots: status 204; its runs stay. Status 409 for one declared in code."""
         key = _key_of(find_manageable_schedule(schedule, self._user, alias=storage().alias))
         action = DeleteSchedule(schedule, reason=self._text_parameter("reason"), by=self._actor())
         self._run_once(action.execute, lambda _: (key, False))

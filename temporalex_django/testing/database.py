@@ -55,7 +55,7 @@ from temporalex_django.workers.loop import run_until_idle
 def drain(timeout: float | None = 20.0, *, schedules: bool = False) -> int:
     """Run turns, activities and due timers on committed data, in this thread, until nothing is due.
 
-    Schedules that are due are fired as well. ``schedules`` creates and updates the rows of those that code declares
+    Schedules that are due are fired as well. ``schedules`` creates and updates the rows of those declared in code
     first, which a migration of a test database does not do.
 
     Return the number of turns of runs. It commits. Raises ``TimeoutError`` when there is still work after ``timeout``

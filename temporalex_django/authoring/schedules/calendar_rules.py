@@ -7,7 +7,7 @@ A rule is a day, a time and perhaps months:
 - the time as ``HH:MM``;
 - ``in`` and names of months. Without it, the rule holds for every month.
 
-Working days are Monday to Friday without the holidays. A month that has no such day has no time of the rule.
+Working days are Monday to Friday, except holidays. A month that has no such day has no time of the rule.
 """
 
 from __future__ import annotations

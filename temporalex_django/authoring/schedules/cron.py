@@ -3,10 +3,10 @@
 Fields are minute, hour, day of the month, month and day of the week. They take ``*``, numbers, lists, ranges, steps,
 and English names of three letters (``mon``, ``jan``). Sunday is 0 or 7.
 
-- ``L`` is the last day of the month, and ``LW`` the last one from Monday to Friday.
+- ``L`` is the last day of the month, and ``LW`` its last weekday.
 - ``fri#2`` is the second Friday of the month, and ``5L`` the last one.
-- The day of the month and the day of the week must both match if one of them begins with ``*``. Otherwise one of them
-  is enough, as in Debian's cron.
+- The day of the month and the day of the week must both match if one of them begins with ``*``. Otherwise a day
+  that matches either one is enough, as in Debian's cron.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ def normalize(expression: object) -> str:
 def runs_through(expression: str) -> bool:
     """Return True if the hour field of the cron expression begins with ``*``.
 
-    Such a cron follows elapsed time: it fires in both passes of an hour that a clock change repeats, and not in one
-    that it skips.
+    Such an expression follows elapsed time: it fires in both passes of an hour that a clock change repeats, and not in
+    one that it skips.
     """
     return expression.split()[1].startswith("*")
 

@@ -43,7 +43,7 @@ class Overlap(StrEnum):
     - ``BUFFER_ALL``: all slots wait, and start one after the other.
     - ``CANCEL_OTHER``: the run is cancelled, and the slot starts.
     - ``TERMINATE_OTHER``: the run is terminated, and the slot starts.
-    - ``ALLOW_ALL``: the slot starts beside the run.
+    - ``ALLOW_ALL``: the slot starts alongside the run.
     """
 
     SKIP = "skip"
@@ -60,36 +60,36 @@ _SIDE_BY_SIDE = frozenset({Overlap.ALLOW_ALL, Overlap.CANCEL_OTHER})
 
 @dataclass(frozen=True, eq=False)
 class Schedule:
-    """A workflow that starts by itself, at times that specs say. Declare it in ``schedules.py`` of an app.
+    """A workflow that starts by itself, at times that specs say. Declare it in an app's ``schedules.py``.
 
     Specs are ``cron`` (five fields, such as ``30 2 * * *``), ``every`` with ``offset`` (an interval of elapsed time),
     ``calendar`` (a rule such as ``last working day 18:00``, with ``holidays``) and ``at`` (one-off times). Each is a
-    value or a list. Several specs are a union; a time that two of them give is one.
+    value or a list. Several specs are combined, and a time that two of them have in common is a single slot.
 
-    - ``tz`` is the time zone. Naive times (``at``, ``start``, ``end``) are the wall clock there.
+    - ``tz`` is the time zone. Naive times (``at``, ``start``, ``end``) are wall-clock times in it.
     - ``args`` is the input of the runs, or a function that is decorated with ``@Schedule.arguments_function``. It gets
       the time of the slot, aware and in the schedule's zone, and returns the input.
     - ``holidays`` is a function that is decorated with ``@Schedule.holidays_function``, or its name. It gets a ``date``
       and returns True for a holiday.
-    - ``workflow_id`` is the template of the ids. ``{schedule}`` is the name, and ``{slot:%Y%m%dT%H%M}`` is the time of
+    - ``workflow_id`` is the template for the ids. ``{schedule}`` is the name, and ``{slot:%Y%m%dT%H%M}`` is the time of
       the slot in the schedule's zone. In the second pass of a repeated hour, the id ends with ``b``. Ids may repeat
       only with an ``overlap`` that never leaves two runs open: not with ``ALLOW_ALL`` and ``CANCEL_OTHER``.
     - ``overlap`` says what happens to a slot while a run of the schedule is open.
-    - ``catch_up`` is the time after a slot within which it is started late, after a pause of all workers for example.
+    - ``catch_up`` is how late a slot can still be started, for example if no worker was alive when it was due.
     - ``jitter`` is the longest random delay of a start. It is at most as long as the shortest time between two slots.
     - ``start`` and ``end`` limit the slots; both are inclusive.
     - ``max_fires`` is the number of started slots after which the schedule ends. ``pause_after`` is the number of
       failed runs in a row after which it is paused.
     - ``dst_gap`` says what happens to a wall-clock time that does not exist: ``"shift"`` (it fires once, at the end of
       the gap) or ``"skip"``.
-    - ``dst_fold`` says at which pass a wall-clock time fires that exists twice: ``"first"``, ``"second"`` or
+    - ``dst_fold`` says in which pass a wall-clock time that occurs twice fires: ``"first"``, ``"second"`` or
       ``"both"``.
 
-    ``dst_gap`` and ``dst_fold`` do not concern intervals, aware times, and crons whose hour field begins with ``*``.
-    These run through elapsed time.
+    ``dst_gap`` and ``dst_fold`` do not apply to intervals, aware times, or cron expressions whose hour field begins
+    with ``*``. These follow elapsed time.
 
-    Durations are timedeltas or seconds. Raises ``ScheduleInvalid`` for arguments that are wrong by themselves, and for
-    a name that another schedule has. ``check`` finds what depends on the time or on registered functions.
+    Durations are timedeltas or seconds. Raises ``ScheduleInvalid`` for arguments that are invalid in themselves, and
+    for a name that another schedule has. ``check`` finds what depends on the time or on registered functions.
     """
 
     name: str

@@ -2,10 +2,12 @@
 
 Clock changes follow one rule:
 
-- Crons, calendar rules and naive one-off times go by the wall clock. A wall-clock time that does not exist fires once,
-  at the end of the gap; one that exists twice fires once, at the first. ``dst_gap`` and ``dst_fold`` change this.
-- Crons whose hour field begins with ``*`` run through: nothing fires in a gap, and both passes of a fold fire.
-- Intervals count elapsed time, and aware one-off times are instants. Clock changes do not concern them.
+- Cron expressions, calendar rules and naive one-off times go by the wall clock. A wall-clock time that does not exist
+  fires once, at the end of the gap; one that occurs twice fires once, at its first occurrence. ``dst_gap`` and
+  ``dst_fold`` change this.
+- Cron expressions whose hour field begins with ``*`` follow elapsed time: nothing fires in a gap, and both passes of a
+  fold fire.
+- Intervals are measured in elapsed time, and aware one-off times are instants. Clock changes do not affect them.
 """
 
 from __future__ import annotations
@@ -111,10 +113,10 @@ class TimeTable:
     ) -> Iterator[Slot]:
         """Return an iterator of the slots after ``after``, up to ``until`` (inclusive), ascending, each instant once.
 
-        The slots of several specs are a union. The iterator is lazy, and ends when no slot follows for fifty years.
+        The slots of several specs are combined. The iterator is lazy, and ends when no slot follows for fifty years.
         ``last_walls`` has the last wall-clock time by the key of a spec: slots of that spec which are not later by wall
-        clock are left out, so that two versions of the tz database do not give one slot twice. It does not concern
-        intervals, crons whose hour field begins with ``*``, aware one-off times, and ``dst_fold="both"``.
+        clock are left out, so that two versions of the tz database do not give one slot twice. It does not apply
+        to intervals, cron expressions whose hour field begins with ``*``, aware one-off times, or ``dst_fold="both"``.
 
         Raises ``ValueError`` for a naive ``after`` or ``until``.
         """

@@ -130,7 +130,7 @@ class RequestAction(RunAction[Any]):
     def send(self) -> None:
         """Check access and commit the message for a worker, whatever the state of the run is; wait for nothing.
 
-        A turn of the run answers it, also if the run is closed or paused. Raises ``TooManyUpdates``.
+        A turn of the run answers it, even if the run is closed or paused. Raises ``TooManyUpdates``.
         """
         with self.audit_denials():
             self.check()
@@ -528,7 +528,7 @@ class RequestAction(RunAction[Any]):
     def _redactor(self) -> Redactor:
         """The redactor that hides parts of the answer from the sender.
 
-        Answers for code, also if it sends in the name of a user, are not redacted.
+        Answers for code, even if it sends in the name of a user, are not redacted.
         """
         user = self.by.user
         if user is None or self.by.source == CODE.source:

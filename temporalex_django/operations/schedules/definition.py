@@ -65,7 +65,7 @@ class ScheduleDefinition:
 
     @classmethod
     def of_declaration(cls, schedule: Schedule) -> ScheduleDefinition:
-        """Convert a schedule that code declares to a ``ScheduleDefinition``."""
+        """Convert a schedule declared in code to a ``ScheduleDefinition``."""
         values = {field.name: getattr(schedule, field.name) for field in fields(cls)}
         args, function = values["args"], schedule.arguments_function_name or ""
         if function:

@@ -12,7 +12,7 @@ from temporalex_django.operations.schedules.base import ScheduleAction
 class DeleteSchedule(ScheduleAction[None]):
     """Operation that deletes a schedule and its slots. Runs that it has started stay, and continue.
 
-    Raises ``ActionNotPossible`` for a schedule that code declares, because the next ``migrate`` would create it anew.
+    Raises ``ActionNotPossible`` for a schedule declared in code, because the next ``migrate`` would create it anew.
     Locks the row, so a slot that is being started is started first.
     """
 

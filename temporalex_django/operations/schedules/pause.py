@@ -38,9 +38,9 @@ class PauseSchedule(ScheduleAction[Schedule]):
 class UnpauseSchedule(ScheduleAction[Schedule]):
     """Operation that ends the pause of a schedule and returns its row.
 
-    Slots of the pause that no worker has listed as skipped yet are started if they are within the catch-up window. The
-    count of failures in a row begins anew. A schedule that is ahead of the clock, because the clock was set back, fires
-    again from now. Raises ``ActionNotPossible`` if it is not paused. Locks and writes one row.
+    Slots within the pause that no worker has listed as skipped yet are started if they are within the catch-up window.
+    The count of failures in a row is reset. A schedule that is ahead of the clock, because the clock was set back,
+    fires again from now. Raises ``ActionNotPossible`` if it is not paused. Locks and writes one row.
     """
 
     name: ClassVar[str] = "unpause_schedule"

@@ -33,7 +33,7 @@ class SaveSchedule(ScheduleAction[Schedule]):
     the row must have one of them, so that nobody overwrites a change that they have not seen; None means any.
 
     Locks and writes one row, in the caller's transaction. Raises ``ScheduleInvalid``, ``ScheduleNotFound``,
-    ``UnknownWorkflow``, ``PayloadError``, ``RunChanged``, and ``ActionNotPossible`` for a schedule that code declares,
+    ``UnknownWorkflow``, ``PayloadError``, ``RunChanged``, and ``ActionNotPossible`` for a schedule declared in code,
     and for a name that exists.
     """
 

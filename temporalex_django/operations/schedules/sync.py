@@ -1,4 +1,4 @@
-"""Schedules that code declares: their rows are created and updated after ``migrate``, and what differs is listed."""
+"""Schedules declared in code: their rows are created and updated after ``migrate``, and what differs is listed."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ logger = logging.getLogger("temporalex_django.operations")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScheduleDifference:
-    """A difference between a schedule that code declares and its row in the database.
+    """A difference between a schedule declared in code and its row in the database.
 
     ``kind`` says what ``sync_schedules`` does about it:
 
@@ -65,7 +65,7 @@ class ScheduleDifference:
 
 
 def schedule_differences(alias: str) -> list[ScheduleDifference]:
-    """Return how the schedules that code declares in this process differ from their rows, sorted by name. One read."""
+    """Return how the schedules declared in this process differ from their rows, sorted by name. One read."""
     return sorted(_differences(host().storage(alias)), key=lambda difference: difference.name)
 
 
@@ -101,7 +101,7 @@ def _is_imported(module: str) -> bool:
 
 
 def sync_schedules(alias: str) -> list[ScheduleDifference]:
-    """Create and update the rows of schedules that code declares; return the differences that there were.
+    """Create and update the rows of schedules declared in code; return the differences that there were.
 
     Called after ``migrate``. A row whose declaration is gone is marked. Each schedule is a transaction of its own.
     Schedules that people paused stay paused, and nothing is deleted. A difference that people have to mend is logged as
@@ -134,7 +134,7 @@ def _mark_gone(name: str, storage: DjangoStorage) -> None:
 
 
 def put_declaration(declaration: Declaration, storage: DjangoStorage) -> Schedule:
-    """Create or update the row of a schedule that code declares, in a transaction, and return it.
+    """Create or update the row of a schedule declared in code, in a transaction, and return it.
 
     A row that was marked as gone is active again. Raises ``ScheduleInvalid``, ``PayloadError`` and ``UnknownWorkflow``
     for a declaration that is wrong.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 from dataclasses import fields
 from pathlib import Path
 
@@ -57,3 +58,16 @@ def test_each_option_of_an_activity_has_a_row_with_its_unit_and_default() -> Non
 )
 def test_what_is_no_message_of_an_error_is_found_too(said: str) -> None:
     assert f"- `{said}`\n" in (ROOT / "docs" / "reference" / "messages.md").read_text(encoding="utf-8")
+
+
+def test_every_command_that_a_text_names_exists() -> None:
+    """The next step of a finding once named ``temporalex show``, which nobody can run."""
+    known = set(re.findall(r"^## ([\w-]+)$", reference.commands_page(), re.MULTILINE))
+    files = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), *(ROOT / "temporalex_django").rglob("*.py")]
+    names = {
+        (path.relative_to(ROOT).as_posix(), name)
+        for path in [*files, *(ROOT / "temporalex_django").rglob("*.html")]
+        for name in re.findall(r"manage\.py temporalex ([a-z][\w-]*)", path.read_text(encoding="utf-8"))
+    }
+    assert len(names) > len(known) > 20
+    assert not {place for place in names if place[1] not in known}

@@ -74,6 +74,16 @@ def django_db_setup(django_db_setup: None, django_db_blocker: Any) -> Iterator[N
         yield
 
 
+@pytest.fixture(scope="session")
+def temporal_address(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Iterator[str]:
+    """The address of the server of Temporal, which the processes of a test run share."""
+    from tests.support.temporal_server import shared_server
+
+    base = tmp_path_factory.getbasetemp()
+    with shared_server(base if worker_id == "master" else base.parent) as address:
+        yield address
+
+
 @pytest.fixture
 def subprocess_env(transactional_db: None) -> dict[str, str]:
     """Environment for a process that works on this test's database: workers, clusters, commands.

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final
 
 from temporalio.api.common.v1 import Payload
-from temporalio.api.enums.v1 import SignalExternalWorkflowExecutionFailedCause
 from temporalio.bridge.proto.child_workflow import StartChildWorkflowExecutionFailedCause
 from temporalio.bridge.proto.workflow_activation import InitializeWorkflow, QueryWorkflow, WorkflowActivation
 
@@ -147,12 +146,8 @@ class ActivationReader:
         if not job.HasField("failure"):
             inbound.answers.append(Job(DELIVERED, {"seq": job.seq}))
             return
-        workflow_id = self._command_of(job.seq).get("id")
-        kind, message = "WorkflowNotFound", f"no open run has the id {workflow_id!r}"
-        limit = SignalExternalWorkflowExecutionFailedCause.SIGNAL_EXTERNAL_WORKFLOW_EXECUTION_FAILED_CAUSE_SIGNAL_COUNT_LIMIT_EXCEEDED
-        if job.cause == limit:
-            kind, message = "WorkflowClosed", f"the run {workflow_id!r} takes no further signals"
-        inbound.answers.append(Job("ExternalFailed", {"seq": job.seq, "type": kind, "message": message}))
+        message = f"no open run has the id {self._command_of(job.seq).get('id')!r}"
+        inbound.answers.append(Job("ExternalFailed", {"seq": job.seq, "type": "WorkflowNotFound", "message": message}))
 
     def _update(self, inbound: Inbound, job: Any) -> None:
         inbound.protocol_ids[job.id] = job.protocol_instance_id
@@ -178,7 +173,7 @@ class ActivationReader:
 
     def _single(self, payloads: Any) -> Any:
         """Return the payload of a message: the only one, None without one, else all in a list."""
-        values = self._payloads.decode_all(payloads)
+        values = [*map(self._payloads.decode, payloads)]
         return values[0] if len(values) == 1 else (values or None)
 
     def _sender(self, headers: Mapping[str, Payload]) -> dict[str, Any]:

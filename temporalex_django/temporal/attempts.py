@@ -68,7 +68,7 @@ class ActivityAttempt:
         Raises the failure of the attempt as an error of the SDK.
         """
         try:
-            args = self._options.payloads.decode_all(payloads)
+            args = [*map(self._options.payloads.decode, payloads)]
             activity = activities.find(self._info.activity_type)
             if activity.is_async:
                 if isinstance(activity, StepActivity):

@@ -37,8 +37,8 @@ class CommandWriter:
     """Writes the commands of one run.
 
     ``namespace`` and ``run_id`` are those of the run, and ``task_queue`` is the queue of its worker.
-    ``queue_name(queue)`` returns the task queue for a queue of ours. ``child_facts(attributes)`` returns the facts with
-    which a child starts.
+    ``queue_name(queue)`` returns the task queue for a queue of this package, and ``workflow_id(id)`` the id of the
+    cluster for a business id. ``child_facts(attributes)`` returns the facts with which a child starts.
     """
 
     def __init__(
@@ -49,6 +49,7 @@ class CommandWriter:
         run_id: str,
         task_queue: str,
         queue_name: Callable[[str], str],
+        workflow_id: Callable[[str], str],
         child_facts: Callable[[Mapping[str, Any]], StartFacts],
     ) -> None:
         self._payloads = payloads
@@ -56,6 +57,7 @@ class CommandWriter:
         self._run_id = run_id
         self._task_queue = task_queue
         self._queue_name = queue_name
+        self._workflow_id = workflow_id
         self._child_facts = child_facts
 
     def write(self, command: Command, protocol_ids: Mapping[str, str]) -> WorkflowCommand:
@@ -119,7 +121,7 @@ class CommandWriter:
 
     def _write_child(self, written: WorkflowCommand, attributes: Mapping[str, Any], seq: int) -> None:
         child = written.start_child_workflow_execution
-        child.seq, child.namespace, child.workflow_id = seq, self._namespace, attributes["id"]
+        child.seq, child.namespace, child.workflow_id = seq, self._namespace, self._workflow_id(attributes["id"])
         child.workflow_type = attributes["workflow"]
         child.task_queue = self._queue_name(attributes["queue"])
         child.input.extend(map(self._payloads.encode, (attributes["args"], self._child_facts(attributes))))
@@ -132,13 +134,16 @@ class CommandWriter:
     def _write_signal(self, written: WorkflowCommand, attributes: Mapping[str, Any], seq: int) -> None:
         signal = written.signal_external_workflow_execution
         signal.seq, signal.signal_name = seq, attributes["name"]
-        signal.workflow_execution.namespace, signal.workflow_execution.workflow_id = self._namespace, attributes["id"]
+        self._write_target(signal.workflow_execution, attributes["id"])
         signal.args.append(self._payloads.encode(attributes["payload"]))
 
     def _write_external_cancel(self, written: WorkflowCommand, attributes: Mapping[str, Any], seq: int) -> None:
         cancel = written.request_cancel_external_workflow_execution
         cancel.seq = seq
-        cancel.workflow_execution.namespace, cancel.workflow_execution.workflow_id = self._namespace, attributes["id"]
+        self._write_target(cancel.workflow_execution, attributes["id"])
+
+    def _write_target(self, execution: Any, workflow_id: str) -> None:
+        execution.namespace, execution.workflow_id = self._namespace, self._workflow_id(workflow_id)
 
     def _write_marker(self, written: WorkflowCommand, attributes: Mapping[str, Any], _: Any) -> None:
         written.set_patch_marker.patch_id = attributes["id"]

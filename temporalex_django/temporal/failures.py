@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
+from uuid import uuid4
 
 from temporalio.api.enums.v1 import RetryState, TimeoutType, WorkflowTaskFailedCause
 from temporalio.api.failure.v1 import Failure
 from temporalio.bridge.proto.workflow_completion import Failure as Failed
 
+from temporalex_django.core.error_text import is_about_code
 from temporalex_django.core.failures import child_result, describe
 from temporalex_django.core.history.activation import Fault
 from temporalex_django.core.history.events import Job
 from temporalex_django.errors import NondeterminismError
 from temporalex_django.temporal.payloads import Payloads
+
+logger = logging.getLogger("temporalex_django.temporal")
 
 _SOURCE: Final = "temporalex_django"
 #: Key of the attributes in the details of a failure.
@@ -54,10 +59,15 @@ def task_failure(error: BaseException) -> Failed:
 
 
 def fault_data(fault: Fault) -> dict[str, Any]:
-    """Return the error for the sender of an update whose validator failed by a fault of its code."""
-    failure = describe(fault.error)
-    message = f"the validator of the update {fault.name!r} failed ({failure['type']}: {failure['message']})"
-    return {**failure, "code": "update_failed", "message": message}
+    """Return the error for the sender of an update whose validator failed by a fault of its code, and log the fault."""
+    failure, reference = describe(fault.error), uuid4().hex[:12]
+    label = f"the validator of the update {fault.name!r} failed"
+    logger.error("%s (reference %s)", label, reference, exc_info=fault.error)
+    if is_about_code(fault.error):
+        label += f" ({failure['type']}: {failure['message']})"
+    message = f"{label}; see the log entry with the reference {reference}"
+    cause = {"type": failure["type"], "cause": failure["message"]}
+    return {"code": "update_failed", "message": message, "reference": reference, **cause}
 
 
 def read_failure(failure: Failure, payloads: Payloads) -> dict[str, Any]:
@@ -65,7 +75,7 @@ def read_failure(failure: Failure, payloads: Payloads) -> dict[str, Any]:
     for part in _causes(failure):
         if part.HasField("application_failure_info"):
             info = part.application_failure_info
-            details = payloads.decode_all(info.details.payloads)
+            details = [*map(payloads.decode, info.details.payloads)]
             if details and isinstance(details[0], dict) and _ATTRIBUTES in details[0]:
                 return dict(details[0][_ATTRIBUTES])
             foreign: dict[str, Any] = {"type": info.type or "ApplicationError", "message": part.message}

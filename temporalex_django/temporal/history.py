@@ -22,10 +22,6 @@ class TemporalHistory:
         self._human_tasks: dict[str, HumanTaskState] = {}
 
     @property
-    def length(self) -> int:
-        return len(self.events)
-
-    @property
     def closing(self) -> HistoryEvent | None:
         """The event that closed the run, or None."""
         return self.events[-1] if self.events and self.events[-1].kind in CLOSING else None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection
+from collections.abc import Collection, Container
 from typing import Final
 
 from temporalex_django.core.history.events import DELIVERED, Job
@@ -23,12 +23,13 @@ class TemporalInbox:
         self._signal_ids: set[str] = set()
 
     def order_jobs(
-        self, inbound: Inbound, carried: CarriedMessages | None, *, timers: Collection[int]
+        self, inbound: Inbound, carried: CarriedMessages | None, *, timers: Collection[int], failed: Container[str]
     ) -> tuple[list[Job], list[int]]:
         """Return the jobs of an activation in the order of the executor, and the numbers of timers that were skipped.
 
         The SDK has messages before results. Here results come first, since they may open a phase. ``carried`` are the
-        messages of the previous run, or None. ``timers`` are the numbers of the timers that run.
+        messages of the previous run, or None. ``timers`` are the numbers of the timers that run, and ``failed`` the ids
+        of signals whose handler has failed: such a signal is delivered again if it is sent again.
         """
         answers = [job for job in inbound.answers if job.attributes["seq"] < names.REST_TIMERS]
         jobs = [job for job in answers if job.kind == DELIVERED]
@@ -41,7 +42,7 @@ class TemporalInbox:
             jobs.append(inbound.cancel)
         if carried is not None:
             jobs += [Job("SignalReceived", dict(signal)) for signal in carried["signals"]]
-        return jobs + self._take_messages(inbound), [job.attributes["seq"] for job in skips]
+        return jobs + self._take_messages(inbound, failed), [job.attributes["seq"] for job in skips]
 
     def _skips(self, inbound: Inbound, timers: Collection[int]) -> list[Job]:
         """Return the jobs of the timers to skip, each once, without those that have fired."""
@@ -49,9 +50,9 @@ class TemporalInbox:
         skips = {skip["seq"]: skip for skip in reversed(inbound.skips) if skip["seq"] in timers}
         return [Job("TimerFired", skip) for seq, skip in reversed(skips.items()) if seq not in fired]
 
-    def _take_messages(self, inbound: Inbound) -> list[Job]:
+    def _take_messages(self, inbound: Inbound, failed: Container[str]) -> list[Job]:
         """Return the messages of this activation: at most ``MAX_SIGNALS`` signals, and all others."""
-        messages = [job for job in inbound.messages if self._is_new(job)]
+        messages = [job for job in inbound.messages if self._is_new(job, failed)]
         if not self.signals and len(messages) <= MAX_SIGNALS:
             return messages
         self.signals.extend(job for job in messages if job.kind == "SignalReceived")
@@ -59,11 +60,11 @@ class TemporalInbox:
         # An update must be answered in this activation, so it does not wait behind the other signals.
         return [*signals, *(job for job in messages if job.kind != "SignalReceived")]
 
-    def _is_new(self, job: Job) -> bool:
+    def _is_new(self, job: Job, failed: Container[str]) -> bool:
         """Return True unless the job is a signal with an id that was delivered before."""
         message_id = job.attributes.get("id") if job.kind == "SignalReceived" else None
         if message_id is None:
             return True
-        is_new = message_id not in self._signal_ids
+        is_new = message_id not in self._signal_ids or message_id in failed
         self._signal_ids.add(message_id)
         return is_new

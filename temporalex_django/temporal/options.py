@@ -31,13 +31,16 @@ def find_class(name: str, version: int | None) -> type[Workflow]:
 class HostOptions:
     """The options of a plugin that its runs read.
 
-    ``judge`` decides who may send which message; see ``Executor.activate``. ``queue_name(queue)`` returns the task
-    queue of the cluster for a queue of this package. ``find_class(name, version)`` returns the class of a run.
-    ``unexpected_error`` is the setting of that name.
+    - ``judge`` decides who may send which message; see ``Executor.activate``.
+    - ``queue_name(queue)`` returns the task queue of the cluster for a queue of this package.
+    - ``workflow_id(id)`` returns the id of the cluster for a business id.
+    - ``find_class(name, version)`` returns the class of a run.
+    - ``unexpected_error`` is the setting of that name.
     """
 
     payloads: Payloads
     judge: Judge | None = None
     queue_name: Callable[[str], str] = str
+    workflow_id: Callable[[str], str] = str
     find_class: Callable[[str, int | None], type[Workflow]] = field(default=find_class)
     unexpected_error: str = "fail"

@@ -48,9 +48,6 @@ class Payloads:
             f"it reads {self._encoding.decode()!r} and JSON. Give the worker the codec that wrote it"
         )
 
-    def decode_all(self, payloads: Sequence[Payload]) -> list[Any]:
-        return [self.decode(payload) for payload in payloads]
-
     def data_converter(self, converter: DataConverter | None = None) -> DataConverter:
         """Return ``converter`` (None: the default one of the SDK) with this codec as its payload converter.
 

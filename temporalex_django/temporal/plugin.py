@@ -32,6 +32,7 @@ class TemporalexPlugin(SimplePlugin):
     - ``judge(key, permission, message)`` returns True if the user with this key has the permission. Without it, a
       message in the name of a person may do nothing that needs a permission.
     - ``queue_name(queue)`` returns the task queue of the cluster for a queue of this package.
+    - ``workflow_id(id)`` returns the id of the cluster for a business id.
     - ``unexpected_error`` is the setting of that name.
     - ``executor`` has the threads of activities that are plain functions.
     """
@@ -42,11 +43,18 @@ class TemporalexPlugin(SimplePlugin):
         codec: PayloadCodec | None = None,
         judge: Judge | None = None,
         queue_name: Callable[[str], str] = str,
+        workflow_id: Callable[[str], str] = str,
         unexpected_error: str = "fail",
         executor: Executor | None = None,
     ) -> None:
         payloads = Payloads(codec)
-        options = HostOptions(payloads=payloads, judge=judge, queue_name=queue_name, unexpected_error=unexpected_error)
+        options = HostOptions(
+            payloads=payloads,
+            judge=judge,
+            queue_name=queue_name,
+            workflow_id=workflow_id,
+            unexpected_error=unexpected_error,
+        )
         self.options = options
         super().__init__(
             "temporalex_django",
@@ -54,11 +62,11 @@ class TemporalexPlugin(SimplePlugin):
             interceptors=[HeaderInterceptor()],
             activities=[ActivityRunner(options, executor).definition()],
             workflows=[AnyWorkflow],
-            workflow_runner=lambda other: self._runner(options, other),
+            workflow_runner=self._make_runner,
         )
 
-    def _runner(self, options: HostOptions, other: WorkflowRunner | None) -> WorkflowRunner:
-        return TemporalRunner(options, other or SandboxedWorkflowRunner())
+    def _make_runner(self, other: WorkflowRunner | None) -> WorkflowRunner:
+        return TemporalRunner(self.options, other or SandboxedWorkflowRunner())
 
     def configure_worker(self, config: WorkerConfig) -> WorkerConfig:
         """Return the configuration of a worker with the parts of this package."""

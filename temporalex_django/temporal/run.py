@@ -13,6 +13,7 @@ from temporalio.bridge.proto.workflow_activation import InitializeWorkflow, Quer
 from temporalio.bridge.proto.workflow_commands import WorkflowCommand
 from temporalio.bridge.proto.workflow_completion import WorkflowActivationCompletion
 
+from temporalex_django.authoring.workflow import Workflow
 from temporalex_django.core.executor import Executor
 from temporalex_django.core.failures import error_data
 from temporalex_django.core.history.activation import NO_DELIVERY, Activation, Completion, RunInfo
@@ -66,10 +67,18 @@ class TemporalRun(InstanceFacts):
             return completion
         try:
             completion.successful.commands.extend(self._perform(act))
-        except Exception as exc:
-            logger.exception("%s %s: the workflow task failed", self._info.workflow_type, self._info.workflow_id)
+        except Exception as exc:  # noqa: BLE001 - the task fails, and the server tries it again
+            self.report_failure(exc)
             completion.failed.CopyFrom(task_failure(exc))
         return completion
+
+    def report_failure(self, error: Exception) -> None:
+        """Log that a task of the run has failed. The run stays as it is, and the server tries the task again."""
+        logger.error("%s %s: a task failed", self._info.workflow_type, self._info.workflow_id, exc_info=error)
+
+    def find_class(self, name: str, version: int | None) -> type[Workflow]:
+        """Return the class of the run. Raises ``UnknownWorkflow``."""
+        return self._options.find_class(name, version)
 
     def evict(self) -> None:
         """Drop the run from memory without running its code."""
@@ -105,20 +114,20 @@ class TemporalRun(InstanceFacts):
 
     def _begin(self, init: InitializeWorkflow) -> dict[str, Any]:
         """Create the executor, and return the attributes with which the run starts."""
-        arguments = self._payloads.decode_all(init.arguments)
+        arguments = [*map(self._payloads.decode, init.arguments)]
         facts: StartFacts = arguments[1] if len(arguments) > 1 else {}
         self._facts = facts
-        self._class = self._options.find_class(init.workflow_type, facts.get("version"))
+        self._class = self.find_class(init.workflow_type, facts.get("version"))
         parent = init.parent_workflow_info.workflow_id if init.HasField("parent_workflow_info") else None
         slot = facts.get("scheduled_for")
         self.run_info = RunInfo(
             workflow=init.workflow_type,
-            id=init.workflow_id,
+            id=facts.get("id", init.workflow_id),
             # After a reset the history goes on under another id. The code must see the id that it saw.
             run_id=init.original_execution_run_id or self._info.run_id,
             version=facts.get("version") or self._class.version,
             attempt=facts.get("attempt", 1),
-            parent=parent,
+            parent=facts.get("parent", parent),
             scheduled_for=None if slot is None else datetime.fromisoformat(slot),
         )
         self.history = TemporalHistory()
@@ -129,6 +138,7 @@ class TemporalRun(InstanceFacts):
             run_id=self.run_info.run_id,
             task_queue=self._info.task_queue,
             queue_name=self._options.queue_name,
+            workflow_id=self._options.workflow_id,
             child_facts=self._child_facts,
         )
         return started_attributes(
@@ -155,7 +165,8 @@ class TemporalRun(InstanceFacts):
         """Deliver the jobs of an activation to the executor, and return the commands for what it did."""
         carried = self._facts.get("carried") if start is not None else None
         timers = {number for _, number in self.executor.due_timers(_LATEST)} if inbound.skips else ()
-        jobs, skipped = self._inbox.order_jobs(inbound, carried, timers=timers)
+        failed = self.executor.dispatcher.handler_runner.failures.open_failures
+        jobs, skipped = self._inbox.order_jobs(inbound, carried, timers=timers, failed=failed)
         written = [self._writer.write(Command("CancelTimer", number, {}), {}) for number in skipped]
         if not (jobs or start is not None or self.executor.unfinished):
             return written
@@ -163,7 +174,7 @@ class TemporalRun(InstanceFacts):
             now=now,
             jobs=tuple(jobs),
             start=start,
-            history_length=self.history.length,
+            history_length=len(self.history.events),
             suggests_continue_as_new=act.continue_as_new_suggested,
             seed=self._seed,
             replaying=act.is_replaying,
@@ -240,26 +251,32 @@ class TemporalRun(InstanceFacts):
         Its facts have everything that the cluster counts as delivered and that no code took.
         """
         assert completion.carried is not None
-        executor, carried = self.executor, completion.carried
+        carried = completion.carried
         signals = [*carried["signals"], *(job.attributes for job in self._inbox.signals)]
         facts: StartFacts = {
             "version": self.run_info.version,
             "attempt": self.run_info.attempt + 1,
             "carried": {**carried, "signals": signals},
         }
-        if (snapshot := executor.four_eyes_snapshot(child=False)) is not None:
-            facts["snapshot"] = snapshot
-        if executor.search_attributes:
-            facts["search_attributes"] = dict(executor.search_attributes)
+        for name in ("id", "parent"):
+            if name in self._facts:
+                facts[name] = self._facts[name]
+        facts = self.add_facts(facts, dict(self.executor.search_attributes), child=False)
         return self._writer.continue_as_new(self.run_info.workflow, command.attributes["args"], facts)
 
     def _child_facts(self, attributes: Mapping[str, Any]) -> StartFacts:
         """Return the facts with which a child starts, from the attributes of its command."""
         facts: StartFacts = {"version": attributes["version"]}
-        if (snapshot := self.executor.four_eyes_snapshot(child=True)) is not None:
+        if self._options.workflow_id(attributes["id"]) != attributes["id"]:
+            facts |= {"id": attributes["id"], "parent": self.run_info.id}
+        return self.add_facts(facts, attributes.get("search_attributes"), child=True)
+
+    def add_facts(self, facts: StartFacts, search_attributes: dict[str, Any] | None, *, child: bool) -> StartFacts:
+        """Return the facts with which another run starts, a child or the next run of the chain."""
+        if (snapshot := self.executor.four_eyes_snapshot(child=child)) is not None:
             facts["snapshot"] = snapshot
-        if attributes.get("search_attributes"):
-            facts["search_attributes"] = attributes["search_attributes"]
+        if search_attributes:
+            facts["search_attributes"] = search_attributes
         return facts
 
     def _start_rest_timer(self) -> WorkflowCommand:
@@ -272,7 +289,7 @@ class TemporalRun(InstanceFacts):
 
     def _answer(self, query: QueryWorkflow) -> WorkflowCommand:
         """Return the answer to a query, of a class or about the state of the run."""
-        arguments = self._payloads.decode_all(query.arguments)
+        arguments = [*map(self._payloads.decode, query.arguments)]
         args = arguments[0] if arguments else None
         try:
             if query.query_type == names.STATE:

@@ -26,7 +26,7 @@ class TemporalRunner(WorkflowRunner):
     """Creates the instances of runs. Workflows that were written with the SDK itself go to ``other``."""
 
     def __init__(self, options: HostOptions, other: WorkflowRunner) -> None:
-        self._options = options
+        self.options = options
         self._other = other
 
     def prepare_workflow(self, defn: Any) -> None:
@@ -36,7 +36,11 @@ class TemporalRunner(WorkflowRunner):
     def create_instance(self, det: WorkflowInstanceDetails) -> WorkflowInstance:
         if det.defn.cls is not AnyWorkflow:
             return self._other.create_instance(det)
-        return TemporalRun(self._options, det.info)
+        return self.new_run(det)
+
+    def new_run(self, det: WorkflowInstanceDetails) -> TemporalRun:
+        """Return the run of this package that ``det`` describes."""
+        return TemporalRun(self.options, det.info)
 
     def set_worker_level_failure_exception_types(self, types: Sequence[type[BaseException]]) -> None:
         self._other.set_worker_level_failure_exception_types(types)

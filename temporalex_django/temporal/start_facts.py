@@ -13,8 +13,11 @@ class StartFacts(TypedDict, total=False):
     ``version`` is the version of its class, and ``attempt`` its number in the chain. ``snapshot`` is data that the run
     starts with beside its input, such as the person who started it. ``carried`` has the messages that the previous run
     passed on. ``search_attributes`` have their stored form. ``scheduled_for`` is the time of the slot of a schedule.
+    ``id`` and ``parent`` are business ids, where those of the cluster are others.
     """
 
+    id: str
+    parent: str | None
     version: int
     attempt: int
     snapshot: dict[str, Any]

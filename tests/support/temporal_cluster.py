@@ -6,10 +6,12 @@ import asyncio
 import threading
 import uuid
 from collections.abc import Coroutine, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import Any
 
 from temporalio.client import Client, WorkflowHandle
+from temporalio.client._interceptor import SignalWorkflowInput
 from temporalio.worker import Replayer, Worker
 
 from temporalex_django.core.history.events import HistoryEvent
@@ -23,18 +25,23 @@ _ANSWER = 30.0
 class Cluster:
     """The access of a test to the server, with a task queue of its own. ``options`` are those of the plugin."""
 
+    plugin_class: type[TemporalexPlugin] = TemporalexPlugin
+
     def __init__(self, address: str, **options: Any) -> None:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
         self.queue = f"queue-{uuid.uuid4().hex[:8]}"
+        self.handles: list[WorkflowHandle] = []  # of the runs that were started here
         self.options = {"queue_name": lambda _: self.queue, **options}
+        self.plugin = self.plugin_class(**self.options)
+        self.payloads = self.plugin.options.payloads
         self.client: Client = self.call(self._connect(address))
 
     async def _connect(self, address: str) -> Client:
         for _ in range(600):
             try:
-                return await Client.connect(address, plugins=[TemporalexPlugin(**self.options)])
+                return await Client.connect(address, plugins=[self.plugin])
             except RuntimeError:  # the server has just been started
                 await asyncio.sleep(0.02)
         raise AssertionError("the server of Temporal did not start")
@@ -46,13 +53,16 @@ class Cluster:
         self._loop.close()
 
     def call(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(_ANSWER)
+        return self.submit(coroutine).result(_ANSWER)
+
+    def submit(self, coroutine: Coroutine[Any, Any, Any]) -> Future[Any]:
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
 
     @contextmanager
     def worker(self, *, cache: int = 1000) -> Iterator[Worker]:
         """A worker for the queue, in whose block runs proceed; ``cache`` is the number of runs that it keeps."""
         worker = self.call(self._worker(cache))
-        running = asyncio.run_coroutine_threadsafe(worker.run(), self._loop)
+        running = self.submit(worker.run())
         try:
             yield worker
         finally:
@@ -69,7 +79,22 @@ class Cluster:
         start = self.client.start_workflow(
             workflow, args=arguments, id=id or f"{workflow}-{uuid.uuid4().hex[:8]}", task_queue=self.queue
         )
-        return self.call(start)
+        handle = self.call(start)
+        self.handles.append(handle)
+        return handle
+
+    def send(self, handle: WorkflowHandle, name: str, payload: Any = None, **headers: Any) -> None:
+        """Send a signal with headers, such as its sender."""
+        request = SignalWorkflowInput(
+            id=handle.id,
+            run_id=None,
+            signal=name,
+            args=[payload],
+            headers={header: self.payloads.encode(value) for header, value in headers.items()},
+            rpc_metadata={},
+            rpc_timeout=None,
+        )
+        self.call(self.client._impl.signal_workflow(request))
 
     def result(self, handle: WorkflowHandle) -> Any:
         return self.call(handle.result())
@@ -95,4 +120,4 @@ class Cluster:
         self.call(self._replay(history))
 
     async def _replay(self, history: Any) -> None:
-        await Replayer(workflows=[], plugins=[TemporalexPlugin(**self.options)]).replay_workflow(history)
+        await Replayer(workflows=[], plugins=[self.plugin]).replay_workflow(history)

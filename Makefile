@@ -8,6 +8,7 @@
 #   make soak [SECONDS=600] [DB=sqlite] [HOST=q2]   work of every kind while processes are killed every few seconds; then checks that it adds up
 #   make properties [SCALE=10] the long form of tests/property, with other examples each time; `make test` runs the short one
 #                              tests run in TEST_PROCESSES=3 parallel processes
+#   make conformance HOSTS=temporal [ARGS=...]   the acceptance tests on a real server of Temporal; HOSTS=temporal-evicted keeps no run in memory
 #   make conformance [ROWS=TX,ST]   lists behaviours without a test (exit status 1 if there are any), and rewrites docs/reference/conformance.md
 #   make docs                  builds the documentation, with the reference of the public names, into var/site; make lint does so as well
 #   make bench [DB=sqlite] [JSON=out.json] [ARGS=...]   figures, ratios to peers, goals; docs/howto/benchmarks.md
@@ -39,7 +40,7 @@ export TEST_PROCESSES
 .PHONY: help venv demo demo-check test test-fast faults soak properties conformance coverage docs lint format bench bench-data bench-temporal bench-results clean
 
 help:
-	@sed -n '3,19s/^#  *//p' Makefile
+	@sed -n '3,20s/^#  *//p' Makefile
 
 venv:
 	@scripts/venv.sh .venv $(PRIMARY)
@@ -67,7 +68,12 @@ soak: venv
 	@TEST_DB=$(or $(DB),postgres) $(PYTHON) -m tests.soak --seconds $(SECONDS) --host $(HOST) $(ARGS)
 
 conformance: venv
+ifdef HOSTS
+	@HOSTS=$(HOSTS) TEST_DB=sqlite $(PYTHON) -m pytest $(SIDE_BY_SIDE) $(ARGS) tests/acceptance; \
+	    status=$$?; $(PYTHON) scripts/conformance.py --refused; exit $$status
+else
 	@$(PYTHON) scripts/conformance.py $(ROWS)
+endif
 
 coverage: venv
 	@$(PYTHON) -m coverage erase

@@ -23,11 +23,14 @@ from typing import Any
 
 import pytest
 
+from tests.support.temporal import refusals
+
 ROOT = Path(__file__).resolve().parent.parent
 REFERENCE = ROOT / "docs" / "reference"
 PAGE = REFERENCE / "conformance.md"
 GROUPS = {"TX": "The programming model", "ST": "The core", "HE": "Graph workflows"}
-HOSTS = ("memory", "memory-evicted", "database", "database-evicted")
+HOSTS = ("memory", "memory-evicted", "database", "database-evicted", "temporal")
+LETTERS = "MmDdT"
 ROW = re.compile(r"\b[A-Z]{2}-\d{3}\b")
 _OUTPUT = "TX_CONFORMANCE"
 
@@ -50,12 +53,18 @@ class Collector:
             {
                 "test": f"{item.path.relative_to(ROOT).as_posix()}::{item.originalname}",
                 "rows": sorted({*ROW.findall(item.function.__doc__ or ""), *ROW.findall(item.nodeid)}),
-                "host": item.callspec.params.get("env", "") if hasattr(item, "callspec") else "",
+                "host": "" if item.get_closest_marker("xfail") else host(item),
+                "refused": item.nodeid if host(item) == "temporal" and item.get_closest_marker("xfail") else "",
             }
             for item in session.items
             if isinstance(item, pytest.Function)
         ]
         Path(os.environ[_OUTPUT]).write_text(json.dumps(cases), encoding="utf-8")
+
+
+def host(item: pytest.Function) -> str:
+    """Return the host of a case, or an empty text if it has none."""
+    return str(item.callspec.params.get("env", "")) if hasattr(item, "callspec") else ""
 
 
 def collected() -> Named:
@@ -65,7 +74,13 @@ def collected() -> Named:
         done = subprocess.run(
             [sys.executable, __file__, "--collect"],
             cwd=ROOT,
-            env={**os.environ, _OUTPUT: str(output), "TEST_DB": "sqlite", "TEST_LANE": ""},  # all lanes
+            env={
+                **os.environ,
+                _OUTPUT: str(output),
+                "TEST_DB": "sqlite",
+                "TEST_LANE": "",
+                "ALL_HOSTS": "1",
+            },  # all lanes
             capture_output=True,
             text=True,
             check=False,
@@ -99,9 +114,10 @@ def page(named: Named) -> str:
         "<!-- made by scripts/conformance.py: do not edit -->",
         "",
         "This page lists each behaviour with the tests that fail without it and the hosts on which they run: in memory (M), on the database of",
-        "the lane, SQLite or PostgreSQL (D), and on both with every run rebuilt from its history before each activation (m, d). A dash means",
-        "that the test has no host, because it tests a part, a process or a worker. A star marks a behaviour that follows from the",
-        "requirements; a plus marks one that goes beyond them.",
+        "the lane, SQLite or PostgreSQL (D), and on both with every run rebuilt from its history before each activation (m, d). T stands for",
+        "a real server of Temporal, and means that at least one case passes there. A dash means that the test has no host, because it tests",
+        "a part, a process or a worker. A star marks a behaviour that follows from the requirements; a plus marks one that goes beyond",
+        "them. The cases that a cluster refuses are at the end.",
     ]
     for prefix, name in GROUPS.items():
         lines += ["", f"## {prefix}: {name}"]
@@ -114,15 +130,30 @@ def page(named: Named) -> str:
                 mark = {"seed": "", "seed*": "*", "upstream": "+"}[facts["mark"]]
                 shown = "<br>".join(f"`{test.removeprefix('tests/')}`" for test in sorted(tests)) or "none yet"
                 lines.append(f"| {row}{mark} | {facts['does']} | {shown} | {_letters(tests)} |")
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, *refused_lines()]) + "\n"
+
+
+def refused_lines() -> list[str]:
+    """Return the lines about the cases that the host of a cluster refuses, by reason."""
+    names: dict[str, list[str]] = defaultdict(list)
+    for name, reason in refusals.refused().items():
+        names[reason].append(name)
+    lines = ["", "## Refused on a cluster", "", "| reason | cases | tests |", "|---|---|---|"]
+    for reason, title in refusals.REASONS.items():
+        tests = sorted({name.partition("[")[0] for name in names[reason]})
+        lines.append(f"| {title} | {len(names[reason])} | {'<br>'.join(f'`{test}`' for test in tests) or 'none'} |")
+    return lines
 
 
 def _letters(tests: dict[str, set[str]]) -> str:
     hosts = set().union(*tests.values()) if tests else set()
-    return "".join(letter for host, letter in zip(HOSTS, "MmDd", strict=True) if host in hosts) or "–"
+    return "".join(letter for host, letter in zip(HOSTS, LETTERS, strict=True) if host in hosts) or "–"
 
 
 def main(arguments: list[str]) -> int:
+    if arguments == ["--refused"]:
+        print("\n".join(refused_lines()))
+        return 0
     if arguments == ["--collect"]:
         with contextlib.chdir(ROOT):
             return int(

@@ -7,7 +7,7 @@ import gc
 import pytest
 
 from temporalex_django import NoReply, Ok, Stop, api, errors
-from tests.support.runs import flow, kinds, once, other, work
+from tests.support.runs import flow, forget, kinds, once, other, work
 
 
 def counting(log, name, *, undo=None):
@@ -131,7 +131,7 @@ def test_what_is_collected_later_does_nothing(env):
 
     gone, other_run = env.start(flow(run)), env.start(once(lambda: api.wait_for_signal("go")))
     gone.terminate()
-    env.engine.cache.clear()
+    forget(env)
     gc.collect()
     other_run.signal("go", 1)
     gc.collect()

@@ -13,7 +13,7 @@ from django.test import override_settings
 
 from temporalex_django import Done, Event, GraphWorkflow, Ok, Step, Unique, Workflow, activity, api, errors
 from tests.support import hosts
-from tests.support.runs import flow, kinds, work
+from tests.support.runs import flow, forget, kinds, work
 
 S3CRET = "s3cret-value"
 
@@ -264,7 +264,7 @@ def test_at_run_time_a_difference_is_one_warning_without_a_value(env: Any, order
     h = env.start(flow(run))
     order.turned = True
     for _ in range(2):
-        env.engine.cache.clear()
+        forget(env)
         h.signal("go")
     assert h.result() == "well"
     [said] = [one for one in caplog.records if "different input" in one.getMessage()]

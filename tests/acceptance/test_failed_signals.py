@@ -8,7 +8,7 @@ import pytest
 
 from temporalex_django import Async, ContinueAsNew, NoReply, Ok, Stop, Workflow, api, errors, signal
 from tests.support.people import person
-from tests.support.runs import events, kinds, work
+from tests.support.runs import events, forget, kinds, work
 
 RIGHT = {"is": False}
 MAY = "temporalex_django.redeliver_message"
@@ -221,7 +221,7 @@ def test_an_async_handler_that_was_put_right_is_not_called_on_replay(env):
     RIGHT["is"] = True
 
     env.replay(h)
-    env.engine.cache.clear()
+    forget(env)
     h.redeliver("p2")
     h.signal("stop")
 
@@ -275,7 +275,7 @@ def test_a_payload_that_was_handled_and_does_not_fit_today_blocks_the_run(env):
     RIGHT["is"] = True
     with pytest.raises(errors.NondeterminismError, match="signal 'paid' .* does not accept the recorded payload now"):
         env.replay(h)
-    env.engine.cache.clear()
+    forget(env)
     h.signal("stop")
     assert isinstance(h.blocked, errors.NondeterminismError)
     assert failed(h) == []

@@ -32,7 +32,7 @@ from temporalex_django.authoring import activity as activities
 from temporalex_django.authoring import workflow as workflows
 from temporalex_django.core import aliases
 from tests.support.people import person
-from tests.support.runs import flow
+from tests.support.runs import flow, forget
 
 DONE = {"done": lambda _, state: Stop(state)}
 
@@ -153,7 +153,7 @@ def test_an_update_of_a_blocked_run_is_tried_once_and_withdrawn_and_of_a_paused_
     h = env.start(flow(run))
     assert h.update("add", 1) == 1
     broken[0] = True
-    env.engine.cache.clear()
+    forget(env)
     tries = []
     for _ in range(2):
         with pytest.raises(errors.UpdateRejected) as caught:

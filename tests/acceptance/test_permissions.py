@@ -24,6 +24,7 @@ from temporalex_django import (
 )
 from temporalex_django.errors import ActionNotPermitted, UpdateRejected, WorkflowDefinitionError
 from tests.support.people import person
+from tests.support.runs import forget
 
 MAY = "auth.change_group"
 OTHER = "auth.view_group"
@@ -180,7 +181,7 @@ def test_a_permission_that_goes_after_the_update_changes_nothing(env: Any) -> No
     else:
         ann.delete()
 
-    env.engine.cache.clear()
+    forget(env)
     env.replay(h)
     with pytest.raises(ActionNotPermitted):
         h.update("pay", 5, by=ann)

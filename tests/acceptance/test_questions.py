@@ -8,7 +8,7 @@ import pytest
 
 from temporalex_django import Approval, Done, GraphWorkflow, Ok, Unique, Workflow, api, errors
 from tests.support.people import person
-from tests.support.runs import events
+from tests.support.runs import events, forget
 
 MAY = "auth.change_group"
 OTHER = "auth.delete_group"
@@ -77,7 +77,7 @@ def test_a_recorded_decision_of_another_question_blocks(env, change):
 
     with pytest.raises(errors.NondeterminismError, match="a different question"):
         env.replay(h)
-    env.engine.cache.clear()
+    forget(env)
     h.signal("go")
     assert isinstance(h.blocked, errors.NondeterminismError)
     assert "Wire" not in str(h.blocked)  # what people are asked is no business of the log
@@ -90,7 +90,7 @@ def test_a_recorded_decision_of_another_question_blocks(env, change):
 def test_a_decision_does_not_answer_a_question_that_came_after_it_was_shown(env):
     h = env.start(Asks, id="asks")
     ASKED["now"] = CHANGES["title"]
-    env.engine.cache.clear()  # the next turn rebuilds the run, with the code of the deploy
+    forget(env)  # the next turn rebuilds the run, with the code of the deploy
 
     with pytest.raises(errors.HumanTaskClosed, match="a different question"):
         h.decide("approved", by=person(env, "bob", MAY))
@@ -115,7 +115,7 @@ def test_code_that_asks_nobody_any_more_blocks(env):
 def test_a_task_that_nobody_has_decided_takes_the_new_question(env):
     h = env.start(Asks, id="asks")
     ASKED["now"] = CHANGES["title"]
-    env.engine.cache.clear()
+    forget(env)
     h.signal("go")  # buffered; the run is rebuilt
 
     assert h.blocked is None
@@ -173,12 +173,12 @@ def test_a_claim_lapses_with_its_question(env):
         claimed_until=env.clock + timedelta(hours=1),
         delegated=[{"to": "dan"}],
     )
-    env.engine.cache.clear()
+    forget(env)
     h.signal("go")
     assert HumanTask.objects.get().claimed_by_name == "bob"
 
     ASKED["now"] = CHANGES["title"]
-    env.engine.cache.clear()
+    forget(env)
     h.signal("go")
 
     task = HumanTask.objects.get()

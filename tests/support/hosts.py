@@ -5,7 +5,8 @@ In memory or on the database of the lane, kept between activations or rebuilt be
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from tests.support.runs import CheckedEnvironment, replay_all
 
 MEMORY = ("memory", "memory-evicted")
 DATABASE = ("database", "database-evicted")
+TEMPORAL = ("temporal", "temporal-evicted")
 HOSTS = (*MEMORY, *DATABASE)
 #: Of their tests. Each Python and each database sees runs that are kept and runs that are rebuilt, in some lane.
 MARKS = {
@@ -21,16 +23,52 @@ MARKS = {
     "memory-evicted": [pytest.mark.unit, pytest.mark.once],
     "database": [pytest.mark.django_db, pytest.mark.once_on_postgres],
     "database-evicted": [pytest.mark.django_db],
+    "temporal": [pytest.mark.once],
+    "temporal-evicted": [pytest.mark.once],
 }
 
 #: For tables of cases that pure code judges before anything reaches a host: those in memory will do.
 in_memory = pytest.mark.hosts(*MEMORY)
 
 
-def environment(host: str) -> Iterator[Any]:
+#: Files whose tests run on a cluster in each run of the suite: every row of the adapter, and every reason of a refusal.
+SAMPLE = frozenset(
+    f"test_{name}.py"
+    for name in (
+        "activities", "cancel", "children", "continue_as_new", "examples_cart", "forks", "future_starts", "graph_runs",
+        "patches", "permissions", "phase", "replay", "run", "timeouts", "trying_again", "updates",
+    )
+)  # fmt: skip
+
+
+def chosen(marked: Sequence[str] | None, file: str) -> Sequence[str]:
+    """The hosts on which a test of ``file`` runs; ``marked`` are those of its marker.
+
+    With ``HOSTS=temporal`` in the environment it runs there, if nothing keeps it on another host.
+    """
+    usual = HOSTS if marked is None else marked
+    if os.environ.get("ALL_HOSTS"):  # only to list the cases
+        return (*usual, TEMPORAL[0]) if marked is None else usual
+    if wanted := os.environ.get("HOSTS"):
+        allowed = (*HOSTS, *TEMPORAL) if marked is None else marked
+        return [host for host in wanted.split(",") if host in allowed]
+    return (*usual, TEMPORAL[0]) if marked is None and file in SAMPLE else usual
+
+
+def environment(host: str, temporal_address: Callable[[], str] | None = None) -> Iterator[Any]:
     """The environment of one test. When the test is over, every run in it is replayed."""
+    if host in TEMPORAL:
+        assert temporal_address is not None
+        from tests.support.temporal.environment import TemporalEnvironment
+
+        env = TemporalEnvironment(temporal_address(), cache=0 if host.endswith("-evicted") else 1000)
+        try:
+            yield env
+            env.check()
+        finally:
+            env.close_down()
+        return
     evict = host.endswith("-evicted")
-    env: Any
     if host in MEMORY:
         env = CheckedEnvironment(evict=evict)
         yield env

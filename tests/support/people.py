@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from temporalex_django.testing import WorkflowEnvironment
+from temporalex_django.testing.memory_reads import MemoryReads
 
 
 class Somebody:
@@ -28,7 +28,7 @@ class Somebody:
 
 def person(env: object, name: str, *permissions: str, is_active: bool = True) -> Any:
     """Somebody whom the host of an environment knows: on a database a stored user."""
-    if isinstance(env, WorkflowEnvironment):
+    if isinstance(env, MemoryReads):
         return Somebody(name, *permissions, is_active=is_active)
     return stored(name, *permissions, is_active=is_active)
 

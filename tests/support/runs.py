@@ -53,6 +53,11 @@ def replay_all(env: Environment, chains: Iterable[UUID]) -> None:
     assert len(env.commands) == before, "a replay produced commands"
 
 
+def forget(env: Environment) -> None:
+    """Drop all runs from memory: the next activation of each rebuilds it, with the code that there is then."""
+    env._forget_runs()
+
+
 def flow(run: Callable[[Any, Any], Any], **attributes: Any) -> type[Workflow]:
     """A workflow class of ``async def run(self, args)``."""
     return type("Flow", (Workflow,), {"run": run, "__module__": __name__, **attributes})

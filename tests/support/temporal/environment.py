@@ -28,7 +28,7 @@ from temporalio.exceptions import ApplicationError, FailureError, TimeoutType, W
 from temporalio.exceptions import TimeoutError as SdkTimeoutError
 from temporalio.service import RPCError
 
-from temporalex_django.authoring.authorization import check_person, sender_of
+from temporalex_django.authoring.authorization import check_person, require_permission, sender_of
 from temporalex_django.authoring.workflow import class_for_run, last_definition_number, newest_class
 from temporalex_django.core.failures import error_data
 from temporalex_django.core.history.events import CLOSED_STATUSES
@@ -39,10 +39,11 @@ from temporalex_django.engine.contracts.records import Outcome, TaskState
 from temporalex_django.engine.contracts.task_storage import TaskStorage
 from temporalex_django.engine.external_messages import PARENT_CLOSED, FinishedActivity
 from temporalex_django.engine.memory.storage import MemoryRunStorage
+from temporalex_django.engine.operator_overrides import pending_timers
 from temporalex_django.engine.outcomes import FAULT
 from temporalex_django.engine.run_start import RunStart
 from temporalex_django.engine.turn_report import TurnReport
-from temporalex_django.errors import WorkflowClosed
+from temporalex_django.errors import ActionNotPossible, WorkflowClosed
 from temporalex_django.temporal import names
 from temporalex_django.temporal.failures import failure_details
 from temporalex_django.testing.environment_base import EPOCH
@@ -113,7 +114,11 @@ class TemporalBackend(MemoryBackend):
         if request.operation in OPERATIONS - {"skip_timer"}:
             refuse("operator actions")
         if request.operation == "skip_timer":
+            require_permission(check_person(request.by), "retry_activity", action="call skip_timer")
             check_text(request.inputs["reason"], label="the reason")
+            row = self._env.row(self._env.storage.chains[address.chain_id].run_id)
+            if request.inputs["seq"] not in pending_timers((event.kind, event.attributes) for event in row.events):
+                raise ActionNotPossible("no timer with that number is running: it has fired, or was cancelled")
             sender = sender_of(check_person(request.by))
             by = None if sender is None else sender.as_dict()
             self._env._signal(address.chain_id, names.SKIP_TIMER, {"seq": request.inputs["seq"], "by": by})

@@ -167,7 +167,7 @@ class RunFilterForm(forms.Form):
             message = (
                 exc.message
                 if cleaned.get("workflow")
-                else _("Set the filter workflow to the class that declares these attributes.")
+                else _("Set the Workflow filter to the class that declares these attributes.")
             )
             self.add_error("attributes", message)
         except (TypeError, ValueError) as exc:

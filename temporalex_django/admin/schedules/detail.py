@@ -122,7 +122,7 @@ def _facts(row: Schedule) -> list[tuple[str, str]]:
     if row.module:
         facts.append((_("Module"), row.module))
     if row.editor_name:
-        facts.append((_("Runs in the name of"), row.editor_name))
+        facts.append((_("Runs on behalf of"), row.editor_name))
     return facts
 
 

@@ -99,7 +99,7 @@ class Redeliver(FailedMessageAction):
     label: ClassVar[Promise] = _("Deliver again")
     summary: ClassVar[Promise] = _("Deliver failed messages again.")
     effect: ClassVar[Promise] = _(
-        "The run receives the signal again, with the same payload, after the messages that already wait."
+        "The run receives the signal again, with the same payload, after the messages that are already waiting."
     )
     done: ClassVar[Promise] = _("The run receives the message in its next turn.")
 

@@ -215,7 +215,7 @@ def test_rest_starts_with_them_shows_them_and_lists_by_them():
     assert listed({"due__lte": "2026-03-01", "sent": "2026-03-01T11:00:00Z"}) == ["r-1"]
     assert listed({"big": "true"}) == ["r-1"]
     assert listed({}) == ["r-2", "r-1"]
-    assert "Set the filter workflow to the class" in listed({"total": 1}, None)
+    assert "Set the Workflow filter to the class" in listed({"total": 1}, None)
     assert "no workflow 'Nobody'" in listed({"total": 1}, "Nobody")
     assert "Enter a JSON object" in listed("{")
     assert "did you mean total__gt" in listed({"totl__gt": 1})
@@ -278,7 +278,7 @@ def test_commands_start_with_them_and_list_by_them(capsys):
     for arguments, about in [
         (("start", Invoicing.name, "--attribute", "total"), "--attribute total is not a NAME=VALUE pair"),
         (("start", Invoicing.name, "--attribute", "totl=5"), "no search attribute 'totl'"),
-        (("list", "--attributes", asked), "Set the filter workflow to the class"),
+        (("list", "--attributes", asked), "Set the Workflow filter to the class"),
         (("list", "--workflow", Invoicing.name, "--attributes", '{"totl": 1}'), "did you mean total"),
     ]:
         with pytest.raises(CommandError, match=re.escape(about)):

@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from tests.support.waiting import wait_for
+
 PROGRAM = Path(sysconfig.get_path("scripts")) / "temporal"
 #: The server skips time only where this is on. It takes ten updates of a run at a time unless it is told otherwise.
 SETTINGS = {"frontend.WorkflowTimeSkippingEnabled": "true", "history.maxInFlightUpdates": "10000"}
@@ -57,6 +59,12 @@ def _write(folder: Path, state: dict) -> None:
     (folder / "temporal.json").write_text(json.dumps(state))
 
 
+def _answers(port: int) -> bool:
+    with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+        return True
+    return False
+
+
 def _start(folder: Path) -> dict:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -67,5 +75,6 @@ def _start(folder: Path) -> dict:
         process = subprocess.Popen(
             [PROGRAM, "server", "start-dev", *place, "--log-level", "error", *settings], stdout=log, stderr=log
         )
+    wait_for(lambda: _answers(port), what=f"the server of Temporal, see {folder / 'temporal.log'}")
     process.returncode = 0  # its end is waited for by process id, so that the object does not warn
     return {"pid": process.pid, "address": f"127.0.0.1:{port}"}

@@ -16,7 +16,7 @@ from django.db import connection, connections, transaction
 from django.test.utils import CaptureQueriesContext
 
 from temporalex_django import Ok, Workflow, WorkflowHandle, errors
-from temporalex_django.db.starts import many
+from temporalex_django.engine.scheduling import policy
 from temporalex_django.models import Chain, Instance, OperatorAction
 from temporalex_django.testing import DjangoEnvironment
 from tests.support.client_flows import drain
@@ -41,7 +41,7 @@ def statements(count: int) -> int:
 @pytest.mark.django_db
 def test_the_statements_do_not_grow_with_the_runs() -> None:
     assert statements(300) == statements(3)
-    with patch.object(many, "CHUNK", 100):
+    with patch.object(policy, "STARTS_TOGETHER", 100):
         assert statements(300) > statements(3)
     assert Instance.objects.count() == 606
 

@@ -82,7 +82,7 @@ def close(payload, total):
     return Stop(total)
 
 
-class Counter(Workflow):
+class ClusterCounter(Workflow):
     """A phase with updates and a signal; each round is a run of its own."""
 
     async def run(self, args):
@@ -93,7 +93,7 @@ class Counter(Workflow):
         return Ok(total)
 
 
-class Relay(Workflow):
+class ClusterRelay(Workflow):
     """Two runs, of which the first one takes one signal and leaves the other."""
 
     async def run(self, args):
@@ -180,7 +180,7 @@ class Expense(Workflow):
         return Ok(decision.outcome)
 
 
-class Waiting(Workflow):
+class ClusterWaiting(Workflow):
     """A run that is still open: a step behind it, and a signal before it."""
 
     async def run(self, args):

@@ -149,7 +149,7 @@ def test_a_handler_that_loops_is_interrupted_and_the_run_goes_on(cluster, monkey
 # -- updates -------------------------------------------------------------------------------------------------------
 
 
-class Collecting(Workflow):
+class ClusterCollecting(Workflow):
     async def run(self, args):
         def add(text, total):
             return Reply(total + len(text), total + len(text))
@@ -173,7 +173,7 @@ async def update_as_stranger(cluster: Cluster, workflow_id: str, text: str) -> N
 )
 def test_an_update_that_is_too_large_is_rejected_before_it_is_accepted(cluster, size, type_and_message):
     with cluster.worker():
-        handle = start(cluster, "Collecting")
+        handle = start(cluster, "ClusterCollecting")
         cluster.wait_until_waiting(handle, "phase")
         with pytest.raises(WorkflowUpdateFailedError) as rejected:
             cluster.call(update_as_stranger(cluster, handle.id, "x" * size))

@@ -27,7 +27,7 @@ def require_positive(amount, total):
         raise ValueError("an amount is positive")
 
 
-class Till(Workflow):
+class ClusterTill(Workflow):
     @query("total")
     @staticmethod
     def total(state):
@@ -46,7 +46,7 @@ class Till(Workflow):
 @pytest.mark.parametrize("cache", [1000, 0], ids=["cached", "evicted"])
 def test_a_run_works_from_its_start_to_its_end(cluster, cache):
     with cluster.worker(cache=cache):
-        handle = cluster.start("Till", {"total": 1})
+        handle = cluster.start("ClusterTill", {"total": 1})
         cluster.wait_until_waiting(handle, "phase")
         assert cluster.call(handle.execute_update("add", 3)) == 4
         with pytest.raises(WorkflowUpdateFailedError) as refused:
@@ -79,7 +79,7 @@ def test_a_run_works_from_its_start_to_its_end(cluster, cache):
 
 def test_a_run_is_kept_in_the_same_form_and_rebuilt_in_the_same_form(cluster):
     with cluster.worker():
-        handle = cluster.start("Till", {"total": 1})
+        handle = cluster.start("ClusterTill", {"total": 1})
         cluster.wait_until_waiting(handle, "phase")
         cluster.call(handle.execute_update("add", 3))
         kept = cluster.state(handle)

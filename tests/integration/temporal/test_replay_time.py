@@ -26,7 +26,7 @@ async def step(number: int) -> int:
     return number + 1
 
 
-class Steps(Workflow):
+class ClusterSteps(Workflow):
     async def run(self, args):
         number = 0
         for _ in range(args):
@@ -34,7 +34,7 @@ class Steps(Workflow):
         return Ok(number)
 
 
-class Tally(Workflow):
+class ClusterTally(Workflow):
     async def run(self, args):
         def add(number, total):
             return Reply(total + number, total + number)
@@ -75,7 +75,7 @@ def record_steps(cluster, steps):
         return await handle.fetch_history()
 
     with cluster.worker():
-        handle = cluster.start("Steps", steps)
+        handle = cluster.start("ClusterSteps", steps)
         assert cluster.result(handle) == steps
         return cluster.history(handle), cluster.call(record_plain(cluster, start))
 
@@ -86,7 +86,7 @@ def record_updates(cluster, updates):
         return await add_and_close(handle, updates)
 
     with cluster.worker():
-        own = cluster.call(add_and_close(cluster.start("Tally"), updates))
+        own = cluster.call(add_and_close(cluster.start("ClusterTally"), updates))
         return own, cluster.call(record_plain(cluster, start))
 
 

@@ -81,19 +81,23 @@ MUTANTS = [
     ("Side", "async with api.shield():\n            await charge(4)", "await charge(4)"),
     ("Side", "async with api.shield():\n            await charge(4)", "pass"),
     # a phase, updates and rounds
-    ("Counter", 'update={"add": add}', 'update={"sum": add}'),
-    ("Counter", "return Reply(total + amount, total + amount)", "return Reply(total, total + amount)"),
-    ("Counter", "return Reply(total + amount, total + amount)", "return Reply(total + amount, total + 2 * amount)"),
-    ("Counter", "if amount > 100:", "if amount > 1000:"),
-    ("Counter", 'type="TooMuch"', 'type="TooLittle"'),
-    ("Counter", 'signal={"close": close}', 'signal={"shut": close}'),
-    ("Counter", "return Stop(total)", "return Reply(None, total)"),
-    ("Counter", "await charge(total)\n        if", "if"),
-    ("Counter", "await charge(total)\n        if", "await pack(total)\n        if"),
-    ("Counter", "if total < 10:", "if total < 1:"),
-    ("Counter", "if total < 10:", "if total < 5:"),
-    ("Counter", "return ContinueAsNew(total)", "return ContinueAsNew(total + 1)"),
-    ("Counter", "total = await api.phase(args,", "await api.sleep(1)\n        total = await api.phase(args,"),
+    ("ClusterCounter", 'update={"add": add}', 'update={"sum": add}'),
+    ("ClusterCounter", "return Reply(total + amount, total + amount)", "return Reply(total, total + amount)"),
+    (
+        "ClusterCounter",
+        "return Reply(total + amount, total + amount)",
+        "return Reply(total + amount, total + 2 * amount)",
+    ),
+    ("ClusterCounter", "if amount > 100:", "if amount > 1000:"),
+    ("ClusterCounter", 'type="TooMuch"', 'type="TooLittle"'),
+    ("ClusterCounter", 'signal={"close": close}', 'signal={"shut": close}'),
+    ("ClusterCounter", "return Stop(total)", "return Reply(None, total)"),
+    ("ClusterCounter", "await charge(total)\n        if", "if"),
+    ("ClusterCounter", "await charge(total)\n        if", "await pack(total)\n        if"),
+    ("ClusterCounter", "if total < 10:", "if total < 1:"),
+    ("ClusterCounter", "if total < 10:", "if total < 5:"),
+    ("ClusterCounter", "return ContinueAsNew(total)", "return ContinueAsNew(total + 1)"),
+    ("ClusterCounter", "total = await api.phase(args,", "await api.sleep(1)\n        total = await api.phase(args,"),
     # messages to another run
     ("Messenger", 'await api.signal_external(args, "ping", 1)', 'await api.signal_external(args, "ping", 2)'),
     ("Messenger", 'await api.signal_external(args, "ping", 1)\n', "\n"),
@@ -117,15 +121,15 @@ MUTANTS = [
     ("Expense", 'if decision.outcome == "approved"', 'if decision.outcome == "rejected"'),
     ("Expense", "await pack(decision.outcome)", "await price(decision.outcome)"),
     # an open run
-    ("Waiting", "await charge(10)\n", "await price(1)\n"),
-    ("Waiting", "await charge(10)\n", "\n"),
-    ("Waiting", "await charge(20)\n", "await price(2)\n"),
+    ("ClusterWaiting", "await charge(10)\n", "await price(1)\n"),
+    ("ClusterWaiting", "await charge(10)\n", "\n"),
+    ("ClusterWaiting", "await charge(20)\n", "await price(2)\n"),
 ]
 
 #: Mutants that only one of the two names, with the verdicts: ours, and that of the SDK.
 DIFFERENT = [
     # The SDK does not compare how an accepted update ended, and to whom messages go under which name.
-    (("Counter", "if amount > 100:", "if amount > 1:"), (NAMED, FITS)),
+    (("ClusterCounter", "if amount > 100:", "if amount > 1:"), (NAMED, FITS)),
     (
         ("Messenger", 'await api.signal_external(args, "ping", 1)', 'await api.signal_external(args, "pong", 1)'),
         (NAMED, FITS),
@@ -133,8 +137,8 @@ DIFFERENT = [
     (("Messenger", "await api.cancel_external(args)\n", 'await api.cancel_external("other")\n'), (NAMED, FITS)),
     # A task without commands takes those of the next one, and the last task of an open run takes any.
     (("Order", 'address = await api.wait_for_signal("address")\n', 'address = "Rome"\n'), (NAMED, FITS)),
-    (("Waiting", "await charge(10)\n", "await charge(10)\n        await charge(30)\n"), (NAMED, FITS)),
-    (("Waiting", "await charge(10)\n", "await charge(10)\n        await api.sleep(3)\n"), (NAMED, FITS)),
+    (("ClusterWaiting", "await charge(10)\n", "await charge(10)\n        await charge(30)\n"), (NAMED, FITS)),
+    (("ClusterWaiting", "await charge(10)\n", "await charge(10)\n        await api.sleep(3)\n"), (NAMED, FITS)),
     # Ours compares the class of a child, and the SDK its id, too.
     (("Order", "await api.child(Payment, amount)", 'await api.child(Payment, amount, id="other")'), (FITS, NAMED)),
 ]
@@ -154,12 +158,12 @@ def recordings(temporal_address: str) -> Iterator[tuple[Cluster, dict[str, list[
     """The runs of all workflows of ``replayed``, by class."""
     cluster = Cluster(temporal_address, judge=lambda *_: True)
     try:
-        relay = cluster.start("Relay")
+        relay = cluster.start("ClusterRelay")
         for number in (1, 2):  # one task delivers both, since there is no worker yet
             cluster.call(relay.signal("next", number))
         with cluster.worker():
             handles = list(record(cluster))
-            handles += [("Relay", handle) for handle in rounds(cluster, relay)]
+            handles += [("ClusterRelay", handle) for handle in rounds(cluster, relay)]
             recorded: dict[str, list[Recording]] = {}
             for name, handle in handles:
                 own = [replace(event, at=datetime.fromisoformat(event.at)) for event in cluster.events(handle)]
@@ -173,12 +177,12 @@ def record(cluster: Cluster) -> Iterator[tuple[str, Any]]:
     """Start the runs and send them their messages; yields each run when it has closed, or waits for good."""
     order = cluster.start("Order", "lamp")
     side = cluster.start("Side", "lamp")
-    counter = cluster.start("Counter", 1)
+    counter = cluster.start("ClusterCounter", 1)
     target = cluster.start("Target")
     messenger = cluster.start("Messenger", target.id)
     delivery = cluster.start("Delivery", {"total": 4})
     expense = cluster.start("Expense", 5)
-    waiting = cluster.start("Waiting")
+    waiting = cluster.start("ClusterWaiting")
 
     cluster.wait_until_waiting(order, "signal address")
     cluster.call(order.signal("address", "Rome"))
@@ -209,11 +213,11 @@ def record(cluster: Cluster) -> Iterator[tuple[str, Any]]:
         ("Order", order),
         ("Payment", cluster.client.get_workflow_handle(child)),
         ("Side", side),
-        *(("Counter", handle) for handle in rounds(cluster, counter)),
+        *(("ClusterCounter", handle) for handle in rounds(cluster, counter)),
         ("Messenger", messenger),
         ("Delivery", delivery),
         ("Expense", expense),
-        ("Waiting", waiting),
+        ("ClusterWaiting", waiting),
     )
 
 
@@ -300,7 +304,7 @@ def test_each_history_replays(recordings):
 
 def test_a_signal_behind_the_close_goes_to_the_next_run_once(recordings):
     _, recorded = recordings
-    first, second = (entry.own for entry in recorded["Relay"])
+    first, second = (entry.own for entry in recorded["ClusterRelay"])
     assert first[-1].kind == "WorkflowContinuedAsNew"
     assert second[0].attributes["carried"] == 1
     assert second[-1].attributes["result"] == [1, 2]

@@ -399,7 +399,7 @@ def failing(how):
     raise ConnectionError("away")
 
 
-class Failing(Workflow):
+class ClusterFailing(Workflow):
     async def run(self, args):
         caught = []
         for how in ("base", "details", "often"):
@@ -421,11 +421,11 @@ FAILURES = [
 
 def test_failures_keep_their_attributes_on_the_way_in(cluster, worker):
     """The class and its bases decide about another attempt, and attempts and details come back."""
-    assert cluster.result(cluster.start("Failing")) == FAILURES
+    assert cluster.result(cluster.start("ClusterFailing")) == FAILURES
 
 
 def test_failures_keep_their_attributes_on_the_way_out(cluster, worker):
-    handle = cluster.start("Failing", "raise")
+    handle = cluster.start("ClusterFailing", "raise")
     with pytest.raises(WorkflowFailureError) as failed:
         cluster.result(handle)
     attributes = failed.value.cause.details[0]["temporalex"]

@@ -438,15 +438,15 @@ def test_failures_keep_their_attributes_on_the_way_out(cluster, worker):
 
 
 class Shown(Workflow):
-    stored = {"total": int}
+    stored = {"shown_total": int}
 
     @query("double")
     @staticmethod
     def double(state):
-        return state["total"] * 2
+        return state["shown_total"] * 2
 
     async def run(self, args):
-        api.publish_state({"total": 21})
+        api.publish_state({"shown_total": 21})
         await api.phase(None, signal={"stop": lambda _, state: Stop(state)}, update={"ask": lambda a, s: Reply(a, s)})
         return Ok()
 
@@ -457,7 +457,7 @@ def test_a_run_shows_its_state_waits_and_history_also_when_it_is_closed_and_evic
         cluster.wait_until_waiting(handle, "phase")
         shown = cluster.state(handle)
         assert shown["status"] == "waiting"
-        assert shown["stored"] == {"total": 21}
+        assert shown["stored"] == {"shown_total": 21}
         assert shown["accepts"] == {"signals": ["stop"], "updates": ["ask"]}
         assert [wait["kind"] for wait in shown["waits"]] == ["phase"]
         assert cluster.call(handle.query("double")) == 42

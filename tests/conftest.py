@@ -75,12 +75,13 @@ def django_db_setup(django_db_setup: None, django_db_blocker: Any) -> Iterator[N
 
 
 @pytest.fixture(scope="session")
-def temporal_address(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Iterator[str]:
+def temporal_address(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[str]:
     """The address of the server of Temporal, which the processes of a test run share."""
     from tests.support.temporal_server import shared_server
 
     base = tmp_path_factory.getbasetemp()
-    with shared_server(base if worker_id == "master" else base.parent) as address:
+    # A test that is run again alone has no processes beside its own.
+    with shared_server(base.parent if hasattr(request.config, "workerinput") else base) as address:
         yield address
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from django.db import IntegrityError, transaction
-
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.models import Lease
 
@@ -26,17 +24,14 @@ def take_lease(name: str, *, seconds: float, storage: DjangoStorage) -> bool:
     """
     now = storage.now()
     leases = Lease.objects.using(storage.alias)
+    free = leases.filter(name=name, until__lte=now)
     until = now + timedelta(seconds=seconds)
-    if leases.filter(name=name, until__lte=now).update(until=until):
+    if free.update(until=until):
         return True
-    if leases.filter(name=name).exists():
-        return False
-    try:
-        with transaction.atomic(using=storage.alias):
-            leases.create(name=name, until=until)
-    except IntegrityError:
-        return False
-    return True
+    # The row of a lease that nobody has ever taken is inserted by the first who wants it; the update decides who gets
+    # it.
+    leases.bulk_create([Lease(name=name, until=now)], ignore_conflicts=True)
+    return bool(free.update(until=until))
 
 
 def set_lease(name: str, *, seconds: float, storage: DjangoStorage) -> None:

@@ -28,7 +28,7 @@ _PARTS = {
 _OWNED = {
     "core/executor.py": {
         "run_context.admits_updates", "run_context.closed", "run_context.is_continued", "run_context.history_length", "run_context.info", "run_context.now",
-        "run_context.replaying", "run_context.snapshot",
+        "run_context.replaying", "run_context.snapshot", "run_context.suggests_continue_as_new",
     },
     "core/messages/dispatcher.py": {"_run_context.is_continued", "mailbox.received"},
 }  # fmt: skip

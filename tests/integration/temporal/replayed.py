@@ -35,25 +35,25 @@ def pack(item: str) -> str:
     return f"packed {item}"
 
 
-class Payment(Workflow):
+class ClusterPayment(Workflow):
     async def run(self, args):
         return Ok(await charge(args))
 
 
-class Refund(Workflow):
+class ClusterRefund(Workflow):
     """A child that only changed code starts."""
 
     async def run(self, args):
         return Ok(-args)
 
 
-class Order(Workflow):
+class ClusterOrder(Workflow):
     """Activities, a timer, a child, a patch and a signal, one after the other."""
 
     async def run(self, args):
         amount = await price(args)
         await api.sleep(0.02)
-        paid = await api.child(Payment, amount)
+        paid = await api.child(ClusterPayment, amount)
         if api.patched("boxes"):
             await pack(args)
         address = await api.wait_for_signal("address")
@@ -61,7 +61,7 @@ class Order(Workflow):
         return Ok(paid)
 
 
-class Side(Workflow):
+class ClusterSide(Workflow):
     """Branches side by side: a race that a timer wins, and three activities."""
 
     async def run(self, args):
@@ -101,12 +101,12 @@ class ClusterRelay(Workflow):
         return ContinueAsNew(number) if args is None else Ok([args, number])
 
 
-class Target(Workflow):
+class ClusterTarget(Workflow):
     async def run(self, args):
         return Ok(await api.wait_for_signal("ping"))
 
 
-class Messenger(Workflow):
+class ClusterMessenger(Workflow):
     """A signal to another run, which is then cancelled."""
 
     async def run(self, args):
@@ -153,7 +153,7 @@ class Pick(Step):
         return Event("picked")
 
 
-class Delivery(GraphWorkflow):
+class ClusterDelivery(GraphWorkflow):
     """A graph with two steps side by side, a join, and an event from outside."""
 
     unique = Unique(key="deliveryid")
@@ -169,7 +169,7 @@ class Delivery(GraphWorkflow):
     }
 
 
-class Expense(Workflow):
+class ClusterExpense(Workflow):
     """A human task, and work behind its decision."""
 
     async def run(self, args):

@@ -91,7 +91,7 @@ class Backwards:
         return json.loads(data[::-1])
 
 
-class Echo(Workflow):
+class ClusterEcho(Workflow):
     async def run(self, args):
         return Ok([args, await api.wait_for_signal("say")])
 
@@ -106,7 +106,7 @@ def other_cluster(temporal_address: str, cluster: Cluster) -> Iterator[Cluster]:
 
 
 def test_a_run_of_another_codec_goes_on_when_a_worker_has_it(cluster, other_cluster):
-    handle = start(other_cluster, "Echo", {"name": "Ada"})
+    handle = start(other_cluster, "ClusterEcho", {"name": "Ada"})
     other_cluster.call(handle.signal("say", "hello"))
     with cluster.worker():
         message = failure_of(other_cluster, handle).failure.message
@@ -127,7 +127,7 @@ def count_for_ever(_, state):
     return Stop(state)
 
 
-class Spinning(Workflow):
+class ClusterSpinning(Workflow):
     async def run(self, args):
         return Ok(await api.phase(args, signal={"count": count_for_ever}))
 
@@ -135,8 +135,10 @@ class Spinning(Workflow):
 def test_a_handler_that_loops_is_interrupted_and_the_run_goes_on(cluster, monkeypatch, caplog):
     monkeypatch.setitem(loops, "on", True)
     with cluster.worker():
-        handle = start(cluster, "Spinning", 3, task_timeout=timedelta(seconds=10))  # the SDK interrupts after 2 s
-        other = start(cluster, "Echo")
+        handle = start(
+            cluster, "ClusterSpinning", 3, task_timeout=timedelta(seconds=10)
+        )  # the SDK interrupts after 2 s
+        other = start(cluster, "ClusterEcho")
         cluster.call(handle.signal("count"))
         assert "TMPRL1101" in failure_of(cluster, handle).failure.message
         wait_for(lambda: "the handler of signal count failed: _InterruptDeadlockError" in caplog.text)

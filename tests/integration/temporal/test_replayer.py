@@ -33,53 +33,61 @@ NAMED, FITS = "named", "fits"
 #: Changes of the code: the class whose histories are replayed, a text of the source, and the text in its place.
 MUTANTS = [
     # an order: activities, a timer, a child, a patch, a signal
-    ("Order", "amount = await price(args)", "amount = await charge(4)"),
-    ("Order", "amount = await price(args)", "amount = 4"),
-    ("Order", "amount = await price(args)", "amount = await price(args) + await price(args)"),
-    ("Order", "amount = await price(args)", "amount = await price('other')"),
-    ("Order", "amount = await price(args)", "amount = await price(args) * 2"),
-    ("Order", "amount = await price(args)", "await api.sleep(0.02)\n        amount = await price(args)"),
-    ("Order", "await api.sleep(0.02)\n        paid", "paid"),
-    ("Order", "await api.sleep(0.02)\n        paid", "await api.sleep(5)\n        paid"),
-    ("Order", "await api.sleep(0.02)\n        paid", "await pack('x')\n        paid"),
-    ("Order", "await api.sleep(0.02)\n        paid", "await api.wait_for_signal('hello')\n        paid"),
-    ("Order", "await api.sleep(0.02)\n        paid", "await api.race(api.sleep(0.02), api.sleep(9))\n        paid"),
-    ("Order", "await api.child(Payment, amount)", "await api.child(Refund, amount)"),
-    ("Order", "await api.child(Payment, amount)", "await charge(amount)"),
-    ("Order", "await api.child(Payment, amount)", "amount"),
-    ("Order", "await api.child(Payment, amount)", "await api.child(Payment, amount + 1)"),
-    ("Order", "await api.child(Payment, amount)", "await api.child(Payment, amount, parent_close='abandon')"),
-    ("Order", 'if api.patched("boxes"):', "if True:"),
-    ("Order", 'if api.patched("boxes"):', 'if not api.patched("boxes"):'),
-    ("Order", 'if api.patched("boxes"):', "if False:"),
-    ("Order", 'if api.patched("boxes"):', 'if api.patched("bags"):'),
-    ("Order", 'if api.patched("boxes"):', 'api.deprecate_patch("boxes")\n        if True:'),
-    ("Order", 'if api.patched("boxes"):', 'if api.patched("new") or api.patched("boxes"):'),
-    ("Order", 'await api.wait_for_signal("address")', 'await api.wait_for_signal("street")'),
-    ("Order", "await pack(address)\n", "await price(address)\n"),
-    ("Order", "await pack(address)\n", "\n"),
-    ("Order", "await pack(address)\n", "await pack(address)\n        await pack(address)\n"),
-    ("Order", "await pack(address)\n", "await api.sleep(1)\n        await pack(address)\n"),
-    ("Order", "return Ok(paid)", "return Ok(paid + 1)"),
-    ("Order", "return Ok(paid)", "raise errors.ApplicationError('broken')"),
-    ("Order", "return Ok(paid)", "return ContinueAsNew(paid)"),
-    ("Order", "return Ok(paid)", "await api.sleep(3)\n        return Ok(paid)"),
-    ("Payment", "Ok(await charge(args))", "Ok(args)"),
-    ("Payment", "Ok(await charge(args))", "Ok(await price(args))"),
-    ("Payment", "Ok(await charge(args))", "Ok(await charge(args) + 1)"),
+    ("ClusterOrder", "amount = await price(args)", "amount = await charge(4)"),
+    ("ClusterOrder", "amount = await price(args)", "amount = 4"),
+    ("ClusterOrder", "amount = await price(args)", "amount = await price(args) + await price(args)"),
+    ("ClusterOrder", "amount = await price(args)", "amount = await price('other')"),
+    ("ClusterOrder", "amount = await price(args)", "amount = await price(args) * 2"),
+    ("ClusterOrder", "amount = await price(args)", "await api.sleep(0.02)\n        amount = await price(args)"),
+    ("ClusterOrder", "await api.sleep(0.02)\n        paid", "paid"),
+    ("ClusterOrder", "await api.sleep(0.02)\n        paid", "await api.sleep(5)\n        paid"),
+    ("ClusterOrder", "await api.sleep(0.02)\n        paid", "await pack('x')\n        paid"),
+    ("ClusterOrder", "await api.sleep(0.02)\n        paid", "await api.wait_for_signal('hello')\n        paid"),
+    (
+        "ClusterOrder",
+        "await api.sleep(0.02)\n        paid",
+        "await api.race(api.sleep(0.02), api.sleep(9))\n        paid",
+    ),
+    ("ClusterOrder", "await api.child(ClusterPayment, amount)", "await api.child(ClusterRefund, amount)"),
+    ("ClusterOrder", "await api.child(ClusterPayment, amount)", "await charge(amount)"),
+    ("ClusterOrder", "await api.child(ClusterPayment, amount)", "amount"),
+    ("ClusterOrder", "await api.child(ClusterPayment, amount)", "await api.child(ClusterPayment, amount + 1)"),
+    (
+        "ClusterOrder",
+        "await api.child(ClusterPayment, amount)",
+        "await api.child(ClusterPayment, amount, parent_close='abandon')",
+    ),
+    ("ClusterOrder", 'if api.patched("boxes"):', "if True:"),
+    ("ClusterOrder", 'if api.patched("boxes"):', 'if not api.patched("boxes"):'),
+    ("ClusterOrder", 'if api.patched("boxes"):', "if False:"),
+    ("ClusterOrder", 'if api.patched("boxes"):', 'if api.patched("bags"):'),
+    ("ClusterOrder", 'if api.patched("boxes"):', 'api.deprecate_patch("boxes")\n        if True:'),
+    ("ClusterOrder", 'if api.patched("boxes"):', 'if api.patched("new") or api.patched("boxes"):'),
+    ("ClusterOrder", 'await api.wait_for_signal("address")', 'await api.wait_for_signal("street")'),
+    ("ClusterOrder", "await pack(address)\n", "await price(address)\n"),
+    ("ClusterOrder", "await pack(address)\n", "\n"),
+    ("ClusterOrder", "await pack(address)\n", "await pack(address)\n        await pack(address)\n"),
+    ("ClusterOrder", "await pack(address)\n", "await api.sleep(1)\n        await pack(address)\n"),
+    ("ClusterOrder", "return Ok(paid)", "return Ok(paid + 1)"),
+    ("ClusterOrder", "return Ok(paid)", "raise errors.ApplicationError('broken')"),
+    ("ClusterOrder", "return Ok(paid)", "return ContinueAsNew(paid)"),
+    ("ClusterOrder", "return Ok(paid)", "await api.sleep(3)\n        return Ok(paid)"),
+    ("ClusterPayment", "Ok(await charge(args))", "Ok(args)"),
+    ("ClusterPayment", "Ok(await charge(args))", "Ok(await price(args))"),
+    ("ClusterPayment", "Ok(await charge(args))", "Ok(await charge(args) + 1)"),
     # branches side by side
-    ("Side", 'api.wait_for_signal("never"), api.sleep(0.03)', 'api.sleep(0.02), api.wait_for_signal("never")'),
-    ("Side", 'api.wait_for_signal("never"), api.sleep(0.03)', "api.sleep(0.02), price(args)"),
-    ("Side", 'api.wait_for_signal("never"), api.sleep(0.03)', "api.sleep(0.02), api.sleep(7)"),
-    ("Side", "[price(args), pack(args), charge(3)]", "[pack(args), price(args), charge(3)]"),
-    ("Side", "[price(args), pack(args), charge(3)]", "[price(args), charge(3), pack(args)]"),
-    ("Side", "[price(args), pack(args), charge(3)]", "[price(args), pack(args)]"),
-    ("Side", "[price(args), pack(args), charge(3)]", "[price(args), pack(args), charge(3), charge(5)]"),
-    ("Side", "[price(args), pack(args), charge(3)]", "[price(args), pack(args), charge(5)]"),
-    ("Side", "[price(args), pack(args), charge(3)]", "[price(args), pack(args), charge(3)], limit=1"),
-    ("Side", "[price(args), pack(args), charge(3)]", "[price(args), pack(args), charge(3)], limit=3"),
-    ("Side", "async with api.shield():\n            await charge(4)", "await charge(4)"),
-    ("Side", "async with api.shield():\n            await charge(4)", "pass"),
+    ("ClusterSide", 'api.wait_for_signal("never"), api.sleep(0.03)', 'api.sleep(0.02), api.wait_for_signal("never")'),
+    ("ClusterSide", 'api.wait_for_signal("never"), api.sleep(0.03)', "api.sleep(0.02), price(args)"),
+    ("ClusterSide", 'api.wait_for_signal("never"), api.sleep(0.03)', "api.sleep(0.02), api.sleep(7)"),
+    ("ClusterSide", "[price(args), pack(args), charge(3)]", "[pack(args), price(args), charge(3)]"),
+    ("ClusterSide", "[price(args), pack(args), charge(3)]", "[price(args), charge(3), pack(args)]"),
+    ("ClusterSide", "[price(args), pack(args), charge(3)]", "[price(args), pack(args)]"),
+    ("ClusterSide", "[price(args), pack(args), charge(3)]", "[price(args), pack(args), charge(3), charge(5)]"),
+    ("ClusterSide", "[price(args), pack(args), charge(3)]", "[price(args), pack(args), charge(5)]"),
+    ("ClusterSide", "[price(args), pack(args), charge(3)]", "[price(args), pack(args), charge(3)], limit=1"),
+    ("ClusterSide", "[price(args), pack(args), charge(3)]", "[price(args), pack(args), charge(3)], limit=3"),
+    ("ClusterSide", "async with api.shield():\n            await charge(4)", "await charge(4)"),
+    ("ClusterSide", "async with api.shield():\n            await charge(4)", "pass"),
     # a phase, updates and rounds
     ("ClusterCounter", 'update={"add": add}', 'update={"sum": add}'),
     ("ClusterCounter", "return Reply(total + amount, total + amount)", "return Reply(total, total + amount)"),
@@ -99,27 +107,31 @@ MUTANTS = [
     ("ClusterCounter", "return ContinueAsNew(total)", "return ContinueAsNew(total + 1)"),
     ("ClusterCounter", "total = await api.phase(args,", "await api.sleep(1)\n        total = await api.phase(args,"),
     # messages to another run
-    ("Messenger", 'await api.signal_external(args, "ping", 1)', 'await api.signal_external(args, "ping", 2)'),
-    ("Messenger", 'await api.signal_external(args, "ping", 1)\n', "\n"),
-    ("Messenger", "await api.cancel_external(args)\n", "\n"),
-    ("Messenger", "await api.cancel_external(args)\n", "await charge(1)\n"),
-    ("Messenger", "await api.sleep(0.04)", "await charge(1)"),
+    ("ClusterMessenger", 'await api.signal_external(args, "ping", 1)', 'await api.signal_external(args, "ping", 2)'),
+    ("ClusterMessenger", 'await api.signal_external(args, "ping", 1)\n', "\n"),
+    ("ClusterMessenger", "await api.cancel_external(args)\n", "\n"),
+    ("ClusterMessenger", "await api.cancel_external(args)\n", "await charge(1)\n"),
+    ("ClusterMessenger", "await api.sleep(0.04)", "await charge(1)"),
     # a graph
-    ("Delivery", '(Check, "passed"): [Bill, Reserve]', '(Check, "passed"): [Reserve, Bill]'),
+    ("ClusterDelivery", '(Check, "passed"): [Bill, Reserve]', '(Check, "passed"): [Reserve, Bill]'),
     (
-        "Delivery",
+        "ClusterDelivery",
         '(Check, "passed"): [Bill, Reserve]',
         '(Check, "passed"): [Bill, Reserve, Pick], (Pick, "picked"): Ship',
     ),
-    ("Delivery", '(Bill, "billed"): Ship', '(Bill, "billed"): Pick, (Pick, "picked"): Ship'),
-    ("Delivery", '(Ship, "shipped"): receipt', '(Ship, "shipped"): Pick, (Pick, "picked"): receipt'),
-    ("Delivery", '(Check, "passed"): [Bill, Reserve]', '(Check, "passed"): [Pick, Reserve], (Pick, "picked"): Bill'),
+    ("ClusterDelivery", '(Bill, "billed"): Ship', '(Bill, "billed"): Pick, (Pick, "picked"): Ship'),
+    ("ClusterDelivery", '(Ship, "shipped"): receipt', '(Ship, "shipped"): Pick, (Pick, "picked"): receipt'),
+    (
+        "ClusterDelivery",
+        '(Check, "passed"): [Bill, Reserve]',
+        '(Check, "passed"): [Pick, Reserve], (Pick, "picked"): Bill',
+    ),
     # a human task
-    ("Expense", "due=3600", "due=7200"),
-    ("Expense", '"Pay the expense?"', '"Pay the bill?"'),
-    ("Expense", ", due=3600", ""),
-    ("Expense", 'if decision.outcome == "approved"', 'if decision.outcome == "rejected"'),
-    ("Expense", "await pack(decision.outcome)", "await price(decision.outcome)"),
+    ("ClusterExpense", "due=3600", "due=7200"),
+    ("ClusterExpense", '"Pay the expense?"', '"Pay the bill?"'),
+    ("ClusterExpense", ", due=3600", ""),
+    ("ClusterExpense", 'if decision.outcome == "approved"', 'if decision.outcome == "rejected"'),
+    ("ClusterExpense", "await pack(decision.outcome)", "await price(decision.outcome)"),
     # an open run
     ("ClusterWaiting", "await charge(10)\n", "await price(1)\n"),
     ("ClusterWaiting", "await charge(10)\n", "\n"),
@@ -131,16 +143,27 @@ DIFFERENT = [
     # The SDK does not compare how an accepted update ended, and to whom messages go under which name.
     (("ClusterCounter", "if amount > 100:", "if amount > 1:"), (NAMED, FITS)),
     (
-        ("Messenger", 'await api.signal_external(args, "ping", 1)', 'await api.signal_external(args, "pong", 1)'),
+        (
+            "ClusterMessenger",
+            'await api.signal_external(args, "ping", 1)',
+            'await api.signal_external(args, "pong", 1)',
+        ),
         (NAMED, FITS),
     ),
-    (("Messenger", "await api.cancel_external(args)\n", 'await api.cancel_external("other")\n'), (NAMED, FITS)),
+    (("ClusterMessenger", "await api.cancel_external(args)\n", 'await api.cancel_external("other")\n'), (NAMED, FITS)),
     # A task without commands takes those of the next one, and the last task of an open run takes any.
-    (("Order", 'address = await api.wait_for_signal("address")\n', 'address = "Rome"\n'), (NAMED, FITS)),
+    (("ClusterOrder", 'address = await api.wait_for_signal("address")\n', 'address = "Rome"\n'), (NAMED, FITS)),
     (("ClusterWaiting", "await charge(10)\n", "await charge(10)\n        await charge(30)\n"), (NAMED, FITS)),
     (("ClusterWaiting", "await charge(10)\n", "await charge(10)\n        await api.sleep(3)\n"), (NAMED, FITS)),
     # Ours compares the class of a child, and the SDK its id, too.
-    (("Order", "await api.child(Payment, amount)", 'await api.child(Payment, amount, id="other")'), (FITS, NAMED)),
+    (
+        (
+            "ClusterOrder",
+            "await api.child(ClusterPayment, amount)",
+            'await api.child(ClusterPayment, amount, id="other")',
+        ),
+        (FITS, NAMED),
+    ),
 ]
 
 
@@ -175,13 +198,13 @@ def recordings(temporal_address: str) -> Iterator[tuple[Cluster, dict[str, list[
 
 def record(cluster: Cluster) -> Iterator[tuple[str, Any]]:
     """Start the runs and send them their messages; yields each run when it has closed, or waits for good."""
-    order = cluster.start("Order", "lamp")
-    side = cluster.start("Side", "lamp")
+    order = cluster.start("ClusterOrder", "lamp")
+    side = cluster.start("ClusterSide", "lamp")
     counter = cluster.start("ClusterCounter", 1)
-    target = cluster.start("Target")
-    messenger = cluster.start("Messenger", target.id)
-    delivery = cluster.start("Delivery", {"total": 4})
-    expense = cluster.start("Expense", 5)
+    target = cluster.start("ClusterTarget")
+    messenger = cluster.start("ClusterMessenger", target.id)
+    delivery = cluster.start("ClusterDelivery", {"total": 4})
+    expense = cluster.start("ClusterExpense", 5)
     waiting = cluster.start("ClusterWaiting")
 
     cluster.wait_until_waiting(order, "signal address")
@@ -210,13 +233,13 @@ def record(cluster: Cluster) -> Iterator[tuple[str, Any]]:
         cluster.result(handle)
     child = next(e.attributes["id"] for e in cluster.events(order) if e.kind == "ChildStarted")
     yield from (
-        ("Order", order),
-        ("Payment", cluster.client.get_workflow_handle(child)),
-        ("Side", side),
+        ("ClusterOrder", order),
+        ("ClusterPayment", cluster.client.get_workflow_handle(child)),
+        ("ClusterSide", side),
         *(("ClusterCounter", handle) for handle in rounds(cluster, counter)),
-        ("Messenger", messenger),
-        ("Delivery", delivery),
-        ("Expense", expense),
+        ("ClusterMessenger", messenger),
+        ("ClusterDelivery", delivery),
+        ("ClusterExpense", expense),
         ("ClusterWaiting", waiting),
     )
 

@@ -46,7 +46,7 @@ def kinds(cluster, handle):
 # -- continue as new -----------------------------------------------------------------------------------------------
 
 
-class Round(Workflow):
+class ClusterRound(Workflow):
     search_attributes = {"customer": str}
 
     async def run(self, args):
@@ -64,7 +64,7 @@ class Round(Workflow):
 
 def test_a_run_continues_as_new_with_everything_that_nobody_took(cluster):
     """Signals in the mailbox, signals behind the close and the search attributes come along."""
-    handle = cluster.start("Round", 0)
+    handle = cluster.start("ClusterRound", 0)
     for name, payload in (("kept", 1), ("next", None), ("behind", 2)):  # one task: no worker yet
         cluster.call(handle.signal(name, payload))
     with cluster.worker(cache=0):
@@ -127,7 +127,7 @@ def slow():
     raise ConnectionError("never")
 
 
-class Cleaning(Workflow):
+class ClusterCleaning(Workflow):
     async def run(self, args):
         try:
             await slow()
@@ -139,7 +139,7 @@ class Cleaning(Workflow):
 
 
 def test_a_cancelled_run_cleans_up(cluster, worker):
-    handle = cluster.start("Cleaning")
+    handle = cluster.start("ClusterCleaning")
     cluster.wait_until_waiting(handle, "activity")
     cluster.call(handle.cancel(reason="enough"))
     with pytest.raises(WorkflowFailureError) as failed:
@@ -160,7 +160,7 @@ def test_a_cancelled_run_cleans_up(cluster, worker):
 # -- children ------------------------------------------------------------------------------------------------------
 
 
-class Leaf(Workflow):
+class ClusterLeaf(Workflow):
     async def run(self, args):
         if args == "fail":
             raise errors.ApplicationError("broken", type="Broken", details={"part": 7})
@@ -169,24 +169,26 @@ class Leaf(Workflow):
         return Ok({"got": args, "parent": api.info().parent})
 
 
-class Family(Workflow):
+class ClusterFamily(Workflow):
     async def run(self, args):
-        done = await api.child(Leaf, 1, id=f"{args}-1")
+        done = await api.child(ClusterLeaf, 1, id=f"{args}-1")
         try:
-            await api.child(Leaf, "fail", id=f"{args}-2")
+            await api.child(ClusterLeaf, "fail", id=f"{args}-2")
         except errors.ChildWorkflowFailure as exc:
             failed = [exc.type, str(exc.cause)]
         try:
-            await api.child(Leaf, 1, id=args)
+            await api.child(ClusterLeaf, 1, id=args)
         except errors.ChildWorkflowFailure as exc:
             taken = exc.type
-        winner = await api.race(api.child(Leaf, "wait", id=f"{args}-3", parent_close="request_cancel"), api.sleep(0.01))
+        winner = await api.race(
+            api.child(ClusterLeaf, "wait", id=f"{args}-3", parent_close="request_cancel"), api.sleep(0.01)
+        )
         return Ok({"done": done, "failed": failed, "taken": taken, "winner": winner is not None})
 
 
 def test_children_complete_fail_and_are_cancelled(cluster, worker):
     name = f"family-{cluster.queue}"
-    handle = cluster.start("Family", name, id=name)
+    handle = cluster.start("ClusterFamily", name, id=name)
     result = cluster.result(handle)
     assert result["done"] == {"got": 1, "parent": name}
     assert result["failed"] == ["Broken", "broken"]
@@ -200,7 +202,7 @@ def test_children_complete_fail_and_are_cancelled(cluster, worker):
 # -- other runs ----------------------------------------------------------------------------------------------------
 
 
-class Receiver(Workflow):
+class ClusterReceiver(Workflow):
     async def run(self, args):
         got = await api.wait_for_signal("hello")
         try:
@@ -210,7 +212,7 @@ class Receiver(Workflow):
         return Err(got)
 
 
-class Sender(Workflow):
+class ClusterSender(Workflow):
     async def run(self, args):
         await api.signal_external(args, "hello", {"from": api.info().id})
         await api.cancel_external(args)
@@ -222,9 +224,9 @@ class Sender(Workflow):
 
 
 def test_messages_reach_other_runs_or_fail(cluster, worker):
-    receiver = cluster.start("Receiver")
+    receiver = cluster.start("ClusterReceiver")
     cluster.wait_until_waiting(receiver, "signal hello")
-    sender = cluster.start("Sender", receiver.id)
+    sender = cluster.start("ClusterSender", receiver.id)
     assert "nobody-at-all" in cluster.result(sender)
     assert cluster.result(receiver) == {"from": sender.id}
 
@@ -232,7 +234,7 @@ def test_messages_reach_other_runs_or_fail(cluster, worker):
 # -- people --------------------------------------------------------------------------------------------------------
 
 
-class Review(Workflow):
+class ClusterReview(Workflow):
     async def run(self, args):
         decision = await api.approval("Publish?", users=["ann"])
         return Ok([decision.outcome, decision.comment])
@@ -286,7 +288,7 @@ def send_update(cluster, handle, name, payload, sender):
 @pytest.mark.parametrize("cache", [1000, 0], ids=["cached", "evicted"])
 def test_a_decision_is_an_update_that_is_judged_where_it_arrives(judged, cache):
     with judged.worker(cache=cache):
-        handle = judged.start("Review")
+        handle = judged.start("ClusterReview")
         wait_for(lambda: judged.state(handle)["human_tasks"])
         (task,) = judged.state(handle)["human_tasks"]
         with pytest.raises(WorkflowUpdateFailedError) as refused:
@@ -299,7 +301,7 @@ def test_a_decision_is_an_update_that_is_judged_where_it_arrives(judged, cache):
     judged.replay(judged.history(handle))
 
 
-class Notes(Workflow):
+class ClusterNotes(Workflow):
     async def run(self, args):
         take = lambda note, notes: NoReply([*notes, note])  # noqa: E731
         return Ok(
@@ -312,7 +314,7 @@ class Notes(Workflow):
 @pytest.mark.parametrize("cache", [1000, 0], ids=["cached", "evicted"])
 def test_a_signal_that_was_refused_stays_refused_in_every_replay(judged, cache):
     """A marker says so: the judge is never asked about the past."""
-    handle = judged.start("Notes")
+    handle = judged.start("ClusterNotes")
     with judged.worker(cache=cache):
         judged.wait_until_waiting(handle, "phase")
         for key, note in (("ann", 1), ("eve", 2), ("ann", 3)):
@@ -329,14 +331,14 @@ def test_a_signal_that_was_refused_stays_refused_in_every_replay(judged, cache):
 # -- timers and inboxes --------------------------------------------------------------------------------------------
 
 
-class Sleeper(Workflow):
+class ClusterSleeper(Workflow):
     async def run(self, args):
         await api.sleep(86_400)
         return Ok("slept")
 
 
 def test_a_timer_is_skipped(cluster, worker):
-    handle = cluster.start("Sleeper")
+    handle = cluster.start("ClusterSleeper")
     cluster.wait_until_waiting(handle, "timer")
     cluster.call(handle.signal(names.SKIP_TIMER, {"seq": 7}))  # there is none
     cluster.call(handle.signal(names.SKIP_TIMER, {"seq": 1, "by": {"key": "7", "name": "ann"}}))
@@ -345,7 +347,7 @@ def test_a_timer_is_skipped(cluster, worker):
     assert fired.attributes == {"seq": 1, "by": {"key": "7", "name": "ann"}}
 
 
-class Ledger(Workflow):
+class ClusterLedger(Workflow):
     async def run(self, args):
         add = lambda n, total: NoReply(total + n)  # noqa: E731
         ask = lambda _, total: Reply(total, total)  # noqa: E731
@@ -354,7 +356,7 @@ class Ledger(Workflow):
 
 def test_a_long_inbox_is_taken_by_number(cluster, worker):
     """The rest comes in activations of its own, in order; nobody waits for it but the signals themselves."""
-    handle = cluster.start("Ledger")
+    handle = cluster.start("ClusterLedger")
     cluster.wait_until_waiting(handle, "phase")
     count = 2 * MAX_SIGNALS + 7
 
@@ -368,7 +370,7 @@ def test_a_long_inbox_is_taken_by_number(cluster, worker):
 
 
 def test_what_one_activation_takes_is_a_number(cluster):
-    handle = cluster.start("Ledger")
+    handle = cluster.start("ClusterLedger")
     count = MAX_SIGNALS + 7
 
     async def send():
@@ -437,7 +439,7 @@ def test_failures_keep_their_attributes_on_the_way_out(cluster, worker):
 # -- what runs show -------------------------------------------------------------------------------------------------
 
 
-class Shown(Workflow):
+class ClusterShown(Workflow):
     stored = {"shown_total": int}
 
     @query("double")
@@ -453,7 +455,7 @@ class Shown(Workflow):
 
 def test_a_run_shows_its_state_waits_and_history_also_when_it_is_closed_and_evicted(cluster):
     with cluster.worker():
-        handle = cluster.start("Shown")
+        handle = cluster.start("ClusterShown")
         cluster.wait_until_waiting(handle, "phase")
         shown = cluster.state(handle)
         assert shown["status"] == "waiting"

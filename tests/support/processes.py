@@ -45,6 +45,10 @@ class Process:
         """The process that works; that of ``pid`` is its guardian."""
         return self._children()[0]
 
+    @property
+    def has_child(self) -> bool:
+        return bool(self._children())
+
     def _children(self) -> list[int]:
         every = (int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdecimal())
         return [pid for pid in every if parent_of(pid) == self.pid]

@@ -120,9 +120,15 @@ def _record(alias: str, findings: Sequence[Diagnosis], now: datetime) -> Mapping
         previous = alerts.get(cause)
         alert.count = finding.count + (previous.count if previous is not None else 0)
         alert.seen_at = now
+        # What is repaired counts again when it comes back.
+        alert.sent_count = min(alert.sent_count, alert.count)
         alerts[cause] = alert
+    stored.exclude(cause__in=alerts).exclude(sent_count=0).update(sent_count=0)
     stored.bulk_create(
-        alerts.values(), update_conflicts=True, unique_fields=["cause"], update_fields=["seen_at", "count"]
+        alerts.values(),
+        update_conflicts=True,
+        unique_fields=["cause"],
+        update_fields=["seen_at", "count", "sent_count"],
     )
     return alerts
 

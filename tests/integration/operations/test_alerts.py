@@ -115,6 +115,17 @@ def test_a_problem_is_reported_again_when_more_runs_have_it() -> None:
     assert do_round(), "a reminder after a day"
 
 
+def test_fewer_runs_than_before_are_reported_after_a_repair() -> None:
+    block(3)
+    do_round()
+    Instance.objects.all().delete()
+    do_round()
+    let_pass(minutes=16)
+    block()
+    assert do_round()
+    assert [line.partition(" AlertedOrder")[0] for line in mailed()] == ["error: 3 runs of", "error: 1 run of"]
+
+
 def test_a_problem_that_comes_back_is_new() -> None:
     block()
     do_round()

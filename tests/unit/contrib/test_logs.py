@@ -88,6 +88,8 @@ def test_facts_of_other_libraries_are_left_out() -> None:
 
 
 def test_a_project_names_them_in_its_settings() -> None:
+    outputs = {"json": StringIO(), "plain": StringIO()}
+    name = "temporalex_django.tests_of_settings"
     logging.config.dictConfig(
         {
             "version": 1,
@@ -96,5 +98,16 @@ def test_a_project_names_them_in_its_settings() -> None:
                 "json": {"()": "temporalex_django.contrib.logs.JsonFormatter", "constants": {"service": "shop"}},
                 "plain": {"()": "temporalex_django.contrib.logs.PlainFormatter"},
             },
+            "handlers": {
+                kind: {"class": "logging.StreamHandler", "formatter": kind, "stream": output}
+                for kind, output in outputs.items()
+            },
+            "loggers": {name: {"handlers": [*outputs], "level": "INFO", "propagate": False}},
         }
     )
+    logging.getLogger(name).info("paid", extra={"workflow_id": "42"})
+    logging.getLogger(name).handlers.clear()
+
+    line = json.loads(outputs["json"].getvalue())
+    assert (line["message"], line["workflow_id"], line["service"]) == ("paid", "42", "shop")
+    assert outputs["plain"].getvalue().endswith(f" INFO {name}: paid workflow_id=42\n")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, ClassVar, Final
 
@@ -33,6 +34,7 @@ _PARENT_CLOSE: Final = {
 }
 
 
+@dataclass(frozen=True, kw_only=True)
 class CommandWriter:
     """Writes the commands of one run.
 
@@ -41,24 +43,13 @@ class CommandWriter:
     cluster for a business id. ``child_facts(attributes)`` returns the facts with which a child starts.
     """
 
-    def __init__(
-        self,
-        payloads: Payloads,
-        *,
-        namespace: str,
-        run_id: str,
-        task_queue: str,
-        queue_name: Callable[[str], str],
-        workflow_id: Callable[[str], str],
-        child_facts: Callable[[Mapping[str, Any]], StartFacts],
-    ) -> None:
-        self._payloads = payloads
-        self._namespace = namespace
-        self._run_id = run_id
-        self._task_queue = task_queue
-        self._queue_name = queue_name
-        self._workflow_id = workflow_id
-        self._child_facts = child_facts
+    payloads: Payloads
+    namespace: str
+    run_id: str
+    task_queue: str
+    queue_name: Callable[[str], str]
+    workflow_id: Callable[[str], str]
+    child_facts: Callable[[Mapping[str, Any]], StartFacts]
 
     def write(self, command: Command, protocol_ids: Mapping[str, str]) -> WorkflowCommand:
         """Return a command of the SDK.
@@ -81,9 +72,9 @@ class CommandWriter:
         if command.kind == "AcceptUpdate":
             answer.accepted.SetInParent()
         elif command.kind == "CompleteUpdate":
-            answer.completed.CopyFrom(self._payloads.encode(command.attributes["result"]))
+            answer.completed.CopyFrom(self.payloads.encode(command.attributes["result"]))
         else:
-            answer.rejected.CopyFrom(write_failure(command.attributes, self._payloads))
+            answer.rejected.CopyFrom(write_failure(command.attributes, self.payloads))
 
     def _write_cancel(self, written: WorkflowCommand, command: Command) -> None:
         assert command.seq is not None
@@ -97,12 +88,12 @@ class CommandWriter:
     def _write_activity(self, written: WorkflowCommand, attributes: Mapping[str, Any], seq: int) -> None:
         activity, options = written.schedule_activity, attributes.get("options", {})
         activity.seq, activity.activity_id, activity.activity_type = seq, str(seq), attributes["activity"]
-        activity.task_queue = self._queue_name(options["queue"]) if "queue" in options else self._task_queue
-        activity.arguments.extend(self._payloads.encode(argument) for argument in attributes["args"])
-        facts = {"seq": seq, "run_id": self._run_id, "kwargs": attributes.get("kwargs"), "retry": options.get("retry")}
+        activity.task_queue = self.queue_name(options["queue"]) if "queue" in options else self.task_queue
+        activity.arguments.extend(self.payloads.encode(argument) for argument in attributes["args"])
+        facts = {"seq": seq, "run_id": self.run_id, "kwargs": attributes.get("kwargs"), "retry": options.get("retry")}
         facts["has_heartbeat"] = "heartbeat" in options
         activity.headers[names.CALL].CopyFrom(
-            self._payloads.encode({name: fact for name, fact in facts.items() if fact is not None})
+            self.payloads.encode({name: fact for name, fact in facts.items() if fact is not None})
         )
         for name in ("schedule_to_start", "start_to_close", "schedule_to_close"):
             if options.get(name) is not None:
@@ -121,10 +112,10 @@ class CommandWriter:
 
     def _write_child(self, written: WorkflowCommand, attributes: Mapping[str, Any], seq: int) -> None:
         child = written.start_child_workflow_execution
-        child.seq, child.namespace, child.workflow_id = seq, self._namespace, self._workflow_id(attributes["id"])
+        child.seq, child.namespace, child.workflow_id = seq, self.namespace, self.workflow_id(attributes["id"])
         child.workflow_type = attributes["workflow"]
-        child.task_queue = self._queue_name(attributes["queue"])
-        child.input.extend(map(self._payloads.encode, (attributes["args"], self._child_facts(attributes))))
+        child.task_queue = self.queue_name(attributes["queue"])
+        child.input.extend(map(self.payloads.encode, (attributes["args"], self.child_facts(attributes))))
         for name in ("execution_timeout", "run_timeout"):
             if attributes.get(name) is not None:
                 getattr(child, f"workflow_{name}").CopyFrom(_duration(timedelta(seconds=attributes[name])))
@@ -135,7 +126,7 @@ class CommandWriter:
         signal = written.signal_external_workflow_execution
         signal.seq, signal.signal_name = seq, attributes["name"]
         self._write_target(signal.workflow_execution, attributes["id"])
-        signal.args.append(self._payloads.encode(attributes["payload"]))
+        signal.args.append(self.payloads.encode(attributes["payload"]))
 
     def _write_external_cancel(self, written: WorkflowCommand, attributes: Mapping[str, Any], seq: int) -> None:
         cancel = written.request_cancel_external_workflow_execution
@@ -143,17 +134,17 @@ class CommandWriter:
         self._write_target(cancel.workflow_execution, attributes["id"])
 
     def _write_target(self, execution: Any, workflow_id: str) -> None:
-        execution.namespace, execution.workflow_id = self._namespace, self._workflow_id(workflow_id)
+        execution.namespace, execution.workflow_id = self.namespace, self.workflow_id(workflow_id)
 
     def _write_marker(self, written: WorkflowCommand, attributes: Mapping[str, Any], _: Any) -> None:
         written.set_patch_marker.patch_id = attributes["id"]
         written.set_patch_marker.deprecated = attributes["deprecated"]
 
     def _write_completion(self, written: WorkflowCommand, attributes: Mapping[str, Any], _: Any) -> None:
-        written.complete_workflow_execution.result.CopyFrom(self._payloads.encode(attributes["result"]))
+        written.complete_workflow_execution.result.CopyFrom(self.payloads.encode(attributes["result"]))
 
     def _write_run_failure(self, written: WorkflowCommand, attributes: Mapping[str, Any], _: Any) -> None:
-        written.fail_workflow_execution.failure.CopyFrom(write_failure(attributes, self._payloads))
+        written.fail_workflow_execution.failure.CopyFrom(write_failure(attributes, self.payloads))
 
     def _write_run_cancel(self, written: WorkflowCommand, _attributes: Mapping[str, Any], _: Any) -> None:
         written.cancel_workflow_execution.SetInParent()
@@ -162,29 +153,29 @@ class CommandWriter:
         """Return the command that starts the next run of the chain with ``args`` and ``facts``."""
         written = WorkflowCommand()
         following = written.continue_as_new_workflow_execution
-        following.workflow_type, following.task_queue = workflow, self._task_queue
-        following.arguments.extend(map(self._payloads.encode, (args, facts)))
+        following.workflow_type, following.task_queue = workflow, self.task_queue
+        following.arguments.extend(map(self.payloads.encode, (args, facts)))
         return written
 
     def write_rejection(self, protocol_id: str, error: Mapping[str, Any]) -> WorkflowCommand:
         """Return the answer to an update that is not accepted."""
         written = WorkflowCommand()
         written.update_response.protocol_instance_id = protocol_id
-        written.update_response.rejected.CopyFrom(write_failure(error, self._payloads))
+        written.update_response.rejected.CopyFrom(write_failure(error, self.payloads))
         return written
 
     def write_query_answer(self, query_id: str, answer: Any) -> WorkflowCommand:
         """Return the answer to a query. Raises ``PayloadError``."""
         written = WorkflowCommand()
         written.respond_to_query.query_id = query_id
-        written.respond_to_query.succeeded.response.CopyFrom(self._payloads.encode(answer))
+        written.respond_to_query.succeeded.response.CopyFrom(self.payloads.encode(answer))
         return written
 
     def write_query_failure(self, query_id: str, error: Mapping[str, Any]) -> WorkflowCommand:
         """Return the answer to a query that failed with the attributes of ``error``."""
         written = WorkflowCommand()
         written.respond_to_query.query_id = query_id
-        written.respond_to_query.failed.CopyFrom(write_failure(error, self._payloads))
+        written.respond_to_query.failed.CopyFrom(write_failure(error, self.payloads))
         return written
 
     #: The method that writes a command, by its kind, for the kinds that ``write`` does not treat itself.

@@ -4,12 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Protocol, TypeVar
 
 from temporalex_django.authoring import workflow as workflows
 from temporalex_django.authoring.workflow import Workflow
 from temporalex_django.core.messages.sender import Judge
 from temporalex_django.errors import UnknownWorkflow
 from temporalex_django.temporal.payloads import Payloads
+
+T = TypeVar("T")
+
+
+def call(function: Callable[[], T]) -> T:
+    """Call ``function`` and return its value, without a limit."""
+    return function()
+
+
+class CodeRunner(Protocol):
+    """A function that calls workflow code, and may interrupt code that does not reach a wait."""
+
+    def __call__(self, function: Callable[[], T], /) -> T:
+        """Call ``function`` and return its value. Raises ``DeadlockDetected`` after an interruption."""
 
 
 def find_class(name: str, version: int | None) -> type[Workflow]:
@@ -36,6 +51,7 @@ class HostOptions:
     - ``workflow_id(id)`` returns the id of the cluster for a business id.
     - ``find_class(name, version)`` returns the class of a run.
     - ``unexpected_error`` is the setting of that name.
+    - ``run_code`` calls workflow code. Code that it interrupts has to end within the 2 seconds of the SDK.
     """
 
     payloads: Payloads
@@ -44,3 +60,4 @@ class HostOptions:
     workflow_id: Callable[[str], str] = str
     find_class: Callable[[str, int | None], type[Workflow]] = field(default=find_class)
     unexpected_error: str = "fail"
+    run_code: CodeRunner = call

@@ -15,7 +15,7 @@ from temporalex_django.core.messages.sender import Judge
 from temporalex_django.core.payloads.codec import PayloadCodec
 from temporalex_django.temporal import compatibility
 from temporalex_django.temporal.activities import ActivityRunner, HeaderInterceptor
-from temporalex_django.temporal.options import HostOptions
+from temporalex_django.temporal.options import CodeRunner, HostOptions, call
 from temporalex_django.temporal.payloads import Payloads
 from temporalex_django.temporal.runner import AnyWorkflow, TemporalRunner
 
@@ -34,6 +34,7 @@ class TemporalexPlugin(SimplePlugin):
     - ``queue_name(queue)`` returns the task queue of the cluster for a queue of this package.
     - ``workflow_id(id)`` returns the id of the cluster for a business id.
     - ``unexpected_error`` is the setting of that name.
+    - ``run_code(function)`` calls workflow code, and may interrupt it (``options.CodeRunner``).
     - ``executor`` has the threads of activities that are plain functions.
     """
 
@@ -45,6 +46,7 @@ class TemporalexPlugin(SimplePlugin):
         queue_name: Callable[[str], str] = str,
         workflow_id: Callable[[str], str] = str,
         unexpected_error: str = "fail",
+        run_code: CodeRunner = call,
         executor: Executor | None = None,
     ) -> None:
         payloads = Payloads(codec)
@@ -54,6 +56,7 @@ class TemporalexPlugin(SimplePlugin):
             queue_name=queue_name,
             workflow_id=workflow_id,
             unexpected_error=unexpected_error,
+            run_code=run_code,
         )
         self.options = options
         super().__init__(

@@ -6,6 +6,7 @@ import logging
 import threading
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, Final
 
 from temporalio import workflow as sdk
@@ -133,7 +134,7 @@ class TemporalRun(InstanceFacts):
         self.history = TemporalHistory()
         self._new_executor(skip_failed=False)
         self._writer = CommandWriter(
-            self._payloads,
+            payloads=self._payloads,
             namespace=self._info.namespace,
             run_id=self.run_info.run_id,
             task_queue=self._info.task_queue,
@@ -202,7 +203,7 @@ class TemporalRun(InstanceFacts):
         elif self._replayed is not None:
             self._replayed.append(activation)
         try:
-            return self.executor.activate(activation, judge=self._options.judge)
+            return self._options.run_code(partial(self.executor.activate, activation, judge=self._options.judge))
         except HandlerFixed:
             assert self._replayed is not None
             self.executor.evict()

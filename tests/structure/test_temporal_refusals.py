@@ -20,7 +20,7 @@ MOST = {
     "attempts": 0,
     "fork and edited input": 72,
     "clock": 22,
-    "engine tables": 28,
+    "engine tables": 22,
     "operator actions": 76,
     "second part": 49,
 }

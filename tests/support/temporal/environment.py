@@ -43,6 +43,7 @@ from temporalex_django.engine.operator_overrides import pending_timers
 from temporalex_django.engine.outcomes import FAULT
 from temporalex_django.engine.run_start import RunStart
 from temporalex_django.engine.turn_report import TurnReport
+from temporalex_django.engine.watchdog import watchdog
 from temporalex_django.errors import ActionNotPossible, WorkflowClosed
 from temporalex_django.temporal import names
 from temporalex_django.temporal.failures import failure_details
@@ -178,6 +179,8 @@ class TemporalEnvironment(Mirror):
         self._ended: set[tuple[UUID, int]] = set()
         self._children_of: dict[str, tuple[UUID, int, dict[str, Any]]] = {}
         self._known_commands: dict[tuple[UUID, int], int] = {}
+        #: Seconds within which code must reach a wait. The SDK has a limit of its own.
+        self.code_limit: float | None = None
         self.cluster = VirtualCluster(
             address,
             report=self._take_report,
@@ -185,6 +188,7 @@ class TemporalEnvironment(Mirror):
             class_of=self._class_of_id,
             workflow_id=self.cluster_id,
             judge=self._judge,
+            run_code=self._run_code,
             **options,
         )
         self._worker: tuple[Any, Any] | None = None
@@ -200,6 +204,9 @@ class TemporalEnvironment(Mirror):
         if cls is None or cls.name != name or (cls.dispatched_by and cls.version != version):
             return class_for_run(name, version or 1)
         return newest_class(cls, at)
+
+    def _run_code(self, function: Any) -> Any:
+        return watchdog.run(function, limit=self.code_limit, label="the workflow", force=True)
 
     def remember_class(self, chain_id: UUID, workflow: Any) -> None:
         super().remember_class(chain_id, workflow)

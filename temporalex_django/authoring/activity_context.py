@@ -41,7 +41,8 @@ class ActivityContext:
     ``attempt`` counts from 1. ``idempotency_key`` is the same in every attempt: pass it to systems that must not do the
     same thing twice. ``heartbeat_details`` are the last details that an earlier attempt sent with its heartbeat.
     ``previous_failure`` is the failure of the last attempt, a ``PreviousFailure``, or None if no attempt has failed. It
-    is stored with the activity, so another worker has it, too.
+    is stored with the activity, so another worker has it, too. ``headers`` are those of the run, with what interceptors
+    have added.
     """
 
     attempt: int
@@ -50,6 +51,7 @@ class ActivityContext:
     run_id: str
     heartbeat_details: Any = None
     previous_failure: PreviousFailure | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
     _seq: int = field(default=0, repr=False)
     _heartbeat: Callable[[Any], None] = field(default=lambda _: None, repr=False)
     _is_cancelled: Callable[[], bool] = field(default=lambda: False, repr=False)

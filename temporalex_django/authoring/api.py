@@ -467,6 +467,20 @@ def sender() -> Sender | None:
     return current.unit_for(table.SENDER).sender
 
 
+def headers() -> dict[str, str]:
+    """Return the headers of the message that the present code handles, by name; elsewhere those of the run.
+
+    In a handler, in what it started (branches, ``Async``) and in a validator they are those of that message. They come
+    from the history, so they are the same on replay. The result is a copy.
+    """
+    port = current.runtime_for(table.HEADERS)
+    if port.run_context.pure_context is not None:
+        own = port.run_context.update_headers
+    else:
+        own = current.unit_for(table.HEADERS).headers
+    return dict((port.run_context.info.headers or {}) if own is None else own)
+
+
 class _Logger(logging.LoggerAdapter):  # type: ignore[type-arg] # generic only in the stubs
     """A logger that is silent while a history is replayed, and that adds the ids of the run."""
 

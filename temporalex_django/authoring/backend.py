@@ -96,7 +96,7 @@ class Description:
     first hundred that have no result yet, with their attempts and last failures. ``failed_messages`` are the first
     hundred failed messages of the chain, which people can deliver again or discard. ``search_attributes`` are those
     that workflow code has set, and ``tags`` are those of the class and of the start. ``scheduled_for`` is the time of
-    the slot for which a schedule started the run.
+    the slot for which a schedule started the run. ``headers`` are those of the start.
     """
 
     id: str
@@ -117,6 +117,7 @@ class Description:
     search_attributes: dict[str, Any] = field(default_factory=dict)
     tags: list[str] = field(default_factory=list)
     scheduled_for: datetime | None = None
+    headers: dict[str, str] = field(default_factory=dict)
 
     def __getitem__(self, name: str) -> Any:
         if name not in self.__slots__:

@@ -6,6 +6,7 @@ an engine without Django. The methods for async code, with the prefix ``a``, are
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, Generic, Self, overload
 
 from temporalex_django.authoring import backend as backends
@@ -92,16 +93,23 @@ class WorkflowHandle(Generic[Result_co]):
 
     @operation_method
     def signal(
-        self, name: str, payload: Any = None, *, id: str | None = None, by: Person | None = None
+        self,
+        name: str,
+        payload: Any = None,
+        *,
+        id: str | None = None,
+        by: Person | None = None,
+        headers: Mapping[str, str] | None = None,
     ) -> RunRequest[None]:
         """Send the signal ``name`` with ``payload``.
 
         It is one INSERT on the caller's connection, and commits or rolls back with the caller's transaction. With an
         ``id`` it is safe to send the signal again: the run gets it once. If the handler has a ``permission``, ``by`` is
-        checked when the signal is dispatched; a refused signal leaves only an audit row. Raises ``WorkflowClosed``,
-        ``PayloadError``, ``InvalidId``; nothing is written then.
+        checked when the signal is dispatched; a refused signal leaves only an audit row. ``headers`` are texts by name,
+        which ``api.headers()`` returns in the handler. Raises ``WorkflowClosed``, ``PayloadError``, ``InvalidId``,
+        ``InvalidHeaders``; nothing is written then.
         """
-        return RunRequest("signal", by, inputs(signal=name, payload=payload, id=id))
+        return RunRequest("signal", by, inputs(signal=name, payload=payload, id=id, headers=headers))
 
     asignal = async_method(signal)
 
@@ -115,6 +123,7 @@ class WorkflowHandle(Generic[Result_co]):
         timeout: float | None = ANSWER_TIMEOUT,
         mode: str = "auto",
         by: Person | None = None,
+        headers: Mapping[str, str] | None = None,
     ) -> RunRequest[Any]:
         """Send the update ``name`` with ``args`` to the run, wait until it is handled, and return its answer.
 
@@ -122,12 +131,14 @@ class WorkflowHandle(Generic[Result_co]):
         waits for ever. ``mode`` "auto" may run the turn in this process, which locks the chain meanwhile; "worker"
         leaves the turn to a worker. If the connection to the database breaks while the update is sent, nobody knows
         whether it was stored. ``UpdateTimeout`` with the code ``unknown`` is raised then; ask again with its
-        ``update_id``.
+        ``update_id``. ``headers`` are texts by name, which ``api.headers()`` returns in the validator and the handler.
 
-        Raises ``UpdateRejected``, ``WorkflowClosed``, ``UpdateFailed``, ``UpdateTimeout`` and ``PayloadError``. Raises
-        ``ActionNotPermitted`` if ``by`` lacks the ``permission`` of the handler.
+        Raises ``UpdateRejected``, ``WorkflowClosed``, ``UpdateFailed``, ``UpdateTimeout``, ``PayloadError`` and
+        ``InvalidHeaders``. Raises ``ActionNotPermitted`` if ``by`` lacks the ``permission`` of the handler.
         """
-        return RunRequest("update", by, inputs(update=name, args=args, id=id, timeout=timeout, mode=mode))
+        return RunRequest(
+            "update", by, inputs(update=name, args=args, id=id, timeout=timeout, mode=mode, headers=headers)
+        )
 
     aupdate = async_method(update)
 

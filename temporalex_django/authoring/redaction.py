@@ -164,6 +164,10 @@ class Redactor:
         """Return a history event as the user may see it."""
         return replace(event, attributes=self.redact_attributes(event.attributes, kind=event.kind))
 
+    def redact_headers(self, headers: Mapping[str, str]) -> dict[str, str]:
+        """Return headers as the user may see them: without their values if they may see no payload."""
+        return {name: self.redact_payload(value) for name, value in headers.items()}
+
     def redact_activity(self, activity: OpenActivity) -> OpenActivity:
         """Return an open activity as the user may see it; the text of its last failure may quote payloads."""
         failure = activity.last_failure

@@ -133,6 +133,7 @@ class Startable:
         on_closed: OnClosed = "allow",
         debounce: timedelta | float | None = None,
         throttle: tuple[Any, ...] | None = None,
+        headers: Mapping[str, str] | None = None,
         **options: Any,
     ) -> StartRequest:
         """Start a run and return its handle.
@@ -162,10 +163,12 @@ class Startable:
         begin in any such period; further ones begin later. Until the transaction ends, it locks the row that counts
         them.
 
+        ``headers`` are texts by name, at most 4 KB in all, which travel with the run; ``api.headers()`` returns them.
+
         ``by`` is the user in whose name the run is started. The user is recorded in the audit log, and needs the
         permission ``temporalex_django.start_instance``; to use or to terminate the open run, also that to view or to
-        terminate it. Raises ``AlreadyRunning``, ``InvalidId``, ``InvalidStart``, ``UnknownVersion``, ``PayloadError``;
-        nothing is written then.
+        terminate it. Raises ``AlreadyRunning``, ``InvalidId``, ``InvalidStart``, ``InvalidHeaders``,
+        ``UnknownVersion``, ``PayloadError``; nothing is written then.
         """
         workflow_class = cls.choose(version, options)
         value, args = parse_start_arguments(workflow_class, positional, args=args, id=id, value=value)
@@ -186,6 +189,7 @@ class Startable:
             on_closed=on_closed,
             debounce=debounce,
             throttle=throttle,
+            headers=headers,
         )
 
     @_takes_arguments_of(_start)
@@ -242,6 +246,7 @@ class Startable:
         start_at: datetime | None = None,
         start_delay: timedelta | float | None = None,
         start_before: datetime | None = None,
+        headers: Mapping[str, str] | None = None,
         **options: Any,
     ) -> tuple[StartRequest, str, Any]:
         """Send a signal to the open run with the business id ``id``, after a start if there is none.
@@ -250,7 +255,8 @@ class Startable:
 
         Both happen in the caller's transaction and in the name of ``by``, as in ``start`` and ``signal``. ``args``,
         ``subject``, ``search_attributes``, ``tags`` and the times of the start apply to a run that is started; an
-        existing run keeps its own. A run that begins later gets the signal then.
+        existing run keeps its own. A run that begins later gets the signal then. ``headers`` are those of the signal,
+        and of a run that is started.
         The open run may have any version; ``version`` and further ``options`` choose that of a run that is started.
         """
         request = StartRequest(
@@ -264,6 +270,7 @@ class Startable:
             start_at=start_at,
             start_delay=start_delay,
             start_before=start_before,
+            headers=headers,
         )
         return request, signal, payload
 

@@ -40,6 +40,7 @@ class ValueOptions(TypedDict, total=False):
     on_closed: OnClosed
     debounce: timedelta | float | None
     throttle: tuple[Any, ...] | None
+    headers: Mapping[str, str] | None
 
 
 class StartOptions(ValueOptions, total=False):
@@ -61,6 +62,7 @@ class SignalStartOptions(TypedDict, total=False):
     start_at: datetime | None
     start_delay: timedelta | float | None
     start_before: datetime | None
+    headers: Mapping[str, str] | None
 
 
 class TypedWorkflow(Protocol[A_contra, R_co]):

@@ -27,6 +27,7 @@ from temporalex_django.core.journal import Journal
 from temporalex_django.core.messages import sender
 from temporalex_django.core.messages.arrivals import order_deliveries
 from temporalex_django.core.messages.dispatcher import Dispatcher
+from temporalex_django.core.messages.headers import headers_attributes
 from temporalex_django.core.messages.mailbox import Signal, Update, untaken_message_error
 from temporalex_django.core.messages.sender import Judge
 from temporalex_django.core.patches import Patches
@@ -554,4 +555,5 @@ class Executor:
 def _signal_attributes(signal: Signal) -> dict[str, Any]:
     """Return the attributes of ``SignalReceived`` for a signal that is carried to the next run."""
     own_id = {} if signal.message_id is None else {"id": signal.message_id}
-    return {"name": signal.name, "payload": signal.payload, **own_id, **sender.sender_attributes(signal.sender)}
+    origin = {**sender.sender_attributes(signal.sender), **headers_attributes(signal.headers)}
+    return {"name": signal.name, "payload": signal.payload, **own_id, **origin}

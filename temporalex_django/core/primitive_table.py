@@ -103,12 +103,13 @@ WAIT_CANCELLED: Final = Primitive(name="wait_cancelled", usage=AWAIT)
 SHIELD: Final = Primitive(name="shield", usage=ASYNC_WITH)
 SAGA: Final = Primitive(name="saga", usage=ASYNC_WITH)
 INFO: Final = Primitive(name="info", usage=AT_ONCE, acts=False, pure_contexts=_READING_CONTEXTS)
-# The sender of an update is known in its validator. A predicate belongs to no message, so it has no sender.
+# The sender and the headers of an update are known in its validator. A predicate belongs to no message.
 SENDER: Final = Primitive(name="sender", usage=AT_ONCE, acts=False, pure_contexts=frozenset({"validator"}))
+HEADERS: Final = Primitive(name="headers", usage=AT_ONCE, acts=False, pure_contexts=frozenset({"validator"}))
 
 #: The functions of ``api``, in the order of that module.
 PRIMITIVES: Final[tuple[Primitive, ...]] = (
     *(SLEEP, SLEEP_UNTIL, TASK, WAIT_FOR_SIGNAL, APPROVAL, PUBLISH_STATE, SET_SEARCH_ATTRIBUTES, NOW, RANDOM, UUID4),
     *(PATCHED, DEPRECATE_PATCH, PHASE, PARALLEL, RACE, UPDATE_STATE, WAIT_CONDITION, CHILD, SIGNAL_EXTERNAL),
-    *(CANCEL_EXTERNAL, CANCEL_REQUESTED, WAIT_CANCELLED, SHIELD, SAGA, INFO, SENDER),
+    *(CANCEL_EXTERNAL, CANCEL_REQUESTED, WAIT_CANCELLED, SHIELD, SAGA, INFO, SENDER, HEADERS),
 )

@@ -10,6 +10,7 @@ from typing import Any
 
 from temporalex_django.core.error_text import error_line
 from temporalex_django.core.history.activation import RunInfo
+from temporalex_django.core.messages.headers import Headers
 from temporalex_django.core.messages.sender import Sender
 from temporalex_django.core.payloads import codec
 from temporalex_django.core.payloads.round_trip import encode_lossless
@@ -23,7 +24,7 @@ class RunContext:
 
     - ``payload_limit``: the largest size of a payload, in bytes.
     - ``pure_context``: the pure context in which user code runs, or None.
-    - ``update_sender``: the sender of the update that a validator judges.
+    - ``update_sender`` and ``update_headers``: the sender and the headers of the update that a validator judges.
     - ``is_continued``: True if the run continues another one and has not opened a phase yet.
     - ``closed``: the kind of the command that closed the run; None while it is open.
     - ``signals``: the signals that its class declares; None if it declares none.
@@ -52,6 +53,7 @@ class RunContext:
         "signals",
         "snapshot",
         "suggests_continue_as_new",
+        "update_headers",
         "update_sender",
     )  # fmt: skip
 
@@ -67,6 +69,7 @@ class RunContext:
         self.replaying = False
         self.pure_context: PureContext | None = None
         self.update_sender: Sender | None = None
+        self.update_headers: Headers | None = None
         self.snapshot: dict[str, Any] | None = None
         self.is_continued = False
         self.closed: str | None = None
@@ -115,9 +118,12 @@ class RunContext:
             self.pure_context = outer
 
     @contextmanager
-    def validation(self, sender: Sender | None) -> Iterator[None]:
-        """Return a context manager whose block is a validator, in which ``api.sender()`` returns ``sender``."""
-        self.update_sender = sender
+    def validation(self, sender: Sender | None, headers: Headers | None = None) -> Iterator[None]:
+        """Return a context manager whose block is a validator, in which ``api.sender()`` returns ``sender``.
+
+        ``headers`` are those that ``api.headers()`` returns there; None means those of the run.
+        """
+        self.update_sender, self.update_headers = sender, headers
         with self.pure_section("validator"):
             yield
 

@@ -30,6 +30,7 @@ from temporalex_django.db.sql_columns import (
     RESULT_INSERT,
     TASKS,
     failure_row,
+    json_value,
 )
 from temporalex_django.engine import activity_policy
 from temporalex_django.engine.contracts.records import TaskResult, TaskState
@@ -55,15 +56,14 @@ _MESSAGE_VALUES = {
     "kind": "'activity'",
     "name": "v.name",
     "body": "v.body",
+    "headers": "g.headers",
     "created_at": "coalesce(v.created_at, clock_timestamp())",
 }
 _MESSAGE_SOURCE = (
     "from gone g join v on v.id = g.id and v.attempt = g.attempt and coalesce(v.owner, -1) = coalesce(g.owner, -1)"
 )
 # Delete and insert are one statement, so that either the activity or its result exists.
-_FINISH_AND_DELIVER = (
-    f", gone as ({_DELETED}), told as ({MESSAGES.insert(_MESSAGE_VALUES, _MESSAGE_SOURCE)}) select id from gone"
-)
+_FINISH_AND_DELIVER = f", gone as ({_DELETED}, headers), told as ({MESSAGES.insert(_MESSAGE_VALUES, _MESSAGE_SOURCE)}) select id from gone"
 _KEYLESS = TASKS.pick_columns("id", "due_at", "waits_for")
 _KEYLESS_UPDATE = _KEYLESS.update("id", owner="null", attempt="attempt - 1", started_at="null", expires_at="close_at")
 _STARTED = TASKS.pick_columns(*FENCE, "started_at", "expires_at")
@@ -242,7 +242,7 @@ class ActivityTasks:
                 else:
                     body = result.encoded
                 valid.append(task)
-                recipient = {"chain_id": chain, "run_id": run, "queue": queue}
+                recipient = {"chain_id": chain, "run_id": run, "queue": queue, "headers": result.task.headers}
                 activities.append(
                     FinishedActivity(id=task, kind=kind, attributes=decode(body), encoded=body, **recipient)
                 )
@@ -254,8 +254,8 @@ class ActivityTasks:
         if not activities:
             return
         now = self._session.now()
-        messages = ((e.chain_id, e.run_id, e.queue, "activity", e.kind, e.encoded, now) for e in activities)
-        self._sql.write(RESULT.columns, RESULT_INSERT, messages)
+        messages = ([e.chain_id, e.run_id, e.queue, "activity", e.kind, e.encoded, e.headers, now] for e in activities)
+        self._sql.write(RESULT.columns, RESULT_INSERT, RESULT.encode_rows(messages))
 
     def _finish_and_deliver(self, final: Mapping[tuple[int, int, int | None], TaskResult]) -> list[int]:
         """Delete activities that have ended, send their results as messages to their runs, and return the ids.
@@ -422,7 +422,9 @@ def task_state(row: tuple[Any, ...]) -> TaskState:
 
     Its payloads are still encoded; ``decode_task`` decodes them.
     """
-    return TaskState(**TASK.row_fields(row), kwargs={})
+    values = TASK.row_fields(row)
+    values["headers"] = json_value(values["headers"])
+    return TaskState(**values, kwargs={})
 
 
 def earliest_moment(*moments: datetime | None) -> datetime | None:

@@ -20,6 +20,7 @@ from django.db import DatabaseError, IntegrityError, connections, models, transa
 from temporalex_django.authoring.run_tables.run_columns import RUN_COLUMNS
 from temporalex_django.conf import codec, get_settings
 from temporalex_django.core.aliases import all_names
+from temporalex_django.core.messages.headers import Headers
 from temporalex_django.core.messages.sender import Sender
 from temporalex_django.core.payloads import codec as payloads
 from temporalex_django.db.dialects.base import get_dialect
@@ -30,6 +31,7 @@ from temporalex_django.db.sql_columns import (
     NEW_CHAIN,
     NEW_RUN,
     RUNS,
+    json_text,
     new_run_row,
     sender_columns,
     sender_from_columns,
@@ -55,7 +57,7 @@ CHANNEL = "temporalex"
 NOTIFY = "select set_config('synchronous_commit', 'off', true), pg_notify(%s, %s)"
 
 _MESSAGE = MESSAGES.pick_columns(
-    *("kind", "name", "body", "request_id", "sender_key", "sender_name", "chain_id", "queue", "created_at")
+    *("kind", "name", "body", "request_id", "sender_key", "sender_name", "headers", "chain_id", "queue", "created_at")
 )
 _INSERTED = MESSAGES.pick_columns("id", "created_at")
 _FINGERPRINT = MESSAGES.pick_columns("id", "kind", "name", "body", "sender_key", "sender_name")
@@ -345,6 +347,7 @@ def insert_message(
     body: Any,
     request_id: str | None = None,
     sender: Sender | None = None,
+    headers: Headers | None = None,
     exact: bool = False,
     storage: DjangoStorage,
 ) -> InsertedMessage:
@@ -352,6 +355,7 @@ def insert_message(
 
     ``kind`` is ``signal``, ``update``, ``cancel`` or another kind of ``InboxMessage``. ``name`` is the name of the
     signal, update or event, and ``body`` its plain payload. ``sender`` None means that code sent the message.
+    ``headers`` are checked already.
 
     ``request_id`` is its message id. A second message with the same id returns the row of the first one. A message that
     was rejected or never delivered is sent again, since only an accepted one occupies its id. So is a signal that has
@@ -362,7 +366,8 @@ def insert_message(
     """
     now, clock = storage.sql.now_expression(storage.clock, live=True)
     sql = _message_insert(storage.sql.placeholder, now)
-    parameters = [kind, name, codec().encode(body), request_id, *sender_columns(sender), *clock, chain]
+    stored = (*sender_columns(sender), json_text(headers))
+    parameters = [kind, name, codec().encode(body), request_id, *stored, *clock, chain]
     if request_id is None:
         rows = storage.sql.select(f"{sql} returning {_INSERTED.names}", parameters, _INSERTED.types)
         if not rows:

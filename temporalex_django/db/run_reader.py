@@ -12,7 +12,7 @@ from temporalex_django.conf import codec
 from temporalex_django.core.history.events import HistoryEvent
 from temporalex_django.db.messages.inbox import Inboxes, report_unreadable
 from temporalex_django.db.session import StorageSession
-from temporalex_django.db.sql_columns import EVENTS, RUNS
+from temporalex_django.db.sql_columns import EVENTS, RUNS, json_value
 from temporalex_django.engine.contracts.records import Inbox, RunRecord
 from temporalex_django.engine.contracts.typed_dicts import BlockMark
 from temporalex_django.engine.scheduling import policy
@@ -147,8 +147,8 @@ class RunReader:
 
 def _run_record(row_values: dict[str, Any]) -> RunRecord:
     """Return the record of a run from the values of its row, by field; JSON columns among them are still text."""
-    if (attributes := row_values["search_attributes"]) is not None:
-        row_values["search_attributes"] = json.loads(attributes)
+    for name in ("search_attributes", "headers"):
+        row_values[name] = json_value(row_values[name])
     return RunRecord(**row_values)
 
 

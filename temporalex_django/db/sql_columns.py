@@ -22,6 +22,7 @@ from django.db import models
 from temporalex_django.authoring.run_tables.run_columns import RUN_COLUMNS, Origin
 from temporalex_django.conf import codec
 from temporalex_django.core.failures import AttemptFailure
+from temporalex_django.core.messages.headers import Headers
 from temporalex_django.core.messages.sender import Sender
 from temporalex_django.engine.contracts.dialect import Columns, Placeholder
 from temporalex_django.engine.run_start import RunStart
@@ -41,6 +42,7 @@ from temporalex_django.models import (
 )
 
 _json = msgspec.json.Encoder().encode
+_json_decode = msgspec.json.Decoder().decode
 #: PostgreSQL types of fields. The first class that fits counts, so subclasses come first.
 _SQL_TYPES: tuple[tuple[type[models.Field[Any, Any]], str], ...] = (
     (models.UUIDField, "uuid"),
@@ -64,6 +66,13 @@ def _sql_type(field: Any) -> str:
     while field.is_relation:
         field = field.target_field
     return next(kind for cls, kind in _SQL_TYPES if isinstance(field, cls))
+
+
+def json_value(text: str | None) -> Any:
+    """Return the value of a JSON column that a statement has read as text; None for NULL."""
+    if text is None:
+        return None
+    return _json_decode(text)
 
 
 def json_text(value: Any) -> str | None:
@@ -241,7 +250,7 @@ SLOTS = SqlTable(ScheduleSlot)
 NEW_CHAIN = CHAINS.pick_columns("id", "run_id", "queue", "due_at", "deadline", "open_key")
 NEW_RUN = RUNS.pick_columns(*(column.name for column in RUN_COLUMNS if column.origin is not Origin.TURN))
 #: The message with the result of an activity.
-RESULT = MESSAGES.pick_columns("chain_id", "run_id", "queue", "kind", "name", "body", "created_at")
+RESULT = MESSAGES.pick_columns("chain_id", "run_id", "queue", "kind", "name", "body", "headers", "created_at")
 RESULT_INSERT = RESULT.insert
 #: ``(id, attempt, owner)`` identifies one attempt of one worker.
 FENCE = ("id", "attempt", "owner")
@@ -276,13 +285,16 @@ def failure_row(failure: AttemptFailure | None) -> tuple[Any, ...]:
     return (failure.payload(), failure.at, failure.attempt, failure.cause)
 
 
-def result_row(chain: UUID, run: UUID, queue: str, kind: str, body: Any, now: datetime) -> Sequence[Any]:
+def result_row(
+    chain: UUID, run: UUID, queue: str, kind: str, body: Any, headers: Headers | None, now: datetime
+) -> Sequence[Any]:
     """Return the values of a message with the result of an activity, for the columns ``RESULT``.
 
     ``run`` is the run that waits for it, ``queue`` the queue of that run, and ``kind`` the kind of the event, such as
     ``ActivityCompleted``. ``body`` holds the attributes of the event: plain, or bytes that are encoded already.
+    ``headers`` are those of the activity.
     """
-    return RESULT.encode_row((chain, run, queue, "activity", kind, body, now))
+    return RESULT.encode_row((chain, run, queue, "activity", kind, body, headers, now))
 
 
 def new_run_row(start: RunStart, chain: UUID, run: UUID, extra: Mapping[str, Any]) -> Sequence[Any]:

@@ -60,7 +60,7 @@ _TASK = TASKS.pick_columns(
         "run_queue",
     ),
     *("atomic", "max_attempts", "scheduled_at", "due_at", "close_at", "schedule_to_start", "start_to_close"),
-    *("heartbeat_timeout", "tags", "metadata", "expires_at"),
+    *("heartbeat_timeout", "tags", "metadata", "headers", "expires_at"),
 )
 _TASK_INSERT = _TASK.insert
 _CLAIMED = TASKS.pick_columns(*_TASK.column_names, "owner", "attempt")
@@ -474,5 +474,5 @@ def task_row(task: NewTask, run_queue: str, partition: str | None) -> tuple[Any,
         *([list(task.args), dict(task.kwargs)], dict(options), task.queue, partition, run_queue, task.atomic),
         *(int((options.get("retry") or {}).get("max_attempts") or 0), task.scheduled_at, task.scheduled_at),
         *(close_at, to_start, options.get("start_to_close"), options.get("heartbeat"), task.tags, task.metadata),
-        expires,
+        *(task.headers, expires),
     )

@@ -7,13 +7,14 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from types import MappingProxyType
 from typing import Any
-from uuid import UUID, uuid5
+from uuid import UUID
 
 from temporalex_django.core.failures import error_data
 from temporalex_django.core.history import kinds
 from temporalex_django.core.history.activation import Activation, Completion, Fault
 from temporalex_django.core.history.activation_events import activation_events
-from temporalex_django.core.history.events import DELIVERED, SUGGEST_CONTINUE_AS_NEW, Command, Job
+from temporalex_django.core.history.events import DELIVERED, SUGGEST_CONTINUE_AS_NEW, Job
+from temporalex_django.core.messages.headers import headers_attributes
 from temporalex_django.core.messages.mailbox import undelivered_error
 from temporalex_django.core.messages.sender import Judge, sender_attributes
 from temporalex_django.core.people.human_tasks import HumanTaskChange
@@ -26,14 +27,14 @@ from temporalex_django.engine.contracts.records import (
     InboxMessage,
     NewEvent,
     NewRun,
-    NewTask,
     Outcome,
     RunRecord,
     RunState,
     RunWrite,
 )
-from temporalex_django.engine.external_messages import FinishedActivity, NewChild, NewMessage
+from temporalex_django.engine.external_messages import FinishedActivity
 from temporalex_django.engine.outcomes import fault_outcome, update_outcomes
+from temporalex_django.engine.outgoing import new_child, new_message, new_task
 from temporalex_django.engine.refusals import RefusedRedelivery, RefusedSignal, waiting_run_error
 from temporalex_django.engine.row_changes import write_row
 from temporalex_django.engine.run_closing import (
@@ -293,7 +294,7 @@ class ActivationStep:
             signal = {"name": message.name, "payload": message.payload}
             if message.message_id is not None:
                 signal["id"] = message.message_id
-            job = Job("SignalReceived", {**signal, **sender_attributes(message.sender)})
+            job = Job("SignalReceived", {**signal, **_origin(message)})
             if message.sender is not None:
                 self._signals_with_sender.append((job, message))
             return job
@@ -458,32 +459,14 @@ class ActivationStep:
         definition = entry.executor.definition
         for command in completion.commands:
             if command.kind == "ScheduleActivity" and command.seq is not None and command.seq not in cancelled:
-                attributes = kinds.ACTIVITY_SCHEDULED.read(command)
-                options = attributes.get("options", {})
-                atomic = bool(options.get("atomic"))
-                task = NewTask(
-                    run_id=run.run_id,
-                    chain_id=run.chain_id,
-                    workflow_id=record.workflow_id,
-                    workflow=record.workflow,
-                    seq=command.seq,
-                    activity=attributes["activity"],
-                    args=attributes["args"],
-                    kwargs=attributes.get("kwargs", {}),
-                    options=options,
-                    queue=options.get("queue") or run.queue,
-                    atomic=atomic,
-                    scheduled_at=self.now,
-                    tags=definition.tags,
-                    metadata=definition.metadata,
-                )
+                task = new_task(command, run, record, definition, now=self.now)
                 write.tasks.append(task)
-                if atomic and self._inline_atomic:  # otherwise the process that claims activities runs it
+                if task.atomic and self._inline_atomic:  # otherwise the process that claims activities runs it
                     run.atomic_due = self.now
             elif command.kind == "StartChild":
-                write.children.append(self._new_child(command, entry))
+                write.children.append(new_child(command, run, entry, now=self.now))
             elif command.kind in ("SignalExternal", "CancelExternal", "CancelChild"):
-                write.messages.append(self._new_message(command, record))
+                write.messages.append(new_message(command, run, record))
         write.cancelled_tasks = sorted(seq for seq in cancelled if seq is not None)
 
     def _write_human_tasks(self, entry: CachedRun, *, activated: bool) -> None:
@@ -509,43 +492,6 @@ class ActivationStep:
             )
             for change in changes
         ]
-
-    def _new_child(self, command: Command, entry: CachedRun) -> NewChild:
-        """Return the child that a command of the run starts."""
-        attributes, record = command.attributes, entry.record
-        assert command.seq is not None
-        options: dict[str, Any] = {name: value for name, value in attributes.items() if name != "id"}
-        for name in ("start_at", "start_before"):
-            if name in options:
-                options[name] = datetime.fromisoformat(options[name])
-        return NewChild(
-            workflow_id=attributes["id"],
-            seed=uuid5(self.run.run_id, str(command.seq)).int >> 66,
-            at=self.now,
-            parent=record.workflow_id,
-            parent_chain=self.run.chain_id,
-            parent_run=self.run.run_id,
-            parent_seq=command.seq,
-            snapshot=entry.executor.four_eyes_snapshot(child=True),
-            **options,
-        )
-
-    def _new_message(self, command: Command, record: RunRecord) -> NewMessage:
-        """Return the message to another run that a command sends, a signal or a cancel request."""
-        run = self.run
-        assert command.seq is not None
-        ask = (run.chain_id, run.run_id, command.seq)
-        if command.kind == "SignalExternal":
-            signal = kinds.EXTERNAL_SIGNAL_SENT.read(command)
-            return NewMessage(
-                kind="signal", name=signal["name"], payload=signal["payload"], workflow_id=signal["id"], ask=ask
-            )
-        request = kinds.EXTERNAL_CANCEL_SENT.read(command)
-        payload = {"reason": f"requested by {record.workflow_id}"}
-        target = None
-        if command.kind == "CancelChild":
-            target = (run.run_id, request["child"])
-        return NewMessage(kind="cancel", name="", payload=payload, workflow_id=request["id"], child=target, ask=ask)
 
     def _write_closing(self, completion: Completion, entry: CachedRun) -> None:
         """Write that the code of the run has closed it, and start the next run after a continue-as-new."""
@@ -583,7 +529,12 @@ def _waiting_first_key(message: InboxMessage) -> bool:
     return message.after is None
 
 
+def _origin(message: InboxMessage) -> dict[str, Any]:
+    """Return the sender and the headers of a message as attributes of its job."""
+    return {**sender_attributes(message.sender), **headers_attributes(message.headers)}
+
+
 def _job_marks(message: InboxMessage) -> dict[str, Any]:
-    """Return further attributes of the job of an update or a request: its sender, and that it was delivered again."""
+    """Return further attributes of the job of an update or a request: its origin, and that it was delivered again."""
     redelivered = {"redelivered": True} if message.redelivered else {}
-    return {**redelivered, **sender_attributes(message.sender)}
+    return {**redelivered, **_origin(message)}

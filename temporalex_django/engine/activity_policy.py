@@ -62,6 +62,7 @@ def activity_context(
         run_id=str(task.run_id),
         heartbeat_details=task.heartbeat_details,
         previous_failure=PreviousFailure.from_payload(task.previous_failure),
+        headers=dict(task.headers or {}),
         _seq=task.seq,
         _heartbeat=send_heartbeat,
         _is_cancelled=is_cancelled,

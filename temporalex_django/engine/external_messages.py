@@ -9,6 +9,7 @@ from uuid import UUID
 
 from temporalex_django.authoring.workflow import find_version, require_signal
 from temporalex_django.core.history.events import DELIVERED
+from temporalex_django.core.messages.headers import Headers
 from temporalex_django.engine.run_start import RunStart
 from temporalex_django.errors import AlreadyRunning, AmbiguousId, TemporalexError, UnknownSignal
 
@@ -32,6 +33,7 @@ class NewMessage:
     message_id: str | None = None
     child: tuple[UUID, int] | None = None
     ask: tuple[UUID, UUID, int] | None = None
+    headers: Headers | None = None
 
     def check_delivery(self, delivery: Delivery) -> Delivery:
         """Return ``delivery`` if the run there can take the message, else a copy that names no chain but the error.
@@ -134,3 +136,4 @@ class FinishedActivity:
     kind: str
     attributes: dict[str, Any]
     encoded: bytes | None = None
+    headers: Headers | None = None  # those of the activity

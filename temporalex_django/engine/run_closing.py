@@ -37,7 +37,14 @@ def parent_messages(record: RunRecord, status: str, closing: dict[str, Any]) -> 
     kind, attributes = child_result(status, closing)
     payload = {"seq": record.parent_seq, **attributes}
     return [
-        NewMessage(kind="child", name=kind, payload=payload, chain_id=record.parent_chain, run_id=record.parent_run)
+        NewMessage(
+            kind="child",
+            name=kind,
+            payload=payload,
+            chain_id=record.parent_chain,
+            run_id=record.parent_run,
+            headers=record.headers,
+        )
     ]
 
 

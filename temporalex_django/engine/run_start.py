@@ -9,6 +9,7 @@ from typing import Any
 from uuid import UUID
 
 from temporalex_django.core.aliases import original_name
+from temporalex_django.core.messages.headers import Headers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,7 +24,7 @@ class RunStart:
     The run begins at ``start_at``, or ``start_delay`` seconds after it was started. Without either, and with a time
     that has passed, it begins at once. If it has not begun by ``start_before``, it is timed out. ``start_limit`` is the
     throttle or the debounce that delays it, if any. ``scheduled_for`` is the time of the slot for which a schedule
-    starts it.
+    starts it. ``headers`` is None if it has none.
     """
 
     workflow_id: str
@@ -49,6 +50,7 @@ class RunStart:
     start_delay: float | None = None
     start_before: datetime | None = None
     start_limit: Mapping[str, Any] | None = None
+    headers: Headers | None = None
 
     @property
     def open_key(self) -> str | None:

@@ -10,7 +10,7 @@ the default message of its class.
     ├── ScheduleNotFound
     ├── InvalidId └── MessageIdTaken
     ├── AlreadyRunning └── AlreadyEnded
-    ├── InvalidStart
+    ├── InvalidStart · InvalidHeaders
     ├── NotCancellable · UnknownQuery · UnknownSignal · QueryFailed · EngineNotFound · NotConfigured
     ├── ActivityNotFound · WorkerNotFound · RunChanged · IdempotencyKeyReused
     ├── ActionNotPermitted └── FourEyes
@@ -93,6 +93,7 @@ from temporalex_django.errors.requests import (
     HumanTaskClosed,
     HumanTaskNotFound,
     IdempotencyKeyReused,
+    InvalidHeaders,
     InvalidId,
     InvalidStart,
     MessageIdTaken,
@@ -132,6 +133,7 @@ __all__ = [
     "HumanTaskClosed",
     "HumanTaskNotFound",
     "IdempotencyKeyReused",
+    "InvalidHeaders",
     "InvalidId",
     "InvalidStart",
     "JudgingFailed",

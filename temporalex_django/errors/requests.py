@@ -85,6 +85,13 @@ class InvalidStart(TemporalexError):
     next_step = "Correct the option that the message names. Nothing was started."
 
 
+class InvalidHeaders(TemporalexError):
+    """The headers are not short texts by name, or they are larger than 4 KB in all."""
+
+    code = "invalid_headers"
+    next_step = "Correct the header that the message names. Nothing was started or sent."
+
+
 class ResumeRefused(TemporalexError):
     """The event does not match exactly one waiting step.
 

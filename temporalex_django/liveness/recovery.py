@@ -29,7 +29,7 @@ from temporalex_django.conf import codec, get_settings
 from temporalex_django.core.error_text import error_line
 from temporalex_django.core.failures import error_data, failure_cause
 from temporalex_django.core.process import REQUEST
-from temporalex_django.db.sql_columns import RESULT, RESULT_INSERT, TASKS, WORKERS, json_text, result_row
+from temporalex_django.db.sql_columns import RESULT, RESULT_INSERT, TASKS, WORKERS, json_text, json_value, result_row
 from temporalex_django.engine import activity_policy, background_task, blocked
 from temporalex_django.engine.blocked import block_mark_of, next_retry_at
 from temporalex_django.engine.contracts.task_storage import WorkerStorage
@@ -394,7 +394,7 @@ def _attribute_to_activity(storage: WorkerStorage, verdict: CrashVerdict, ended_
     )
 
 
-_LOST = TASKS.pick_columns("chain_id", "run_id", "run_queue", "seq", "attempt", "call", "options")
+_LOST = TASKS.pick_columns("chain_id", "run_id", "run_queue", "seq", "attempt", "call", "options", "headers")
 
 
 def release_activities(storage: WorkerStorage, epoch: int) -> tuple[int, int]:
@@ -435,16 +435,16 @@ def _deliver_lost(
 ) -> None:
     """Send each run whose activity was lost a message with the failure of that activity: its worker died.
 
-    ``lost`` has a row for each activity: the chain, the run, its queue, the command number, the attempt, the call and
-    the options. ``reason`` may say more about the death.
+    ``lost`` has a row for each activity: the chain, the run, its queue, the command number, the attempt, the call, the
+    options and the headers. ``reason`` may say more about the death.
     """
     rows = []
-    for chain, run, queue, seq, attempt, call, options in lost:
+    for chain, run, queue, seq, attempt, call, options, headers in lost:
         body = {
             **activity_policy.worker_lost_attributes(seq, attempt, reason),
             **_edited_input(run, seq, call, options),
         }
-        rows.append(result_row(chain, run, queue, "ActivityFailed", body, now))
+        rows.append(result_row(chain, run, queue, "ActivityFailed", body, json_value(headers), now))
     storage.sql.write(RESULT.columns, RESULT_INSERT, rows)
 
 

@@ -52,6 +52,10 @@ class Migration(migrations.Migration):
                 ("start_to_close", models.FloatField(null=True)),
                 ("heartbeat_timeout", models.FloatField(null=True)),
                 ("heartbeat", models.BinaryField(null=True)),
+                (
+                    "headers",
+                    models.JSONField(help_text="Headers of its run, with those that interceptors add.", null=True),
+                ),
                 ("tags", models.JSONField(help_text="Tags of the workflow class, for filters.", null=True)),
                 ("metadata", models.JSONField(null=True)),
                 (
@@ -665,6 +669,7 @@ class Migration(migrations.Migration):
                     models.FloatField(help_text="Timeout of each run of the chain, in seconds.", null=True),
                 ),
                 ("parent_close", models.CharField(max_length=20, null=True)),
+                ("headers", models.JSONField(help_text="Headers of its start; empty without any.", null=True)),
                 (
                     "scheduled_for",
                     models.DateTimeField(
@@ -907,6 +912,7 @@ class Migration(migrations.Migration):
                     "sender_name",
                     models.CharField(help_text="The name of the user at that time.", max_length=200, null=True),
                 ),
+                ("headers", models.JSONField(null=True)),
                 ("outcome_status", models.CharField(max_length=20, null=True)),
                 ("outcome", models.BinaryField(null=True)),
                 (

@@ -63,6 +63,7 @@ class ActivityTask(models.Model):
     start_to_close = models.FloatField(null=True)
     heartbeat_timeout = models.FloatField(null=True)
     heartbeat = models.BinaryField(null=True)
+    headers = models.JSONField(null=True, help_text=_("Headers of its run, with those that interceptors add."))
     tags = models.JSONField(null=True, help_text=_("Tags of the workflow class, for filters."))
     metadata = models.JSONField(null=True)
     priority = models.SmallIntegerField(db_default=0, help_text=_("For a background task: a higher number runs first."))

@@ -116,6 +116,7 @@ class Instance(models.Model):
     run_timeout = models.FloatField(null=True, help_text=_("Timeout of each run of the chain, in seconds."))
     parent_close = models.CharField(max_length=20, null=True)  # noqa: DJ001 - as above
 
+    headers = models.JSONField(null=True, help_text=_("Headers of its start; empty without any."))
     scheduled_for = models.DateTimeField(
         null=True, help_text=_("The time of the slot for which a schedule started the chain.")
     )

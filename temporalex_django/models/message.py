@@ -55,6 +55,7 @@ class Message(models.Model):
     sender_name = models.CharField(  # noqa: DJ001 - as above
         max_length=200, null=True, help_text=_("The name of the user at that time.")
     )
+    headers = models.JSONField(null=True)
     outcome_status = models.CharField(max_length=20, null=True)  # noqa: DJ001 - none yet
     outcome = models.BinaryField(null=True)
     answered_at = models.DateTimeField(null=True, help_text=_("When its outcome was written; empty before that."))

@@ -27,6 +27,7 @@ from temporalex_django.authoring import workflow as workflows
 from temporalex_django.authoring.authorization import APP, Person
 from temporalex_django.conf import get_settings
 from temporalex_django.core import current
+from temporalex_django.core.messages.headers import Headers
 from temporalex_django.core.messages.sender import Sender
 from temporalex_django.core.payloads import codec
 from temporalex_django.db.storage import DjangoStorage
@@ -101,6 +102,7 @@ class Action(ABC, Generic[T]):
     - ``forced``: True if the operation is audited even when code performs it.
     - ``authorized_by_run``: True for a message whose handler says who may send it, when code sends it for a user.
     - ``is_routine``: True for an operation that programs perform all day; their audit rows are marked as automatic.
+    - ``headers``: the checked headers of the start or the message that it sends, or None.
     """
 
     name: ClassVar[str]
@@ -119,6 +121,7 @@ class Action(ABC, Generic[T]):
     def __init__(self, *, by: Actor = CODE) -> None:
         self.by = by
         self.storage = storage()
+        self.headers: Headers | None = None
 
     def execute(self) -> T:
         """Check access, perform the operation and return its result.

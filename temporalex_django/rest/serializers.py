@@ -44,6 +44,13 @@ def _payload_field() -> serializers.JSONField:
     return serializers.JSONField(required=False, allow_null=True, default=None)
 
 
+def _headers_field() -> serializers.DictField:
+    # ``check_headers`` refuses what is no text, with an error that names the header.
+    return serializers.DictField(
+        required=False, allow_null=True, default=None, child=serializers.JSONField(allow_null=True)
+    )
+
+
 def _message_id_field() -> serializers.CharField:
     # Ids are compared byte by byte, so blanks are kept; ``check_message_id`` refuses bad ids with a clear error.
     return serializers.CharField(required=False, allow_null=True, default=None, trim_whitespace=False, allow_blank=True)
@@ -61,7 +68,7 @@ class StartBody(Body):
 
     ``on_conflict`` says what happens if an open run of the class has the id. ``on_closed`` says if the start is
     possible when a run with the id has ended. ``debounce`` is in seconds. ``throttle`` is a list of a count, a period
-    in seconds and, if you like, a key.
+    in seconds and, if you like, a key. ``headers`` are texts by name, at most 4 KB in all.
     """
 
     workflow = serializers.CharField(max_length=_MAX_NAME_LENGTH)
@@ -82,27 +89,31 @@ class StartBody(Body):
     on_closed = serializers.ChoiceField(choices=get_args(OnClosed), required=False, default="allow")
     debounce = serializers.FloatField(required=False, allow_null=True, default=None)
     throttle = serializers.ListField(required=False, allow_null=True, default=None, child=serializers.JSONField())
+    headers = _headers_field()
 
 
 class SignalBody(Body):
     """The body of a request that sends a signal.
 
-    ``id`` is a message id of your own. With it you can send the same signal again safely: it counts once.
+    ``id`` is a message id of your own. With it you can send the same signal again safely: it counts once. ``headers``
+    are texts by name, at most 4 KB in all.
     """
 
     payload = _payload_field()
     id = _message_id_field()
+    headers = _headers_field()
 
 
 class UpdateBody(Body):
     """The body of a request that sends an update.
 
     ``args`` is its argument. ``id`` is a message id of your own. With it you can send the same update again safely: it
-    counts once.
+    counts once. ``headers`` are texts by name, at most 4 KB in all.
     """
 
     args = _payload_field()
     id = _message_id_field()
+    headers = _headers_field()
 
 
 class QueryBody(Body):
@@ -246,10 +257,11 @@ class InstanceDetail(InstanceOut):
     """One run, with its open activities, its failed messages and its first fifty open human tasks.
 
     ``notice`` is in the response to an operation. It says what you should know about the run, such as that no worker
-    has its code.
+    has its code. ``headers`` are those of its start.
     """
 
     notice = serializers.CharField(required=False)
+    headers = serializers.DictField(child=serializers.CharField(), source="description.headers")
     failed_messages = FailedMessageOut(many=True, source="description.failed_messages")
     activities = ActivityOut(many=True, source="description.activities")
     human_tasks = AskedOut(many=True)

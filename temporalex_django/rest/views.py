@@ -94,6 +94,7 @@ class InstanceViewSet(RunReadViewSet):
             on_closed=body["on_closed"],
             debounce=body["debounce"],
             throttle=body["throttle"],
+            headers=body["headers"],
         )
         start = Start(start_request, by=self._actor())
         target = self._run_once(start.execute, lambda target: (target.run_id, start.outcome != "existing"))
@@ -111,7 +112,13 @@ class InstanceViewSet(RunReadViewSet):
         message_id = self._message_id(body)
         with translate_key_reuse(request):
             SendSignal(
-                target, signal=name, payload=body["payload"], id=message_id, exact=True, by=self._actor()
+                target,
+                signal=name,
+                payload=body["payload"],
+                id=message_id,
+                headers=body["headers"],
+                exact=True,
+                by=self._actor(),
             ).execute()
         return Response({"id": target.workflow_id, "signal": name}, status=202)
 
@@ -140,6 +147,7 @@ class InstanceViewSet(RunReadViewSet):
             args=body["args"],
             id=self._message_id(body),
             timeout=wait,
+            headers=body["headers"],
             by=self._actor(),
             exact=True,
             wait_slot=partial(wait_slot, sender_key(self._user)),

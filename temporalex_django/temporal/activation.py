@@ -99,7 +99,7 @@ class ActivationReader:
         if job.signal_name == names.SKIP_TIMER:
             inbound.skips.append(payload)
             return
-        attributes = {"name": job.signal_name, "payload": payload, **self._sender(job.headers)}
+        attributes = {"name": job.signal_name, "payload": payload, **self._origin(job.headers)}
         if names.MESSAGE_ID in job.headers:
             attributes["id"] = self._payloads.decode(job.headers[names.MESSAGE_ID])
         inbound.messages.append(Job("SignalReceived", attributes))
@@ -161,7 +161,7 @@ class ActivationReader:
             else:
                 logger.warning("%s; it gets no answer, so the server rejects it", error)
             return
-        marks = {**self._sender(job.headers), **({} if job.run_validator else {"accepted": True})}
+        marks = {**self._origin(job.headers), **({} if job.run_validator else {"accepted": True})}
         payload = self._single(job.input)
         if job.name == names.RESUME:
             inbound.messages.append(Job(REQUESTED, {"id": job.id, "request": payload, **marks}))
@@ -176,8 +176,9 @@ class ActivationReader:
         values = [*map(self._payloads.decode, payloads)]
         return values[0] if len(values) == 1 else (values or None)
 
-    def _sender(self, headers: Mapping[str, Payload]) -> dict[str, Any]:
-        return {"sender": self._payloads.decode(headers[names.SENDER])} if names.SENDER in headers else {}
+    def _origin(self, headers: Mapping[str, Payload]) -> dict[str, Any]:
+        header_names = {"sender": names.SENDER, "headers": names.HEADERS}
+        return {key: self._payloads.decode(headers[name]) for key, name in header_names.items() if name in headers}
 
     #: The method that reads a job, by the variant of the job. A removal from the cache is no job for a run.
     readers: ClassVar[Mapping[str, Callable[[ActivationReader, Inbound, Any], None]]] = {

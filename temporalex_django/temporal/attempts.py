@@ -57,6 +57,7 @@ class ActivityAttempt:
         self._seq: int = call.get("seq", 0)
         self._kwargs: Mapping[str, Any] = call.get("kwargs", {})
         self._retry: dict[str, Any] | None = call.get("retry")
+        self._headers: dict[str, str] = call.get("headers", {})
         self._run_id: str = call.get("run_id", info.workflow_run_id or "")
         self._details = list(info.heartbeat_details)
         self._events: Sequence[HistoryEvent] | None = None
@@ -113,6 +114,7 @@ class ActivityAttempt:
             workflow_id=self._info.workflow_id or "",
             run_id=self._run_id,
             heartbeat_details=self._details[0] if self._details else None,
+            headers=self._headers,
             _seq=self._seq,
             _heartbeat=self._note_heartbeat,
             _is_cancelled=lambda: self._cancelled or sdk.is_cancelled(),

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, ClassVar, Final
 
-from google.protobuf.duration_pb2 import Duration
 from temporalio.api.common.v1 import RetryPolicy
 from temporalio.bridge.proto import child_workflow
 from temporalio.bridge.proto.workflow_commands import ActivityCancellationType, WorkflowCommand
@@ -16,6 +15,7 @@ from temporalio.bridge.proto.workflow_commands import ActivityCancellationType, 
 from temporalex_django.authoring.retry import RetryPolicy as OwnRetryPolicy
 from temporalex_django.core.history.activation import DeliveryRecord
 from temporalex_django.core.history.events import Command
+from temporalex_django.core.messages.headers import Headers
 from temporalex_django.temporal import names
 from temporalex_django.temporal.failures import write_failure
 from temporalex_django.temporal.payloads import Payloads
@@ -34,13 +34,14 @@ _PARENT_CLOSE: Final = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CommandWriter:
     """Writes the commands of one run.
 
     ``namespace`` and ``run_id`` are those of the run, and ``task_queue`` is the queue of its worker.
     ``queue_name(queue)`` returns the task queue for a queue of this package, and ``workflow_id(id)`` the id of the
     cluster for a business id. ``child_facts(attributes)`` returns the facts with which a child starts.
+    ``headers`` are those of the run, or None.
     """
 
     payloads: Payloads
@@ -50,6 +51,7 @@ class CommandWriter:
     queue_name: Callable[[str], str]
     workflow_id: Callable[[str], str]
     child_facts: Callable[[Mapping[str, Any]], StartFacts]
+    headers: Headers | None
 
     def write(self, command: Command, protocol_ids: Mapping[str, str]) -> WorkflowCommand:
         """Return a command of the SDK.
@@ -91,24 +93,24 @@ class CommandWriter:
         activity.task_queue = self.queue_name(options["queue"]) if "queue" in options else self.task_queue
         activity.arguments.extend(self.payloads.encode(argument) for argument in attributes["args"])
         facts = {"seq": seq, "run_id": self.run_id, "kwargs": attributes.get("kwargs"), "retry": options.get("retry")}
-        facts["has_heartbeat"] = "heartbeat" in options
+        facts |= {"has_heartbeat": "heartbeat" in options, "headers": self.headers}
         activity.headers[names.CALL].CopyFrom(
             self.payloads.encode({name: fact for name, fact in facts.items() if fact is not None})
         )
         for name in ("schedule_to_start", "start_to_close", "schedule_to_close"):
             if options.get(name) is not None:
-                getattr(activity, f"{name}_timeout").CopyFrom(_duration(timedelta(seconds=options[name])))
+                getattr(activity, f"{name}_timeout").FromTimedelta(timedelta(seconds=options[name]))
         if options.get("start_to_close") is None:
-            activity.start_to_close_timeout.CopyFrom(_duration(ACTIVITY_LIMIT))
+            activity.start_to_close_timeout.FromTimedelta(ACTIVITY_LIMIT)
         beat = options.get("heartbeat")
-        activity.heartbeat_timeout.CopyFrom(_duration(HEARTBEAT if beat is None else timedelta(seconds=beat)))
+        activity.heartbeat_timeout.FromTimedelta(HEARTBEAT if beat is None else timedelta(seconds=beat))
         activity.retry_policy.CopyFrom(_retry_policy(options.get("retry")))
         activity.cancellation_type = ActivityCancellationType.TRY_CANCEL
 
     def _write_timer(self, written: WorkflowCommand, attributes: Mapping[str, Any], seq: int) -> None:
         written.start_timer.seq = seq
         duration = max(timedelta(seconds=attributes["duration"]), _SHORTEST_TIMER)
-        written.start_timer.start_to_fire_timeout.CopyFrom(_duration(duration))
+        written.start_timer.start_to_fire_timeout.FromTimedelta(duration)
 
     def _write_child(self, written: WorkflowCommand, attributes: Mapping[str, Any], seq: int) -> None:
         child = written.start_child_workflow_execution
@@ -118,7 +120,7 @@ class CommandWriter:
         child.input.extend(map(self.payloads.encode, (attributes["args"], self.child_facts(attributes))))
         for name in ("execution_timeout", "run_timeout"):
             if attributes.get(name) is not None:
-                getattr(child, f"workflow_{name}").CopyFrom(_duration(timedelta(seconds=attributes[name])))
+                getattr(child, f"workflow_{name}").FromTimedelta(timedelta(seconds=attributes[name]))
         child.parent_close_policy = _PARENT_CLOSE[attributes["parent_close"]]
         child.cancellation_type = child_workflow.ChildWorkflowCancellationType.TRY_CANCEL
 
@@ -127,6 +129,8 @@ class CommandWriter:
         signal.seq, signal.signal_name = seq, attributes["name"]
         self._write_target(signal.workflow_execution, attributes["id"])
         signal.args.append(self.payloads.encode(attributes["payload"]))
+        if self.headers:
+            signal.headers[names.HEADERS].CopyFrom(self.payloads.encode(self.headers))
 
     def _write_external_cancel(self, written: WorkflowCommand, attributes: Mapping[str, Any], seq: int) -> None:
         cancel = written.request_cancel_external_workflow_execution
@@ -197,12 +201,6 @@ def write_record(number: int, record: DeliveryRecord) -> WorkflowCommand:
     written = WorkflowCommand()
     written.set_patch_marker.patch_id = f"{names.RECORD}{number}:{json.dumps(record.to_data(), sort_keys=True)}"
     return written
-
-
-def _duration(delta: timedelta) -> Duration:
-    duration = Duration()
-    duration.FromTimedelta(delta)
-    return duration
 
 
 def _retry_policy(retry: Mapping[str, Any] | None) -> RetryPolicy:

@@ -12,6 +12,8 @@ SKIP_TIMER: Final = "__tx_skip"
 STATE: Final = "__tx_state"
 #: Header: the person who sent a signal or an update (``Sender.as_dict``).
 SENDER: Final = "__tx_sender"
+#: Header: the headers of this package that travel with a signal, an update or an activity, by name.
+HEADERS: Final = "__tx_headers"
 #: Header: the id that the sender gave to a signal.
 MESSAGE_ID: Final = "__tx_id"
 #: Header of an activity: the facts of its call (``activities.CallFacts``).

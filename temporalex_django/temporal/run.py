@@ -130,6 +130,7 @@ class TemporalRun(InstanceFacts):
             attempt=facts.get("attempt", 1),
             parent=facts.get("parent", parent),
             scheduled_for=None if slot is None else datetime.fromisoformat(slot),
+            headers=facts.get("headers"),
         )
         self.history = TemporalHistory()
         self._new_executor(skip_failed=False)
@@ -141,6 +142,7 @@ class TemporalRun(InstanceFacts):
             queue_name=self._options.queue_name,
             workflow_id=self._options.workflow_id,
             child_facts=self._child_facts,
+            headers=self.run_info.headers,
         )
         return started_attributes(
             self.run_info,
@@ -278,6 +280,8 @@ class TemporalRun(InstanceFacts):
             facts["snapshot"] = snapshot
         if search_attributes:
             facts["search_attributes"] = search_attributes
+        if self.run_info.headers:
+            facts["headers"] = dict(self.run_info.headers)
         return facts
 
     def _start_rest_timer(self) -> WorkflowCommand:

@@ -13,7 +13,7 @@ class StartFacts(TypedDict, total=False):
     ``version`` is the version of its class, and ``attempt`` its number in the chain. ``snapshot`` is data that the run
     starts with beside its input, such as the person who started it. ``carried`` has the messages that the previous run
     passed on. ``search_attributes`` have their stored form. ``scheduled_for`` is the time of the slot of a schedule.
-    ``id`` and ``parent`` are business ids, where those of the cluster are others.
+    ``id`` and ``parent`` are business ids, where those of the cluster are others. ``headers`` travel with the run.
     """
 
     id: str
@@ -24,3 +24,4 @@ class StartFacts(TypedDict, total=False):
     carried: CarriedMessages
     search_attributes: dict[str, Any]
     scheduled_for: str
+    headers: dict[str, str]

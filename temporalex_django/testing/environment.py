@@ -53,6 +53,7 @@ class Environment(EnvironmentActivities):
         start_at: datetime | None = None,
         start_delay: timedelta | float | None = None,
         start_before: datetime | None = None,
+        headers: Mapping[str, str] | None = None,
     ) -> EnvironmentHandle[R]: ...
     @overload
     def start(
@@ -74,6 +75,7 @@ class Environment(EnvironmentActivities):
         on_closed: OnClosed = "allow",
         debounce: timedelta | float | None = None,
         throttle: tuple[Any, ...] | None = None,
+        headers: Mapping[str, str] | None = None,
         **options: Any,
     ) -> EnvironmentHandle: ...
     def start(
@@ -95,6 +97,7 @@ class Environment(EnvironmentActivities):
         on_closed: OnClosed = "allow",
         debounce: timedelta | float | None = None,
         throttle: tuple[Any, ...] | None = None,
+        headers: Mapping[str, str] | None = None,
         **options: Any,
     ) -> EnvironmentHandle:
         """Start a run and let it work until every part of its code waits. Return its handle.
@@ -120,6 +123,7 @@ class Environment(EnvironmentActivities):
             on_closed=on_closed,
             debounce=debounce,
             throttle=throttle,
+            headers=headers,
         )
         return self.backend.start(request)
 
@@ -150,6 +154,7 @@ class Environment(EnvironmentActivities):
         start_at: datetime | None = None,
         start_delay: timedelta | float | None = None,
         start_before: datetime | None = None,
+        headers: Mapping[str, str] | None = None,
     ) -> EnvironmentHandle:
         """Send a signal to the open run with the business id ``id`` of that class, after a start if there is none.
 
@@ -167,6 +172,7 @@ class Environment(EnvironmentActivities):
             start_at=start_at,
             start_delay=start_delay,
             start_before=start_before,
+            headers=headers,
         )
         return self.backend.signal_with_start(request, signal, payload)
 

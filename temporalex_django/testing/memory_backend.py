@@ -2,56 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import replace
-from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar, cast
-from uuid import UUID, uuid4
+from uuid import uuid4
 
 from temporalex_django.authoring.authorization import (
     APP,
     Person,
     check_person,
-    has_permission,
     matches_candidate,
-    require_permission,
     require_start,
     sender_key,
     split_decider,
 )
-from temporalex_django.authoring.backend import MOST_ACTIVITIES, Description
 from temporalex_django.authoring.declared_messages import warn_lossy
 from temporalex_django.authoring.handle import WorkflowHandle
 from temporalex_django.authoring.human_tasks import (
-    OpenHumanTask,
     base_key,
     clean_form_data,
     require_outcome,
     select_task,
 )
-from temporalex_django.authoring.redaction import UNREDACTED, VIEW_PAYLOAD, Redactor
 from temporalex_django.authoring.requests.run_request import RunAddress, RunRequest
 from temporalex_django.authoring.requests.start_request import StartRequest
-from temporalex_django.authoring.run_tables.run_columns import describe_columns
 from temporalex_django.authoring.start_api import Startable
 from temporalex_django.authoring.workflow import (
     Workflow,
-    decode_result,
     fork_options,
     require_signal,
     start_options,
 )
-from temporalex_django.core.history.events import CLOSED_STATUSES, HistoryEvent
+from temporalex_django.core.history.events import CLOSED_STATUSES
+from temporalex_django.core.messages.headers import check_headers
 from temporalex_django.core.names import check_message_id, check_name, check_wait
 from temporalex_django.core.payloads import codec
 from temporalex_django.core.payloads.codec import check_text
-from temporalex_django.core.payloads.copying import deep_copy
 from temporalex_django.core.people.four_eyes import fork_snapshot
 from temporalex_django.engine.contracts.records import RunState
 from temporalex_django.engine.ids import parse_run_id
-from temporalex_django.engine.outcomes import run_result, update_result
-from temporalex_django.engine.refusals import nothing_published_error, start_wait
+from temporalex_django.engine.outcomes import update_result
 from temporalex_django.engine.reset import apply
 from temporalex_django.engine.reset.plan import REDELIVER, ResetPlan, fork_id, make_plan, should_redeliver, successors
 from temporalex_django.engine.run_start import RunStart
@@ -62,11 +52,11 @@ from temporalex_django.errors import (
     WorkflowClosed,
     WorkflowNotFound,
 )
-from temporalex_django.graph import snapshot
 from temporalex_django.graph.durable.run import resume_request
 from temporalex_django.graph.workflow import GraphWorkflow
 from temporalex_django.testing.handles import EnvironmentHandle, EnvironmentUpdate
 from temporalex_django.testing.memory_actions import OPERATIONS, MemoryOperator
+from temporalex_django.testing.memory_run_reads import MemoryRunReads, require_operation_permitted
 from temporalex_django.testing.memory_starts import build_start, start_by_policy
 
 if TYPE_CHECKING:
@@ -75,8 +65,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 VIEW = f"{APP}.view_instance"
-#: Permissions by operation, where the name is not ``<operation>_instance``.
-_PERMISSIONS = {"fork": "reset_instance", "edit_activity_input": "edit_activity_input", "view_payload": "view_payload"}
 
 
 class MemoryBackend:
@@ -139,14 +127,16 @@ class MemoryBackend:
         if chain_id is not None:
             row = env.row(env.run_ids(chain_id)[-1])
             if row.status not in CLOSED_STATUSES and row.facts.workflow_id == request.id:
-                self._run(RunAddress(id=request.id, chain_id=chain_id)).send("signal", signal, plain, by=by)
+                run = self._run(RunAddress(id=request.id, chain_id=chain_id))
+                run.send("signal", signal, plain, by=by, headers=request.headers)
                 open_run: EnvironmentHandle[Any] = EnvironmentHandle(env, request.id, chain_id)
                 open_run.start_outcome = "existing"
                 return open_run
         # In a batch, so that the start and the signal arrive in one activation; batches cannot be nested.
         with nullcontext() if env.batching else env.batch():
             handle = self.start(request)
-            self._run(RunAddress(id=request.id, chain_id=handle.chain_id)).send("signal", signal, plain, by=by)
+            run = self._run(RunAddress(id=request.id, chain_id=handle.chain_id))
+            run.send("signal", signal, plain, by=by, headers=request.headers)
         return handle
 
     async def asignal_with_start(self, request: StartRequest, signal: str, payload: Any) -> EnvironmentHandle[Any]:
@@ -211,134 +201,21 @@ class MemoryBackend:
         return MemoryRunOperations(self._env, address)
 
 
-class MemoryRunOperations:
+class MemoryRunOperations(MemoryRunReads):
     """The operations on one run in memory. Each method performs the operation of its name of ``WorkflowHandle``."""
-
-    def __init__(self, env: WorkflowEnvironment, address: RunAddress) -> None:
-        assert address.chain_id is not None
-        self._env = env
-        self._address = address
-        self._chain_id = address.chain_id
-        self._id = address.id
-
-    # -- reading -------------------------------------------------------------------------------------------------------
-
-    @property
-    def _selected_run_id(self) -> UUID:
-        return self._address.run_id or self._env.run_ids(self._chain_id)[-1]
-
-    @property
-    def _newest_run(self) -> Any:
-        return self._env.row(self._env.run_ids(self._chain_id)[-1])
-
-    @property
-    def _selected_run(self) -> Any:
-        return self._env.row(self._selected_run_id)
-
-    def _future_start(self, row: Any) -> datetime | None:
-        """Return the time at which the run of a row begins, if that is later than now."""
-        starts_at: datetime | None = row.facts.starts_at
-        if row.status != "pending" or starts_at is None or starts_at <= self._env.clock:
-            return None
-        return starts_at
-
-    def _code(self, record: Any) -> type[Workflow]:
-        return self._env.class_of(self._chain_id, record.workflow, record.version)
-
-    def run_id(self, *, by: Person | None = None) -> str:
-        del by
-        return str(self._selected_run_id)
-
-    def run_ids(self, *, by: Person | None = None) -> list[str]:
-        del by
-        return [str(run_id) for run_id in self._env.run_ids(self._chain_id)]
-
-    def human_tasks(self, *, by: Person | None) -> list[OpenHumanTask]:
-        return [task for task in self._human_tasks(check_person(by)) if not task.happened]
-
-    def _human_tasks(self, by: Person | None) -> list[OpenHumanTask]:
-        return self._env.human_tasks(self._selected_run_id, by=by)
-
-    def instance(self, *, by: Person | None) -> Any:
-        redactor, row = self._redactor(by).require_payloads(by), self._selected_run
-        instance = self._env.projections.get(row.facts.run_id, self._code(row.facts)).instance
-        return instance if redactor is UNREDACTED else snapshot.redact_instance(instance, redactor)
-
-    def query(self, *, query: str, args: Any, fresh: bool, by: Person | None) -> Any:
-        """Return the answer to a query, computed from the published state.
-
-        ``fresh`` has no effect, because no message is ever unread here.
-        """
-        del fresh
-        user = self._require_permitted(by, "query")
-        row = self._selected_run
-        if (starts_at := self._future_start(row)) is not None:
-            raise nothing_published_error(row.facts.workflow, row.facts.workflow_id, starts_at=starts_at)
-        published = row.published
-        runs = self._env.run_ids(self._chain_id)
-        if self._address.run_id is None and published is None and row.status == "pending" and len(runs) > 1:
-            previous_row = self._env.row(runs[-2])
-            # In the gap after continue-as-new the new run has published nothing yet (see decision 26).
-            if previous_row.status == "continued_as_new":
-                published = previous_row.published
-        code = self._code(row.facts)
-        answer = code.answer(query, args, published)
-        return answer if user is None else Redactor(redacted_paths=code.redacted).redact_answer(answer)
-
-    def result(self, *, timeout: float | None, by: Person | None) -> Any:
-        """Return the result of the run, as the user ``by`` may see it.
-
-        There is no wait: the run has worked as far as it can.
-        """
-        redactor = self._redactor(by).require_payloads(by)
-        check_wait(timeout)
-        row = self._newest_run
-        record = row.facts
-        closing = row.closing if redactor is UNREDACTED else redactor.redact_attributes(row.closing or {})
-        value = run_result(
-            row.status,
-            closing,
-            workflow=record.workflow,
-            workflow_id=record.workflow_id,
-            blocked=self._env.errors.get(self._selected_run_id),
-        )
-        return value if redactor is not UNREDACTED else decode_result(self._code(record), value)
-
-    def history(self, *, by: Person | None) -> list[HistoryEvent]:
-        redactor = self._redactor(by)
-        return [
-            redactor.redact_event(replace(event, attributes=deep_copy(event.attributes)))
-            for event in self._selected_run.events
-        ]
-
-    def describe(self, *, by: Person | None) -> Description:
-        redactor, env, row = self._redactor(by), self._env, self._selected_run
-        open_activities = env._tasks.open_activities(self._selected_run_id, limit=MOST_ACTIVITIES)  # noqa: SLF001 - of the same package
-        waiting = [*row.waiting_for]
-        if (starts_at := self._future_start(row)) is not None:
-            waiting.append(start_wait(starts_at))
-        return Description(
-            **describe_columns(row.column, redactor),
-            waiting_for=redactor.redact_waiting_for(waiting, row.waits),
-            activities=[redactor.redact_activity(activity) for activity in open_activities],
-            failed_messages=[
-                redactor.redact_failed_message(failed)
-                for failed in env._failed_messages(self._chain_id)  # noqa: SLF001 - of the same package
-            ],
-        )
-
-    def _redactor(self, by: Person | None) -> Redactor:
-        """Return the redactor for the user ``by``. Raises ``ActionNotPermitted`` if the user may not view runs."""
-        user = check_person(by)
-        if user is None:
-            return UNREDACTED
-        require_operation_permitted(user, "view")
-        code = self._code(self._selected_run.facts)
-        return Redactor(may_see_payloads=has_permission(user, VIEW_PAYLOAD), redacted_paths=code.redacted)
 
     # -- messages ------------------------------------------------------------------------------------------------------
 
-    def send(self, kind: str, name: str, body: Any, request_id: str | None = None, *, by: Person | None = None) -> int:
+    def send(
+        self,
+        kind: str,
+        name: str,
+        body: Any,
+        request_id: str | None = None,
+        *,
+        by: Person | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> int:
         """Put a message into the inbox and let the environment work. Return the number of the message.
 
         ``kind`` is the kind of message: signal, update, resume or cancel. ``body`` is its payload, and ``request_id``
@@ -352,12 +229,17 @@ class MemoryRunOperations:
                 require_signal(code, name)
             warn_lossy(code, "signal" if kind == "signal" else "update", name, body, plain, aloud=False)
         number = env.storage.send(
-            self._chain_id, kind, name, plain, message_id=request_id, sender=env.remember_person(by)
+            *(self._chain_id, kind, name, plain),
+            message_id=request_id,
+            sender=env.remember_person(by),
+            headers=check_headers(headers, label=f"{kind} {name!r}"),
         )
         env.work()
         return number
 
-    def signal(self, *, signal: str, payload: Any, id: str | None, by: Person | None) -> None:
+    def signal(
+        self, *, signal: str, payload: Any, id: str | None, by: Person | None, headers: Mapping[str, str] | None = None
+    ) -> None:
         """Send the signal named ``signal``. It is not refused if its message id was sent before."""
         by = check_person(by)
         label = f"signal {check_name(signal, label='signal')!r}"
@@ -366,18 +248,34 @@ class MemoryRunOperations:
         if id is None:
             self._require_open(label)
         request_id = None if id is None else check_message_id(id, label="signal")
-        outcome = self._env.outcome(self.send("signal", signal, payload, request_id, by=by))
+        outcome = self._env.outcome(self.send("signal", signal, payload, request_id, by=by, headers=headers))
         # The run may have closed in the activation that the signal caused.
         if outcome is not None and outcome.status == "undelivered":
             self._require_open(label)
 
     def update(
-        self, *, update: str, args: Any, id: str | None, timeout: float | None, mode: str, by: Person | None
+        self,
+        *,
+        update: str,
+        args: Any,
+        id: str | None,
+        timeout: float | None,
+        mode: str,
+        by: Person | None,
+        headers: Mapping[str, str] | None = None,
     ) -> Any:
         check_wait(timeout, mode)
-        return self.send_update(update, args, id=id, by=by).result()
+        return self.send_update(update, args, id=id, by=by, headers=headers).result()
 
-    def send_update(self, name: str, args: Any, *, id: str | None, by: Person | None) -> EnvironmentUpdate:
+    def send_update(
+        self,
+        name: str,
+        args: Any,
+        *,
+        id: str | None,
+        by: Person | None,
+        headers: Mapping[str, str] | None = None,
+    ) -> EnvironmentUpdate:
         """Send the update ``name``, and return it without asking for its response.
 
         ``id`` is its message id, or None.
@@ -385,7 +283,7 @@ class MemoryRunOperations:
         by = check_person(by)
         check_name(name, label="update")
         update_id = str(uuid4()) if id is None else check_message_id(id, label="update")
-        number = self.send("update", name, args, update_id, by=by)
+        number = self.send("update", name, args, update_id, by=by, headers=headers)
         return EnvironmentUpdate(self._env, self._chain_id, number, update_id, f"update {name!r} of {self._id}")
 
     def resume(self, *, event: str, step: Any, data: Any, timeout: float | None, by: Person | str | None) -> None:
@@ -523,6 +421,7 @@ class MemoryRunOperations:
                 snapshot=fork_snapshot(plan.record.snapshot, env.remember_person(by)),
                 search_attributes=plan.search_attributes,
                 scheduled_for=plan.record.scheduled_for,
+                headers=plan.record.headers,
                 **fork_options(code, tags=env.row(plan.record.run_id).column("tags") or ()),
             )
             chain_id = storage.start(fork_start)
@@ -570,16 +469,6 @@ class MemoryRunOperations:
 
     # -- checks --------------------------------------------------------------------------------------------------------
 
-    def _require_permitted(self, by: Person | None, operation: str) -> Person | None:
-        """Return the user ``by`` if they may perform the operation on runs; None for code.
-
-        Raises ``ActionNotPermitted``.
-        """
-        user = check_person(by)
-        if user is not None:
-            require_operation_permitted(user, operation)
-        return user
-
     def _require_reset_permitted(self, by: Person | None, operation: str, edited: Any) -> None:
         """Check that ``by`` may perform a reset or a fork; edited inputs need two more permissions."""
         for name in (operation, *(("edit_activity_input", "view_payload") if edited is not None else ())):
@@ -593,8 +482,3 @@ class MemoryRunOperations:
         row = self._newest_run
         if row.status in CLOSED_STATUSES:
             raise WorkflowClosed(f"{row.facts.workflow} {self._id} is closed ({row.status}): {label} refused")
-
-
-def require_operation_permitted(by: Person, operation: str) -> None:
-    """Raise ``ActionNotPermitted`` unless the person has the permission for that operation on runs."""
-    require_permission(by, _PERMISSIONS.get(operation, f"{operation}_instance"), action=f"{operation} runs")

@@ -124,6 +124,7 @@ def build_start(request: StartRequest, *, workflow_id: str, seed: int) -> RunSta
         snapshot=run_snapshot,
         scheduled_for=request.scheduled_for,
         start_limit=request.start_limit,
+        headers=request.headers,
         **request.times.as_options(),
         **options,
     )

@@ -101,6 +101,7 @@ def call_in_process(attempt: Attempt) -> Any:
         "run_id": str(task.run_id),
         "heartbeat_details": deep_copy(task.heartbeat_details),
         "previous_failure": task.previous_failure,
+        "headers": dict(task.headers or {}),
         "_seq": task.seq,
     }
     process.send(activity=task.activity, args=list(task.args), kwargs=dict(task.kwargs), context=context)

@@ -121,7 +121,7 @@ async def use_wait_condition():
 
 
 async def use_reads():
-    return [api.info().id, api.cancel_requested(), str(api.sender()), api.logger.info("hello")]
+    return [api.info().id, api.cancel_requested(), str(api.sender()), api.headers(), api.logger.info("hello")]
 
 
 USES = {
@@ -140,7 +140,7 @@ USES = {
     "saga": use_saga,
     "update_state": use_update_state,
     "wait_condition": use_wait_condition,
-    "info, cancel_requested, sender, logger": use_reads,
+    "info, cancel_requested, sender, headers, logger": use_reads,
     "task": use_task,
     "approval": use_approval,
     "set_search_attributes": use_search_attributes,
@@ -373,6 +373,7 @@ CALLS = {
     "saga": api.saga,
     "info": api.info,
     "sender": api.sender,
+    "headers": api.headers,
 }
 SHOWN_AS = {"activity": "work", "task": "doubled|TASK"}
 
@@ -468,7 +469,7 @@ def test_what_pure_contexts_may_read():
     reads = {"now", "info", "cancel_requested"}
     allowed = {context: {name for name in TABLE if TABLE[name].is_allowed(context)} for context in CONTEXTS_OF_RUN}
     assert allowed == {
-        "validator": reads | {"sender"},
+        "validator": reads | {"sender", "headers"},
         "predicate": reads,
         "update_state closure": set(),
         "transition": set(),

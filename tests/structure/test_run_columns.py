@@ -27,7 +27,7 @@ from temporalex_django.engine.memory.tables import _LABEL_NAMES, MemoryRun
 from temporalex_django.engine.run_start import RunStart
 from temporalex_django.management.cli.outputs import RunListed
 from temporalex_django.models import Instance
-from temporalex_django.rest.serializers import InstanceOut
+from temporalex_django.rest.serializers import InstanceDetail, InstanceOut
 
 FIELDS: Final[dict[str, models.Field[Any, Any]]] = {
     field.column: field for field in Instance._meta.local_concrete_fields if field.column
@@ -164,7 +164,7 @@ def test_a_text_has_a_heading() -> None:
 def test_what_is_redacted_is_shown_only_by_places_that_redact() -> None:
     redacted = [column for column in RUN_COLUMNS if column.redact is not None]
     assert [column.name for column in redacted if column.places & {Place.LIST, Place.ADMIN}] == []
-    assert all(InstanceOut().fields[column.output_name].source_attrs[0] == "description" for column in redacted)
+    assert all(InstanceDetail().fields[column.output_name].source_attrs[0] == "description" for column in redacted)
     assert all(Place.DESCRIPTION in column.places for column in redacted)
 
 

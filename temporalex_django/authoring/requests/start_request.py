@@ -17,6 +17,7 @@ from temporalex_django.authoring.requests.start_policy import (
 )
 from temporalex_django.authoring.requests.start_times import StartTimes, check_start_times
 from temporalex_django.authoring.unique import check_id
+from temporalex_django.core.messages.headers import Headers, check_headers
 from temporalex_django.core.names import wait_seconds
 from temporalex_django.errors import InvalidId, InvalidStart
 
@@ -42,7 +43,8 @@ class StartRequest:
     replaces the input of one that has not begun. ``throttle`` is ``(count, period)`` or ``(count, period, key)``.
     Raises ``InvalidStart`` for options that cannot be, or that contradict each other.
 
-    ``scheduled_for`` is the time of the slot for which a schedule starts it.
+    ``scheduled_for`` is the time of the slot for which a schedule starts it. ``headers`` travel with the run; the
+    constructor raises ``InvalidHeaders``.
     """
 
     workflow: type[Workflow]
@@ -62,8 +64,12 @@ class StartRequest:
     debounce: timedelta | float | None = None
     throttle: tuple[Any, ...] | None = None
     scheduled_for: datetime | None = None
+    headers: Headers | None = None
 
     def __post_init__(self) -> None:
+        if self.headers is not None:
+            headers = check_headers(self.headers, label=f"start of {self.workflow.name}")
+            object.__setattr__(self, "headers", headers)
         # Nearly all starts have neither policy, and starts are many.
         if self.has_policy:
             check_start_policy(self.on_conflict, self.on_closed, label=f"start of {self.workflow.name}")

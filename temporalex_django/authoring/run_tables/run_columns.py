@@ -130,6 +130,10 @@ def _or_no_tags(tags: Any) -> Any:
     return tags or []
 
 
+def _or_no_headers(headers: Any) -> Any:
+    return headers or {}
+
+
 _TEXT, _INTEGER, _TIME, _KEY = ColumnType.TEXT, ColumnType.INTEGER, ColumnType.TIME, ColumnType.KEY
 _JSON, _PAYLOAD = ColumnType.JSON, ColumnType.PAYLOAD
 _EVERYWHERE = frozenset(Place)
@@ -188,6 +192,14 @@ RUN_COLUMNS: Final[tuple[RunColumn, ...]] = (
         forked=True,
         places=_EVERYWHERE - {Place.LIST, Place.ADMIN},
         heading="Scheduled for",
+    ),
+    _start(
+        "headers",
+        _JSON,
+        forked=True,
+        places=frozenset({Place.DESCRIPTION}),
+        describe=_or_no_headers,
+        redact=Redactor.redact_headers,
     ),
     _start("parent_run_id", _KEY, engine_name="parent_run", places=frozenset({Place.REST})),
     # -- shown in another form, or not at all --------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from typing import Any, Final, Literal
 
 from temporalex_django.core.history.attributes import SignalFailedAttributes
 from temporalex_django.core.history.events import Command, Job
+from temporalex_django.core.messages.headers import Headers
 from temporalex_django.core.messages.sender import Sender
 from temporalex_django.core.typed_dicts import CarriedMessages
 from temporalex_django.errors import TemporalexError
@@ -42,7 +43,7 @@ class RunInfo:
 
     ``workflow`` is the name of its class, ``id`` its business id, and ``run_id`` its UUID as text. ``attempt`` is its
     number in its chain, from 1. ``parent`` is the id of the run that started it as a child, or None. ``scheduled_for``
-    is the time of the slot for which a schedule started the chain, or None.
+    is the time of the slot for which a schedule started the chain, or None. ``headers`` are those of its start.
     """
 
     workflow: str
@@ -52,6 +53,7 @@ class RunInfo:
     attempt: int = 1
     parent: str | None = None
     scheduled_for: datetime | None = None
+    headers: Headers | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,6 +170,7 @@ class FailedSignal:
     sender: Sender | None
     failure: dict[str, Any]
     untouched: bool
+    headers: Headers | None = None
 
     def event_attributes(self) -> dict[str, Any]:
         """Return the attributes of the event ``SignalFailed``.

@@ -8,6 +8,7 @@ from typing import Any
 
 from temporalex_django.core.history.activation import NO_DELIVERY, Completion, RunInfo
 from temporalex_django.core.history.events import DELIVERED, ENGINE_VERSION, FORMAT
+from temporalex_django.core.messages.headers import headers_attributes
 from temporalex_django.core.typed_dicts import CarriedMessages
 
 
@@ -46,6 +47,7 @@ def started_attributes(
         attributes["snapshot"] = snapshot
     if search_attributes:
         attributes["search_attributes"] = search_attributes
+    attributes |= headers_attributes(info.headers)
     return attributes
 
 

@@ -56,7 +56,7 @@ class WorkflowStartedAttributes(TypedDict):
 
     ``engine`` is the engine number, and ``format`` that of the stored events. ``attempt`` is the number of the run in
     its chain. ``scheduled_for`` is the time of the slot of a schedule (ISO 8601, UTC). ``carried`` counts the signals
-    that came from the previous run, and ``failed`` has its failed messages.
+    that came from the previous run, and ``failed`` has its failed messages. ``headers`` are those of the start.
     """
 
     workflow: str
@@ -74,6 +74,7 @@ class WorkflowStartedAttributes(TypedDict):
     failed: NotRequired[list[dict[str, Any]]]
     snapshot: NotRequired[dict[str, Any]]
     search_attributes: NotRequired[dict[str, Any]]
+    headers: NotRequired[dict[str, str]]
 
 
 class ActivationStartedAttributes(TypedDict):
@@ -244,7 +245,7 @@ class CancelRequestedAttributes(TypedDict):
 
 
 class SignalReceivedAttributes(TypedDict):
-    """A signal. ``id`` is there if the sender gave one.
+    """A signal. ``id`` and ``headers`` are there if the sender gave some.
 
     A decision of a human task is recorded as a signal, too. ``question`` and ``shown`` belong to it; see
     ``core.process``.
@@ -254,6 +255,7 @@ class SignalReceivedAttributes(TypedDict):
     payload: Any
     id: NotRequired[str]
     sender: NotRequired[SenderAttributes]
+    headers: NotRequired[dict[str, str]]
     question: NotRequired[Any]
     shown: NotRequired[Any]
 
@@ -284,6 +286,7 @@ class UpdateAcceptedAttributes(TypedDict):
     args: Any
     after: int
     sender: NotRequired[SenderAttributes]
+    headers: NotRequired[dict[str, str]]
 
 
 class UpdateCompletedAttributes(TypedDict):

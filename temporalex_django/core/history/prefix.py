@@ -20,6 +20,7 @@ from temporalex_django.core.history.attributes import (
 )
 from temporalex_django.core.history.events import CLOSING, DELIVERED, HistoryEvent, end_kinds_of, is_external_close
 from temporalex_django.core.messages import sender as senders
+from temporalex_django.core.messages.headers import Headers, headers_from
 from temporalex_django.core.messages.sender import Sender
 from temporalex_django.core.people import four_eyes
 from temporalex_django.core.process import RECORDED_AS, REQUEST, recorded_request
@@ -45,6 +46,7 @@ class PendingMessage:
     payload: Any
     message_id: str | None = None
     sender: Sender | None = None
+    headers: Headers | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -324,6 +326,7 @@ def _update_message(attributes: UpdateAcceptedAttributes) -> PendingMessage:
         payload=attributes["args"],
         message_id=attributes["id"],
         sender=senders.sender_from(attributes),
+        headers=headers_from(attributes),
     )
 
 
@@ -337,6 +340,7 @@ def _failed_signal(failure: SignalFailedAttributes, signal: SignalReceivedAttrib
         sender=senders.sender_from(signal),
         failure={"type": failure["type"], "message": failure["message"]},
         untouched=failure["untouched"],
+        headers=headers_from(signal),
     )
 
 
@@ -347,12 +351,12 @@ def _signal_message(attributes: SignalReceivedAttributes, failed_as: str | None)
     """
     name: str = attributes["name"]
     payload: Any = attributes.get("payload")
-    sender = senders.sender_from(attributes)
+    origin: dict[str, Any] = {"sender": senders.sender_from(attributes), "headers": headers_from(attributes)}
     if name != RECORDED_AS:
         return PendingMessage(
-            kind="signal", name=name, payload=payload, message_id=attributes.get("id", failed_as), sender=sender
+            kind="signal", name=name, payload=payload, message_id=attributes.get("id", failed_as), **origin
         )
     # The request was accepted once, so the permission of its sender is not judged again. See decision 43.
     return PendingMessage(
-        kind=REQUEST, name=payload["event"], payload={**recorded_request(attributes), "again": True}, sender=sender
+        kind=REQUEST, name=payload["event"], payload={**recorded_request(attributes), "again": True}, **origin
     )

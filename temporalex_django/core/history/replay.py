@@ -11,6 +11,7 @@ from temporalex_django.core.history.activation import Definition, RunInfo
 from temporalex_django.core.history.events import HistoryEvent
 from temporalex_django.core.history.inputs import ReplayDifference
 from temporalex_django.core.history.tracing import TracingExecutor
+from temporalex_django.core.messages.headers import headers_from
 from temporalex_django.core.messages.signal_failures import HandlerFixed
 from temporalex_django.errors import NondeterminismError
 
@@ -129,5 +130,6 @@ def _new_executor(
         attempt=facts.get("attempt", 1),
         parent=facts.get("parent"),
         scheduled_for=_parse_time(facts.get("scheduled_for")),
+        headers=headers_from(facts),
     )
     return kind(definition, info, strict=strict, skip_failed=skip_failed)

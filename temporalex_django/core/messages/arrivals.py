@@ -9,6 +9,7 @@ from temporalex_django.core.history.activation import Activation
 from temporalex_django.core.history.events import ANSWERS, Job
 from temporalex_django.core.history.split_activations import RecordedActivation
 from temporalex_django.core.messages import sender
+from temporalex_django.core.messages.headers import headers_from
 from temporalex_django.core.messages.mailbox import Update
 from temporalex_django.core.process import REQUESTED
 from temporalex_django.errors import TemporalexError
@@ -48,6 +49,7 @@ def order_deliveries(
                 accepted=activation.replaying or attributes.get("accepted", False),
                 redelivered=attributes.get("redelivered", False),
                 sender=sender.sender_from(attributes),
+                headers=headers_from(attributes),
             )
             if after is None:
                 incoming.append(update)
@@ -73,7 +75,12 @@ def _order_recorded(
         kinds.UPDATE_ACCEPTED.read(event) for event in recorded.outputs if event.kind == "UpdateAccepted"
     ]
     updates = [
-        Update(a["id"], a["name"], a["args"], a["after"], accepted=True, sender=sender.sender_from(a))
+        Update(
+            *(a["id"], a["name"], a["args"], a["after"]),
+            accepted=True,
+            sender=sender.sender_from(a),
+            headers=headers_from(a),
+        )
         for a in accepted_attributes
     ]
     updates.sort(key=lambda update: update.after)

@@ -13,6 +13,7 @@ from temporalex_django.core.journal import Journal
 from temporalex_django.core.messages import sender as senders
 from temporalex_django.core.messages.budget import Budget
 from temporalex_django.core.messages.handlers import HandlerRunner
+from temporalex_django.core.messages.headers import headers_attributes, headers_from
 from temporalex_django.core.messages.mailbox import Mailbox, Signal, Update, undelivered_error, untaken_message_error
 from temporalex_django.core.messages.phase import Phase
 from temporalex_django.core.messages.sender import Judge, Permissions, Sender
@@ -204,7 +205,12 @@ class Dispatcher:
         if message_id is not None:
             self.handler_runner.failures.mark_delivered(message_id)
         self.mailbox.add_signal(
-            name, payload, sender=senders.sender_from(attributes), permission=permission, message_id=message_id
+            name,
+            payload,
+            sender=senders.sender_from(attributes),
+            permission=permission,
+            message_id=message_id,
+            headers=headers_from(attributes),
         )
 
     def _deliver_message(self, message: Job | Update) -> None:
@@ -282,9 +288,8 @@ class Dispatcher:
         self._journal.grant_request(update_id)
         # The question goes beside the payload, where a replay compares it with the question of the code (decision 47).
         question: dict[str, Any] = {name: payload.pop(name) for name in QUESTION if name in payload}
-        return Job(
-            "SignalReceived", {"name": RECORDED_AS, "payload": payload, **question, **senders.sender_attributes(sender)}
-        )
+        origin = {**senders.sender_attributes(sender), **headers_attributes(job.attributes.get("headers"))}
+        return Job("SignalReceived", {"name": RECORDED_AS, "payload": payload, **question, **origin})
 
     def _retry_requests(self) -> None:
         """Offer the waiting redelivered requests to the open steps and human tasks, in order, until none is taken."""

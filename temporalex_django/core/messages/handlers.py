@@ -11,6 +11,7 @@ from temporalex_django.core.failures import describe, exception_message, is_refu
 from temporalex_django.core.history.activation import Fault, Refusal
 from temporalex_django.core.journal import Journal
 from temporalex_django.core.messages import sender
+from temporalex_django.core.messages.headers import NO_HEADERS, headers_attributes
 from temporalex_django.core.messages.mailbox import Signal, Update
 from temporalex_django.core.messages.phase import Handler, Phase, check_return_value
 from temporalex_django.core.messages.sender import Permissions
@@ -100,7 +101,8 @@ class HandlerRunner:
         # The event comes before anything that the handler does (decision 12), so a replay finds the update accepted.
         self._open_updates[update.message_id] = update.name
         attributes = {"id": update.message_id, "name": update.name, "args": update.args, "after": update.after}
-        self._journal.emit("AcceptUpdate", None, {**attributes, **sender.sender_attributes(update.sender)})
+        origin = {**sender.sender_attributes(update.sender), **headers_attributes(update.headers)}
+        self._journal.emit("AcceptUpdate", None, {**attributes, **origin})
         update.admitted, update.args = True, args
         return True
 
@@ -122,7 +124,7 @@ class HandlerRunner:
         if handler.validator is None:
             return
         try:
-            with self._run_context.validation(update.sender):
+            with self._run_context.validation(update.sender, update.headers or NO_HEADERS):
                 verdict = handler.validator(deep_copy(args), deep_copy(phase.state))
         except (MemoryError, RecursionError, KeyboardInterrupt):
             raise
@@ -206,7 +208,7 @@ class HandlerRunner:
             self._finish_call(phase, kind, message, handler, unit, value, error, effects_before)
 
         unit = Unit(self._scheduler, "sync handler", f"{kind} {name}", on_finish, phase.host)
-        unit.sender = message.sender
+        unit.sender, unit.headers = message.sender, message.headers or NO_HEADERS
         phase.busy = unit
         try:
             value = self._scheduler.call(unit, lambda: handler.fn(args, deep_copy(phase.state)))
@@ -274,7 +276,7 @@ class HandlerRunner:
     ) -> None:
         """Run ``fn`` of the ``Async`` that a handler returned, as a unit of its own. Its value answers an update.
 
-        ``caller`` is the unit of the handler, whose sender the new unit keeps.
+        ``caller`` is the unit of the handler, whose sender and headers the new unit keeps.
         """
         name, update = message.name, message.message_id if isinstance(message, Update) else None
 
@@ -297,7 +299,7 @@ class HandlerRunner:
 
         phase.running += 1
         unit = Unit(self._scheduler, "async handler", f"async {kind} {name}", on_finish, phase.host)
-        unit.sender = caller.sender
+        unit.sender, unit.headers = caller.sender, caller.headers
         self._scheduler.spawn(unit, invoke(fn))
 
     def _complete_update(self, update: str, response: Any) -> None:

@@ -14,6 +14,7 @@ from collections.abc import Collection
 from operator import attrgetter
 from typing import Any
 
+from temporalex_django.core.messages.headers import Headers
 from temporalex_django.core.messages.sender import Sender
 from temporalex_django.core.units.ivar import IVar
 from temporalex_django.core.units.scheduler import Unit
@@ -24,10 +25,11 @@ class Signal:
     """A buffered signal.
 
     ``number`` is its position among the signals of the run, from 1. ``permission`` is the permission that its sender
-    was found to have when it came, or None. ``message_id`` is the id from its sender, or None.
+    was found to have when it came, or None. ``message_id`` is the id from its sender, or None. ``headers`` is None
+    without any.
     """
 
-    __slots__ = ("message_id", "name", "number", "payload", "permission", "sender")
+    __slots__ = ("headers", "message_id", "name", "number", "payload", "permission", "sender")
 
     def __init__(
         self,
@@ -37,8 +39,10 @@ class Signal:
         sender: Sender | None,
         permission: str | None,
         message_id: str | None = None,
+        headers: Headers | None = None,
     ) -> None:
         self.number = number
+        self.headers = headers
         self.message_id = message_id
         self.name = name
         self.payload = payload
@@ -56,7 +60,7 @@ class Update:
     - ``redelivered`` is True if a reset or fork delivers it again. It then waits for the first phase that takes it.
     """
 
-    __slots__ = ("accepted", "admitted", "after", "args", "message_id", "name", "redelivered", "sender")
+    __slots__ = ("accepted", "admitted", "after", "args", "headers", "message_id", "name", "redelivered", "sender")
 
     def __init__(
         self,
@@ -68,6 +72,7 @@ class Update:
         accepted: bool,
         redelivered: bool = False,
         sender: Sender | None = None,
+        headers: Headers | None = None,
     ) -> None:
         self.message_id = update_id
         self.name = name
@@ -75,6 +80,7 @@ class Update:
         self.after = after
         self.accepted = accepted
         self.sender = sender
+        self.headers = headers
         self.admitted = False
         self.redelivered = redelivered
 
@@ -104,10 +110,11 @@ class Mailbox:
         sender: Sender | None = None,
         permission: str | None = None,
         message_id: str | None = None,
+        headers: Headers | None = None,
     ) -> Signal:
         """Buffer a signal as the last one, and return it. For the arguments see ``Signal``."""
         self.received += 1
-        signal = Signal(self.received, name, payload, sender, permission, message_id)
+        signal = Signal(self.received, name, payload, sender, permission, message_id, headers)
         self._signals.setdefault(name, deque()).append(signal)
         return signal
 

@@ -124,6 +124,7 @@ class SignalFailures:
             sender=signal.sender,
             failure=describe(error),
             untouched=untouched,
+            headers=signal.headers,
         )
         self._journal.completion.failed.append(failed)
 

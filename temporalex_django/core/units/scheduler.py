@@ -15,6 +15,7 @@ from types import AsyncGeneratorType
 from typing import TYPE_CHECKING, Any, cast
 
 from temporalex_django.core.determinism import guard
+from temporalex_django.core.messages.headers import Headers
 from temporalex_django.core.messages.sender import Sender
 from temporalex_django.core.units.contexts import inherit_context
 from temporalex_django.core.units.ivar import IVar
@@ -51,6 +52,7 @@ class Unit:
         "coroutine",
         "error",
         "generators",
+        "headers",
         "is_cancel_delivered",
         "kind",
         "name",
@@ -75,7 +77,9 @@ class Unit:
         self.name = name
         self.on_finish = on_finish
         self.parent = parent
-        self.sender: Sender | None = None if parent is None else parent.sender  # of the message that it handles
+        # Those of the message that it handles; no headers means that it handles none.
+        self.sender: Sender | None = None if parent is None else parent.sender
+        self.headers: Headers | None = None if parent is None else parent.headers
         self.context: Context = Context() if parent is None else inherit_context(parent.context)
         self.coroutine: Coroutine[Any, Any, Any] | None = None
         self.generators: list[AsyncGeneratorType[Any, Any]] = []

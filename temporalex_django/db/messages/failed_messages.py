@@ -57,6 +57,7 @@ def write_failed_messages(writes: Iterable[RunWrite], *, alias: str) -> None:
                 request_id=failed.id,
                 sender_key=sender_key,
                 sender_name=sender_name,
+                headers=failed.headers,
                 created_at=write.run.activated_at or timezone.now(),
                 **outcome,
             )

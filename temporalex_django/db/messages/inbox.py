@@ -12,16 +12,17 @@ from temporalex_django.conf import codec
 from temporalex_django.core.history.prefix import EXTERNAL_KINDS, PendingMessage
 from temporalex_django.core.process import REQUEST
 from temporalex_django.db.session import StorageSession
-from temporalex_django.db.sql_columns import MESSAGES, sender_columns, sender_from_columns
+from temporalex_django.db.sql_columns import MESSAGES, json_value, sender_columns, sender_from_columns
 from temporalex_django.engine.contracts.records import Inbox, InboxMessage, Outcome
 from temporalex_django.engine.scheduling import policy
 from temporalex_django.errors import KeyMissing, PayloadError
 from temporalex_django.models import Chain, Message
 
 _HEAD = MESSAGES.pick_columns(
-    "chain_id", "id", "kind", "name", "request_id", "run_id", "after", "redelivered", "sender_key", "sender_name"
+    *("chain_id", "id", "kind", "name", "request_id", "run_id", "after", "redelivered", "sender_key", "sender_name"),
+    "headers",
 )
-_MESSAGE = f"{_HEAD.with_alias('m')}, m.body"
+_MESSAGE = ", ".join(f"m.{name}" for name in (*_HEAD.column_names, "body"))
 _READ = f"{_HEAD.with_alias('m')}, case when length(m.body) <= {policy.LARGE_PAYLOAD_BYTES} then m.body end as body, length(m.body)"
 _MESSAGE_TYPES = (*_HEAD.types, "bytea", "int8")
 
@@ -149,7 +150,21 @@ class Inboxes:
             large = dict(self._sql.select(sql, [parameter], ("int8", "bytea")))
         decode = codec().decode
         for chain, rows in by_chain.items():
-            for _, message, kind, name, request_id, run, after, redelivered, key, sender_name, body, size in rows:
+            for (
+                _,
+                message,
+                kind,
+                name,
+                request_id,
+                run,
+                after,
+                redelivered,
+                key,
+                sender_name,
+                headers,
+                body,
+                size,
+            ) in rows:
                 try:
                     plain = decode(large[message] if body is None else body)
                 except Exception:
@@ -167,6 +182,7 @@ class Inboxes:
                         redelivered=redelivered,
                         size=size,
                         sender=sender_from_columns(key, sender_name),
+                        headers=json_value(headers),
                     )
                 )
 
@@ -248,6 +264,7 @@ class Inboxes:
             redelivered=message.kind != "signal",  # signals wait for their consumer in any case
             sender_key=sender_key,
             sender_name=sender_name,
+            headers=message.headers,
             fresh=True,
             settled=False,
             created_at=self._session.now(),

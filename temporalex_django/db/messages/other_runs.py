@@ -27,7 +27,9 @@ log = logging.getLogger("temporalex_django.db")
 # Joins name the key of the chain, since its current run has no index. "is not null" lets prepared plans use the partial
 # index.
 _RUN_INSERT = NEW_RUN.insert
-_MESSAGE = MESSAGES.pick_columns("chain_id", "run_id", "kind", "name", "body", "request_id", "created_at", place="int4")
+_MESSAGE = MESSAGES.pick_columns(
+    "chain_id", "run_id", "kind", "name", "body", "request_id", "headers", "created_at", place="int4"
+)
 # The ids of the rows are the order of an inbox, and a join keeps none.
 _MESSAGE_INSERT = MESSAGES.insert(
     {**{name: f"v.{name}" for name in _MESSAGE.column_names}, "queue": "c.queue"},
@@ -142,14 +144,14 @@ class ExternalRunWriter:
             delivery = m.check_delivery(delivery)
             chain = delivery.chain_id
             if chain is not None:
-                message_rows.append((chain, m.run_id, m.kind, m.name, m.payload, m.message_id, now))
+                message_rows.append((chain, m.run_id, m.kind, m.name, m.payload, m.message_id, m.headers, now))
             elif m.ask is None:
                 log.warning(
                     "a %s for %r found no open run", m.kind, m.workflow_id, extra={"workflow_id": m.workflow_id}
                 )
             if m.ask is not None:
                 name, body = m.answer(delivery)
-                message_rows.append((m.ask[0], m.ask[1], "external", name, body, None, now))
+                message_rows.append((m.ask[0], m.ask[1], "external", name, body, None, m.headers, now))
         rows = _MESSAGE.encode_rows((*row, place) for place, row in enumerate(message_rows))
         self._sql.write(_MESSAGE.columns, _MESSAGE_INSERT, rows, key="chain_id")
 

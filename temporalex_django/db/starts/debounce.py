@@ -70,6 +70,7 @@ def _write_run(run_id: UUID, start: NewStart, sender: Sender | None, now: dateti
         "starts_at": start.begins_at(now),
         "start_before": start.start_before,
         "expires_at": start.expires_at(now),
+        "headers": start.headers,
     }
     if sender is not None:
         encoded = runs.values_list("snapshot", flat=True).get()

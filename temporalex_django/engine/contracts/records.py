@@ -13,6 +13,7 @@ from uuid import UUID
 from temporalex_django.core.failures import AttemptFailure
 from temporalex_django.core.history.activation import FailedSignal, RunInfo
 from temporalex_django.core.history.events import Command, is_external_close
+from temporalex_django.core.messages.headers import Headers
 from temporalex_django.core.messages.sender import Sender
 from temporalex_django.core.people.human_tasks import HumanTaskState
 from temporalex_django.core.typed_dicts import CarriedMessages
@@ -93,6 +94,7 @@ class RunRecord:
     search_attributes: Mapping[str, Any] | None = None  # its present ones
     starts_at: datetime | None = None  # when it begins, if its caller named a time
     start_before: datetime | None = None  # it is timed out if it has not begun by then
+    headers: Headers | None = None  # those of its start
 
     @classmethod
     def from_start(cls, start: RunStart, *, run_id: UUID, now: datetime) -> RunRecord:
@@ -114,6 +116,7 @@ class RunRecord:
             attempt=self.attempt,
             parent=self.parent,
             scheduled_for=self.scheduled_for,
+            headers=self.headers,
         )
 
     def deadline(self, started_at: datetime) -> datetime | None:
@@ -158,6 +161,7 @@ class InboxMessage:
     sender: Sender | None = None
     redelivered: bool = False  # by a reset or fork: an update or a request waits until code takes it
     size: int = 0  # bytes of the payload as it is stored, if known
+    headers: Headers | None = None
 
 
 class Inbox(list[InboxMessage]):
@@ -207,6 +211,7 @@ class NewTask:
     attempt: int = 0  # attempts so far
     due_at: datetime | None = None  # None: at once
     failure: AttemptFailure | None = None  # of the last of these attempts
+    headers: Headers | None = None  # those of its run, with what interceptors add
     tags: Sequence[str] | None = None  # those of the workflow's class
     metadata: Mapping[str, Any] | None = None
 
@@ -416,6 +421,7 @@ class TaskState:
     owner: int | None = None  # epoch of the worker that owns it
     crashes: int = 0  # workers that ended while they ran it: such an activity runs alone
     previous_failure: Any = None  # of the last attempt, as ``AttemptFailure.payload`` gives it
+    headers: Headers | None = None
 
     @property
     def fence(self) -> tuple[int, int, int | None]:

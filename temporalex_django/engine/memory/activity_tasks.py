@@ -130,7 +130,11 @@ class MemoryTasks(MemoryTables):
 
     def deliver(self, activities: Sequence[FinishedActivity]) -> None:
         for activity in activities:
-            self._add_message(activity.chain_id, "activity", activity.kind, activity.attributes, run_id=activity.run_id)
+            self._add_message(
+                *(activity.chain_id, "activity", activity.kind, activity.attributes),
+                run_id=activity.run_id,
+                headers=activity.headers,
+            )
 
     def finish_undelivered(self, results: Sequence[TaskResult]) -> tuple[list[int], list[FinishedActivity]]:
         valid, activities = [], []
@@ -153,6 +157,7 @@ class MemoryTasks(MemoryTables):
                         queue=queue,
                         kind=kind,
                         attributes=deep_copy(attributes),
+                        headers=task.headers,
                     )
                     activities.append(activity)
                 elif result.retry_at is not None:

@@ -9,6 +9,7 @@ from uuid import UUID, uuid4
 
 from temporalex_django.core.aliases import all_names
 from temporalex_django.core.history.prefix import EXTERNAL_KINDS, PendingMessage
+from temporalex_django.core.messages.headers import Headers
 from temporalex_django.core.messages.sender import Sender
 from temporalex_django.core.payloads.copying import deep_copy
 from temporalex_django.core.people.four_eyes import add_starter
@@ -95,6 +96,7 @@ class MemoryInserts(MemoryTables):
                 start_before=start.start_before,
                 expires_at=start.expires_at(self.clock),
                 snapshot=snapshot,
+                headers=start.headers,
             )
             self.runs[record.run_id] = replace(run, facts=changed)
             due_at = state.due_at if state.paused else start.due_at(self.clock)
@@ -164,6 +166,7 @@ class MemoryInserts(MemoryTables):
                 pending.payload,
                 message_id=message_id,
                 sender=pending.sender,
+                headers=pending.headers,
                 redelivered=pending.kind != "signal",  # signals wait in any case
             )
         # Numbers give the order, so unread messages are inserted again behind the others.
@@ -175,6 +178,7 @@ class MemoryInserts(MemoryTables):
                 message.payload,
                 message_id=message.message_id,
                 sender=message.sender,
+                headers=message.headers,
                 redelivered=message.redelivered,
             )
             if message.after is not None and message.after <= received:
@@ -218,6 +222,7 @@ class MemoryInserts(MemoryTables):
                 payload=deep_copy(message.payload),
                 message_id=message.message_id,
                 sender=message.sender,
+                headers=message.headers,
             )
             self.messages[number] = MemoryMessage(
                 message=inbox_message, chain_id=chain, fresh=False, outcome=deep_copy(outcome)
@@ -241,6 +246,7 @@ class MemoryInserts(MemoryTables):
         *,
         message_id: str | None = None,
         sender: Sender | None = None,
+        headers: Headers | None = None,
     ) -> int:
         """Put a message into the inbox of a chain and return its number; a message sent before keeps its number.
 
@@ -258,8 +264,8 @@ class MemoryInserts(MemoryTables):
             )
             if message_row.is_id_free or (message_row.is_failed and is_same):
                 self._delete_message(chain_id, existing_number, message_id)
-                return self._add_message(chain_id, kind, name, payload, message_id=message_id, sender=sender)
-            MessageFingerprint(existing.kind, existing.name, existing.payload, existing.sender).require_same(
-                message_id, MessageFingerprint(kind, name, payload, sender), exact=False
-            )
-        return self._add_message(chain_id, kind, name, payload, message_id=message_id, sender=sender)
+            else:
+                MessageFingerprint(existing.kind, existing.name, existing.payload, existing.sender).require_same(
+                    message_id, MessageFingerprint(kind, name, payload, sender), exact=False
+                )
+        return self._add_message(chain_id, kind, name, payload, message_id=message_id, sender=sender, headers=headers)

@@ -14,6 +14,7 @@ from uuid import UUID
 from temporalex_django.authoring.run_tables.run_columns import RUN_COLUMNS, Origin
 from temporalex_django.core.aliases import all_names
 from temporalex_django.core.history.events import HistoryEvent
+from temporalex_django.core.messages.headers import Headers
 from temporalex_django.core.messages.sender import Sender
 from temporalex_django.core.payloads.copying import deep_copy
 from temporalex_django.engine.contracts.records import (
@@ -231,6 +232,7 @@ class MemoryTables:
         message_id: str | None = None,
         run_id: UUID | None = None,
         sender: Sender | None = None,
+        headers: Headers | None = None,
         redelivered: bool = False,
     ) -> int:
         """Add a message to the inbox of a chain; return its number, or that of the message that has its id already.
@@ -249,6 +251,7 @@ class MemoryTables:
             message_id=message_id,
             run_id=run_id,
             sender=sender,
+            headers=headers,
             redelivered=redelivered,
         )
         self.messages[number] = MemoryMessage(message=message, chain_id=chain_id)

@@ -83,10 +83,11 @@ class MemoryWrites(MemoryInserts, MemoryTasks):
                 message.payload,
                 run_id=message.run_id,
                 message_id=message.message_id,
+                headers=message.headers,
             )
         if message.ask is not None:
             name, payload = message.answer(delivery)
-            self._add_message(message.ask[0], "external", name, payload, run_id=message.ask[1])
+            self._add_message(message.ask[0], "external", name, payload, run_id=message.ask[1], headers=message.headers)
 
     def _resolve_delivery(self, message: NewMessage) -> Delivery:
         """Return where a message goes: to the chain that it names, to an open child, or to the open run of an id."""
@@ -235,6 +236,7 @@ class MemoryWrites(MemoryInserts, MemoryTasks):
             payload=deep_copy(failed.payload),
             message_id=failed.id,
             sender=failed.sender,
+            headers=failed.headers,
         )
         self.messages[number] = MemoryMessage(message=message, chain_id=chain_id, fresh=False, outcome=outcome)
         self._message_numbers[chain_id][failed.id] = number
@@ -250,7 +252,10 @@ class MemoryWrites(MemoryInserts, MemoryTasks):
         message = self.messages[number].message
         self._delete_message(chain_id, number, message_id)
         self._add_message(
-            chain_id, "signal", message.name, message.payload, message_id=message_id, sender=message.sender
+            *(chain_id, "signal", message.name, message.payload),
+            message_id=message_id,
+            sender=message.sender,
+            headers=message.headers,
         )
         return True
 

@@ -301,6 +301,7 @@ def _new_task(run: RunState, plan: ResetPlan, number: int, id: str, now: datetim
         scheduled_at=now,
         tags=plan.tags,
         metadata=plan.metadata,
+        headers=plan.record.headers,
     )
 
 

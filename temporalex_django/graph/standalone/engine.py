@@ -251,6 +251,7 @@ class EngineBackend:
             search_attributes=request.search_attributes,
             tags=request.tags,
             by=request.by,
+            headers=request.headers,
             **request.times.as_options(),
         )
         if (request.id is None) == (request.value is None):

@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 
 from temporalex_django.authoring.declared_messages import warn_lossy
 from temporalex_django.authoring.workflow import require_signal
+from temporalex_django.core.messages.headers import Headers, check_headers
 from temporalex_django.core.names import check_message_id, check_name
 from temporalex_django.core.payloads import codec
 from temporalex_django.db.inserts import find_message, insert_message, notify_on_commit, update_outcome
@@ -23,9 +24,9 @@ class SendSignal(RunAction[None]):
     has the id and another payload raises ``MessageIdTaken``. If the earlier message has become a failed message, this
     one replaces it and is delivered; the audit log then records the digests of both payloads.
 
-    Raises ``PayloadError``, ``InvalidId``, and ``UnknownSignal`` if this process has the class and it declares no such
-    signal. Raises ``WorkflowClosed`` if the run was closed when ``target`` was read. If the run closes before it reads
-    the signal, nothing is raised, and the message is settled as undelivered.
+    Raises ``PayloadError``, ``InvalidId``, ``InvalidHeaders``, and ``UnknownSignal`` if this process has the class and
+    it declares no such signal. Raises ``WorkflowClosed`` if the run was closed when ``target`` was read. If the run
+    closes before it reads the signal, nothing is raised, and the message is settled as undelivered.
     """
 
     name: ClassVar[str] = "signal"
@@ -40,6 +41,7 @@ class SendSignal(RunAction[None]):
         signal: str,
         payload: Any = None,
         id: str | None = None,
+        headers: Headers | None = None,
         exact: bool = False,
         by: Actor = CODE,
     ) -> None:
@@ -48,6 +50,7 @@ class SendSignal(RunAction[None]):
         self.signal = signal
         self.payload = payload
         self.message_id = id
+        self.headers = check_headers(headers, label=f"signal {signal!r}")
         self.exact = exact
         self._replaces_failed = False
 
@@ -83,6 +86,7 @@ class SendSignal(RunAction[None]):
                 body=payload,
                 request_id=message_id,
                 sender=self.by.sender,
+                headers=self.headers,
                 exact=self.exact,
                 storage=self.storage,
             )

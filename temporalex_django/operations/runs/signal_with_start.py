@@ -31,6 +31,7 @@ class SignalWithStart(Action[RunTarget]):
     def __init__(self, request: StartRequest, *, signal: str, payload: Any = None, by: Actor = CODE) -> None:
         super().__init__(by=by)
         self.request = request
+        self.headers = request.headers
         self.signal = signal
         self.payload = payload
         self.outcome: StartOutcome = "started"
@@ -57,7 +58,7 @@ class SignalWithStart(Action[RunTarget]):
                     target = self._find_open_run()
                     if target is None:
                         raise
-            SendSignal(target, signal=self.signal, payload=self.payload, by=self.by).execute()
+            SendSignal(target, signal=self.signal, payload=self.payload, headers=self.headers, by=self.by).execute()
         return target
 
     def _find_open_run(self) -> RunTarget | None:

@@ -69,6 +69,7 @@ class Start(Action[RunTarget]):
     def __init__(self, request: StartRequest, *, by: Actor = CODE) -> None:
         super().__init__(by=by)
         self.request = request
+        self.headers = request.headers
         self.outcome: StartOutcome = "started"
         #: The run, once it is started or used.
         self.target: RunTarget | None = None
@@ -266,6 +267,7 @@ class Start(Action[RunTarget]):
                 started_by=authorization.sender_of(self.by.user),
             ),
             start_limit=request.start_limit,
+            headers=self.headers,
             **request.times.as_options(),
             **start_options(cls, search_attributes=request.search_attributes, tags=request.tags),
         )

@@ -18,6 +18,7 @@ from temporalex_django.authoring.declared_messages import warn_lossy
 from temporalex_django.authoring.handle import ANSWER_TIMEOUT
 from temporalex_django.authoring.redaction import HIDDEN, UNREDACTED, Redactor
 from temporalex_django.conf import get_settings
+from temporalex_django.core.messages.headers import Headers, check_headers
 from temporalex_django.core.names import check_message_id, check_name, check_wait
 from temporalex_django.db.inserts import InsertedMessage, find_message, insert_message, notify_on_commit
 from temporalex_django.db.messages.listen import listen
@@ -78,8 +79,8 @@ class RequestAction(RunAction[Any]):
     A message id that was accepted once returns its first outcome, whatever the payload. With ``exact``, another payload
     raises ``MessageIdTaken``.
 
-    Raises ``PayloadError``, ``InvalidId``, ``UpdateRejected``, ``NotAccepting``, ``RunPaused``, ``RunBlocked``,
-    ``WorkflowSwitchedOff``, ``WorkflowClosed``, ``TooManyUpdates``, ``UpdateFailed``, ``NestingError``,
+    Raises ``PayloadError``, ``InvalidId``, ``InvalidHeaders``, ``UpdateRejected``, ``NotAccepting``, ``RunPaused``,
+    ``RunBlocked``, ``WorkflowSwitchedOff``, ``WorkflowClosed``, ``TooManyUpdates``, ``UpdateFailed``, ``NestingError``,
     ``ActionNotPossible`` and ``UpdateTimeout``. After a timeout, send it again with the ``update_id`` of the error. The
     code of the error is ``unknown`` if the connection was lost while the message was sent.
     """
@@ -97,10 +98,12 @@ class RequestAction(RunAction[Any]):
         timeout: float | None,
         mode: str,
         by: Actor,
+        headers: Headers | None = None,
         exact: bool = False,
         wait_slot: WaitSlot = unlimited_wait,
     ) -> None:
         super().__init__(by=by)
+        self.headers = check_headers(headers, label=f"{self.kind} {message!r}")
         self.exact = exact
         self.wait_slot = wait_slot
         wait = check_wait(timeout, mode)
@@ -413,6 +416,7 @@ class RequestAction(RunAction[Any]):
             body=self.payload,
             request_id=self.message_id,
             sender=self.by.sender,
+            headers=self.headers,
             exact=self.exact,
             storage=self.storage,
         )
@@ -557,6 +561,7 @@ class SendUpdate(RequestAction):
         id: str | None = None,
         timeout: float | None = ANSWER_TIMEOUT,
         mode: str = "auto",
+        headers: Headers | None = None,
         by: Actor = CODE,
         exact: bool = False,
         wait_slot: WaitSlot = unlimited_wait,
@@ -569,6 +574,7 @@ class SendUpdate(RequestAction):
             id=id,
             timeout=timeout,
             mode=mode,
+            headers=headers,
             by=by,
             exact=exact,
             wait_slot=wait_slot,

@@ -51,6 +51,7 @@ STATUS_OF_ERRORS: tuple[tuple[type[errors.TemporalexError], HTTPStatus], ...] = 
     (errors.UnknownSignal, HTTPStatus.NOT_FOUND),
     (errors.InvalidId, HTTPStatus.BAD_REQUEST),
     (errors.InvalidStart, HTTPStatus.BAD_REQUEST),
+    (errors.InvalidHeaders, HTTPStatus.BAD_REQUEST),
     (errors.PayloadError, HTTPStatus.BAD_REQUEST),
     (errors.ScheduleInvalid, HTTPStatus.BAD_REQUEST),
     (errors.ActionNotPermitted, HTTPStatus.FORBIDDEN),

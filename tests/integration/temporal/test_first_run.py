@@ -6,6 +6,7 @@ import pytest
 from temporalio.client import WorkflowUpdateFailedError
 
 from temporalex_django import Ok, Reply, RetryPolicy, Stop, Workflow, activity, activity_context, api, query, update
+from temporalex_django.temporal import names
 
 pytestmark = pytest.mark.once
 
@@ -85,3 +86,23 @@ def test_a_run_is_kept_in_the_same_form_and_rebuilt_in_the_same_form(cluster):
         kept = cluster.state(handle)
     with cluster.worker(cache=0):
         assert cluster.state(handle) == kept
+
+
+@activity(name="cluster.headers_told")
+def headers_told() -> dict:
+    return dict(activity_context().headers)
+
+
+class ClusterHeaders(Workflow):
+    async def run(self, args):
+        signal = await api.phase(None, signal={"tell": lambda _, __: Stop(api.headers())})
+        return Ok([api.headers(), signal, await headers_told()])
+
+
+def test_headers_reach_the_code_and_the_activities_of_a_worker(cluster):
+    with cluster.worker():
+        handle = cluster.start("ClusterHeaders", facts={"version": 1, "headers": {"tenant": "a"}})
+        cluster.wait_until_waiting(handle, "phase")
+        cluster.send(handle, "tell", **{names.HEADERS: {"of": "tell"}})
+        assert cluster.result(handle) == [{"tenant": "a"}, {"of": "tell"}, {"tenant": "a"}]
+    cluster.replay(cluster.history(handle))

@@ -89,13 +89,15 @@ class MirrorStorage(MemoryRunStorage):
         self.run_ids[chain_id] = (*self.run_ids[chain_id][:-1], run_id)
         self.chains[chain_id] = replace(state, run_id=run_id, due_at=None)
 
-    def send(self, chain_id: UUID, kind: str, name: str, payload: Any, *, message_id=None, sender=None) -> int:
+    def send(
+        self, chain_id: UUID, kind: str, name: str, payload: Any, *, message_id=None, sender=None, headers=None
+    ) -> int:
         known = set(self.messages)
-        number = super().send(chain_id, kind, name, payload, message_id=message_id, sender=sender)
+        number = super().send(chain_id, kind, name, payload, message_id=message_id, sender=sender, headers=headers)
         self._inboxes[chain_id].discard(number)
         self._fresh.discard(chain_id)
         if number not in known:
-            self._env.send(chain_id, number, kind, name, payload, message_id, sender)
+            self._env.send(chain_id, number, kind, name, payload, message_id, sender, headers)
         return number
 
     def deliver(self, activities: Sequence[FinishedActivity]) -> None:
@@ -281,6 +283,8 @@ class TemporalEnvironment(Mirror):
             facts["snapshot"] = dict(start.snapshot)
         if start.search_attributes:
             facts["search_attributes"] = dict(start.search_attributes)
+        if start.headers:
+            facts["headers"] = dict(start.headers)
         self._register(chain_id, cluster_id)
         workflow = self._pending_class
         if workflow is not None:
@@ -309,15 +313,24 @@ class TemporalEnvironment(Mirror):
         return {name: encode(value) for name, value in values.items() if value is not None}
 
     def send(
-        self, chain_id: UUID, number: int, kind: str, name: str, payload: Any, message_id: str | None, sender: Any
+        self,
+        chain_id: UUID,
+        number: int,
+        kind: str,
+        name: str,
+        payload: Any,
+        message_id: str | None,
+        sender: Any,
+        own_headers: Any,
     ) -> None:
         self._tell_time()
         person = None if sender is None else sender.as_dict()
+        origin = {names.SENDER: person, names.HEADERS: own_headers}
         cluster_id = self._id_of_chain[chain_id]
         if kind == "signal" and self.storage.chains[chain_id].closed:
             self._answer(number, Outcome(status="undelivered", value=None))
         elif kind == "signal":
-            headers = self._headers(**{names.SENDER: person, names.MESSAGE_ID: message_id})
+            headers = self._headers(**origin, **{names.MESSAGE_ID: message_id})
             try:
                 self._signal(chain_id, name, payload, headers)
             except RPCError:
@@ -333,7 +346,7 @@ class TemporalEnvironment(Mirror):
             self._updates[number] = (
                 chain_id,
                 self.cluster.submit(
-                    self._send_update(cluster_id, update, payload, message_id, self._headers(**{names.SENDER: person}))
+                    self._send_update(cluster_id, update, payload, message_id, self._headers(**origin))
                 ),
             )
             self.cluster.call(self._wait_until_admitted(cluster_id, message_id, self._updates[number][1]))

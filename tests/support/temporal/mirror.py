@@ -174,6 +174,7 @@ class Mirror(MemoryReads):
                     queue=options.get("queue") or storage.chains[chain_id].queue,
                     atomic=bool(options.get("atomic")),
                     scheduled_at=event.at,
+                    headers=report.run.run_info.headers,
                     tags=definition.tags,
                     metadata=definition.metadata,
                 )

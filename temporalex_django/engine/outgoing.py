@@ -1,0 +1,90 @@
+"""The commands of an activation that lead outside of its run, as activities, children and messages to store."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+from uuid import uuid5
+
+from temporalex_django.core.history import kinds
+from temporalex_django.core.history.activation import Definition
+from temporalex_django.core.history.events import Command
+from temporalex_django.engine.cache import CachedRun
+from temporalex_django.engine.contracts.records import NewTask, RunRecord, RunState
+from temporalex_django.engine.external_messages import NewChild, NewMessage
+
+
+def new_task(command: Command, run: RunState, record: RunRecord, definition: Definition, *, now: datetime) -> NewTask:
+    """Return the activity that a command of the run schedules at ``now``. ``definition`` is that of its class."""
+    assert command.seq is not None
+    attributes = kinds.ACTIVITY_SCHEDULED.read(command)
+    options = attributes.get("options", {})
+    return NewTask(
+        run_id=run.run_id,
+        chain_id=run.chain_id,
+        workflow_id=record.workflow_id,
+        workflow=record.workflow,
+        seq=command.seq,
+        activity=attributes["activity"],
+        args=attributes["args"],
+        kwargs=attributes.get("kwargs", {}),
+        options=options,
+        queue=options.get("queue") or run.queue,
+        atomic=bool(options.get("atomic")),
+        scheduled_at=now,
+        headers=record.headers,
+        tags=definition.tags,
+        metadata=definition.metadata,
+    )
+
+
+def new_child(command: Command, run: RunState, entry: CachedRun, *, now: datetime) -> NewChild:
+    """Return the child that a command of the run starts at ``now``. ``entry`` has the executor of the run."""
+    attributes, record = command.attributes, entry.record
+    assert command.seq is not None
+    options: dict[str, Any] = {name: value for name, value in attributes.items() if name != "id"}
+    for name in ("start_at", "start_before"):
+        if name in options:
+            options[name] = datetime.fromisoformat(options[name])
+    return NewChild(
+        workflow_id=attributes["id"],
+        seed=uuid5(run.run_id, str(command.seq)).int >> 66,
+        at=now,
+        parent=record.workflow_id,
+        parent_chain=run.chain_id,
+        parent_run=run.run_id,
+        parent_seq=command.seq,
+        snapshot=entry.executor.four_eyes_snapshot(child=True),
+        headers=record.headers,
+        **options,
+    )
+
+
+def new_message(command: Command, run: RunState, record: RunRecord) -> NewMessage:
+    """Return the message to another run that a command sends, a signal or a cancel request."""
+    assert command.seq is not None
+    ask = (run.chain_id, run.run_id, command.seq)
+    if command.kind == "SignalExternal":
+        signal = kinds.EXTERNAL_SIGNAL_SENT.read(command)
+        return NewMessage(
+            kind="signal",
+            name=signal["name"],
+            payload=signal["payload"],
+            workflow_id=signal["id"],
+            ask=ask,
+            headers=record.headers,
+        )
+    request = kinds.EXTERNAL_CANCEL_SENT.read(command)
+    payload = {"reason": f"requested by {record.workflow_id}"}
+    target = None
+    if command.kind == "CancelChild":
+        target = (run.run_id, request["child"])
+    return NewMessage(
+        kind="cancel",
+        name="",
+        payload=payload,
+        workflow_id=request["id"],
+        child=target,
+        ask=ask,
+        headers=record.headers,
+    )

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from temporalio import workflow as sdk
 from temporalio.bridge.proto.workflow_activation import InitializeWorkflow, QueryWorkflow, WorkflowActivation
@@ -102,9 +102,8 @@ class TemporalRun(InstanceFacts):
         self.executor.expect_markers(inbound.patches)
         if inbound.seed is not None:
             self._seed = inbound.seed
-        written: list[WorkflowCommand] = []
-        for update_id, error in inbound.refused_updates:
-            written.append(self._write_rejection(update_id, error_data(error)))
+        refused = inbound.refused_updates
+        written = [self._write_rejection(update_id, error_data(error)) for update_id, error in refused]
         now = self.now(act, inbound)
         if inbound.cancel is not None and self._class.cancels_at_once:
             written += self._cancel_at_once(inbound, now)
@@ -120,7 +119,6 @@ class TemporalRun(InstanceFacts):
         self._facts = facts
         self._class = self.find_class(init.workflow_type, facts.get("version"))
         parent = init.parent_workflow_info.workflow_id if init.HasField("parent_workflow_info") else None
-        slot = facts.get("scheduled_for")
         self.run_info = RunInfo(
             workflow=init.workflow_type,
             id=facts.get("id", init.workflow_id),
@@ -129,7 +127,7 @@ class TemporalRun(InstanceFacts):
             version=facts.get("version") or self._class.version,
             attempt=facts.get("attempt", 1),
             parent=facts.get("parent", parent),
-            scheduled_for=None if slot is None else datetime.fromisoformat(slot),
+            scheduled_for=datetime.fromisoformat(slot) if (slot := facts.get("scheduled_for")) else None,
             headers=facts.get("headers"),
         )
         self.history = TemporalHistory()
@@ -261,10 +259,8 @@ class TemporalRun(InstanceFacts):
             "attempt": self.run_info.attempt + 1,
             "carried": {**carried, "signals": signals},
         }
-        for name in ("id", "parent"):
-            if name in self._facts:
-                facts[name] = self._facts[name]
-        facts = self.add_facts(facts, dict(self.executor.search_attributes), child=False)
+        ids = {name: self._facts[name] for name in ("id", "parent") if name in self._facts}
+        facts = self.add_facts(cast("StartFacts", {**facts, **ids}), dict(self.executor.search_attributes), child=False)
         return self._writer.continue_as_new(self.run_info.workflow, command.attributes["args"], facts)
 
     def _child_facts(self, attributes: Mapping[str, Any]) -> StartFacts:
@@ -276,13 +272,9 @@ class TemporalRun(InstanceFacts):
 
     def add_facts(self, facts: StartFacts, search_attributes: dict[str, Any] | None, *, child: bool) -> StartFacts:
         """Return the facts with which another run starts, a child or the next run of the chain."""
-        if (snapshot := self.executor.four_eyes_snapshot(child=child)) is not None:
-            facts["snapshot"] = snapshot
-        if search_attributes:
-            facts["search_attributes"] = search_attributes
-        if self.run_info.headers:
-            facts["headers"] = dict(self.run_info.headers)
-        return facts
+        snapshot, headers = self.executor.four_eyes_snapshot(child=child), self.run_info.headers
+        shared = {"snapshot": snapshot, "search_attributes": search_attributes, "headers": headers}
+        return cast("StartFacts", {**facts, **{name: fact for name, fact in shared.items() if fact}})
 
     def _start_rest_timer(self) -> WorkflowCommand:
         """Return the command that delivers the rest of a long inbox in an activation of its own."""

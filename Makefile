@@ -8,7 +8,7 @@
 #   make soak [SECONDS=600] [DB=sqlite] [HOST=q2]   work of every kind while processes are killed every few seconds; then checks that it adds up
 #   make properties [SCALE=10] the long form of tests/property, with other examples each time; `make test` runs the short one
 #                              tests run in TEST_PROCESSES=3 parallel processes
-#   make conformance HOSTS=temporal [ARGS=...]   the acceptance tests on a real server of Temporal; HOSTS=temporal-evicted keeps no run in memory
+#   make conformance HOSTS=temporal [ARGS=...]   the acceptance tests, and programs with a worker that dies, on a real server of Temporal; HOSTS=temporal-evicted keeps no run in memory
 #   make conformance [ROWS=TX,ST]   lists behaviours without a test (exit status 1 if there are any), and rewrites docs/reference/conformance.md
 #   make docs                  builds the documentation, with the reference of the public names, into var/site; make lint does so as well
 #   make bench [DB=sqlite] [JSON=out.json] [ARGS=...]   figures, ratios to peers, goals; docs/howto/benchmarks.md
@@ -69,7 +69,7 @@ soak: venv
 
 conformance: venv
 ifdef HOSTS
-	@HOSTS=$(HOSTS) TEST_DB=sqlite $(PYTHON) -m pytest $(SIDE_BY_SIDE) $(ARGS) tests/acceptance; \
+	@HOSTS=$(HOSTS) TEST_DB=sqlite $(PYTHON) -m pytest $(SIDE_BY_SIDE) $(ARGS) tests/acceptance tests/property/test_cluster.py; \
 	    status=$$?; $(PYTHON) scripts/conformance.py --refused; exit $$status
 else
 	@$(PYTHON) scripts/conformance.py $(ROWS)

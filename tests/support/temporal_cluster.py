@@ -36,7 +36,13 @@ class Cluster:
         self.options = {"queue_name": lambda _: self.queue, **options}
         self.plugin = self.plugin_class(**self.options)
         self.payloads = self.plugin.options.payloads
-        self.client: Client = self.call(self._connect(address))
+        self._address = address
+        self.client: Client
+        self.reconnect()
+
+    def reconnect(self) -> None:
+        """Use a connection of its own from now on."""
+        self.client = self.call(self._connect(self._address))
 
     async def _connect(self, address: str) -> Client:
         for _ in range(600):

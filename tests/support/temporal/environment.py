@@ -156,9 +156,20 @@ class NoSchedules:
 
 
 class TemporalEnvironment(Mirror):
-    """Runs on the server at ``address``, in a worker of this process that keeps ``cache`` runs in memory."""
+    """Runs on the server at ``address``, in a worker of this process that keeps ``cache`` runs in memory.
 
-    def __init__(self, address: str, *, cache: int = 1000, now: datetime | None = None, **options: Any) -> None:
+    The worker dies in the activation number ``dies_at``: the server hears nothing of it, and another worker goes on.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        *,
+        cache: int = 1000,
+        now: datetime | None = None,
+        dies_at: int | None = None,
+        **options: Any,
+    ) -> None:
         super().__init__()
         self.clock = EPOCH if now is None else now
         self.storage = MirrorStorage(self, self.clock)
@@ -180,7 +191,12 @@ class TemporalEnvironment(Mirror):
         self._updates: dict[int, tuple[UUID, Future[Any]]] = {}
         self._ended: set[tuple[UUID, int]] = set()
         self._children_of: dict[str, tuple[UUID, int, dict[str, Any]]] = {}
+        self._seen_children: set[tuple[UUID, int]] = set()
         self._known_commands: dict[tuple[UUID, int], int] = {}
+        self.dies_at, self.is_dead = dies_at, False
+        self._activation_count = 0
+        self._dead: Any = None  # the worker that died
+        self._buried = threading.Event()
         #: Seconds within which code must reach a wait. The SDK has a limit of its own.
         self.code_limit: float | None = None
         self.cluster = VirtualCluster(
@@ -191,6 +207,7 @@ class TemporalEnvironment(Mirror):
             workflow_id=self.cluster_id,
             judge=self._judge,
             run_code=self._run_code,
+            dies=None if dies_at is None else self._dies,
             **options,
         )
         self._worker: tuple[Any, Any] | None = None
@@ -209,6 +226,25 @@ class TemporalEnvironment(Mirror):
 
     def _run_code(self, function: Any) -> Any:
         return watchdog.run(function, limit=self.code_limit, label="the workflow", force=True)
+
+    def _dies(self) -> bool:
+        """Return True in the activation in which the worker dies, once the worker is buried."""
+        with self._progress:
+            self._activation_count += 1
+            if self._activation_count != self.dies_at:
+                return False
+            self.is_dead = True
+            self._progress.notify_all()
+        self._buried.wait()
+        return True
+
+    def _bury(self) -> None:
+        """Take another worker. The one that died polls no more, and never answers."""
+        assert self._worker is not None
+        self._dead, self._worker = self._worker, None
+        self.cluster.submit(self._dead[1].shutdown())
+        self.cluster.reconnect()  # a client may have one worker for a queue
+        self._ensure_worker()
 
     def remember_class(self, chain_id: UUID, workflow: Any) -> None:
         super().remember_class(chain_id, workflow)
@@ -236,6 +272,8 @@ class TemporalEnvironment(Mirror):
         if self._worker is None:
             worker = self.cluster.worker(cache=self._cache)
             self._worker = (worker, worker.__enter__())
+            if self.dies_at is not None:  # a dead worker is silent: it does not even report that its code hangs
+                self._worker[1]._workflow_worker._deadlock_timeout_seconds = None
 
     def _stop_worker(self) -> None:
         if self._worker is not None:
@@ -247,6 +285,9 @@ class TemporalEnvironment(Mirror):
             if not state.closed:
                 with suppress(RPCError):
                     self.cluster.call(self._handle(chain_id).terminate("the test is over"))
+        self._buried.set()
+        if self._dead is not None:
+            self._dead[0].__exit__(None, None, None)
         with suppress(Exception):  # a run that loops for ever keeps its worker
             self._stop_worker()
         self.cluster.close()
@@ -509,6 +550,9 @@ class TemporalEnvironment(Mirror):
         count, began = 0, time.monotonic()
         deadline, looked = began + _LONGEST_WAIT, began
         while True:
+            if self.is_dead and self._dead is None:
+                self._bury()
+                deadline += 3 * TASK_TIMEOUT.total_seconds()
             while not self._reports.empty():
                 count += self._mirror(self._reports.get())
             if time.monotonic() - looked > _LOOK_AGAIN:
@@ -630,7 +674,7 @@ class TemporalEnvironment(Mirror):
                 continue
             if self.storage.runs[self.storage.run_ids[chain_id][0]].facts.parent_run != parent:
                 continue  # the id was taken, so the child was never started
-            if self.storage.runs[parent].status not in CLOSED_STATUSES - {"continued_as_new"}:
+            if self.storage.runs[parent].status not in CLOSED_STATUSES:
                 continue
             policy = attributes["parent_close"]
             if policy == "terminate":

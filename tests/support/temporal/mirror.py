@@ -149,10 +149,11 @@ class Mirror(MemoryReads):
         storage, record = self.storage, self.storage.runs[run_id].facts
         ended, known = self._ended_seqs(report), storage._task_ids_by_run[run_id]
         for event in report.events:
-            if event.kind == "ChildStarted":
-                self._children_of.setdefault(
-                    self.cluster_id(event.attributes["id"]), (run_id, event.attributes["seq"], event.attributes)
-                )
+            if event.kind == "ChildStarted" and (run_id, event.attributes["seq"]) not in self._seen_children:
+                # Another child may have the id of an earlier one.
+                child = run_id, event.attributes["seq"], event.attributes
+                self._seen_children.add(child[:2])
+                self._children_of[self.cluster_id(event.attributes["id"])] = child
             if event.kind != "ActivityScheduled" or event.attributes["seq"] in ended or not is_open:
                 continue
             attributes = event.attributes

@@ -63,10 +63,18 @@ class RunReport:
 class VirtualRun(TemporalRun):
     """A run whose time is the clock of the host. It reports each activation."""
 
-    def __init__(self, options: Any, info: Any, report: Callable[[RunReport], None], class_of: Any) -> None:
+    def __init__(
+        self,
+        options: Any,
+        info: Any,
+        report: Callable[[RunReport], None],
+        class_of: Any,
+        dies: Callable[[], bool] | None,
+    ) -> None:
         super().__init__(options, info)
         self._report = report
         self.class_of = class_of
+        self._dies = dies
         self._clock: datetime | None = None
         self._signals = 0
         self._cancelled = False
@@ -79,6 +87,8 @@ class VirtualRun(TemporalRun):
         self._signals += sum(job.HasField("signal_workflow") for job in act.jobs)
         self._cancelled |= any(job.HasField("cancel_workflow") for job in act.jobs)
         written = super().activate(act)
+        if self._dies is not None and not (is_eviction or act.is_replaying) and self._dies():
+            return written  # nobody hears of it
         for command in written.successful.commands:
             if command.HasField("start_timer") and command.start_timer.seq < REST_TIMERS:
                 duration = command.start_timer.start_to_fire_timeout
@@ -155,13 +165,17 @@ class VirtualRun(TemporalRun):
 class VirtualRunner(TemporalRunner):
     report: Callable[[RunReport], None]
     class_of: Callable[[str, str, int | None], Any]
+    dies: Callable[[], bool] | None
 
     def new_run(self, det: Any) -> TemporalRun:
-        return VirtualRun(self.options, det.info, self.report, self.class_of)
+        return VirtualRun(self.options, det.info, self.report, self.class_of, self.dies)
 
 
 class VirtualPlugin(TemporalexPlugin):
-    """The plugin of the host. ``report`` takes each activation, and ``started`` each activity: run id and number."""
+    """The plugin of the host. ``report`` takes each activation, and ``started`` each activity: run id and number.
+
+    ``dies()`` is called at the end of each activation. If it returns True, the worker has died and sends no commands.
+    """
 
     def __init__(
         self,
@@ -169,10 +183,11 @@ class VirtualPlugin(TemporalexPlugin):
         report: Callable[[RunReport], None],
         started: Callable[[str, int], None],
         class_of: Callable[[str, str, int | None], Any],
+        dies: Callable[[], bool] | None = None,
         **options: Any,
     ) -> None:
         super().__init__(**options)
-        self._report, self._class_of = report, class_of
+        self._report, self._class_of, self._dies = report, class_of, dies
 
         @sdk.defn(dynamic=True)
         async def any_activity(args: Sequence[RawValue]) -> RawValue:
@@ -185,5 +200,5 @@ class VirtualPlugin(TemporalexPlugin):
 
     def _make_runner(self, other: Any) -> Any:
         runner = VirtualRunner(self.options, other)
-        runner.report, runner.class_of = self._report, self._class_of
+        runner.report, runner.class_of, runner.dies = self._report, self._class_of, self._dies
         return runner

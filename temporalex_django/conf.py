@@ -188,6 +188,12 @@ class Settings:
         refuse=lambda value: value <= 0,
         kind="a number above 0",
     )
+    TARGET_LAG_SECONDS: float = _setting(
+        10.0,
+        "Seconds within which due work should begin. `temporalex health --queues` and a metric compute from it how many workers a queue needs.",
+        refuse=lambda value: value <= 0,
+        kind="a number above 0",
+    )
     WORKER_CONNECTIONS: int | None = _setting(
         None,
         "Maximum number of database connections that one worker opens. Must be at least 6: one each for turns, maintenance, LISTEN, bulk jobs "

@@ -24,6 +24,7 @@ from temporalex_django.engine.ids import token, uuid7
 from temporalex_django.engine.scheduling import policy
 from temporalex_django.errors import UnknownWorkflow, WorkflowSwitchedOff
 from temporalex_django.liveness.crash_markers import Kind, MarkedWork
+from temporalex_django.liveness.load import WorkerLoad
 from temporalex_django.liveness.process_identity import host, identity_of
 from temporalex_django.telemetry.recording import recorder
 
@@ -106,22 +107,34 @@ class WorkerRow:
             )
             return wake_blocked(storage, list(self.workflows), now)
 
-    def send_heartbeat(self, storage: WorkerStorage, *, runs: int = 0, activities: int = 0, turns: int = 0) -> bool:
+    def send_heartbeat(
+        self,
+        storage: WorkerStorage,
+        *,
+        runs: int = 0,
+        activities: int = 0,
+        turns: int = 0,
+        load: WorkerLoad | None = None,
+    ) -> bool:
         """Extend the lease, and read whether this worker is drained. One UPDATE.
 
         ``runs`` is the number of executors in memory, ``activities`` that of activities in the pool, and ``turns`` that
-        of runs that were advanced so far. Returns False if the row is gone. Then this worker was declared dead and
-        needs a new epoch.
+        of runs that were advanced so far; ``load`` is stored as it is. Returns False if the row is gone. Then this
+        worker was declared dead and needs a new epoch.
         """
         now = self._sync_clock(storage)
         lease = timedelta(seconds=get_settings().LEASE_SECONDS)
+        cast = storage.sql.placeholder("jsonb")
         crash_points.reached("beat: before")
         # The epoch is compared: after a pause this worker must not extend a lease that others have ended.
         changed = storage.sql.select(
             "update temporalex_worker set beat_at = %s, expires_at = %s, runs = %s, activities = %s,"
-            " turns = %s, clock_skew = %s, session_lock = %s"
+            f" turns = %s, clock_skew = %s, session_lock = %s, load = {cast}"
             " where id = %s and epoch = %s and buried_at is null returning drained_at",
-            [now, now + lease, runs, activities, turns, self.skew, self.session_lock, self.id, self.epoch],
+            [
+                *(now, now + lease, runs, activities, turns, self.skew, self.session_lock),
+                *(None if load is None else json.dumps(load), self.id, self.epoch),
+            ],
             ("timestamptz",),
         )
         crash_points.reached("beat: after")

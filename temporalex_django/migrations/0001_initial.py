@@ -300,6 +300,13 @@ class Migration(migrations.Migration):
                     models.BigIntegerField(db_default=0, help_text="Runs that it has advanced since it started."),
                 ),
                 (
+                    "load",
+                    models.JSONField(
+                        help_text="How busy it is, and how long runs and activities take there, by its own measurement.",
+                        null=True,
+                    ),
+                ),
+                (
                     "clock_skew",
                     models.FloatField(db_default=0.0, help_text="Its clock minus the database's, in seconds."),
                 ),

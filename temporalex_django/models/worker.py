@@ -45,6 +45,9 @@ class Worker(models.Model):
     runs = models.IntegerField(db_default=0, help_text=_("Runs in its memory."))
     activities = models.IntegerField(db_default=0, help_text=_("Activities that it is running."))
     turns = models.BigIntegerField(db_default=0, help_text=_("Runs that it has advanced since it started."))
+    load = models.JSONField(
+        null=True, help_text=_("How busy it is, and how long runs and activities take there, by its own measurement.")
+    )
     clock_skew = models.FloatField(db_default=0.0, help_text=_("Its clock minus the database's, in seconds."))
     drained_at = models.DateTimeField(null=True, help_text=_("When it was drained: since then it takes no new work."))
     started_at = models.DateTimeField()

@@ -206,6 +206,13 @@ QUEUE_WORKERS = Metric(
     labels=(QUEUE,),
     is_fact=True,
 )
+QUEUE_WORKERS_NEEDED = Metric(
+    name="temporalex_queue_workers_needed",
+    kind=Kind.GAUGE,
+    help="Workers that a queue needs, computed from its lag, backlog, rates and durations; not rounded, so that you can add those of several queues.",
+    labels=(QUEUE,),
+    is_fact=True,
+)
 OPEN_RUNS = Metric(
     name="temporalex_open_runs",
     kind=Kind.GAUGE,
@@ -262,6 +269,7 @@ METRICS: tuple[Metric, ...] = (
     QUEUE_BACKLOG,
     QUEUE_RUNNING,
     QUEUE_WORKERS,
+    QUEUE_WORKERS_NEEDED,
     OPEN_RUNS,
     HUMAN_TASKS_OPEN,
     HUMAN_TASKS_OVERDUE,

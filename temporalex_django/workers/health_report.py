@@ -8,19 +8,8 @@ import time
 from temporalex_django.conf import get_settings
 from temporalex_django.engine.scheduling import policy
 from temporalex_django.liveness.health import Health, HealthFile, State, delete_stale_files
+from temporalex_django.liveness.load import EXTRA_CONNECTIONS, activity_threads
 from temporalex_django.workers.maintained_loop import MaintainedLoop
-
-#: Connections of a worker beside those of its threads for activities: its turns, maintenance, LISTEN, background work,
-#: and the thread in which its ``async`` activities use the database.
-EXTRA_CONNECTIONS = 5
-
-
-def activity_threads() -> int:
-    """Return the number of threads for activities: ``ACTIVITY_THREADS``, as far as ``WORKER_CONNECTIONS`` allows."""
-    settings = get_settings()
-    if settings.WORKER_CONNECTIONS is None:
-        return settings.ACTIVITY_THREADS
-    return min(settings.ACTIVITY_THREADS, settings.WORKER_CONNECTIONS - EXTRA_CONNECTIONS)
 
 
 def handover_threads() -> int:

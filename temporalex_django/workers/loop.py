@@ -30,9 +30,10 @@ from temporalex_django.engine.turn_report import TurnReport
 from temporalex_django.engine.watchdog import watchdog
 from temporalex_django.liveness.crash_markers import MarkerSlot, open_marker
 from temporalex_django.liveness.leases import WorkerRow
+from temporalex_django.liveness.load import activity_threads
 from temporalex_django.liveness.recovery import release_activities
 from temporalex_django.workers.admission import Admission
-from temporalex_django.workers.health_report import activity_threads, handover_threads
+from temporalex_django.workers.health_report import handover_threads
 from temporalex_django.workers.maintenance import Maintenance
 from temporalex_django.workers.polling.poll_modes import Poller, PollParts, PollResult
 from temporalex_django.workers.polling.single_runs import SingleRuns
@@ -289,6 +290,8 @@ class WorkerLoop:
                     return None
                 self.polled_at = time.monotonic()
                 result = self.poll()
+                if result:
+                    self.pool.load.add_poll(time.monotonic() - self.polled_at, runs=result.runs)
                 return result, result.due_in if result or result.is_plain_read else self.poller.next_due()
         except DatabaseError as exc:
             if until_idle and not self.storage.is_connection_lost(exc):

@@ -237,7 +237,11 @@ class Maintenance:
         loop, row, started_at = self.loop, self.loop.row, time.monotonic()
         row.session_lock = self.listener is not None and self.listener.locked
         if not row.send_heartbeat(
-            self.storage, runs=len(loop.engine.cache), activities=loop.pool.busy, turns=loop.turn_count
+            self.storage,
+            runs=len(loop.engine.cache),
+            activities=loop.pool.busy,
+            turns=loop.turn_count,
+            load=loop.pool.load.load(),
         ):
             log.error("this worker was declared dead: others have its activities, and it continues under a new epoch")
             if recorder.is_active:

@@ -24,6 +24,7 @@ from temporalex_django.db.connections import keep_open
 from temporalex_django.engine.contracts.records import TaskResult, TaskState
 from temporalex_django.engine.scheduling import policy
 from temporalex_django.engine.scheduling.capacity import UNMEASURED, Capacity
+from temporalex_django.liveness.load import LoadMeter
 from temporalex_django.workers import processes
 from temporalex_django.workers.attempts import Attempt
 from temporalex_django.workers.fair_queue import FairQueue
@@ -37,7 +38,7 @@ class Pool:
     ``threads`` is the number of plain activities that can run at once, and ``tasks`` that of async ones. ``now``
     returns the database's time. ``on_result`` is called in the thread of an activity when it ends, and should only wake
     another thread. ``mark_running(id)`` returns a context manager around the activity with that id. ``name`` is part of
-    the names of threads.
+    the names of threads. The attribute ``load`` measures the attempts.
     """
 
     def __init__(
@@ -56,6 +57,7 @@ class Pool:
         self._on_result = on_result
         self._mark_running = mark_running
         self._name = name
+        self.load = LoadMeter()
         self._lock = threading.Lock()
         # Attempts for the threads, and a wakeup for each thread that is to look for one; False ends a thread.
         self._waiting = FairQueue()
@@ -343,6 +345,9 @@ class Pool:
             if attempt.task.activity not in self._paces and not attempt.is_async:
                 self._measure(UNMEASURED, attempt)
             self._measure(attempt.task.activity, attempt)
+        self.load.add_attempt(
+            attempt.task.queue, result.seconds, slots=self._tasks if attempt.is_async else self._threads
+        )
         self._on_result()
         return True
 

@@ -325,6 +325,15 @@ GUARDIAN_MAX_STEP = 0.6
 #: [tests/unit/liveness/test_guardian.py]
 GUARDIAN_REPORT_TIMEOUT = 5.0
 
+# --- the load of a worker ---------------------------------------------------------------------------------------------
+
+#: Time after which what a worker has measured counts a third (1/e), and the number of attempts below which a queue is
+#: forgotten. [tests/unit/liveness/test_load.py]
+LOAD_MEMORY_SECONDS = 60.0
+LEAST_ATTEMPTS = 0.05
+#: Most queues whose activities a worker measures. [tests/unit/liveness/test_load.py]
+MAX_MEASURED_QUEUES = 200
+
 # --- code that does not reach a wait ----------------------------------------------------------------------------------
 
 #: Time until code that swallowed an interruption gets the next one; the engine can unwind in between.

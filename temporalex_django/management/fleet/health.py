@@ -2,6 +2,8 @@
 
 Exit status 1 if a worker fails the check, or if there is none. This command reads a small file that each
 worker rewrites about once a second.
+
+With --queues, print how many workers each queue of the project needs, for autoscalers. This reads the database.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from temporalex_django.conf import get_settings
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.liveness.health import Check, Health, HealthVerdict, judge_health, read_health_files
 from temporalex_django.management.cli import exit_codes, printing
+from temporalex_django.operations.fleet.scaling import QueueDemand, queue_demands
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +61,13 @@ class HealthSaid:
     workers: Sequence[WorkerHealth]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueuesSaid:
+    """The result of ``health --queues``: the demand of each queue, sorted by name."""
+
+    queues: Sequence[QueueDemand]
+
+
 output = HealthSaid
 
 
@@ -73,14 +83,23 @@ def add_arguments(parser: CommandParser) -> None:
     parser.add_argument(
         "--pid", type=int, metavar="PID", help="Check only this worker: its pid, or that of its guardian."
     )
+    parser.add_argument(
+        "--queues",
+        action="store_true",
+        help="Print how many workers each queue needs, from its lag, backlog, rates and durations. Reads the database.",
+    )
     printing.add_json_argument(parser)
 
 
-def handle(command: BaseCommand, *, check: Check, pid: int | None, json: bool, **_: Any) -> None:
+def handle(command: BaseCommand, *, check: Check, pid: int | None, queues: bool, json: bool, **_: Any) -> None:
     """Print the health of the workers of this machine, from the files that they write; no database is used.
 
-    Raises ``CommandError`` (exit status 1) if a worker fails the check, or if there is none.
+    Raises ``CommandError`` (exit status 1) if a worker fails the check, or if there is none. With ``queues``, print the
+    demand of all queues instead.
     """
+    if queues:
+        _print_queues(command, json=json)
+        return
     limit = get_settings().HEALTH_SECONDS
     # All processes of a machine share this clock, and nobody can set it.
     now = time.monotonic()
@@ -102,6 +121,20 @@ def handle(command: BaseCommand, *, check: Check, pid: int | None, json: bool, *
             )
     if not is_well:
         raise CommandError(_problem_text(check, outputs), returncode=exit_codes.FINDINGS)
+
+
+def _print_queues(command: BaseCommand, *, json: bool) -> None:
+    """Print how many workers each queue needs. Reads the database; locks nothing."""
+    demands = queue_demands()
+    if json:
+        printing.print_json(command, QueuesSaid(queues=demands))
+        return
+    for demand in demands:
+        printing.write_line(
+            command,
+            f"queue {demand.queue}: needs {demand.workers_needed} workers, has {demand.workers} (lag {demand.lag:.1f} s, "
+            f"due: {demand.due_runs} runs and {demand.due_activities} activities, running: {demand.running})",
+        )
 
 
 def _problem_text(check: Check, outputs: Sequence[WorkerHealth]) -> str:

@@ -16,6 +16,7 @@ from temporalex_django.core.error_text import error_line
 from temporalex_django.models import HumanTask, Schedule, SwitchedOff, Worker
 from temporalex_django.operations.base import storage
 from temporalex_django.operations.fleet.queue_stats import queue_figures
+from temporalex_django.operations.fleet.scaling import demands_of
 from temporalex_django.operations.fleet.switches import switchable_names
 from temporalex_django.operations.host import host
 from temporalex_django.telemetry import definitions
@@ -94,6 +95,7 @@ def _queue_facts() -> Facts:
     }
     names = switchable_names(SwitchedOff.Switchable.QUEUE, alias=alias)
     figures = queue_figures(sorted(names, key=lambda name: (name not in polled_queues, name))[:MAX_NAMES])
+    demands = demands_of(figures)
     return {
         definitions.QUEUE_LAG: {(queue.queue,): queue.lag for queue in figures},
         definitions.QUEUE_BACKLOG: {
@@ -102,6 +104,7 @@ def _queue_facts() -> Facts:
         },
         definitions.QUEUE_RUNNING: {(queue.queue,): float(queue.running) for queue in figures},
         definitions.QUEUE_WORKERS: {(queue.queue,): float(len(queue.workers)) for queue in figures},
+        definitions.QUEUE_WORKERS_NEEDED: {(demand.queue,): demand.need for demand in demands},
     }
 
 

@@ -33,7 +33,7 @@ class Cancel(OperatorRunAction[None]):
     permission: ClassVar[str] = "cancel_instance"
     label: ClassVar[Promise] = _("Cancel")
     summary: ClassVar[Promise] = _("Ask a run to end.")
-    effect: ClassVar[Promise] = _("The run is asked to end. Its code may clean up first; a graph ends at once.")
+    effect: ClassVar[Promise] = _("The code of a function workflow may clean up first. A graph ends at once.")
     done: ClassVar[Promise] = _("The run is asked to end.")
     destructive: ClassVar[bool] = True
     _was_unbegun = False

@@ -30,8 +30,8 @@ class TryAgain(OperatorRunAction[None]):
     label: ClassVar[Promise] = _("Try again now")
     summary: ClassVar[Promise] = _("Try a blocked run again now.")
     effect: ClassVar[Promise] = _(
-        "The run is retried once, now, and is blocked again if that fails. A run that is blocked "
-        "because its workers crashed runs alone on one worker, which may crash as well."
+        "The run is retried once, now. If that fails, it is blocked again. If it was blocked because "
+        "its workers crashed, one worker runs it alone, and may crash as well."
     )
     done: ClassVar[Promise] = _("The run is retried now.")
 

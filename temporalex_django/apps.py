@@ -24,6 +24,8 @@ from temporalex_django.contrib import exporters
 from temporalex_django.db import background_hooks
 from temporalex_django.db.background_hooks import ALERT_HOOKS, BACKGROUND_HOOKS, SCHEDULE_HOOKS, BackgroundHook
 from temporalex_django.errors import NotConfigured, ScheduleInvalid, WorkflowDefinitionError
+from temporalex_django.interceptors.chain import chain
+from temporalex_django.interceptors.loading import load_interceptors
 from temporalex_django.telemetry.recording import recorder
 
 if TYPE_CHECKING:
@@ -76,6 +78,7 @@ class TemporalexConfig(AppConfig):
         request_finished.connect(_alert_without_workers, dispatch_uid="temporalex_django.alerts")
         background_hooks.bind_run_due(_run_burst)
         exporters.install(get_settings().METRICS)
+        chain.install(load_interceptors(tuple(get_settings().INTERCEPTORS)))
         checks.definition_errors[:] = _import_app_modules()
         post_migrate.connect(_sync_schedules, sender=self, dispatch_uid="temporalex_django.schedules")
         _start_local_runner()

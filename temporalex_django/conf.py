@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast, get_args, get_origin, get_
 from temporalex_django.core.limits import NO_LIMITS, Limits, queue_errors
 from temporalex_django.core.names import quoted
 from temporalex_django.errors import NotConfigured, PayloadError, TemporalexError
+from temporalex_django.interceptors.loading import load_interceptors
 from temporalex_django.telemetry.definitions import EXPORTERS
 
 if TYPE_CHECKING:
@@ -277,6 +278,10 @@ class Settings:
         refuse=_is_invalid_alerts,
         kind=_ALERTS_KIND,
     )
+    INTERCEPTORS: tuple[str, ...] = _setting(
+        (),
+        "Dotted paths of subclasses of `temporalex_django.interceptors.Interceptor`, the outermost one first; read when Django starts. See [Interceptors](../howto/interceptors.md).",
+    )
     METRICS: tuple[str, ...] = _setting(
         (),
         "Exporters of metrics in each process of the project: `'prometheus'`, `'otel'` or both. Each needs the extra of its name. Without any, "
@@ -339,16 +344,18 @@ def problems() -> list[str]:
         for name in settings.METRICS
         if find_spec(EXPORTERS[name]) is None
     ]
-    return [problem for name in (*_METHODS, "ALERTS") if (problem := _object_error(name))] + missing_extras
+    return [
+        problem for name in (*_METHODS, "ALERTS", "INTERCEPTORS") if (problem := _object_error(name))
+    ] + missing_extras
 
 
 def _object_error(name: str) -> str | None:
     """Return the reason why the class or function that the setting ``name`` names cannot be used, or None."""
     try:
-        if name == "ALERTS":
-            alert_function()
+        if name == "INTERCEPTORS":
+            load_interceptors(tuple(get_settings().INTERCEPTORS))
         else:
-            object_from_setting(name)
+            alert_function() if name == "ALERTS" else object_from_setting(name)
     except NotConfigured as exc:
         return str(exc)
     return None

@@ -8,6 +8,7 @@ import itertools
 import types
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from contextvars import Context
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -36,6 +37,8 @@ from temporalex_django.errors import (
     UnknownWorkflow,
     WorkflowDefinitionError,
 )
+from temporalex_django.interceptors import QueryCall
+from temporalex_django.interceptors.chain import around, chain
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -240,7 +243,7 @@ class Workflow(Startable):
         args, state = codec.to_plain(args, label=f"the arguments of query {name!r}"), deep_copy(state)
         guard.watch(cls)
         try:
-            with current.outside_workflow("query"):
+            with _query_hooks(cls.name, name), current.outside_workflow("query"):
                 # An empty context: the answer must not depend on context variables of the caller.
                 value = Context().run(cls._call_query, fn, name, args, state)
         except UnknownQuery as exc:
@@ -357,6 +360,13 @@ class Workflow(Startable):
         It reads nothing: a missing run raises when you use the handle.
         """
         return cast("WorkflowHandle[R]", backend.backend(cls).handle(id, workflow=cast("type[Workflow]", cls)))
+
+
+def _query_hooks(workflow: str, name: str) -> AbstractContextManager[None]:
+    """Return the context manager in which a query is answered: the hooks ``query`` of interceptors."""
+    if not chain.query:
+        return nullcontext()
+    return around(chain.query, QueryCall(workflow=workflow, name=name))
 
 
 def register(cls: type[Workflow | VersionedWorkflow]) -> None:

@@ -18,6 +18,7 @@ from typing import Any
 
 from temporalex_django.core import current
 from temporalex_django.core.close_command import build_close_command
+from temporalex_django.core.determinism import guard
 from temporalex_django.core.history import kinds, matching
 from temporalex_django.core.history.activation import Activation, Completion, Definition, RunInfo
 from temporalex_django.core.history.events import ANSWERS, CLOSING, ENGINE_VERSION, OUTPUT_OF, HistoryEvent, Job
@@ -48,6 +49,8 @@ from temporalex_django.core.units.conditions import Conditions
 from temporalex_django.core.units.scheduler import Scheduler, Unit
 from temporalex_django.core.visible_state import VisibleState
 from temporalex_django.errors import EngineChanged
+from temporalex_django.interceptors import WorkflowCode
+from temporalex_django.interceptors.chain import around, chain
 
 _MAX_WAITS_LISTED = 20
 #: A fan-out of thousands of units that wait for the same must not make each activation slow.
@@ -264,22 +267,48 @@ class Executor:
         ``carried`` is the number of first signals that go straight into the mailbox. ``waiting`` has the updates that
         go there, and ``incoming`` the messages to deliver one at a time.
         """
+        hooks = chain.workflow_code
+        if not hooks:
+            with current.use_runtime(self):
+                self._deliver_jobs(activation, carried, waiting, incoming)
+            return
+        # Their code counts as workflow code, so the guard has to see their calls.
+        self.mark_suspect()
+        for hook in hooks:
+            guard.watch(hook.__func__)  # type: ignore[attr-defined] # a method
+        with current.use_runtime(self), around(hooks, self._workflow_code()):
+            self._deliver_jobs(activation, carried, waiting, incoming)
+
+    def _workflow_code(self) -> WorkflowCode:
+        """Return the facts of the run for interceptors."""
+        info = self.run_context.info
+        return WorkflowCode(
+            workflow=info.workflow,
+            workflow_id=info.id,
+            run_id=info.run_id,
+            is_replaying=self.run_context.replaying,
+            run_headers=info.headers or {},
+        )
+
+    def _deliver_jobs(
+        self, activation: Activation, carried: int, waiting: list[Update], incoming: list[Job | Update]
+    ) -> None:
+        """Deliver the jobs as workflow code of this run. For the arguments see ``_deliver``."""
         dispatcher = self.dispatcher
-        with current.use_runtime(self):
-            dispatcher.mailbox.updates.extend(waiting)
-            if activation.start is not None:
-                self._start(activation.start)
-            # The order of the jobs is the host's; a replay builds the same one. Messages follow in
-            # ``dispatcher.deliver``.
-            for job in activation.jobs:
-                if job.kind in ANSWERS:
-                    self.pending_commands.deliver(job)
-                elif job.kind == "CancelRequested" and not self.cancellation.requested:
-                    self.journal.record(job)
-                    self.cancellation.request(job.attributes)
-                elif job.kind == "SignalReceived" and dispatcher.mailbox.received < carried:
-                    dispatcher.buffer_signal(job)
-            dispatcher.deliver(incoming, consumes_all=activation.consumes_all)
+        dispatcher.mailbox.updates.extend(waiting)
+        if activation.start is not None:
+            self._start(activation.start)
+        # The order of the jobs is the host's; a replay builds the same one. Messages follow in
+        # ``dispatcher.deliver``.
+        for job in activation.jobs:
+            if job.kind in ANSWERS:
+                self.pending_commands.deliver(job)
+            elif job.kind == "CancelRequested" and not self.cancellation.requested:
+                self.journal.record(job)
+                self.cancellation.request(job.attributes)
+            elif job.kind == "SignalReceived" and dispatcher.mailbox.received < carried:
+                dispatcher.buffer_signal(job)
+        dispatcher.deliver(incoming, consumes_all=activation.consumes_all)
 
     def _adopt_identity(self, attributes: Mapping[str, Any]) -> None:
         """Give the run the id, the run id and the parent that ``attributes`` name.

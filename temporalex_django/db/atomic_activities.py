@@ -13,6 +13,7 @@ from temporalex_django.core import crash_points
 from temporalex_django.core.payloads.codec import error_reason
 from temporalex_django.db.graphs.graph_storage import TaskSource
 from temporalex_django.engine import activity_policy
+from temporalex_django.engine.attempt_hooks import attempt_hooks
 from temporalex_django.engine.contracts.records import TaskResult, TaskState
 from temporalex_django.errors import KeyMissing, PayloadError
 
@@ -29,7 +30,7 @@ def run_atomic_activity(task: TaskState) -> TaskResult:
     except activity_policy.UNAVAILABLE_ERRORS as exc:
         raise activity_policy.ActivityUnavailable(str(exc)) from exc
     send_activity_signal("activity_started", task, attempt=task.attempt)
-    with use_context(activity_policy.activity_context(task)):
+    with attempt_hooks(task), use_context(activity_policy.activity_context(task)):
         crash_points.reached("atomic effect: before")
         value = fn(*args, **kwargs)
         crash_points.reached("atomic effect: after")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 from uuid import UUID
@@ -31,6 +32,7 @@ from temporalex_django.engine.contracts.records import (
     RunRecord,
     RunState,
     RunWrite,
+    TaskState,
 )
 from temporalex_django.engine.external_messages import FinishedActivity
 from temporalex_django.engine.outcomes import fault_outcome, update_outcomes
@@ -48,6 +50,9 @@ from temporalex_django.errors import (
     ActionNotPermitted,
     WorkflowClosed,
 )
+from temporalex_django.interceptors import Activation as InterceptedActivation
+from temporalex_django.interceptors import Cause
+from temporalex_django.interceptors.chain import around, chain
 from temporalex_django.telemetry.recording import recorder
 
 _RESULT_KINDS = ("activity", "child", "external", "timer")
@@ -82,6 +87,8 @@ class ActivationStep:
         self.write = RunWrite(run=run)
         # Results without a row of the inbox; they are delivered after those of the inbox (see decision 45).
         self.finished_activities: Sequence[FinishedActivity] = ()
+        #: Atomic activities of the same transaction, whose results it delivers.
+        self.atomic_tasks: Sequence[TaskState] = ()
         self.starts_at = starts_at
         self.validator_faults: list[tuple[str, Fault]] = []  # of validators, with the references that their senders get
         self._signals_with_sender: list[tuple[Job, InboxMessage]] = []  # signals that name a sender
@@ -194,9 +201,33 @@ class ActivationStep:
         self._new_run_id = new_run_id
         self.write.executed = True
         started_at = time.monotonic() if recorder.is_active else None
-        run, executor = self.run, entry.executor
         start, jobs = self._build_jobs(entry, results)
-        completion = Completion()
+        deliver = partial(self._deliver, entry, start, jobs, token=token, limits=limits, enough=enough, judge=judge)
+        if chain.activation and (jobs or start is not None or entry.executor.unfinished):
+            with around(chain.activation, self._intercepted_activation(entry.record, start)):
+                deliver()
+        else:
+            deliver()
+        if started_at is not None:
+            self.write.seconds = time.monotonic() - started_at
+        return self.write
+
+    def _deliver(
+        self,
+        entry: CachedRun,
+        start: dict[str, Any] | None,
+        jobs: Sequence[Job],
+        *,
+        token: int,
+        limits: Mapping[str, Any],
+        enough: Callable[[], bool] | None,
+        judge: Judge | None,
+    ) -> None:
+        """Deliver ``jobs`` to the executor and collect what that causes. For the other arguments see ``activate``.
+
+        ``start`` are the attributes with which a new run starts, or None.
+        """
+        run, executor, completion = self.run, entry.executor, Completion()
         # A rebuild that came through proves nothing: what killed may come with the next delivery (see decision 22).
         was_activated = self.write.delivered = bool(jobs) or start is not None or executor.unfinished
         if was_activated:
@@ -228,9 +259,25 @@ class ActivationStep:
             self._write_closing(completion, entry)
         else:
             self._schedule_next_turn(completion, entry)
-        if started_at is not None:
-            self.write.seconds = time.monotonic() - started_at
-        return self.write
+
+    def _intercepted_activation(self, record: RunRecord, start: dict[str, Any] | None) -> InterceptedActivation:
+        """Return the facts of the activation for interceptors. ``start`` is None for a run that has started."""
+        run_headers = record.headers or {}
+        causes = [] if start is None else [Cause(kind="start", name=record.workflow, headers=run_headers)]
+        causes += [Cause(kind=m.kind, name=m.name, headers=m.headers or {}) for m in self.messages]
+        causes += [
+            Cause(kind="activity", name=done.kind, headers=done.headers or {}) for done in self.finished_activities
+        ]
+        causes += [Cause(kind="activity", name=task.activity, headers=task.headers or {}) for task in self.atomic_tasks]
+        return InterceptedActivation(
+            workflow=record.workflow,
+            workflow_id=record.workflow_id,
+            run_id=str(record.run_id),
+            queue=self.run.queue,
+            number=self.run.activations + 1,
+            run_headers=run_headers,
+            causes=causes,
+        )
 
     def _received_bytes(self) -> int:
         """Return the size of the payloads that the run receives in this activation, as far as it is known."""

@@ -33,6 +33,7 @@ from temporalex_django.errors import (
     UnknownWorkflow,
 )
 from temporalex_django.errors.retry_later import LONGEST_HOLD
+from temporalex_django.interceptors.chain import chain
 
 #: Timeouts that count for an activity that is queued, and for one that is running.
 _QUEUED_TIMEOUTS = ("schedule_to_start", "schedule_to_close")
@@ -161,6 +162,8 @@ def failed_result(task: TaskState, error: BaseException, now: datetime, *, final
         attributes.update(type="Err", reason=error.reason)
     result = final_result(task, "ActivityFailed", attributes)
     result.hold = _hold(task, error, now, None)
+    if chain.problem:
+        result.error = error
     return result
 
 

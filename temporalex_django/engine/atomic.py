@@ -31,6 +31,7 @@ from temporalex_django.engine.contracts.task_storage import TaskStorage
 from temporalex_django.engine.scheduling import policy
 from temporalex_django.engine.turn_report import TurnReport
 from temporalex_django.errors import DeadlockDetected
+from temporalex_django.interceptors.chain import chain
 from temporalex_django.telemetry import definitions
 from temporalex_django.telemetry.recording import recorder
 
@@ -215,6 +216,7 @@ class AtomicPhase:
         ``results`` has a pair of a job and its activity for each activity that ended. Raises ``_ActivationFailed``.
         """
         jobs = [job for job, _ in results]
+        step.atomic_tasks = [task for _, task in results]
         write = self._advancer.activate(
             step, entry, None, report, results=jobs, until=time.monotonic() + policy.RUN_SECONDS
         )
@@ -257,7 +259,7 @@ class AtomicPhase:
                 )
             if (elapsed := time.monotonic() - started_at) > policy.SLOW_ATOMIC_SECONDS:
                 logger.warning("atomic activity %s held its transaction for %.1f s", task.activity, elapsed)
-            if recorder.is_active:
+            if recorder.is_active or chain.problem:
                 result.seconds = elapsed
                 report.atomic_results.append(result)
             if result.outcome is None:

@@ -9,9 +9,24 @@ from uuid import uuid5
 from temporalex_django.core.history import kinds
 from temporalex_django.core.history.activation import Definition
 from temporalex_django.core.history.events import Command
+from temporalex_django.core.messages.headers import Headers, check_headers
 from temporalex_django.engine.cache import CachedRun
 from temporalex_django.engine.contracts.records import NewTask, RunRecord, RunState
 from temporalex_django.engine.external_messages import NewChild, NewMessage
+from temporalex_django.interceptors import Outgoing
+from temporalex_django.interceptors.chain import chain
+
+
+def outgoing_headers(record: RunRecord, kind: str, name: str, workflow_id: str | None = None) -> Headers | None:
+    """Return the headers of something that a run sends: its own, with those that interceptors add.
+
+    For ``kind``, ``name`` and ``workflow_id`` see ``Outgoing``. Raises ``InterceptorFailed`` and ``InvalidHeaders``.
+    """
+    if not chain.outgoing:
+        return record.headers
+    outgoing = Outgoing(kind=kind, name=name, workflow_id=workflow_id, headers=dict(record.headers or {}))
+    chain.prepare(outgoing)
+    return check_headers(outgoing.headers, label=f"the {kind} {name} with interceptors")
 
 
 def new_task(command: Command, run: RunState, record: RunRecord, definition: Definition, *, now: datetime) -> NewTask:
@@ -32,7 +47,7 @@ def new_task(command: Command, run: RunState, record: RunRecord, definition: Def
         queue=options.get("queue") or run.queue,
         atomic=bool(options.get("atomic")),
         scheduled_at=now,
-        headers=record.headers,
+        headers=outgoing_headers(record, "activity", attributes["activity"]),
         tags=definition.tags,
         metadata=definition.metadata,
     )
@@ -55,7 +70,7 @@ def new_child(command: Command, run: RunState, entry: CachedRun, *, now: datetim
         parent_run=run.run_id,
         parent_seq=command.seq,
         snapshot=entry.executor.four_eyes_snapshot(child=True),
-        headers=record.headers,
+        headers=outgoing_headers(record, "child", attributes["workflow"], attributes["id"]),
         **options,
     )
 
@@ -72,7 +87,7 @@ def new_message(command: Command, run: RunState, record: RunRecord) -> NewMessag
             payload=signal["payload"],
             workflow_id=signal["id"],
             ask=ask,
-            headers=record.headers,
+            headers=outgoing_headers(record, "signal", signal["name"], signal["id"]),
         )
     request = kinds.EXTERNAL_CANCEL_SENT.read(command)
     payload = {"reason": f"requested by {record.workflow_id}"}
@@ -86,5 +101,5 @@ def new_message(command: Command, run: RunState, record: RunRecord) -> NewMessag
         workflow_id=request["id"],
         child=target,
         ask=ask,
-        headers=record.headers,
+        headers=outgoing_headers(record, "cancel", "cancel", request["id"]),
     )

@@ -54,6 +54,13 @@ class KeyMissing(TemporalexError):
         self.key = key
 
 
+class InterceptorFailed(TemporalexError):
+    """An interceptor raised an exception, or suppressed one; the message names it."""
+
+    code = "interceptor_failed"
+    next_step = "Correct the interceptor that the message names, or remove it from `INTERCEPTORS`."
+
+
 class OutsideWorkflow(TemporalexError):
     """A workflow primitive was called outside a running workflow."""
 

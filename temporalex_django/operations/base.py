@@ -27,11 +27,13 @@ from temporalex_django.authoring import workflow as workflows
 from temporalex_django.authoring.authorization import APP, Person
 from temporalex_django.conf import get_settings
 from temporalex_django.core import current
-from temporalex_django.core.messages.headers import Headers
+from temporalex_django.core.messages.headers import Headers, check_headers
 from temporalex_django.core.messages.sender import Sender
 from temporalex_django.core.payloads import codec
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.errors import ActionNotPermitted, NestingError, UpdateTimeout
+from temporalex_django.interceptors import ClientCall
+from temporalex_django.interceptors.chain import around, chain
 from temporalex_django.models import Instance, OperatorAction
 from temporalex_django.operations import audit
 from temporalex_django.operations.host import host
@@ -129,7 +131,7 @@ class Action(ABC, Generic[T]):
         Raises ``ActionNotPermitted`` before anything is written, and whatever ``perform`` raises. The audit log records
         a refusal.
         """
-        with self.audit_denials():
+        with self.client_call(), self.audit_denials():
             self.check()
             return self.perform()
 
@@ -139,6 +141,31 @@ class Action(ABC, Generic[T]):
         ``execute`` runs in the thread that asgiref keeps for Django.
         """
         return await sync_to_async(self.execute)()
+
+    def client_call(self) -> AbstractContextManager[None]:
+        """Return the context manager in which the operation is performed: the hooks ``client_call`` of interceptors.
+
+        When its block begins, ``headers`` are those that the interceptors have left. Raises ``InvalidHeaders``.
+        """
+        return self._intercepted() if chain.client_call else nullcontext()
+
+    @contextmanager
+    def _intercepted(self) -> Iterator[None]:
+        call = ClientCall(
+            operation=self.name,
+            source=self.by.source,
+            workflow=self.workflow_name,
+            message=self.message_name,
+            headers=dict(self.headers or {}),
+            **self._run_ids(),
+        )
+        with around(chain.client_call, call, keeps_errors=True):
+            self.headers = check_headers(call.headers, label=f"{self.name} with interceptors")
+            yield
+
+    def _run_ids(self) -> dict[str, str | None]:
+        """Return the business id and the run id of the run that the operation is about, as far as they are known."""
+        return {}
 
     @contextmanager
     def translate_busy(self, label: str) -> Iterator[None]:

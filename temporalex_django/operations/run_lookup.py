@@ -133,6 +133,9 @@ class RunAction(Action[T]):
     def workflow_name(self) -> str:
         return self.target.workflow
 
+    def _run_ids(self) -> dict[str, str | None]:
+        return {"workflow_id": self.target.workflow_id, "run_id": str(self.target.selected_run_id)}
+
     def check(self) -> None:
         """Check that the user may do this to the selected run and, if that is an earlier one, to the current run too.
 

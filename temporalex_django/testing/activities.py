@@ -20,6 +20,7 @@ from temporalex_django.authoring.django_tasks import is_task
 from temporalex_django.core import current
 from temporalex_django.core.failures import ReturnedErr
 from temporalex_django.engine import activity_policy, background_task
+from temporalex_django.engine.attempt_hooks import attempt_hooks
 from temporalex_django.engine.contracts.records import TaskResult, TaskState
 from temporalex_django.engine.scheduling.capacity import Capacity
 from temporalex_django.graph.durable.activities import activity_of
@@ -97,7 +98,7 @@ class EnvironmentActivities(EnvironmentBase):
 
         context = activity_policy.activity_context(task, send_heartbeat=heartbeat)
         # An activity is no part of a workflow, so the guard must not refuse what it does.
-        with current.outside_workflow(None), use_context(context):
+        with current.outside_workflow(None), attempt_hooks(task), use_context(context):
             value = fn(*args, **kwargs)
             value = self._run_async(value) if asyncio.iscoroutine(value) else value
         return activity.encode_result(value, task.args, EnvironmentSource(self, task))

@@ -56,6 +56,7 @@ from temporalex_django.graph.durable.run import resume_request
 from temporalex_django.graph.workflow import GraphWorkflow
 from temporalex_django.testing.handles import EnvironmentHandle, EnvironmentUpdate
 from temporalex_django.testing.memory_actions import OPERATIONS, MemoryOperator
+from temporalex_django.testing.memory_calls import request_call, start_call
 from temporalex_django.testing.memory_run_reads import MemoryRunReads, require_operation_permitted
 from temporalex_django.testing.memory_starts import build_start, start_by_policy
 
@@ -85,6 +86,10 @@ class MemoryBackend:
 
     def insert_run(self, request: StartRequest) -> EnvironmentHandle[Any]:
         """Insert the run that the request describes, which does no work yet, and return its handle."""
+        with start_call(request) as intercepted:
+            return self._insert_run(intercepted)
+
+    def _insert_run(self, request: StartRequest) -> EnvironmentHandle[Any]:
         env, workflow = self._env, request.workflow
         require_start(request.by, workflow)
         if request.needs_id:
@@ -175,6 +180,10 @@ class MemoryBackend:
     # -- requests ------------------------------------------------------------------------------------------------------
 
     def perform(self, address: RunAddress, request: RunRequest[T]) -> T:
+        with request_call(self._env, address, request) as intercepted:
+            return cast("T", self._perform(address, intercepted))
+
+    def _perform(self, address: RunAddress, request: RunRequest[T]) -> T:
         run = self._run(address)
         if request.operation in OPERATIONS:
             assert address.chain_id is not None

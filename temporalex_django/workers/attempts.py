@@ -22,9 +22,11 @@ from temporalex_django.core.error_text import error_line
 from temporalex_django.db.atomic_activities import completed_result, encode_payload, send_activity_signal
 from temporalex_django.db.graphs.graph_storage import TaskSource
 from temporalex_django.engine import activity_policy, background_task
+from temporalex_django.engine.attempt_hooks import attempt_hooks, report_failure
 from temporalex_django.engine.contracts.records import TaskResult, TaskState
 from temporalex_django.engine.turn_metrics import record_attempt
 from temporalex_django.errors import PayloadError
+from temporalex_django.interceptors.chain import chain
 from temporalex_django.telemetry.recording import recorder
 
 log = logging.getLogger("temporalex_django.workers")
@@ -96,7 +98,7 @@ class Attempt:
             return prepared
         act, fn, args, kwargs = prepared
         try:
-            with use_context(self.context()):
+            with attempt_hooks(self.task), use_context(self.context()):
                 crash_points.reached("effect: before")
                 value = await fn(*args, **kwargs)
                 crash_points.reached("effect: after")
@@ -117,7 +119,7 @@ class Attempt:
             return prepared
         act, *call = prepared
         try:
-            with use_context(self.context()):
+            with attempt_hooks(self.task), use_context(self.context()):
                 crash_points.reached("effect: before")
                 value = invoke(*call)
                 crash_points.reached("effect: after")
@@ -216,6 +218,8 @@ def announce_result(result: TaskResult) -> None:
     """
     if recorder.is_active:
         record_attempt(result)
+    if chain.problem:
+        report_failure(result)
     if result.outcome is None:
         return
     if result.task.chain_id is None:

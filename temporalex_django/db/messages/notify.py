@@ -19,9 +19,11 @@ from temporalex_django.core.history.events import CLOSING
 from temporalex_django.db.dialects.base import get_dialect
 from temporalex_django.db.inserts import CHANNEL, NOTIFY
 from temporalex_django.db.people.deciders import undecidable_tasks
+from temporalex_django.engine.attempt_hooks import report_turn
 from temporalex_django.engine.contracts.records import HumanTaskWrite, RunRecord, RunWrite
 from temporalex_django.engine.turn_metrics import record_turn
 from temporalex_django.engine.turn_report import TurnReport
+from temporalex_django.interceptors.chain import chain
 from temporalex_django.models import HumanTask
 from temporalex_django.telemetry.recording import recorder
 
@@ -57,6 +59,8 @@ def send_turn_signals(report: TurnReport) -> None:
     """
     if recorder.is_active:
         record_turn(report)
+    if chain.problem:
+        report_turn(report)
     if not any(signal.receivers for signal in signals.ALL.values()):
         return
     for write in report.writes:

@@ -485,3 +485,4 @@ class TaskResult:
     # Of a background task: the path of the exception class and the traceback, see engine.background_task.
     error_entry: Mapping[str, str] | None = None
     seconds: float | None = None  # from its start to its end, as far as that was measured
+    error: BaseException | None = None  # that it raised in this process, if interceptors report it

@@ -87,6 +87,9 @@ class Start(Action[RunTarget]):
     def workflow_name(self) -> str:
         return self.request.workflow.name
 
+    def _run_ids(self) -> dict[str, str | None]:
+        return {"workflow_id": self.request.id}
+
     def perform(self) -> RunTarget:
         new_start = self.build()
         if self.request.on_conflict == "fail" and self.request.debounce is None:

@@ -26,7 +26,10 @@ def start_many(requests: Sequence[StartRequest], *, by: Actor = CODE) -> list[St
     for start in {start.request.workflow: start for start in starts}.values():
         with start.audit_denials():
             start.check()
-    new_starts = [start.build() for start in starts]
+    new_starts = []
+    for start in starts:
+        with start.client_call():
+            new_starts.append(start.build())
     results: list[Start | AlreadyRunning] = [*starts]
     if not starts:
         return results

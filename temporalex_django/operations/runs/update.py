@@ -135,7 +135,7 @@ class RequestAction(RunAction[Any]):
 
         A turn of the run answers it, even if the run is closed or paused. Raises ``TooManyUpdates``.
         """
-        with self.audit_denials():
+        with self.client_call(), self.audit_denials():
             self.check()
             inline_turn.refuse_own_run(self.target, f"{self.kind}()", storage=self.storage)
             self._enqueue_for_workers()
@@ -147,7 +147,7 @@ class RequestAction(RunAction[Any]):
 
     async def aexecute(self) -> Any:
         """Execute the operation from async code and return the answer; no thread is held during the wait."""
-        with record_update(self.target.workflow):
+        with self.client_call(), record_update(self.target.workflow):
             status: UpdateStatus | None = await sync_to_async(self._check_and_begin)()
             if status is None or not status.is_finished:
                 status = await await_for(self._poll, self.deadline)

@@ -1,0 +1,148 @@
+"""The interceptors of this process, and the calls of their hooks."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
+from types import TracebackType
+from typing import Any, Final
+
+from temporalex_django.errors import DeterminismViolation, InterceptorFailed, TemporalexError
+from temporalex_django.interceptors import Interceptor
+
+logger = logging.getLogger("temporalex_django.interceptors")
+
+#: The hooks, as attributes of ``Interceptor`` and of ``Chain``.
+HOOKS: Final = ("client_call", "activation", "outgoing", "workflow_code", "activity_attempt", "query", "problem")
+
+
+class Chain:
+    """The interceptors of a process, the outermost one first.
+
+    It has an attribute for each hook: the methods of the interceptors that override the hook. The list is empty if none
+    does, so a place in the code asks for it before it builds what the hook takes.
+    """
+
+    client_call: Sequence[Callable[..., Any]]
+    activation: Sequence[Callable[..., Any]]
+    outgoing: Sequence[Callable[..., Any]]
+    workflow_code: Sequence[Callable[..., Any]]
+    activity_attempt: Sequence[Callable[..., Any]]
+    query: Sequence[Callable[..., Any]]
+    problem: Sequence[Callable[..., Any]]
+
+    def __init__(self) -> None:
+        self.install(())
+
+    def install(self, interceptors: Iterable[Interceptor]) -> None:
+        """Replace the interceptors of this process."""
+        self.interceptors = tuple(interceptors)
+        for name in HOOKS:
+            base = getattr(Interceptor, name)
+            methods = [getattr(i, name) for i in self.interceptors if getattr(type(i), name) is not base]
+            setattr(self, name, tuple(methods))
+
+    def report(self, problem: Any) -> None:
+        """Call the hooks ``problem``. Never raises."""
+        for hook in self.problem:
+            try:
+                hook(problem)
+            except Exception as exc:  # noqa: BLE001 - the work is done, and must not suffer
+                logger.error("%s failed: %s", _name_of(hook), type(exc).__name__)
+
+    def prepare(self, outgoing: Any) -> None:
+        """Call the hooks ``outgoing``. Raises ``InterceptorFailed``."""
+        for hook in self.outgoing:
+            try:
+                hook(outgoing)
+            except Exception as exc:
+                raise _failure(hook, exc) from exc
+
+
+class around:  # noqa: N801 - used like a function
+    """A context manager that enters the context managers of some hooks, the outermost one first.
+
+    ``hooks`` are methods of interceptors, and ``subject`` is their argument. An exception of the block passes through
+    unchanged. An exception of an interceptor is raised as ``InterceptorFailed``, which names it. With ``keeps_errors``,
+    errors of this package that an interceptor raises keep their type; a note names the interceptor then.
+    """
+
+    __slots__ = ("_entered", "_hooks", "_keeps_errors", "_subject")
+
+    def __init__(self, hooks: Sequence[Callable[..., Any]], subject: Any, *, keeps_errors: bool = False) -> None:
+        self._hooks = hooks
+        self._subject = subject
+        self._keeps_errors = keeps_errors
+        self._entered: list[tuple[Callable[..., Any], AbstractContextManager[object]]] = []
+
+    def __enter__(self) -> None:
+        for hook in self._hooks:
+            try:
+                manager = hook(self._subject)
+                manager.__enter__()
+            except BaseException as exc:
+                error = self._named(hook, exc)
+                self._leave(type(error), error, error.__traceback__)
+                if error is exc:
+                    raise
+                raise error from exc
+            self._entered.append((hook, manager))
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._leave(kind, error, traceback)
+
+    def _leave(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Leave the context managers that were entered, the innermost one first."""
+        failure: BaseException | None = None
+        while self._entered:
+            hook, manager = self._entered.pop()
+            try:
+                swallowed = manager.__exit__(kind, error, traceback)
+            except BaseException as exc:  # noqa: BLE001 - the outer ones must be left in any case
+                if exc is error:
+                    continue
+                failure = named = self._named(hook, exc)
+                if named is not exc:
+                    named.__cause__ = exc
+                kind, error, traceback = type(named), named, named.__traceback__
+                continue
+            if swallowed and error is not None:
+                failure = InterceptorFailed(
+                    f"{_name_of(hook)} must not suppress {type(error).__name__}: raise it again"
+                )
+                failure.__cause__ = error
+                kind, error, traceback = type(failure), failure, None
+        if failure is not None:
+            raise failure
+
+    def _named(self, hook: Callable[..., Any], error: BaseException) -> BaseException:
+        """Return the error that names the interceptor of ``hook``, which has raised ``error``."""
+        if not isinstance(error, Exception):
+            return error
+        if self._keeps_errors and isinstance(error, TemporalexError):
+            error.add_note(f"raised by {_name_of(hook)}")
+            return error
+        return _failure(hook, error)
+
+
+def _failure(hook: Callable[..., Any], error: Exception) -> TemporalexError:
+    """Return the error that says which interceptor has failed. A violation of determinism stays one."""
+    if isinstance(error, DeterminismViolation):
+        return DeterminismViolation(f"{_name_of(hook)}: {error}")
+    # An error of this package has no payload in its text; another one may quote some.
+    text = f": {error}" if isinstance(error, TemporalexError) else ""
+    return InterceptorFailed(f"{_name_of(hook)} raised {type(error).__name__}{text}")
+
+
+def _name_of(hook: Any) -> str:
+    cls = type(hook.__self__)
+    return f"the interceptor {cls.__module__}.{cls.__qualname__} ({hook.__name__})"
+
+
+#: The interceptors of this process. ``AppConfig.ready`` installs those of the settings.
+chain = Chain()

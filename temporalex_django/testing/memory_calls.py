@@ -1,0 +1,56 @@
+"""The hooks of interceptors around client calls on runs in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from temporalex_django.authoring.requests.run_request import RunAddress, RunRequest
+from temporalex_django.authoring.requests.start_request import StartRequest
+from temporalex_django.core.messages.headers import check_headers
+from temporalex_django.interceptors import ClientCall
+from temporalex_django.interceptors.chain import around, chain
+
+if TYPE_CHECKING:
+    from temporalex_django.testing.memory import WorkflowEnvironment
+
+
+@contextmanager
+def start_call(request: StartRequest, operation: str = "start") -> Iterator[StartRequest]:
+    """Return a context manager for a start. Its value is the request with the headers that interceptors have left."""
+    if not chain.client_call:
+        yield request
+        return
+    call = ClientCall(
+        operation=operation,
+        workflow=request.workflow.name,
+        workflow_id=request.id,
+        headers=dict(request.headers or {}),
+    )
+    with around(chain.client_call, call, keeps_errors=True):
+        yield replace(request, headers=call.headers)
+
+
+@contextmanager
+def request_call(env: WorkflowEnvironment, address: RunAddress, request: RunRequest[Any]) -> Iterator[RunRequest[Any]]:
+    """Return a context manager for a request on a run. Its value is the request with the headers that are left."""
+    if not chain.client_call:
+        yield request
+        return
+    inputs, runs = request.inputs, () if address.chain_id is None else env.run_ids(address.chain_id)
+    message = inputs.get("signal") or inputs.get("update") or inputs.get("query")
+    call = ClientCall(
+        operation=request.operation,
+        workflow=env.row(runs[-1]).facts.workflow if runs else None,
+        workflow_id=address.id,
+        run_id=str(address.run_id or runs[-1]) if runs else None,
+        message=message,
+        headers=dict(inputs.get("headers") or {}),
+    )
+    with around(chain.client_call, call, keeps_errors=True):
+        if request.operation in ("signal", "update"):
+            headers = check_headers(call.headers, label=f"{request.operation} with interceptors")
+            request = RunRequest(request.operation, request.by, {**inputs, "headers": headers})
+        yield request

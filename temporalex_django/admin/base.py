@@ -16,10 +16,11 @@ from django.utils.translation import gettext as _
 
 from temporalex_django.access import VIEW, is_unfiltered, runs_for
 from temporalex_django.authoring.authorization import Person
+from temporalex_django.contrib.request_id import request_id
 from temporalex_django.errors import IdempotencyKeyReused
 from temporalex_django.models import Instance
 from temporalex_django.operations import audit
-from temporalex_django.operations.audit import client_address, request_id
+from temporalex_django.operations.audit import client_address
 from temporalex_django.operations.base import Actor, storage
 from temporalex_django.operations.idempotency import DuplicateRequest, IdempotentRequest
 

@@ -16,6 +16,7 @@ import logging
 from datetime import UTC, datetime
 from typing import Any
 
+from temporalex_django.contrib.request_id import current_request_id
 from temporalex_django.core.error_text import error_line
 
 __all__ = ["JsonFormatter", "PlainFormatter"]
@@ -72,6 +73,8 @@ class PlainFormatter(logging.Formatter):
 def facts_of(record: logging.LogRecord) -> dict[str, Any]:
     """Return the facts of a record by name: ids and names, and no payloads."""
     facts = {name: value for name in FACTS if (value := getattr(record, name, None)) is not None}
+    if "request_id" not in facts and (request_id := current_request_id(facts.get("run_id"))):
+        facts["request_id"] = request_id
     listed = getattr(record, "facts", None)
     if isinstance(listed, dict) and record.name.startswith("temporalex_django."):
         facts |= {name: value for name, value in listed.items() if value is not None}

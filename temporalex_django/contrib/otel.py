@@ -1,20 +1,29 @@
-"""Metrics through OpenTelemetry: the instruments of the meter ``temporalex_django``, on the API alone.
+"""Metrics and traces through OpenTelemetry: the meter and the tracer ``temporalex_django``, on the API alone.
 
-The SDK, its readers and its exporters are those that your project configures. Without an SDK the API does nothing.
+The SDK, its readers, processors and exporters are those that your project configures. Without an SDK the API does
+nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
+from temporalex_django.core.messages.headers import MAX_HEADER_BYTES
 from temporalex_django.errors import NotConfigured
+from temporalex_django.interceptors import Activation, ActivityAttempt, ClientCall, Interceptor, Outgoing
 from temporalex_django.telemetry.definitions import METRICS, Kind, Metric
 from temporalex_django.telemetry.recording import Facts, recorder
 
 try:
+    from opentelemetry import baggage, trace
+    from opentelemetry.baggage.propagation import W3CBaggagePropagator
+    from opentelemetry.context import Context, attach, detach, get_current
     from opentelemetry.metrics import CallbackOptions, Observation, get_meter
+    from opentelemetry.trace import Link, NonRecordingSpan, SpanContext, SpanKind, Status, StatusCode
+    from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 except ImportError as exc:
     raise NotConfigured(
         "temporalex_django.contrib.otel needs the module opentelemetry: install temporalex-django[otel]"
@@ -65,3 +74,179 @@ def instrument_name(metric: Metric) -> str:
 def create() -> OpenTelemetryExporter:
     """Create the exporter of this process."""
     return OpenTelemetryExporter()
+
+
+class Tracing(Interceptor):
+    """Spans for starts, messages, queries and decisions, for activations, and for attempts of activities.
+
+    Put it into ``INTERCEPTORS``. It uses the API alone: the provider, its processor and its exporter are those that
+    your project configures. The W3C trace context travels as the headers ``traceparent`` and ``tracestate``. Names and
+    attributes of spans are names of code, and ids. Payloads and texts of errors are never among them.
+
+    ``baggage_keys`` are the keys of the baggage that travels, as the header ``baggage``; set it in a subclass.
+    """
+
+    baggage_keys: ClassVar[Sequence[str]] = ()
+
+    def __init__(self) -> None:
+        self._tracer = trace.get_tracer("temporalex_django")
+
+    @contextmanager
+    def client_call(self, call: ClientCall) -> Iterator[None]:
+        """Return the span of a call. It is a child of the current span, or of the one that the headers name."""
+        operation = "fire" if (call.operation, call.source) == ("start", "schedule") else call.operation
+        attributes = {
+            **_run_attributes(call.workflow, call.workflow_id, call.run_id),
+            "temporalex.operation": operation,
+            "temporalex.source": call.source,
+        }
+        if call.message is not None:
+            attributes["temporalex.message"] = call.message
+        if operation in _SENDS:
+            kind = SpanKind.PRODUCER
+            attributes |= {"messaging.operation.name": operation, "messaging.operation.type": "send"}
+        else:
+            kind = SpanKind.CLIENT
+            attributes |= {"rpc.system": "temporalex", "rpc.method": operation}
+        has_parent = trace.get_current_span().get_span_context().is_valid
+        parent = None if has_parent else self._extract(call.headers, get_current())
+        with self._span(f"{operation} {call.workflow or 'runs'}", kind, attributes, parent=parent):
+            self._inject(call.headers)
+            yield
+
+    @contextmanager
+    def activation(self, activation: Activation) -> Iterator[None]:
+        """Return the span of an activation: a child of the first thing that caused it, with links to the others.
+
+        A timer has no context, so its activation begins a trace, which links to the start of the run.
+        """
+        found = [context for cause in activation.causes if (context := _span_context(cause.headers)) is not None]
+        origin = _span_context(activation.run_headers)
+        # By the id of the span, since the context of a span is not hashable.
+        linked = {c.span_id: c for c in (*found[1:_MOST_LINKS], origin) if c is not None and c not in found[:1]}
+        parent = trace.set_span_in_context(NonRecordingSpan(found[0]), Context()) if found else Context()
+        attributes = {
+            **_run_attributes(activation.workflow, activation.workflow_id, activation.run_id),
+            "messaging.operation.name": "activate",
+            "messaging.operation.type": "process",
+            "temporalex.queue": activation.queue,
+            "temporalex.activation": activation.number,
+            "temporalex.causes": sorted({cause.kind for cause in activation.causes}) or ["timer"],
+        }
+        links = [Link(context) for context in linked.values()]
+        name = f"activation {activation.workflow}"
+        with self._span(name, SpanKind.CONSUMER, attributes, parent=parent, links=links):
+            yield
+
+    def outgoing(self, outgoing: Outgoing) -> None:
+        """Give what an activation sends the context of its span. A child gets that of a span of its own."""
+        if outgoing.kind != "child":
+            self._inject(outgoing.headers)
+            return
+        attributes = {
+            **_run_attributes(outgoing.name, outgoing.workflow_id, None),
+            "messaging.operation.name": "start_child",
+            "messaging.operation.type": "send",
+        }
+        with self._span(f"start_child {outgoing.name}", SpanKind.PRODUCER, attributes):
+            self._inject(outgoing.headers)
+
+    @contextmanager
+    def activity_attempt(self, attempt: ActivityAttempt) -> Iterator[None]:
+        """Return the span of an attempt: a child of the activation that scheduled the activity."""
+        name = "atomic_activity" if attempt.is_atomic else "activity"
+        attributes = {
+            **_run_attributes(attempt.workflow, attempt.workflow_id, attempt.run_id),
+            "messaging.operation.name": "execute",
+            "messaging.operation.type": "process",
+            "temporalex.queue": attempt.queue,
+            "temporalex.activity": attempt.activity,
+            "temporalex.activity.seq": attempt.seq,
+            "temporalex.activity.attempt": attempt.attempt,
+        }
+        parent = self._extract(attempt.headers, Context())
+        with self._span(f"{name} {attempt.activity}", SpanKind.CONSUMER, attributes, parent=parent):
+            yield
+
+    # -- parts ---------------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _span(
+        self,
+        name: str,
+        kind: SpanKind,
+        attributes: Mapping[str, Any],
+        *,
+        parent: Context | None = None,
+        links: Sequence[Link] = (),
+    ) -> Iterator[None]:
+        """Return a context manager whose block is a span. An error of the block is recorded by its type alone."""
+        token = None if parent is None else attach(parent)
+        try:
+            with self._tracer.start_as_current_span(
+                name,
+                kind=kind,
+                attributes={"messaging.system": "temporalex", **attributes},
+                links=links,
+                record_exception=False,  # its message and its traceback may quote payloads
+                set_status_on_exception=False,
+            ) as span:
+                try:
+                    yield
+                except BaseException as exc:
+                    span.set_attribute("error.type", type(exc).__name__)
+                    span.set_status(Status(StatusCode.ERROR, type(exc).__name__))
+                    raise
+        finally:
+            if token is not None:
+                detach(token)
+
+    def _extract(self, headers: Mapping[str, str], base: Context) -> Context:
+        """Return ``base`` with what the headers carry: their trace, and the baggage that may travel."""
+        context = _TRACE.extract(headers, base)
+        if self.baggage_keys and "baggage" in headers:
+            received = baggage.get_all(_BAGGAGE.extract(headers, Context()))
+            for key in self.baggage_keys:
+                if key in received:
+                    context = baggage.set_baggage(key, received[key], context)
+        return context
+
+    def _inject(self, headers: dict[str, str]) -> None:
+        """Add the current context to the headers, if there is a span and they stay within the limit of all headers."""
+        carrier: dict[str, str] = {}
+        _TRACE.inject(carrier)
+        if allowed := {key: baggage.get_baggage(key) for key in self.baggage_keys}:
+            context = Context()
+            for key, value in allowed.items():
+                if value is not None:
+                    context = baggage.set_baggage(key, value, context)
+            _BAGGAGE.inject(carrier, context)
+        size = sum(len(name) + len(value.encode()) for name, value in {**headers, **carrier}.items())
+        if size <= MAX_HEADER_BYTES:
+            headers.update(carrier)
+
+
+_TRACE = TraceContextTextMapPropagator()
+_BAGGAGE = W3CBaggagePropagator()
+#: Operations that send a message and wait for no answer. All others are calls.
+_SENDS = frozenset({"start", "fire", "signal", "signal_with_start", "cancel"})
+_MOST_LINKS = 32
+
+
+def _run_attributes(workflow: str | None, workflow_id: str | None, run_id: str | None) -> dict[str, Any]:
+    """Return the attributes that name a run, as far as it is known."""
+    named = {
+        "messaging.destination.name": workflow,
+        "temporalex.workflow": workflow,
+        "temporalex.workflow_id": workflow_id,
+        "temporalex.run_id": run_id,
+    }
+    return {name: value for name, value in named.items() if value}
+
+
+def _span_context(headers: Mapping[str, str]) -> SpanContext | None:
+    """Return the span that headers name, or None if they name none."""
+    if "traceparent" not in headers:
+        return None
+    context = trace.get_current_span(_TRACE.extract(headers, Context())).get_span_context()
+    return context if context.is_valid else None

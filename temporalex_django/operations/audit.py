@@ -10,7 +10,6 @@ one person is one row per minute. Of different refusals, the first hundred withi
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -289,9 +288,6 @@ def add_admin_log_entry(by: AuditActor, action: str, run_id: str, object_text: s
     )
 
 
-#: Longest request id that is kept, in characters.
-_MAX_ID_LENGTH = 64
-_INVALID_ID_CHARS = re.compile(r"[^A-Za-z0-9_.:/+=@-]")
 Address = IPv4Address | IPv6Address
 
 
@@ -312,19 +308,6 @@ def client_address(meta: Mapping[str, Any]) -> str | None:
     if address is None:
         return None
     return str(address)
-
-
-def request_id(meta: Mapping[str, Any]) -> str:
-    """Return the id of the HTTP request, from the header that ``REQUEST_ID_HEADER`` names.
-
-    ``meta`` is ``request.META``. Characters that do not belong in an id are removed. The id is empty if there is no
-    such header.
-    """
-    header = get_settings().REQUEST_ID_HEADER
-    if header is None:
-        return ""
-    header_text = str(meta.get(f"HTTP_{header.upper().replace('-', '_')}") or "")
-    return _INVALID_ID_CHARS.sub("", header_text[:_MAX_ID_LENGTH])
 
 
 def _first_untrusted(claims: Iterable[str], networks: list[Any], address: Address | None) -> Address | None:

@@ -17,11 +17,12 @@ from django.views.decorators.http import require_http_methods, require_safe
 
 from temporalex_django.authoring import authorization
 from temporalex_django.authoring.authorization import Person
+from temporalex_django.contrib.request_id import request_id
 from temporalex_django.errors import ActionNotPermitted, HumanTaskNotFound, TemporalexError
 from temporalex_django.forms.decisions import DecisionForm, outcome_label
 from temporalex_django.models import HumanTask
 from temporalex_django.operations import audit
-from temporalex_django.operations.audit import client_address, request_id
+from temporalex_django.operations.audit import client_address
 from temporalex_django.operations.base import Actor
 from temporalex_django.operations.human_tasks import base
 from temporalex_django.operations.human_tasks.claim import Claim, Release

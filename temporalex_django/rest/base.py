@@ -27,9 +27,10 @@ from rest_framework.views import APIView
 from temporalex_django.access import redactor_for
 from temporalex_django.authoring.authorization import Person, sender_key
 from temporalex_django.authoring.redaction import Redactor
+from temporalex_django.contrib.request_id import request_id
 from temporalex_django.models import Instance
 from temporalex_django.operations import audit
-from temporalex_django.operations.audit import client_address, request_id
+from temporalex_django.operations.audit import client_address
 from temporalex_django.operations.base import Actor
 from temporalex_django.rest import output_fields
 from temporalex_django.rest.contract import IDEMPOTENCY_KEY, Contract, reject_unknown

@@ -34,7 +34,7 @@ from temporalex_django.authoring.workflow import (
     start_options,
 )
 from temporalex_django.core.history.events import CLOSED_STATUSES
-from temporalex_django.core.messages.headers import check_headers
+from temporalex_django.core.messages.headers import Headers, check_headers
 from temporalex_django.core.names import check_message_id, check_name, check_wait
 from temporalex_django.core.payloads import codec
 from temporalex_django.core.payloads.codec import check_text
@@ -180,11 +180,12 @@ class MemoryBackend:
     # -- requests ------------------------------------------------------------------------------------------------------
 
     def perform(self, address: RunAddress, request: RunRequest[T]) -> T:
-        with request_call(self._env, address, request) as intercepted:
-            return cast("T", self._perform(address, intercepted))
+        with request_call(self._env, address, request) as (intercepted, headers):
+            return cast("T", self._perform(address, intercepted, headers))
 
-    def _perform(self, address: RunAddress, request: RunRequest[T]) -> T:
+    def _perform(self, address: RunAddress, request: RunRequest[T], headers: Headers | None) -> T:
         run = self._run(address)
+        run.call_headers = headers
         if request.operation in OPERATIONS:
             assert address.chain_id is not None
             MemoryOperator(self._env, address.chain_id, check_person(request.by)).execute(
@@ -212,6 +213,9 @@ class MemoryBackend:
 
 class MemoryRunOperations(MemoryRunReads):
     """The operations on one run in memory. Each method performs the operation of its name of ``WorkflowHandle``."""
+
+    #: Headers of the call that interceptors have added, for a message that takes none from the caller.
+    call_headers: Headers | None = None
 
     # -- messages ------------------------------------------------------------------------------------------------------
 
@@ -341,7 +345,7 @@ class MemoryRunOperations(MemoryRunReads):
         that says why; ``label`` names the request in its message.
         """
         update_id = str(uuid4())
-        number = self.send("resume", event, request, update_id, by=by)
+        number = self.send("resume", event, request, update_id, by=by, headers=self.call_headers)
         # In a batch nothing is delivered yet, so there is no outcome to raise.
         if not self._env.batching:
             update_result(self._env.outcome(number), update_id=update_id, label=label)

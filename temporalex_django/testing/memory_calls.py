@@ -9,12 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 from temporalex_django.authoring.requests.run_request import RunAddress, RunRequest
 from temporalex_django.authoring.requests.start_request import StartRequest
-from temporalex_django.core.messages.headers import check_headers
+from temporalex_django.core.messages.headers import Headers, check_headers
 from temporalex_django.interceptors import ClientCall
 from temporalex_django.interceptors.chain import around, chain
 
 if TYPE_CHECKING:
     from temporalex_django.testing.memory import WorkflowEnvironment
+
+#: Requests that are no operations, so that interceptors do not see them.
+_READS = frozenset({"human_tasks", "instance", "result", "describe", "history", "run_id", "run_ids"})
 
 
 @contextmanager
@@ -34,10 +37,12 @@ def start_call(request: StartRequest, operation: str = "start") -> Iterator[Star
 
 
 @contextmanager
-def request_call(env: WorkflowEnvironment, address: RunAddress, request: RunRequest[Any]) -> Iterator[RunRequest[Any]]:
-    """Return a context manager for a request on a run. Its value is the request with the headers that are left."""
-    if not chain.client_call:
-        yield request
+def request_call(
+    env: WorkflowEnvironment, address: RunAddress, request: RunRequest[Any]
+) -> Iterator[tuple[RunRequest[Any], Headers | None]]:
+    """Return a context manager for a request on a run. Its value is the request, and the headers of the call."""
+    if not chain.client_call or request.operation in _READS:
+        yield request, None
         return
     inputs, runs = request.inputs, () if address.chain_id is None else env.run_ids(address.chain_id)
     message = inputs.get("signal") or inputs.get("update") or inputs.get("query")
@@ -50,7 +55,7 @@ def request_call(env: WorkflowEnvironment, address: RunAddress, request: RunRequ
         headers=dict(inputs.get("headers") or {}),
     )
     with around(chain.client_call, call, keeps_errors=True):
+        headers = check_headers(call.headers, label=f"{request.operation} with interceptors")
         if request.operation in ("signal", "update"):
-            headers = check_headers(call.headers, label=f"{request.operation} with interceptors")
             request = RunRequest(request.operation, request.by, {**inputs, "headers": headers})
-        yield request
+        yield request, headers

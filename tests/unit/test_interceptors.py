@@ -105,9 +105,11 @@ def test_an_interceptor_may_not_suppress_an_error() -> None:
         def query(self, query: QueryCall) -> Any:
             return suppress(Exception)
 
-    with pytest.raises(errors.InterceptorFailed, match="must not suppress KeyError") as caught:
-        with around(chain_of(Suppressing()).query, SUBJECT):
-            raise KeyError("x")
+    with (
+        pytest.raises(errors.InterceptorFailed, match="must not suppress KeyError") as caught,
+        around(chain_of(Suppressing()).query, SUBJECT),
+    ):
+        raise KeyError("x")
     assert isinstance(caught.value.__cause__, KeyError)
 
 

@@ -15,8 +15,8 @@ from django.db import transaction
 from django.test import Client, override_settings
 
 from temporalex_django import Ok, Workflow, WorkflowHandle, api, conf, errors
+from temporalex_django.contrib.request_id import request_id
 from temporalex_django.models import Instance, KeptAnswer, Message, OperatorAction
-from temporalex_django.operations.audit import request_id
 from temporalex_django.operations.base import Actor, storage
 from temporalex_django.operations.run_lookup import find_run
 from temporalex_django.operations.runs.terminate import Terminate

@@ -75,6 +75,7 @@ PUBLIC = (
     "temporalex_django.conf",
     "temporalex_django.contrib.logs",
     "temporalex_django.contrib.telemetry",
+    "temporalex_django.interceptors",
     "temporalex_django.workers.q2",
     "temporalex_django.tasks",
 )

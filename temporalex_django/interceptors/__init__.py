@@ -1,5 +1,7 @@
 """Interceptors: classes, of your project or of ``contrib``, around client calls, activations, activities and queries.
 
+An interceptor is a class like this::
+
     class Timing(Interceptor):
         @contextmanager
         def activity_attempt(self, attempt):

@@ -36,6 +36,7 @@ simple = one(
         step("sleep until", st.integers(-1, 5)),
         step("wait", st.sampled_from([*NAMES, *NAMES, "told"])),
         step("draw"),
+        *[step("headers") for _ in range(2)],
         step("set", st.integers(1, 4)),
         *[step("forgotten", st.sampled_from(["used", "dropped", "held"])) for _ in range(2)],
         step("patch", name),
@@ -121,6 +122,7 @@ program = st.fixed_dictionaries(
         "end": st.sampled_from(["ok", "ok", "again", "again", "obey", "obey", "obey", "err", "raise"]),
         # seconds until the run begins, and the limit of that wait
         "begins": st.sampled_from([*[None] * 14, [2, None], [1, 4]]),
+        "headers": st.sampled_from([None, None, {"of": "start"}]),
     }
 )
 
@@ -152,6 +154,8 @@ event = one(
     st.one_of(
         step("signal", st.sampled_from([*NAMES, *NAMES, "stop"])),
         *[step("update", st.sampled_from([f"u{n}" for n in NAMES])) for _ in range(2)],
+        step("signal with headers", st.sampled_from([*NAMES, "stop"])),
+        step("update with headers", st.sampled_from([f"u{n}" for n in NAMES])),
         *[step("complete", which)] * 3,
         step("decide", which, st.sampled_from(["approved", "rejected"])),
         step("fail", which),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
@@ -32,6 +33,7 @@ class Played:
     env: Environment
     handle: Any = None
     updates: list[Any] = field(default_factory=list)
+    updates_with_headers: int = 0
     operator: Operator = field(default_factory=Operator)
 
     def deliver(self, kind: str, *args: Any) -> None:
@@ -49,6 +51,13 @@ class Played:
             match kind:
                 case "signal":
                     self.handle.signal(args[0], len(self.updates))
+                case "signal with headers":
+                    self.handle.signal(args[0], len(self.updates), headers={"of": "signal"})
+                case "update with headers":
+                    self.updates_with_headers += 1
+                    update_id = f"headers-{self.updates_with_headers}"
+                    with suppress(errors.UpdateRejected, errors.UpdateFailed, errors.UpdateTimeout):
+                        self.handle.update(args[0], len(self.updates), id=update_id, headers={"of": "update"})
                 case "update":
                     number = len(self.updates)
                     self.updates.append(self.handle.update_async(args[0], number, id=f"update-{number}"))
@@ -179,7 +188,7 @@ def begin(program: Any, env: Environment) -> Played:
         REACHED.add("begins later")
         times["start_delay"], before = program["begins"]
         times["start_before"] = before and env.now() + timedelta(seconds=before)
-    return Played(env, env.start(Program, program, id="program", **times))
+    return Played(env, env.start(Program, program, id="program", headers=program.get("headers"), **times))
 
 
 def flat(schedule: list[Any]) -> list[Any]:

@@ -149,6 +149,10 @@ class Program(Workflow):
                 return await self.wait(*args)
             case "draw":
                 return self.draw()
+            case "headers":
+                found = api.headers()
+                REACHED.add(f"headers of {found.get('of', 'nothing')}")
+                return found
             case "set":
                 return {name: await quick(name) for name in {f"{who}-{n}" for n in range(args[0])}}
             case "forgotten":
@@ -337,6 +341,9 @@ class Program(Workflow):
     def handler(self, who: str, kind: str, spec: dict[str, Any], args: Any, state: Any) -> Any:
         me = f"{who}/{spec['how']}"
         REACHED.add(f"{spec['how']} {kind} handler")
+        if headers := api.headers():
+            REACHED.add(f"headers of {headers['of']}")
+            self.log.append([me, headers])
         answer = (lambda s: Reply(len(s), s)) if kind == "update" else NoReply
         match spec["how"]:
             case "plain":

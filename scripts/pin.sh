@@ -31,6 +31,7 @@ pin() { # pin FILE PYTHON_VERSION COMMENT REQUIREMENT...
 pin constraints/py311-django52.txt 3.11 \
     "The floor: Python 3.11, Django 5.2 LTS, and the lowest version promised of every other base dependency." \
     cronsim==2.8 django==5.2.19 django-filter==25.1 djangorestframework==3.16.0 django-q2==1.11.0 msgspec==0.20.0 'psycopg[binary]==3.2.2' \
-    temporalio==1.35.0 prometheus-client==0.21.1 opentelemetry-api==1.31.1 opentelemetry-sdk==1.31.1 'soupsieve<3'
+    temporalio==1.35.0 prometheus-client==0.21.1 opentelemetry-api==1.31.1 opentelemetry-sdk==1.31.1 \
+    opentelemetry-exporter-otlp-proto-http==1.31.1 sentry-sdk==2.20.0 structlog==24.4.0 'soupsieve<3'
 pin constraints/py313-django61.txt 3.13 "The newest of everything: Python 3.13 and Django 6.1." \
     cronsim 'django>=6.1,<6.2' django-filter djangorestframework django-q2 msgspec 'psycopg[binary]'

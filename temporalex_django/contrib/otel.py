@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, ClassVar
 
 from temporalex_django.core.messages.headers import MAX_HEADER_BYTES
 from temporalex_django.errors import NotConfigured
-from temporalex_django.interceptors import Activation, ActivityAttempt, ClientCall, Interceptor, Outgoing
+from temporalex_django.interceptors import ActivationCall, AttemptCall, ClientCall, Interceptor, Outgoing
 from temporalex_django.telemetry.definitions import METRICS, Kind, Metric
 from temporalex_django.telemetry.recording import Facts, recorder
 
@@ -115,16 +115,24 @@ class Tracing(Interceptor):
             yield
 
     @contextmanager
-    def activation(self, activation: Activation) -> Iterator[None]:
+    def activation(self, activation: ActivationCall) -> Iterator[None]:
         """Return the span of an activation: a child of the first thing that caused it, with links to the others.
 
         A timer has no context, so its activation begins a trace, which links to the start of the run.
         """
-        found = [context for cause in activation.causes if (context := _span_context(cause.headers)) is not None]
+        span_contexts = [
+            context for cause in activation.causes if (context := _span_context(cause.headers)) is not None
+        ]
         origin = _span_context(activation.run_headers)
         # By the id of the span, since the context of a span is not hashable.
-        linked = {c.span_id: c for c in (*found[1:_MOST_LINKS], origin) if c is not None and c not in found[:1]}
-        parent = trace.set_span_in_context(NonRecordingSpan(found[0]), Context()) if found else Context()
+        linked = {
+            c.span_id: c
+            for c in (*span_contexts[1:_MOST_LINKS], origin)
+            if c is not None and c not in span_contexts[:1]
+        }
+        parent = (
+            trace.set_span_in_context(NonRecordingSpan(span_contexts[0]), Context()) if span_contexts else Context()
+        )
         attributes = {
             **_run_attributes(activation.workflow, activation.workflow_id, activation.run_id),
             "messaging.operation.name": "activate",
@@ -152,7 +160,7 @@ class Tracing(Interceptor):
             self._inject(outgoing.headers)
 
     @contextmanager
-    def activity_attempt(self, attempt: ActivityAttempt) -> Iterator[None]:
+    def activity_attempt(self, attempt: AttemptCall) -> Iterator[None]:
         """Return the span of an attempt: a child of the activation that scheduled the activity."""
         name = "atomic_activity" if attempt.is_atomic else "activity"
         attributes = {
@@ -181,29 +189,26 @@ class Tracing(Interceptor):
         links: Sequence[Link] = (),
     ) -> Iterator[None]:
         """Return a context manager whose block is a span. An error of the block is recorded by its type alone."""
-        token = None if parent is None else attach(parent)
+        context = get_current() if parent is None else parent
+        span = self._tracer.start_span(
+            name, context, kind, {"messaging.system": "temporalex", **attributes}, links, record_exception=False
+        )
+        token = attach(trace.set_span_in_context(span, context))
         try:
-            with self._tracer.start_as_current_span(
-                name,
-                kind=kind,
-                attributes={"messaging.system": "temporalex", **attributes},
-                links=links,
-                record_exception=False,  # its message and its traceback may quote payloads
-                set_status_on_exception=False,
-            ) as span:
-                try:
-                    yield
-                except BaseException as exc:
-                    span.set_attribute("error.type", type(exc).__name__)
-                    span.set_status(Status(StatusCode.ERROR, type(exc).__name__))
-                    raise
+            yield
+        except BaseException as exc:
+            # Its message and its traceback may quote payloads, so the type is all that is recorded.
+            span.set_attribute("error.type", type(exc).__name__)
+            span.set_status(Status(StatusCode.ERROR, type(exc).__name__))
+            raise
         finally:
-            if token is not None:
-                detach(token)
+            detach(token)
+            span.end()
 
     def _extract(self, headers: Mapping[str, str], base: Context) -> Context:
         """Return ``base`` with what the headers carry: their trace, and the baggage that may travel."""
-        context = _TRACE.extract(headers, base)
+        span_context = _span_context(headers)
+        context = base if span_context is None else trace.set_span_in_context(NonRecordingSpan(span_context), base)
         if self.baggage_keys and "baggage" in headers:
             received = baggage.get_all(_BAGGAGE.extract(headers, Context()))
             for key in self.baggage_keys:
@@ -221,7 +226,11 @@ class Tracing(Interceptor):
                 if value is not None:
                     context = baggage.set_baggage(key, value, context)
             _BAGGAGE.inject(carrier, context)
-        size = sum(len(name) + len(value.encode()) for name, value in {**headers, **carrier}.items())
+        merged = {**headers, **carrier}
+        # Most headers are short, and a character has at most four bytes.
+        size = sum(len(name) + len(value) for name, value in merged.items())
+        if size * 4 > MAX_HEADER_BYTES:
+            size = sum(len(name) + len(value.encode()) for name, value in merged.items())
         if size <= MAX_HEADER_BYTES:
             headers.update(carrier)
 
@@ -246,7 +255,15 @@ def _run_attributes(workflow: str | None, workflow_id: str | None, run_id: str |
 
 def _span_context(headers: Mapping[str, str]) -> SpanContext | None:
     """Return the span that headers name, or None if they name none."""
-    if "traceparent" not in headers:
-        return None
-    context = trace.get_current_span(_TRACE.extract(headers, Context())).get_span_context()
+    traceparent = headers.get("traceparent")
+    return None if traceparent is None else _parse_context(traceparent, headers.get("tracestate"))
+
+
+@lru_cache(maxsize=4096)
+def _parse_context(traceparent: str, tracestate: str | None) -> SpanContext | None:
+    """Return the span of a W3C trace context. A run has the same one in each of its activations, so it is kept."""
+    carrier = (
+        {"traceparent": traceparent} if tracestate is None else {"traceparent": traceparent, "tracestate": tracestate}
+    )
+    context = trace.get_current_span(_TRACE.extract(carrier, Context())).get_span_context()
     return context if context.is_valid else None

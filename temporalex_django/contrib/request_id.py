@@ -20,7 +20,7 @@ from asgiref.sync import iscoroutinefunction
 from django.utils.decorators import sync_and_async_middleware
 
 from temporalex_django.conf import get_settings
-from temporalex_django.interceptors import ActivityAttempt, ClientCall, Interceptor, WorkflowCode
+from temporalex_django.interceptors import AttemptCall, ClientCall, Interceptor, WorkflowCode
 
 HEADER = "request-id"
 _MAX_LENGTH = 64
@@ -101,7 +101,7 @@ class RequestId(Interceptor):
         yield
 
     @contextmanager
-    def activity_attempt(self, attempt: ActivityAttempt) -> Iterator[None]:
+    def activity_attempt(self, attempt: AttemptCall) -> Iterator[None]:
         """Return a context manager for an attempt, in whose block the id is that of the present request."""
         _remember(attempt.run_id, attempt.headers)
         with use_request_id(attempt.headers.get(HEADER, "")):

@@ -65,7 +65,7 @@ class Sentry(Interceptor):
             scope.fingerprint = ["temporalex", problem.kind, problem.type, problem.workflow, problem.activity or ""]
             scope.set_transaction_name(f"{problem.workflow}.{problem.activity or 'run'}")
             place = "" if problem.error is None else error_line(problem.error)
-            scope.add_event_processor(lambda found, _hint: _without_payloads(found, place))
+            scope.add_event_processor(lambda sent, _hint: _without_payloads(sent, place))
             scope.capture_event({**event, "level": "error", "logger": "temporalex_django"}, hint=hint)
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from temporalex_django.core import current
 from temporalex_django.errors import NotConfigured
-from temporalex_django.interceptors import ActivityAttempt, Interceptor
+from temporalex_django.interceptors import AttemptCall, Interceptor
 
 try:
     import structlog
@@ -29,7 +29,7 @@ class Structlog(Interceptor):
     """Binds ``workflow``, ``workflow_id``, ``run_id``, ``activity`` and ``attempt`` while an activity runs."""
 
     @contextmanager
-    def activity_attempt(self, attempt: ActivityAttempt) -> Iterator[None]:
+    def activity_attempt(self, attempt: AttemptCall) -> Iterator[None]:
         """Return a context manager in whose block the ids are bound."""
         with structlog.contextvars.bound_contextvars(
             workflow=attempt.workflow,

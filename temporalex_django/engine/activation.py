@@ -50,8 +50,7 @@ from temporalex_django.errors import (
     ActionNotPermitted,
     WorkflowClosed,
 )
-from temporalex_django.interceptors import Activation as InterceptedActivation
-from temporalex_django.interceptors import Cause
+from temporalex_django.interceptors import ActivationCall, Cause
 from temporalex_django.interceptors.chain import around, chain
 from temporalex_django.telemetry.recording import recorder
 
@@ -260,7 +259,7 @@ class ActivationStep:
         else:
             self._schedule_next_turn(completion, entry)
 
-    def _intercepted_activation(self, record: RunRecord, start: dict[str, Any] | None) -> InterceptedActivation:
+    def _intercepted_activation(self, record: RunRecord, start: dict[str, Any] | None) -> ActivationCall:
         """Return the facts of the activation for interceptors. ``start`` is None for a run that has started."""
         run_headers = record.headers or {}
         causes = [] if start is None else [Cause(kind="start", name=record.workflow, headers=run_headers)]
@@ -269,7 +268,7 @@ class ActivationStep:
             Cause(kind="activity", name=done.kind, headers=done.headers or {}) for done in self.finished_activities
         ]
         causes += [Cause(kind="activity", name=task.activity, headers=task.headers or {}) for task in self.atomic_tasks]
-        return InterceptedActivation(
+        return ActivationCall(
             workflow=record.workflow,
             workflow_id=record.workflow_id,
             run_id=str(record.run_id),

@@ -7,7 +7,7 @@ from typing import Any
 
 from temporalex_django.engine.contracts.records import TaskResult, TaskState
 from temporalex_django.engine.turn_report import TurnReport
-from temporalex_django.interceptors import ActivityAttempt, Problem
+from temporalex_django.interceptors import AttemptCall, Problem
 from temporalex_django.interceptors.chain import around, chain
 
 
@@ -15,7 +15,7 @@ def attempt_hooks(task: TaskState) -> AbstractContextManager[None]:
     """Return the context manager in which an attempt of the activity runs."""
     if not chain.activity_attempt:
         return nullcontext()
-    attempt = ActivityAttempt(
+    attempt = AttemptCall(
         activity=task.activity,
         workflow=task.workflow,
         workflow_id=task.workflow_id,

@@ -22,8 +22,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 __all__ = [
-    "Activation",
-    "ActivityAttempt",
+    "ActivationCall",
+    "AttemptCall",
     "Cause",
     "ClientCall",
     "Interceptor",
@@ -67,7 +67,7 @@ class Cause:
 
 
 @dataclass(slots=True, kw_only=True)
-class Activation:
+class ActivationCall:
     """An activation of a run, which delivers messages and results to it. A replay is no activation.
 
     ``run_headers`` are those of the run. ``causes`` are what it delivers, without timers.
@@ -109,7 +109,7 @@ class WorkflowCode:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ActivityAttempt:
+class AttemptCall:
     """An attempt of an activity. ``attempt`` counts from 1.
 
     For a background task, ``workflow`` and ``workflow_id`` are empty.
@@ -167,7 +167,7 @@ class Interceptor:
         del call
         return nullcontext()
 
-    def activation(self, activation: Activation) -> AbstractContextManager[object]:
+    def activation(self, activation: ActivationCall) -> AbstractContextManager[object]:
         """Return a context manager for an activation of a run.
 
         It runs in the transaction of the turn and within the time limit of workflow code, so it must not wait for
@@ -187,7 +187,7 @@ class Interceptor:
         del code
         return nullcontext()
 
-    def activity_attempt(self, attempt: ActivityAttempt) -> AbstractContextManager[object]:
+    def activity_attempt(self, attempt: AttemptCall) -> AbstractContextManager[object]:
         """Return a context manager for an attempt of an activity. An exception that it raises fails the attempt."""
         del attempt
         return nullcontext()

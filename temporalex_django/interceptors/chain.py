@@ -13,11 +13,11 @@ from temporalex_django.interceptors import Interceptor
 
 logger = logging.getLogger("temporalex_django.interceptors")
 
-#: The hooks, as attributes of ``Interceptor`` and of ``Chain``.
+#: The hooks, as attributes of ``Interceptor`` and of ``InterceptorChain``.
 HOOKS: Final = ("client_call", "activation", "outgoing", "workflow_code", "activity_attempt", "query", "problem")
 
 
-class Chain:
+class InterceptorChain:
     """The interceptors of a process, the outermost one first.
 
     It has an attribute for each hook: the methods of the interceptors that override the hook. The list is empty if none
@@ -145,4 +145,4 @@ def _name_of(hook: Any) -> str:
 
 
 #: The interceptors of this process. ``AppConfig.ready`` installs those of the settings.
-chain = Chain()
+chain = InterceptorChain()

@@ -241,7 +241,7 @@ class MemoryRunOperations(MemoryRunReads):
             if kind == "signal":
                 require_signal(code, name)
             warn_lossy(code, "signal" if kind == "signal" else "update", name, body, plain, aloud=False)
-        number = env.storage.send(
+        number: int = env.storage.send(
             *(self._chain_id, kind, name, plain),
             message_id=request_id,
             sender=env.remember_person(by),

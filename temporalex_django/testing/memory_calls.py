@@ -5,16 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from temporalex_django.authoring.requests.run_request import RunAddress, RunRequest
 from temporalex_django.authoring.requests.start_request import StartRequest
 from temporalex_django.core.messages.headers import Headers, check_headers
 from temporalex_django.interceptors import ClientCall
 from temporalex_django.interceptors.chain import around, chain
-
-if TYPE_CHECKING:
-    from temporalex_django.testing.memory import WorkflowEnvironment
 
 #: Requests that are no operations, so that interceptors do not see them.
 _READS = frozenset({"human_tasks", "instance", "result", "describe", "history", "run_id", "run_ids"})
@@ -38,7 +35,7 @@ def start_call(request: StartRequest, operation: str = "start") -> Iterator[Star
 
 @contextmanager
 def request_call(
-    env: WorkflowEnvironment, address: RunAddress, request: RunRequest[Any]
+    env: Any, address: RunAddress, request: RunRequest[Any]
 ) -> Iterator[tuple[RunRequest[Any], Headers | None]]:
     """Return a context manager for a request on a run. Its value is the request, and the headers of the call."""
     if not chain.client_call or request.operation in _READS:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import UUID
 
 from temporalex_django.authoring.authorization import (
@@ -31,10 +31,6 @@ from temporalex_django.engine.outcomes import run_result
 from temporalex_django.engine.refusals import nothing_published_error, start_wait
 from temporalex_django.graph import snapshot
 
-if TYPE_CHECKING:
-    from temporalex_django.testing.memory import WorkflowEnvironment
-
-
 #: Permissions by operation, where the name is not ``<operation>_instance``.
 _PERMISSIONS = {"fork": "reset_instance", "edit_activity_input": "edit_activity_input", "view_payload": "view_payload"}
 
@@ -42,7 +38,7 @@ _PERMISSIONS = {"fork": "reset_instance", "edit_activity_input": "edit_activity_
 class MemoryRunReads:
     """The reads of one run in memory. Each method performs the read of its name of ``WorkflowHandle``."""
 
-    def __init__(self, env: WorkflowEnvironment, address: RunAddress) -> None:
+    def __init__(self, env: Any, address: RunAddress) -> None:
         assert address.chain_id is not None
         self._env = env
         self._address = address
@@ -71,7 +67,8 @@ class MemoryRunReads:
         return starts_at
 
     def _code(self, record: Any) -> type[Workflow]:
-        return self._env.class_of(self._chain_id, record.workflow, record.version)
+        code: type[Workflow] = self._env.class_of(self._chain_id, record.workflow, record.version)
+        return code
 
     def run_id(self, *, by: Person | None = None) -> str:
         del by
@@ -85,7 +82,7 @@ class MemoryRunReads:
         return [task for task in self._human_tasks(check_person(by)) if not task.happened]
 
     def _human_tasks(self, by: Person | None) -> list[OpenHumanTask]:
-        return self._env.human_tasks(self._selected_run_id, by=by)
+        return list(self._env.human_tasks(self._selected_run_id, by=by))
 
     def instance(self, *, by: Person | None) -> Any:
         redactor, row = self._redactor(by).require_payloads(by), self._selected_run

@@ -23,8 +23,8 @@ from temporalex_django import (
     query,
 )
 from temporalex_django.interceptors import (
-    Activation,
-    ActivityAttempt,
+    ActivationCall,
+    AttemptCall,
     ClientCall,
     Interceptor,
     Outgoing,
@@ -63,7 +63,7 @@ class Watching(Interceptor):
         yield
 
     @contextmanager
-    def activation(self, activation: Activation) -> Iterator[None]:
+    def activation(self, activation: ActivationCall) -> Iterator[None]:
         self.activations.append((activation.workflow, [cause.kind for cause in activation.causes]))
         yield
 
@@ -77,7 +77,7 @@ class Watching(Interceptor):
         yield
 
     @contextmanager
-    def activity_attempt(self, attempt: ActivityAttempt) -> Iterator[None]:
+    def activity_attempt(self, attempt: AttemptCall) -> Iterator[None]:
         self.attempts.append((attempt.activity, attempt.attempt, attempt.is_atomic))
         yield
 
@@ -240,7 +240,7 @@ class Raising(Interceptor):
         raise ValueError("secret")
         yield
 
-    def activation(self, activation: Activation) -> Any:
+    def activation(self, activation: ActivationCall) -> Any:
         return self._raise() if self.hook == "activation" else super().activation(activation)
 
     def workflow_code(self, code: WorkflowCode) -> Any:
@@ -287,7 +287,7 @@ def test_an_interceptor_that_raises_in_an_activation_blocks_the_run_with_its_nam
 def test_a_clock_outside_of_workflow_code_is_fine(env: Any, install: Any) -> None:
     class Timing(Interceptor):
         @contextmanager
-        def activation(self, activation: Activation) -> Iterator[None]:
+        def activation(self, activation: ActivationCall) -> Iterator[None]:
             time.time()
             yield
             time.time()
@@ -307,7 +307,7 @@ def test_a_clock_outside_of_workflow_code_is_fine(env: Any, install: Any) -> Non
 def test_an_interceptor_that_raises_fails_the_attempt_of_an_activity(env: Any, install: Any) -> None:
     class Breaking(Interceptor):
         @contextmanager
-        def activity_attempt(self, attempt: ActivityAttempt) -> Iterator[None]:
+        def activity_attempt(self, attempt: AttemptCall) -> Iterator[None]:
             yield
             raise RuntimeError("secret")
 

@@ -207,6 +207,10 @@ UNREAD: dict[str, list[str]] = {
         *("_write_marker:_", "_write_completion:_", "_write_run_failure:_"),
         *("_write_run_cancel:_attributes", "_write_run_cancel:_"),
     ],
+    # the hooks of the base class do nothing
+    "interceptors/__init__.py": [
+        *("client_call:call", "activation:activation", "workflow_code:code", "activity_attempt:attempt", "query:query"),
+    ],
     "temporal/instance.py": ["get_serialization_context:command_info", "get_external_store_context:command_info"],
     "temporal/run.py": ["now:inbound"],
     # runs in memory have one version, one thread and nothing unread

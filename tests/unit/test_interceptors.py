@@ -10,7 +10,7 @@ import pytest
 
 from temporalex_django import errors
 from temporalex_django.interceptors import Interceptor, QueryCall
-from temporalex_django.interceptors.chain import HOOKS, Chain, around
+from temporalex_django.interceptors.chain import HOOKS, InterceptorChain, around
 from temporalex_django.interceptors.loading import load_interceptors
 
 SUBJECT = QueryCall(workflow="W", name="q")
@@ -30,8 +30,8 @@ def noting(seen: list[str], name: str) -> Interceptor:
     return Noting()
 
 
-def chain_of(*interceptors: Interceptor) -> Chain:
-    chain = Chain()
+def chain_of(*interceptors: Interceptor) -> InterceptorChain:
+    chain = InterceptorChain()
     chain.install(interceptors)
     return chain
 

@@ -20,6 +20,7 @@ MAX_HEADER_BYTES: Final = 4096
 NO_HEADERS: Final[Headers] = MappingProxyType({})
 #: A token of HTTP in lower case.
 _NAME = re.compile(r"[a-z0-9!#$%&'*+.^_`|~-]+")
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f]")
 
 
 def check_headers(headers: Headers | None, *, label: str) -> dict[str, str] | None:
@@ -51,8 +52,10 @@ def check_headers(headers: Headers | None, *, label: str) -> dict[str, str] | No
 
 def _size_of(value: str, label: str) -> int:
     """Return the bytes of the value of a header, which ``label`` names. Raises ``InvalidHeaders``."""
-    if any(letter < " " or "\x7f" <= letter <= "\x9f" for letter in value):
+    if _CONTROL.search(value) is not None:
         raise InvalidHeaders(f"{label} has a control character, such as a line break")
+    if value.isascii():
+        return len(value)
     try:
         return len(value.encode())
     except UnicodeEncodeError:

@@ -22,7 +22,8 @@ from typing import TYPE_CHECKING, Any, Literal, cast, get_args, get_origin, get_
 
 from temporalex_django.core.limits import NO_LIMITS, Limits, queue_errors
 from temporalex_django.core.names import quoted
-from temporalex_django.errors import NotConfigured, PayloadError, TemporalexError
+from temporalex_django.core.payloads.project_codec import ProjectCodec
+from temporalex_django.errors import NotConfigured
 from temporalex_django.interceptors.loading import load_interceptors
 from temporalex_django.telemetry.definitions import EXPORTERS
 
@@ -467,7 +468,7 @@ def _load_object(setting: str, path: str) -> Any:
                 f"{SETTING}[{setting!r}] = {path!r} cannot be used: it does not have the method {method}()."
             )
     # Our own codec is not wrapped: it raises the right errors, and encodes many payloads in each turn.
-    return _ProjectCodec(path, loaded_object) if setting == "PAYLOAD_CODEC" and path != _JSON_CODEC else loaded_object
+    return ProjectCodec(path, loaded_object) if setting == "PAYLOAD_CODEC" and path != _JSON_CODEC else loaded_object
 
 
 def alert_function() -> Callable[[Any], object] | None:
@@ -483,38 +484,6 @@ def alert_function() -> Callable[[Any], object] | None:
     if not callable(function):
         raise NotConfigured(f"{SETTING}['ALERTS']['CALL'] = {path!r} is not a function.")
     return cast("Callable[[Any], object]", function)
-
-
-class _ProjectCodec:
-    """A wrapper of a payload codec that the project has written, at the dotted path ``path``.
-
-    Exceptions of the codec become ``PayloadError``, which callers and interfaces can handle. Errors of this package are
-    raised as they are.
-    """
-
-    def __init__(self, path: str, codec: PayloadCodec) -> None:
-        self._path = path
-        self._encode, self._decode = codec.encode, codec.decode
-
-    def encode(self, value: Any) -> bytes:
-        try:
-            return self._encode(value)
-        except TemporalexError:
-            raise
-        except Exception as exc:
-            raise self._error("encode a payload", exc) from exc
-
-    def decode(self, data: bytes) -> Any:
-        try:
-            return self._decode(data)
-        except TemporalexError:
-            raise
-        except Exception as exc:
-            raise self._error("decode a stored payload", exc) from exc
-
-    def _error(self, operation: str, exc: Exception) -> PayloadError:
-        # Only the type: the message of a codec's exception may quote the payload.
-        return PayloadError(f"the codec {self._path} cannot {operation}: {type(exc).__name__}")
 
 
 @cache

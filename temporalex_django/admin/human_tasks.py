@@ -196,7 +196,7 @@ class HumanTaskAdmin(ReadOnlyAdmin[HumanTask]):
         if task is None:
             return self._task_not_found(request, object_id)
         if request.method not in ("GET", "HEAD"):
-            refuse(request, "change", _("You cannot change a human task. Decide it instead."), run=task.run)
+            refuse(request, "change", _("You cannot edit a human task. Make a decision instead."), run=task.run)
         return self.render_page(request, task, **(extra_context or {}))
 
     def claim_view(self, request: HttpRequest, object_id: str) -> HttpResponse:

@@ -45,8 +45,8 @@ def deploy_diagnoses(mismatches: Sequence[CodeMismatch], *, runs: int, replayed:
         return [_mismatch_diagnosis(mismatch) for mismatch in mismatches]
     words = {"count": runs, "replayed": replayed}
     text = ngettext(
-        "This code matches the %(count)d open run; %(replayed)d histories were replayed.",
-        "This code matches the %(count)d open runs; %(replayed)d histories were replayed.",
+        "This code matches %(count)d open run. Histories replayed: %(replayed)d.",
+        "This code matches %(count)d open runs. Histories replayed: %(replayed)d.",
         runs,
     )
     return [Diagnosis(severity="note", code="fits", text=text % words, next_step=_("Deploy it."))]
@@ -60,7 +60,7 @@ def input_diagnoses(mismatches: Sequence[CodeMismatch], *, strict: bool) -> list
     """
     # A recorded input stays valid for open runs: only the code decides whether the difference was intended.
     next_step = _(
-        "If you intend the change, deploy it: open runs keep their recorded input. Give new fields and parameters "
+        "If the change is intentional, deploy it: open runs keep their recorded input. Give new fields and parameters "
         "defaults, and sort values that come from a set. See: temporalex replay --open"
     )
     return [
@@ -96,11 +96,11 @@ def _mismatch_diagnosis(mismatch: CodeMismatch) -> Diagnosis:
             "%(count)d unfinished activities need %(name)s, which this code does not have.",
             mismatch.count,
         )
-        next_step = _("Keep the activity under that name until they have finished.")
+        next_step = _("Keep the activity under that name until its unfinished calls have ended.")
     elif mismatch.kind == "step":
         text = ngettext(
             "%(count)d open run waits in the step %(name)s, which this code does not have.",
-            "%(count)d open runs wait in the step %(name)s, which this code does not have.",
+            "%(count)d open runs are waiting at the step %(name)s, which this code does not have.",
             mismatch.count,
         )
         next_step = _(

@@ -197,9 +197,9 @@ def _message_diagnoses(project: ProjectView, now: datetime) -> Iterator[Diagnosi
         run = shlex.quote(group.example)
         if group.kind == "signal":
             text = ngettext(
-                "%(count)d signal %(name)s of %(workflow)s has failed in its handler since %(since)s. It is kept, and "
+                "%(count)d signal “%(name)s” to runs of %(workflow)s has failed in its handler since %(since)s. It is kept, and "
                 "the run has not consumed it.",
-                "%(count)d signals %(name)s of %(workflow)s have failed in their handler since %(since)s. They are "
+                "%(count)d signals “%(name)s” to runs of %(workflow)s have failed in their handler since %(since)s. They are "
                 "kept, and the runs have not consumed them.",
                 group.count,
             )
@@ -353,8 +353,8 @@ def _run_diagnoses(project: ProjectView, now: datetime) -> Iterator[Diagnosis]:
         # A worker polls the queue: starting another with the same code would not help.
         if task.pollers:
             text = ngettext(
-                "The activity %(activity)s has been waiting for a worker in %(count)d run since %(since)s. %(polled)s.",
-                "The activity %(activity)s has been waiting for a worker in %(count)d runs since %(since)s. "
+                "In %(count)d run, the activity %(activity)s has been waiting for a worker since %(since)s. %(polled)s.",
+                "In %(count)d runs, the activity %(activity)s has been waiting for a worker since %(since)s. "
                 "%(polled)s.",
                 task.count,
             )
@@ -370,9 +370,9 @@ def _run_diagnoses(project: ProjectView, now: datetime) -> Iterator[Diagnosis]:
             )
             continue
         text = ngettext(
-            "The activity %(activity)s has been waiting for a worker in %(count)d run since %(since)s. No live worker "
+            "In %(count)d run, the activity %(activity)s has been waiting for a worker since %(since)s. No live worker "
             "polls the queue %(queue)s.",
-            "The activity %(activity)s has been waiting for a worker in %(count)d runs since %(since)s. No live "
+            "In %(count)d runs, the activity %(activity)s has been waiting for a worker since %(since)s. No live "
             "worker polls the queue %(queue)s.",
             task.count,
         )

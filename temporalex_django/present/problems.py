@@ -306,7 +306,7 @@ def _held_sentence(switch: SwitchView, until: datetime, *, now: datetime) -> str
         text = _("Activities of the queue %(queue)s with the key %(key)s are held back; they continue %(at)s.")
     else:
         text = _("Activities of the queue %(queue)s are held back; they continue %(at)s.")
-    request_text = _("%(who)s asked for it: %(reason)s.") if switch.reason else _("%(who)s asked for it.")
+    request_text = _("Requested by %(who)s: %(reason)s.") if switch.reason else _("Requested by %(who)s.")
     return f"{text % words} {request_text % words}"
 
 

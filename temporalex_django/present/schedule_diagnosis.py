@@ -29,20 +29,20 @@ _SENTENCES: Mapping[str, _Sentence] = {
     "overdue": _Sentence(
         "error",
         ngettext_lazy(
-            "%(count)d schedule has been overdue since %(since)s (%(schedule)s): no worker fires schedules.",
-            "%(count)d schedules are overdue, %(schedule)s since %(since)s: no worker fires schedules.",
+            "%(count)d schedule has been overdue since %(since)s (%(schedule)s): no worker is firing schedules.",
+            "%(count)d schedules are overdue (for example, %(schedule)s since %(since)s): no worker is firing schedules.",
             "count",
         ),
-        _("Start a worker, or look at the log of those that run: manage.py temporalex worker"),
+        _("Start a worker, or look at the logs of those that are running: manage.py temporalex worker"),
     ),
     "ahead": _Sentence(
         "error",
         _(
             "The schedule %(schedule)s has already fired slots that are in the future, because the clock was set back. "
-            "It fires nothing until %(since)s."
+            "It will not fire until %(since)s."
         ),
         _(
-            "Let it fire from now: manage.py temporalex schedules pause %(name)s, then: manage.py temporalex schedules "
+            "Let it fire from now on: manage.py temporalex schedules pause %(name)s, then: manage.py temporalex schedules "
             "unpause %(name)s"
         ),
     ),

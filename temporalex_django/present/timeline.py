@@ -374,7 +374,7 @@ def _update_text(row: TimelineRow, words: dict[str, Any]) -> str:
 def _signal_text(row: TimelineRow, words: dict[str, Any]) -> str:
     """Return the line of the timeline about a signal. ``words`` fill the gaps in the text."""
     if row.state == "failed":
-        return _("Signal %(name)s: its handler failed, and the signal is kept: %(error)s") % words
+        return _("Signal %(name)s: its handler failed (%(error)s); the signal is kept") % words
     if row.state == "unread":
         if row.who:
             return _("Signal %(name)s from %(who)s: never consumed; the run closed first") % words

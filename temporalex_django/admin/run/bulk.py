@@ -409,7 +409,7 @@ def _effect_text(possible: int, total: int, *, has_more: bool, parts: str = "") 
             % words
         )
     if has_more:
-        return _("The action can now be applied to %(possible)d of the newest %(of)d of them.") % words
+        return _("The action can now be applied to %(possible)d of the newest %(of)d runs.") % words
     return (
         ngettext(
             "The action can now be applied to %(possible)d of %(of)d chosen run.",

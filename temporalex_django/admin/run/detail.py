@@ -371,7 +371,7 @@ def _next_step_texts() -> dict[str, str]:
         **texts,
         "crash": _(
             "The processes that ran the code of this run died: look at the logs of the workers. "
-            "Correct the code, then click “Try again now”: one worker retries the run, alone. Or terminate it."
+            "Correct the code, then click “Try again now”: one worker retries the run on its own. Alternatively, terminate the run."
         ),
     }
 

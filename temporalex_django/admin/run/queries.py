@@ -40,7 +40,7 @@ class QueryView(RunActionView):
         name = self._query_name(request, run)
         return Confirmation(
             heading=_("Query “%(name)s”") % {"name": name},
-            effect=_("The published state of the run answers the query. Nothing is changed."),
+            effect=_("The query is answered from the published state of the run. Nothing is changed."),
             button=_("Run query"),
             permission_error=_permission_error(user_of(request), run),
             action=Query.name,

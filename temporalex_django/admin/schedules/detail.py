@@ -98,7 +98,7 @@ def _facts(row: Schedule) -> list[tuple[str, str]]:
         (_("Owner"), row.get_owner_display()),
         (_("If an earlier run is still open"), row.get_overlap_display()),
         (_("Catch-up window"), duration_text(row.catch_up)),
-        (_("Ids of the runs"), row.workflow_id),
+        (_("Run ids"), row.workflow_id),
     ]
     if row.jitter:
         facts.append((_("Jitter"), _("up to %(time)s") % {"time": duration_text(row.jitter)}))
@@ -114,7 +114,7 @@ def _facts(row: Schedule) -> list[tuple[str, str]]:
     if row.failures:
         facts.append((_("Failures in a row"), str(row.failures)))
     if row.waiting:
-        facts.append((_("Slots that wait"), str(row.waiting)))
+        facts.append((_("Waiting slots"), str(row.waiting)))
     for name in ("dst_gap", "dst_fold"):
         field: Any = choices[name]
         stored = getattr(row, name)

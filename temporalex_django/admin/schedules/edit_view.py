@@ -104,7 +104,7 @@ class EditScheduleView:
     def _render_form(
         self, request: HttpRequest, row: Schedule | None, form: ScheduleForm, *, status: int = 200
     ) -> HttpResponse:
-        title, back = _("Add a schedule of %(workflow)s"), self.admin.list_address
+        title, back = _("Add a schedule for %(workflow)s"), self.admin.list_address
         if row is not None:
             title, back = _("Change %(name)s"), self.admin.address_of(row)
         return self.admin.render_page(

@@ -23,7 +23,7 @@ from temporalex_django.operations.schedules.describe import SlotDescription
 STATE_LABELS: dict[str, Promise] = {
     "active": gettext_lazy("Active"),
     "paused": gettext_lazy("Paused"),
-    "gone": gettext_lazy("Gone from the code"),
+    "gone": gettext_lazy("No longer in the code"),
     "ended": gettext_lazy("Ended"),
 }
 _STATE_BADGES = {"active": "alive", "paused": "waiting", "gone": "gone", "ended": "completed"}
@@ -99,7 +99,7 @@ def time_text(instant: datetime, zone: tzinfo) -> str:
 def _clock_change(previous: datetime | None, local: datetime) -> str:
     if previous is None or previous.utcoffset() == local.utcoffset():
         return ""
-    return _("The clocks have changed since the time above.")
+    return _("The clocks change between the time above and this one.")
 
 
 def state_badge(state: str) -> SafeString:
@@ -165,7 +165,7 @@ def triggered_message(slot: Any) -> tuple[bool, str]:
         case "started":
             return True, _("Triggered: the run %(id)s has been started.") % {"id": slot.workflow_id}
         case "waiting":
-            return True, _("Triggered: the run starts when the earlier run has closed.")
+            return True, _("Triggered: the run will start when the earlier run closes.")
         case "failed":
             return False, _("Triggered, but the run could not be started: %(error)s") % {"error": slot.error}
         case _:
@@ -211,7 +211,7 @@ def summary_text(row: Schedule, state: str, next_fire: datetime | None) -> str:
                 return _("Paused by %(name)s: %(reason)s") % names
             return _("Paused by %(name)s.") % names
         case "ended":
-            return _("Ended: no further slot will come.")
+            return _("Ended: there are no more slots.")
         case _ if next_fire is None:
             return _("Active, but its slots cannot be computed.")
         case _:

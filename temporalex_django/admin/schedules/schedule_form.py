@@ -107,7 +107,7 @@ class ScheduleForm(PayloadForm):
     )
     keep_input = forms.BooleanField(
         required=False,
-        label=gettext_lazy("Keep the present input"),
+        label=gettext_lazy("Keep the current input"),
         help_text=gettext_lazy("You do not have permission to see it. The fields below are ignored."),
     )
     overlap = forms.ChoiceField(
@@ -115,18 +115,18 @@ class ScheduleForm(PayloadForm):
     )
     workflow_id = forms.CharField(
         max_length=200,
-        label=gettext_lazy("Ids of the runs"),
+        label=gettext_lazy("Run ids"),
         widget=forms.TextInput(attrs=_TEXT),
         help_text=gettext_lazy("{schedule} is the name, and {slot} the time of the slot."),
     )
     catch_up = DurationTextField(
         label=gettext_lazy("Catch-up window"),
-        help_text=gettext_lazy("A slot that is later than this counts as missed. For example: 1 h."),
+        help_text=gettext_lazy("A slot that is overdue by more than this counts as missed. For example: 1 h."),
     )
     jitter = DurationTextField(
         required=False,
         label=gettext_lazy("Jitter"),
-        help_text=gettext_lazy("Each slot starts at a random time within this period. For example: 5 min."),
+        help_text=gettext_lazy("Each slot is delayed by a random time of up to this length. For example: 5 min."),
     )
     start = WallTimeField(required=False, label=gettext_lazy("Start"))
     end = WallTimeField(required=False, label=gettext_lazy("End"))
@@ -134,7 +134,7 @@ class ScheduleForm(PayloadForm):
         required=False,
         min_value=1,
         max_value=_MAX_NUMBER,
-        label=gettext_lazy("Limit on fires"),
+        label=gettext_lazy("Maximum number of slots"),
         help_text=gettext_lazy("It ends after this number of slots."),
     )
     pause_after = forms.IntegerField(

@@ -39,7 +39,7 @@ def add_arguments(parser: CommandParser) -> None:
         default=NEWEST_FIRST,
         metavar="ORDER",
         help=f"Order of the list: {', '.join(ORDERS)} (default: {NEWEST_FIRST}). "
-        f"Write a minus as --order={NEWEST_FIRST}.",
+        f"For descending order, use an equals sign: --order={NEWEST_FIRST}.",
     )
     parser.add_argument(
         "--limit", type=int, metavar="N", help=f"Print at most N runs (default: {_DEFAULT_LIMIT}; with --json, all)."

@@ -24,7 +24,7 @@ def add_arguments(parser: CommandParser) -> None:
     parser.add_argument(
         "--message-id",
         metavar="ID",
-        help="Id of the message: a signal that you send again with the same id counts once.",
+        help="Id of the message: a signal that you send again with the same id counts only once.",
     )
 
 

@@ -1,4 +1,4 @@
-"""Send an update to a run and print its response."""
+"""Send an update to a run and print the answer."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ class FailActivity(ActivityAction):
     )
     inputs: ClassVar[tuple[Input, ...]] = (
         Input(name="message", kind=str, label=_("Message"), required=True),
-        Input(name="type", kind=str, label=_("Type of the error"), help=_("FailedByHand if empty.")),
+        Input(name="type", kind=str, label=_("Type of the error"), help=_("The default is FailedByHand.")),
     )
 
     def perform(self) -> None:

@@ -36,7 +36,7 @@ class FailedMessageAction(OperatorRunAction[None]):
             name="message",
             kind=str,
             label=_("Message"),
-            help=_("The id of one failed message. If empty, all failed messages of the run."),
+            help=_("The id of one failed message. Without it, the action applies to all failed messages of the run."),
         ),
     )
 
@@ -99,7 +99,7 @@ class Redeliver(FailedMessageAction):
     label: ClassVar[Promise] = _("Deliver again")
     summary: ClassVar[Promise] = _("Deliver failed messages again.")
     effect: ClassVar[Promise] = _(
-        "The run receives the signal again, with the same payload, after the messages that are already waiting."
+        "The run receives the message again, with the same payload, after the messages that are already waiting."
     )
     done: ClassVar[Promise] = _("The run receives the message in its next turn.")
 
@@ -127,7 +127,7 @@ class Discard(FailedMessageAction):
     label: ClassVar[Promise] = _("Discard message")
     summary: ClassVar[Promise] = _("Discard failed messages.")
     effect: ClassVar[Promise] = _(
-        "The run never receives the signal, even if it is sent again with the same id. The message stays in the list."
+        "The run never receives a discarded message, even if it is sent again with the same id. The message stays in the list of messages."
     )
     done: ClassVar[Promise] = _("The message is discarded.")
     destructive: ClassVar[bool] = True

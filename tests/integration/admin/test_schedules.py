@@ -112,7 +112,7 @@ def test_the_list_shows_each_schedule_at_a_fixed_cost(admin: Client, django_asse
         "Report",
         "Every day at 02:30 (Europe/Berlin)",
         "the bank is closed",
-        "Gone from the code",
+        "No longer in the code",
         "no holidays",
     ):
         assert words in text, words
@@ -316,7 +316,7 @@ def test_a_schedule_is_created_previewed_and_changed(admin: Client) -> None:
         "Every day at 02:30; every day, offset by 2 hours; on the last working day of the month at 18:00, holidays: test.no_mondays"
         in preview
     )
-    assert "The next five fires" in preview
+    assert "The next five slots" in preview
     assert "Europe/Berlin" in preview
     assert not ScheduleRow.objects.exists()
 
@@ -478,7 +478,7 @@ def test_pages_of_a_schedule_that_this_process_cannot_read(admin: Client) -> Non
     ScheduleRow.objects.update(specs=specs, workflow="test.NoSuchClass", tz="Mars/Olympus")
 
     assert "unreadable" in text_of(admin.get(LIST)) or "holidays: unknown" in text_of(admin.get(LIST))
-    assert "This process does not have its workflow" in text_of(admin.get(page(row)))
+    assert "This process does not have the workflow of this schedule" in text_of(admin.get(page(row)))
     assert "choose the workflow" in text_of(admin.get(page(row, "edit")))
     assert admin.get(f"{page(row, 'edit')}?workflow={Report.name}").status_code == 200
     assert admin.get(f"{LIST}9999999999999999999999/change/").status_code == 302

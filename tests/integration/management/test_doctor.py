@@ -187,7 +187,7 @@ BROKEN: dict[str, Broken] = {
     ),
     "code that no longer fits": Broken("1 run of test.Basket is blocked (nondeterminism)", blocked),
     "a pause that was forgotten": Broken("1 run of test.Basket is paused.", paused, severity="warning"),
-    "an activity without code": Broken("The activity matrix.refused has been waiting for a worker in 1 run since 14:02", untaken),
+    "an activity without code": Broken("In 1 run, the activity matrix.refused has been waiting for a worker since 14:02", untaken),
     "an activity that fails": Broken(
         "1 activity of test.MatrixErrand has been failing since 14:02 and is being retried: matrix.refused: ConnectionError at support/matrix.py:", failing, severity="warning"
     ),

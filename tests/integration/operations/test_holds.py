@@ -108,7 +108,7 @@ def test_people_read_what_waits_until_when_and_why() -> None:
     assert said("first").startswith("Hold pay asked to be tried again later")
     text = said("same")
     assert "Activities of the queue default are held back; they continue " in text
-    assert text.endswith("test.hold_pay asked for it: the bank is closed.")
+    assert text.endswith("Requested by test.hold_pay: the bank is closed.")
     assert "the bank" not in said("same", Redactor(may_see_payloads=False))
     (row,) = SwitchedOff.objects.all()
     assert row.until is not None
@@ -151,7 +151,7 @@ def test_operators_end_a_hold_and_the_one_that_asked_still_waits(hold: str, key:
             site = Client()
             site.force_login(user)
             page = site.get(reverse("admin:temporalex_django_switchedoff_changelist")).content.decode()
-            assert "End the hold of default" in page
+            assert "End the hold on default" in page
             assert "the bank is closed" not in page, "it may not see payloads"
             address = reverse("admin:temporalex_django_switchedoff_on")
             site.post(address, {"thing": "hold:default", "key": key, "reason": "they called"})

@@ -231,7 +231,7 @@ def test_a_run_that_ended_its_workers_is_tried_alone_and_unpausing_does_not_try_
     action.execute()
     assert "stays blocked because its workers crashed" in str(action.done_message)
     assert chain.get().due_at == chain.get().deadline
-    assert "alone on one worker" in str(STEERING["try_again"].effect)
+    assert "one worker runs it alone" in str(STEERING["try_again"].effect)
 
     handle.try_again()
     assert chain.get().crashes == 3, "no worker takes it with others"

@@ -6,7 +6,7 @@ An interceptor is a class like this::
         @contextmanager
         def activity_attempt(self, attempt):
             started = time.monotonic()
-            yield
+            yield  # the attempt runs here
             print(attempt.activity, time.monotonic() - started)
 
 ``TEMPORALEX["INTERCEPTORS"]`` names them, the outermost one first. Most hooks return a context manager, whose block is

@@ -36,7 +36,9 @@ class BackfillForm(ReasonForm):
     """
 
     start = WallTimeField(label=gettext_lazy("From"), label_suffix="")
-    end = WallTimeField(label=gettext_lazy("To"), label_suffix="", help_text=gettext_lazy("Both ends of the range are included."))
+    end = WallTimeField(
+        label=gettext_lazy("To"), label_suffix="", help_text=gettext_lazy("Both ends of the range are included.")
+    )
     per_minute = forms.IntegerField(
         min_value=1,
         max_value=_MAX_RATE,

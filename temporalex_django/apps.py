@@ -21,6 +21,7 @@ from django.utils.translation import gettext_lazy as _
 
 from temporalex_django.conf import get_settings, problems
 from temporalex_django.contrib import exporters
+from temporalex_django.core.names import TEMPORAL
 from temporalex_django.db import background_hooks
 from temporalex_django.db.background_hooks import ALERT_HOOKS, BACKGROUND_HOOKS, SCHEDULE_HOOKS, BackgroundHook
 from temporalex_django.errors import NotConfigured, ScheduleInvalid, WorkflowDefinitionError
@@ -60,6 +61,7 @@ class TemporalexConfig(AppConfig):
                 return
             raise NotConfigured(" ".join(errors))
         from temporalex_django.authoring import backend, django_tasks  # noqa: PLC0415 - nothing is needed before the app is ready
+        from temporalex_django.db import outbox  # noqa: PLC0415 - it needs the models
         from temporalex_django.db.guards import guarded_orm, guarded_services  # noqa: PLC0415 - it needs the settings
 
         _register_refusals()
@@ -77,6 +79,7 @@ class TemporalexConfig(AppConfig):
         ALERT_HOOKS[:] = [BackgroundHook(has_work=_is_alert_round_due, run=_run_alert_round)]
         request_finished.connect(_alert_without_workers, dispatch_uid="temporalex_django.alerts")
         background_hooks.bind_run_due(_run_burst)
+        outbox.register(TEMPORAL, _load_cluster_kind)
         exporters.install(get_settings().METRICS)
         chain.install(load_interceptors(tuple(get_settings().INTERCEPTORS)))
         checks.definition_errors[:] = _import_app_modules()
@@ -268,3 +271,8 @@ def _start_local_runner() -> None:
         )
 
     threading.Thread(target=start_worker, name="temporalex-begin", daemon=True).start()
+
+
+def _load_cluster_kind(name: str) -> Any:
+    """Return the code that sends rows of the outbox to the Temporal cluster. It is imported with the first of them."""
+    return import_module("temporalex_django.backends.cluster.outgoing").KINDS[name]

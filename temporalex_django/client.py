@@ -20,6 +20,7 @@ from temporalex_django.authoring.requests.run_request import RunAddress, RunRequ
 from temporalex_django.authoring.requests.start_request import StartRequest
 from temporalex_django.authoring.start_api import Startable
 from temporalex_django.authoring.workflow import decode_result
+from temporalex_django.backends.target import RunTarget
 from temporalex_django.errors import AlreadyRunning
 from temporalex_django.operations.base import CODE, Action, Actor, refuse_inside_workflow, storage
 from temporalex_django.operations.human_tasks import inbox
@@ -27,7 +28,7 @@ from temporalex_django.operations.human_tasks.decide import Decide
 from temporalex_django.operations.human_tasks.redaction import redact_tasks
 from temporalex_django.operations.read import describe as reading
 from temporalex_django.operations.registry import ACTIONS
-from temporalex_django.operations.run_lookup import RunTarget, find_by_version, find_chain, find_run, list_runs
+from temporalex_django.operations.run_lookup import find_by_version, find_chain, find_run, list_runs
 from temporalex_django.operations.runs.resume import Resume
 from temporalex_django.operations.runs.signal_with_start import SignalWithStart
 from temporalex_django.operations.runs.start import Start

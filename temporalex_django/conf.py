@@ -11,7 +11,6 @@ An unknown name or a value of a wrong type raises ``NotConfigured``, when Django
 from __future__ import annotations
 
 import difflib
-import ipaddress
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, field, fields
@@ -21,8 +20,17 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Literal, cast, get_args, get_origin, get_type_hints
 
 from temporalex_django.core.limits import NO_LIMITS, Limits, queue_errors
-from temporalex_django.core.names import quoted
+from temporalex_django.core.names import TABLES, quoted
 from temporalex_django.core.payloads.project_codec import ProjectCodec
+from temporalex_django.core.setting_values import (
+    ALERTS_KIND,
+    CLUSTER_KIND,
+    UNIX,
+    has_invalid_proxy,
+    is_invalid_alerts,
+    is_invalid_cluster,
+    is_invalid_header,
+)
 from temporalex_django.errors import NotConfigured
 from temporalex_django.interceptors.loading import load_interceptors
 from temporalex_django.telemetry.definitions import EXPORTERS
@@ -40,8 +48,6 @@ _METHODS = {
         *("permissions", "stands_in_for", "may_delegate"),
     ),
 }
-#: Item of ``TRUSTED_PROXIES`` for a proxy that connects over a Unix socket, which has no address.
-UNIX = "unix"
 #: Fewest database connections with which a worker with one activity thread can run.
 FEWEST_CONNECTIONS = 6
 
@@ -56,39 +62,6 @@ def _setting(default: Any, doc: str, *, refuse: Callable[[Any], bool] | None = N
     return (
         field(default_factory=dict, metadata=metadata) if default == {} else field(default=default, metadata=metadata)
     )
-
-
-def _has_invalid_proxy(value: Any) -> bool:
-    """Return True if an item of ``TRUSTED_PROXIES`` is neither an address, a network nor ``UNIX``."""
-    try:
-        for proxy in value:
-            if proxy != UNIX:
-                ipaddress.ip_network(proxy, strict=False)
-    except ValueError:
-        return True
-    return False
-
-
-def _is_invalid_header(value: Any) -> bool:
-    """Return True if the value cannot be the name of a header."""
-    return value is not None and not (value.isascii() and value.replace("-", "").isalnum())
-
-
-#: The keys of ``ALERTS``, and the types of their values.
-_ALERT_KEYS = {"MAIL": list, "CALL": str, "FROM": str, "BASE_URL": str, "NAME": str, "HEARTBEAT_URL": str}
-_ALERTS_KIND = "a dict with MAIL or CALL, and no other keys than MAIL, CALL, FROM, BASE_URL, NAME and HEARTBEAT_URL"
-
-
-def _is_invalid_alerts(value: Any) -> bool:
-    """Return True if ``ALERTS`` has an unknown key or a value of a wrong type, or names nobody."""
-    if any(key not in _ALERT_KEYS or not isinstance(entry, _ALERT_KEYS[key]) for key, entry in value.items()):
-        return True
-    if any(not isinstance(address, str) or "@" not in address for address in value.get("MAIL", ())):
-        return True
-    addresses = [value[key] for key in ("BASE_URL", "HEARTBEAT_URL") if key in value]
-    if any(not address.startswith(("http://", "https://")) for address in addresses):
-        return True
-    return bool(value) and not (value.get("MAIL") or value.get("CALL"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -261,14 +234,14 @@ class Settings:
         (),
         "The proxies in front of the web server. For their requests, the audit log records the address in `X-Forwarded-For` as that of the person who acted; "
         "for other requests, it records `REMOTE_ADDR`. `'unix'` is a proxy that connects over a Unix socket.",
-        refuse=_has_invalid_proxy,
+        refuse=has_invalid_proxy,
         kind=f"a list of addresses, networks ('10.0.0.0/8') and {UNIX!r}",
     )
     REQUEST_ID_HEADER: str | None = _setting(
         "X-Request-ID",
         "The header in which the web server or a proxy sends the id of a request, for the audit log. The id is not verified. The audit log records at most 64 "
         "letters, digits and characters of `-_.:/+=@`. None: no header.",
-        refuse=_is_invalid_header,
+        refuse=is_invalid_header,
         kind="the name of a header",
     )
     ALERTS: Mapping[str, Any] = _setting(
@@ -276,8 +249,8 @@ class Settings:
         "Where alerts about problems go: `MAIL` (a list of addresses), `CALL` (the path of a function that takes an `AlertMessage`), "
         "`FROM` (the sender; default: `SERVER_EMAIL`), `BASE_URL` (for links, such as `https://shop.example`), `NAME` (the project in subjects), "
         "and `HEARTBEAT_URL`, an address that workers request each minute. See [Alerts](../howto/alerts.md). Empty: nobody.",
-        refuse=_is_invalid_alerts,
-        kind=_ALERTS_KIND,
+        refuse=is_invalid_alerts,
+        kind=ALERTS_KIND,
     )
     INTERCEPTORS: tuple[str, ...] = _setting(
         (),
@@ -296,6 +269,19 @@ class Settings:
         "permission `temporalex_django.view_worker` may read it.",
         refuse=lambda value: value is not None and len(value) < 16,
         kind="a string of at least 16 characters, or None",
+    )
+    BACKEND: Literal["tables", "temporal"] = _setting(
+        TABLES,
+        "Where new runs live: on the tables of this package, or on the Temporal cluster of `CLUSTER`. A class overrides this with `backend`. "
+        "A run stays on the backend that it was started on.",
+    )
+    CLUSTER: Mapping[str, Any] = _setting(
+        {},
+        "The Temporal cluster for runs with the backend `temporal`: `ADDRESS` (default: `localhost:7233`), `NAMESPACE` (`default`), `TLS` "
+        "(True, or a dict with the paths `CA`, `CERT` and `KEY`), `API_KEY`, and `PREFIX`, which comes before each id on the cluster, so that two projects can "
+        "share a namespace. See [Run workflows on a Temporal cluster](../howto/run-on-temporal.md).",
+        refuse=is_invalid_cluster,
+        kind=CLUSTER_KIND,
     )
     LOCAL_RUNNER: bool | None = _setting(
         None, "Whether `runserver` runs workflows in threads of its own. None: only under DEBUG."

@@ -38,6 +38,9 @@ activity_completed = Signal()
 activity_failed = Signal()
 #: A timer fired. ``seq``.
 timer_fired = Signal()
+#: A destination refused a message of the outbox for good, or it was given up. ``kind``, ``destination``, ``code``,
+#: ``error``.
+delivery_refused = Signal()
 #: A person performed an operation on a run, or code performed one that is always audited. ``action``, ``actor``,
 #: ``reason``.
 operator_acted = Signal()

@@ -105,12 +105,12 @@ def subprocess_env(transactional_db: None) -> dict[str, str]:
 @pytest.fixture
 def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
     """Turns that take all that is there: how much fits into one does not depend on how quick this machine is."""
+    from temporalex_django.backends.tables import requests
     from temporalex_django.engine.scheduling import policy
-    from temporalex_django.operations.runs import update
 
     for limit in ("TURN_SECONDS", "RUN_SECONDS", "LATE_SECONDS", "REBUILD_IN_TURN_SECONDS"):
         monkeypatch.setattr(policy, limit, 60.0)
-    monkeypatch.setattr(update, "_READ_WITHIN", 60.0)
+    monkeypatch.setattr(requests, "_READ_WITHIN", 60.0)
     monkeypatch.setattr(policy, "FEWEST_RUNS", 1_000)
 
 

@@ -20,13 +20,13 @@ from temporalex_django.access import redactor_for
 from temporalex_django.admin.base import actor_of, posted_data, user_of
 from temporalex_django.admin.run.action_views import Confirmation, RunActionView, superseded_error
 from temporalex_django.authoring.authorization import APP, Person
+from temporalex_django.backends.target import RunTarget
 from temporalex_django.forms.fields import NOTHING, JSONBox
 from temporalex_django.forms.payload_forms import TokenForm
 from temporalex_django.models import Chain, Instance
 from temporalex_django.operations.base import storage
 from temporalex_django.operations.read import timeline
 from temporalex_django.operations.registry import STEERING
-from temporalex_django.operations.run_lookup import RunTarget
 from temporalex_django.operations.runs.failed_message import FailedMessageAction
 from temporalex_django.operations.runs.history_action import ReplayFromAction
 from temporalex_django.operations.runs.operator_action import Input, OperatorRunAction

@@ -117,6 +117,8 @@ def _exposure_problems(cls: type[Workflow]) -> Iterator[str]:
     """Yield the problems of the attributes that say who may start a run and what is shown of it."""
     if cls.updates_in not in (None, "request", "workers"):
         yield f'updates_in must be "request" or "workers", not {cls.updates_in!r}'
+    if cls.backend not in (None, names.TABLES, names.TEMPORAL):
+        yield f'backend must be "tables" or "temporal", not {cls.backend!r}'
     if cls.unexpected_error not in (None, "fail", "block"):
         yield f'unexpected_error must be "fail" or "block", not {cls.unexpected_error!r}'
     if not isinstance(cls.internal, bool):

@@ -117,6 +117,9 @@ class Workflow(Startable):
     ``updates_in`` says where updates and decisions are judged and handled: "request" is the process that sends them,
     and "workers" are workers alone. None uses the setting ``UPDATES_IN``.
 
+    ``backend`` says where its runs live: "tables" are the tables of this package, and "temporal" is the Temporal
+    cluster of the setting ``CLUSTER``. None uses the setting ``BACKEND``.
+
     ``title`` is the name that people see. ``summary`` names the fields of the result that they see when the run is
     done.
     """
@@ -138,6 +141,7 @@ class Workflow(Startable):
     aliases: ClassVar[Sequence[str]] = ()
     unexpected_error: ClassVar[Literal["fail", "block"] | None] = None
     updates_in: ClassVar[Literal["request", "workers"] | None] = None
+    backend: ClassVar[Literal["tables", "temporal"] | None] = None
     title: ClassVar[str | None] = None
     summary: ClassVar[Sequence[str]] = ()
 

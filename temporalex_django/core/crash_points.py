@@ -33,6 +33,9 @@ SITES = {
     "schedule": "a slot of a schedule, with the start of its run and the next position",
     "update": "an update in a request, with its turn",
     "update left": "an update that is left to a worker",
+    "outbox claim": "rows of the outbox that a dispatcher is about to send",
+    "outbox sent": "a row of the outbox that was sent",
+    "outbox refused": "a row of the outbox that was refused, or is given up",
 }
 #: Points around actions that are no transaction of a worker.
 AROUND = (
@@ -43,6 +46,8 @@ AROUND = (
     "atomic effect: before",
     "atomic effect: after",
     "notify: before",
+    "send: before",
+    "send: after",
 )
 POINTS = (*(f"{site}: {when} commit" for site in SITES for when in ("before", "after")), *AROUND)
 

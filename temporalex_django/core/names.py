@@ -10,6 +10,9 @@ from uuid import UUID
 from temporalex_django.errors import InvalidId, PayloadError, WorkflowDefinitionError
 
 MAX_LENGTH = 200
+#: Names of the backends on which runs live: the tables of this package, and a Temporal cluster.
+TABLES = "tables"
+TEMPORAL = "temporal"
 _MAX_QUOTED = 60
 
 

@@ -6,6 +6,7 @@ from django.db import models
 from django.db.models import Q
 from django.utils.translation import gettext_lazy as _
 
+from temporalex_django.core.names import TABLES
 from temporalex_django.models.fields import unconstrained_key
 
 #: Kinds of waits that have a column ``awaits_…``. The other kind is ``activity``.
@@ -21,6 +22,9 @@ class Chain(models.Model):
     """
 
     id = models.UUIDField(primary_key=True)
+    backend = models.TextField(
+        db_default=TABLES, help_text=_("Where its runs live: these tables, or a Temporal cluster.")
+    )
     run = unconstrained_key("temporalex_django.Instance", related_name="current_of", help_text=_("The current run."))
     queue = models.TextField(help_text=_("The workers that poll this queue may advance it."))
     due_at = models.DateTimeField(
@@ -70,9 +74,15 @@ class Chain(models.Model):
             ),
         ]
         constraints = [
+            # No turn, timeout or atomic activity of a worker may take a run that lives on a cluster.
+            models.CheckConstraint(
+                name="temporalex_chain_on_cluster",
+                condition=Q(backend=TABLES)
+                | Q(due_at__isnull=True, deadline__isnull=True, atomic_due__isnull=True, head_token__isnull=True),
+            ),
             models.UniqueConstraint(
                 fields=["open_key"], name="temporalex_chain_open_key", condition=Q(open_key__isnull=False)
-            )
+            ),
         ]
 
     def __str__(self) -> str:

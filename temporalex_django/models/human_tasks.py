@@ -93,6 +93,9 @@ class HumanTask(models.Model):
         default=list, help_text=_("Its delegations, each with the keys “to”, “by”, “at” and “reason”.")
     )
 
+    deciding = models.JSONField(
+        null=True, help_text=_("Who has decided and how, until its run on a Temporal cluster has taken the decision.")
+    )
     closed_at = models.DateTimeField(null=True)
     ending = models.CharField(max_length=20, choices=Ending.choices, blank=True, default="")
     outcome = models.CharField(max_length=200, blank=True, default="", help_text=_("What was decided."))

@@ -12,6 +12,7 @@ from django.db.models import Case, F, Q, When
 from django.utils.translation import gettext_lazy as _
 
 from temporalex_django.core.history.events import CLOSED_STATUSES
+from temporalex_django.core.names import TABLES, TEMPORAL
 from temporalex_django.models.fields import decode_payload, unconstrained_key
 
 
@@ -128,6 +129,17 @@ class Instance(models.Model):
     metadata = models.JSONField(null=True)
     search_attributes = models.JSONField(null=True)
 
+    cluster_id = models.TextField(  # noqa: DJ001 - runs on these tables have none
+        null=True, help_text=_("The id on its Temporal cluster that the runs of its chain share.")
+    )
+    cluster_run_id = models.UUIDField(
+        null=True, help_text=_("The id of the run on its Temporal cluster, once it is there.")
+    )
+    mirrored_at = models.DateTimeField(
+        null=True,
+        help_text=_("When its row was last written from its Temporal cluster; empty for runs on these tables."),
+    )
+
     created_at = models.DateTimeField()
     started_at = models.DateTimeField(null=True)
     closed_at = models.DateTimeField(null=True)
@@ -189,6 +201,11 @@ class Instance(models.Model):
             # Most runs use the default queue, so an index over it would select nothing.
             models.Index(fields=["queue", "id"], name="temporalex_instance_queue", condition=~Q(queue="default")),
             models.Index(
+                fields=["cluster_run_id"],
+                name="temporalex_instance_cluster",
+                condition=Q(cluster_run_id__isnull=False),
+            ),
+            models.Index(
                 fields=["parent_run", "parent_seq"],
                 name="temporalex_instance_parent",
                 condition=Q(parent_run__isnull=False),
@@ -202,6 +219,11 @@ class Instance(models.Model):
     def is_open(self) -> bool:
         """True until the run is closed."""
         return self.status not in CLOSED_STATUSES
+
+    @property
+    def backend(self) -> str:
+        """The backend that the run lives on: ``tables`` or ``temporal``."""
+        return TABLES if self.mirrored_at is None else TEMPORAL
 
     @property
     def begins_at(self) -> datetime:

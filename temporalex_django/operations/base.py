@@ -25,6 +25,8 @@ from temporalex_django import access, signals
 from temporalex_django.authoring import authorization
 from temporalex_django.authoring import workflow as workflows
 from temporalex_django.authoring.authorization import APP, Person
+from temporalex_django.backends.host import host
+from temporalex_django.backends.target import AuditSubject
 from temporalex_django.conf import get_settings
 from temporalex_django.core import current
 from temporalex_django.core.messages.headers import Headers, check_headers
@@ -36,7 +38,6 @@ from temporalex_django.interceptors import ClientCall
 from temporalex_django.interceptors.chain import around, chain
 from temporalex_django.models import Instance, OperatorAction
 from temporalex_django.operations import audit
-from temporalex_django.operations.host import host
 
 logger = logging.getLogger("temporalex_django.operations")
 
@@ -73,23 +74,10 @@ class Actor:
 CODE = Actor()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AuditSubject:
-    """The run that an operation was about, as the audit row, the Django signal and the log entry name it.
-
-    ``workflow`` is the name of its class, and ``workflow_id`` its business id. For an operation on no particular run,
-    ``run_id`` is None and ``workflow_id`` is empty.
-    """
-
-    run_id: str | None
-    workflow: str
-    workflow_id: str
-
-
 def storage() -> DjangoStorage:
     """Return the storage through which operations read and write runs.
 
-    It uses the database connection of the calling thread. The current host creates it; see ``operations.host``.
+    It uses the database connection of the calling thread. The current host creates it; see ``backends.host``.
     """
     return host().storage()
 
@@ -133,7 +121,12 @@ class Action(ABC, Generic[T]):
         """
         with self.client_call(), self.audit_denials():
             self.check()
-            return self.perform()
+            result = self.perform()
+        self.flush()
+        return result
+
+    def flush(self) -> None:
+        """Hook that is called after ``perform``, when its own transaction is over: it sends what waits for that."""
 
     async def aexecute(self) -> T:
         """Execute the operation from async code, and return its result.

@@ -7,14 +7,15 @@ from typing import Any
 
 from temporalex_django.authoring.authorization import split_decider
 from temporalex_django.authoring.requests.start_request import StartRequest
+from temporalex_django.backends.host import host
+from temporalex_django.backends.polling import Deadline, wait_for
+from temporalex_django.backends.target import RunTarget
 from temporalex_django.errors import NotConfigured, ResultTimeout
 from temporalex_django.graph.contracts import Storage, Timer
 from temporalex_django.graph.instance import Instance
 from temporalex_django.graph.steps import StepRef
 from temporalex_django.operations.base import Actor
-from temporalex_django.operations.host import host
-from temporalex_django.operations.polling import Deadline, wait_for
-from temporalex_django.operations.run_lookup import RunTarget, find_run
+from temporalex_django.operations.run_lookup import find_run
 from temporalex_django.operations.runs.cancel import Cancel
 from temporalex_django.operations.runs.resume import Resume
 from temporalex_django.operations.runs.start import Start

@@ -7,12 +7,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from uuid import UUID
 
+from temporalex_django.backends.target import RunTarget
 from temporalex_django.conf import get_settings
 from temporalex_django.errors import RunChanged, UpdateTimeout, WorkflowNotFound
 from temporalex_django.models import Instance
 from temporalex_django.operations import audit
 from temporalex_django.operations.base import storage
-from temporalex_django.operations.run_lookup import RunTarget
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

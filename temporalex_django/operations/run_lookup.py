@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any, TypeVar
 from uuid import UUID
 
@@ -14,18 +13,17 @@ from temporalex_django import access
 from temporalex_django.access import is_unfiltered
 from temporalex_django.authoring.authorization import Person
 from temporalex_django.authoring.run_tables.run_filters import NEWEST_FIRST
-from temporalex_django.authoring.workflow import Workflow
-from temporalex_django.conf import get_settings
+from temporalex_django.backends.routing import backend_of
+from temporalex_django.backends.target import RunTarget
 from temporalex_django.core.aliases import all_names, current_name
 from temporalex_django.core.names import quoted
 from temporalex_django.db.claims.limited import read_switches
 from temporalex_django.db.sql_columns import CHAINS, RUNS
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine.ids import RunRef, parse_run_id, resolve_run
-from temporalex_django.errors import UnknownVersion, UnknownWorkflow, WorkflowClosed, WorkflowNotFound
+from temporalex_django.errors import UnknownVersion, WorkflowNotFound
 from temporalex_django.models import Instance
-from temporalex_django.operations.base import Action, AuditSubject, storage
-from temporalex_django.operations.host import host
+from temporalex_django.operations.base import Action
 from temporalex_django.operations.read import run_filters
 from temporalex_django.operations.read.run_ordering import iterate_runs
 
@@ -34,12 +32,12 @@ T = TypeVar("T")
 Runs = QuerySet[Instance] | None
 IdQuery = tuple[str, list[Any]]
 
-_CHAIN = CHAINS.pick_columns("id", "run_id", "queue", "closed", "paused")
+_CHAIN = CHAINS.pick_columns("id", "run_id", "queue", "closed", "paused", "backend")
 _RUN = RUNS.pick_columns("workflow_id", "workflow", "version", "status")
 _IS_OFF_SQL = "exists (select 1 from temporalex_switched_off s where s.kind = 'workflow' and s.name = i.workflow)"
 _COLUMNS = f"{_CHAIN.with_alias('c')}, {_RUN.with_alias('i')}, {_IS_OFF_SQL}"
 _TYPES = (*_CHAIN.types, *_RUN.types, "bool")
-_WORKFLOW_COLUMN = 6
+_WORKFLOW_COLUMN = 7
 _PAGE = 500
 _FROM = "from temporalex_instance i join temporalex_chain c on c.id = i.chain_id"
 _SELECT = f"select {_COLUMNS} {_FROM}"
@@ -47,83 +45,14 @@ _OTHER_WORKFLOW_SQL = "o.workflow_id = i.workflow_id and o.workflow < i.workflow
 _LAST_RUN_SQL = "where i.workflow_id = %s{} order by i.workflow desc, i.id desc limit 1"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunTarget:
-    """The run that an operation is about: a chain and its current run, as they were when they were read.
-
-    ``run_id``, ``version`` and ``status`` are those of the current run. ``pinned`` is the run that was asked for by its
-    run id, or None: reads show that run, while messages go to the chain. ``off`` is True if the workflow class is
-    switched off.
-    """
-
-    chain_id: UUID
-    run_id: UUID
-    queue: str
-    closed: bool
-    paused: bool
-    workflow_id: str
-    workflow: str
-    version: int
-    status: str
-    off: bool = False
-    pinned: UUID | None = None
-
-    @property
-    def selected_run_id(self) -> UUID:
-        """The id of the run that was asked for by its run id, or else of the current run of the chain.
-
-        Reads show this run.
-        """
-        return self.pinned or self.run_id
-
-    @property
-    def audit_subject(self) -> AuditSubject:
-        return AuditSubject(run_id=str(self.run_id), workflow=self.workflow, workflow_id=self.workflow_id)
-
-    @property
-    def row(self) -> Instance:
-        """The run that was asked for, as a model instance that is built without a read.
-
-        This is the run of ``selected_run_id``. Columns that the target does not have are deferred: Django reads them on
-        first access.
-        """
-        columns = {
-            "id": self.selected_run_id,
-            "chain_id": self.chain_id,
-            "workflow_id": self.workflow_id,
-            "workflow": self.workflow,
-            "version": self.version,
-            "status": self.status,
-        }
-        return Instance.from_db(storage().alias, [*columns], [*columns.values()])
-
-    @property
-    def workflow_class(self) -> type[Workflow] | None:
-        """The class of the run in its version, or None if this process does not have it.
-
-        Without it, the run must not be activated in this process.
-        """
-        return find_run_class(self.chain_id, self.workflow, self.version)
-
-    def require_open(self, operation: str) -> None:
-        """Raise ``WorkflowClosed`` if the chain was closed when it was read; the message names ``operation``."""
-        if self.closed:
-            raise WorkflowClosed(f"{self.workflow} {self.workflow_id} is closed ({self.status}): {operation} refused")
-
-
-def find_run_class(chain_id: UUID, workflow: str, version: int) -> type[Workflow] | None:
-    """Return the class of a run if this process has it in exactly that version, or None."""
-    try:
-        workflow_class = host().find_class(chain_id, workflow, version)
-    except UnknownWorkflow:
-        return None
-    return workflow_class if workflow_class.version == version else None
-
-
 class RunAction(Action[T]):
     """Base class of the operations on an existing run; ``target`` is that run with its chain."""
 
     target: RunTarget
+
+    def flush(self) -> None:
+        """Send what the operation has written for the backend of the run."""
+        backend_of(self.target).flush(self.target.chain_id, storage=self.storage)
 
     @property
     def row(self) -> Instance:
@@ -148,15 +77,6 @@ class RunAction(Action[T]):
             current_run = Instance.objects.using(alias).get(pk=target.run_id)
             for operation in self.permission_requests:
                 access.require_access(self.by.user, operation, alias=alias, run=current_run)
-
-
-def runs_in_workers_only(code: type[Workflow] | None) -> bool:
-    """Return True if only workers may run the code of the class; a web process then runs no updates or replays of it.
-
-    The attribute ``updates_in`` of the class decides, or else the setting ``UPDATES_IN``. If ``code`` is None, the
-    setting decides.
-    """
-    return ((None if code is None else code.updates_in) or get_settings().UPDATES_IN) == "workers"
 
 
 def find_run(
@@ -342,7 +262,7 @@ def _target_from_row(row: tuple[object, ...], *, storage: DjangoStorage, pinned:
     A class that was renamed takes one more statement, because its switch may have the old or the new name. ``pinned``
     is the run that the caller named by its run id, or None.
     """
-    chain_id, run_id, queue, closed, paused, workflow_id, workflow, version, status, off = row
+    chain_id, run_id, queue, closed, paused, backend, workflow_id, workflow, version, status, off = row
     if current_name(str(workflow)) != workflow:
         off = off or workflow in read_switches(storage.sql).workflows
     return RunTarget(
@@ -356,5 +276,6 @@ def _target_from_row(row: tuple[object, ...], *, storage: DjangoStorage, pinned:
         version=int(version),  # type: ignore[call-overload]
         status=str(status),
         off=bool(off),
+        backend=str(backend),
         pinned=pinned,
     )

@@ -17,13 +17,13 @@ from rest_framework.response import Response
 from temporalex_django import errors
 from temporalex_django.authoring.authorization import sender_key
 from temporalex_django.authoring.run_tables.run_filters import NEWEST_FIRST, ORDERS
+from temporalex_django.backends.target import RunTarget
 from temporalex_django.models import HistoryEvent
 from temporalex_django.operations.base import storage
 from temporalex_django.operations.read import timeline
 from temporalex_django.operations.read.available_messages import available_messages
 from temporalex_django.operations.read.describe import ResultWaiter, describe
 from temporalex_django.operations.registry import STEERING
-from temporalex_django.operations.run_lookup import RunTarget
 from temporalex_django.rest import serializers
 from temporalex_django.rest.contract import with_contract
 from temporalex_django.rest.contracts import BY_SEQ, ORDER, PAGES, WAIT, WORKFLOW, read_contract

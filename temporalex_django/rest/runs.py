@@ -17,6 +17,7 @@ from temporalex_django.access import VIEW, is_unfiltered, policy, redactor_for, 
 from temporalex_django.authoring.backend import Description
 from temporalex_django.authoring.run_tables.run_columns import PAYLOAD_COLUMNS
 from temporalex_django.authoring.run_tables.run_filters import NEWEST_FIRST
+from temporalex_django.backends.target import RunTarget
 from temporalex_django.core.payloads.search_attributes import to_readable
 from temporalex_django.models import HumanTask, Instance
 from temporalex_django.operations.base import storage
@@ -29,7 +30,7 @@ from temporalex_django.operations.read.run_ordering import IndexOrderedQuerySet,
 from temporalex_django.operations.read.run_summary import (
     RunStateLoader,
 )
-from temporalex_django.operations.run_lookup import RunTarget, find_run
+from temporalex_django.operations.run_lookup import find_run
 from temporalex_django.present.sentences import Summary
 from temporalex_django.rest import serializers
 from temporalex_django.rest.http.etags import etag_of, parse_if_match

@@ -18,10 +18,11 @@ from temporalex_django import errors
 from temporalex_django.authoring import workflow as workflows
 from temporalex_django.authoring.authorization import sender_key
 from temporalex_django.authoring.requests.start_request import StartRequest
+from temporalex_django.backends.target import RunTarget
 from temporalex_django.core.payloads.search_attributes import parse_all
 from temporalex_django.operations.base import storage
 from temporalex_django.operations.optimistic_lock import require_unchanged
-from temporalex_django.operations.run_lookup import RunTarget, find_chain
+from temporalex_django.operations.run_lookup import find_chain
 from temporalex_django.operations.runs.operator_action import OperatorRunAction
 from temporalex_django.operations.runs.query import Query
 from temporalex_django.operations.runs.resume import Resume

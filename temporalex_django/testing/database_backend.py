@@ -13,10 +13,11 @@ from temporalex_django.authoring.handle import WorkflowHandle
 from temporalex_django.authoring.requests.run_request import RunAddress, RunRequest, inputs
 from temporalex_django.authoring.requests.start_request import StartRequest
 from temporalex_django.authoring.start_api import Startable
+from temporalex_django.backends.host import use_host
+from temporalex_django.backends.target import RunTarget
 from temporalex_django.client import READS, DatabaseBackend, build_action
 from temporalex_django.errors import AlreadyRunning, UpdateTimeout, WorkflowNotFound
-from temporalex_django.operations.host import use_host
-from temporalex_django.operations.run_lookup import RunTarget, find_run
+from temporalex_django.operations.run_lookup import find_run
 from temporalex_django.operations.runs.update import SendUpdate
 from temporalex_django.testing.environment_host import HandleHost
 from temporalex_django.testing.handles import EnvironmentHandle, EnvironmentUpdate

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 from django.db.models import Min
 
 from temporalex_django.authoring.schedules.schedule import Schedule
+from temporalex_django.backends.host import OperationHost, use_host
 from temporalex_django.engine.schedules.records import SlotRecord
 from temporalex_django.errors import ScheduleNotFound
 from temporalex_django.models import Schedule as ScheduleRow
 from temporalex_django.models import ScheduleSlot
-from temporalex_django.operations.host import OperationHost, use_host
 from temporalex_django.operations.schedules.fire import fire_due, has_schedules
 from temporalex_django.operations.schedules.pause import PauseSchedule, UnpauseSchedule
 from temporalex_django.operations.schedules.state import slot_of

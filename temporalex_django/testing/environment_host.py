@@ -18,12 +18,12 @@ from django.utils import timezone
 
 from temporalex_django.authoring.start_api import Startable
 from temporalex_django.authoring.workflow import Workflow
+from temporalex_django.backends.host import OperationHost, replace_host, use_host
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine import ids
 from temporalex_django.engine.turn import WorkflowEngine
 from temporalex_django.engine.turn_report import TurnReport
 from temporalex_django.errors import TemporalexError
-from temporalex_django.operations.host import OperationHost, replace_host, use_host
 from temporalex_django.testing.commit_hooks import call_robustly, commit_point, has_open_transaction
 
 if TYPE_CHECKING:

@@ -16,6 +16,7 @@ from django.db import connections
 
 from temporalex_django.core.error_text import error_line
 from temporalex_django.db.inserts import CHANNEL, NOTIFY
+from temporalex_django.db.outbox import OUTBOX_QUEUE
 from temporalex_django.engine.scheduling import policy
 from temporalex_django.workers.reconnect import next_pause
 
@@ -34,7 +35,7 @@ def connect(alias: str) -> psycopg.Connection[Any]:
 
 
 class Listener:
-    """A thread that calls ``wake`` when a notification for one of ``queues`` comes.
+    """A thread that calls ``wake`` when a notification for one of ``queues`` comes, or ``wake_outbox`` for the outbox.
 
     It holds an advisory lock on the worker's present epoch, which ``epoch()`` returns, for its session. ``locked`` is
     True while it holds the lock. When the connection breaks, it opens another one and takes the lock again. The lease
@@ -42,13 +43,20 @@ class Listener:
     """
 
     def __init__(
-        self, alias: str, queues: Collection[str], *, epoch: Callable[[], int], wake: Callable[[], None]
+        self,
+        alias: str,
+        queues: Collection[str],
+        *,
+        epoch: Callable[[], int],
+        wake: Callable[[], None],
+        wake_outbox: Callable[[], None] = lambda: None,
     ) -> None:
         self.alias = alias
         self.queues = set(queues)
         self.locked = False
         self._epoch = epoch
         self._wake = wake
+        self._wake_outbox = wake_outbox
         self._stop = threading.Event()
         self._ready = threading.Event()
         # A byte here interrupts the thread while it waits for its connection.
@@ -116,5 +124,8 @@ class Listener:
             while self._notifications:
                 connection.execute(NOTIFY, self._notifications.popleft())
             for notice in connection.notifies(timeout=0):
-                if not notice.payload or not self.queues.isdisjoint(notice.payload.split(",")):
+                notified = notice.payload.split(",")
+                if OUTBOX_QUEUE in notified:
+                    self._wake_outbox()
+                if not notice.payload or not self.queues.isdisjoint(notified):
                     self._wake()

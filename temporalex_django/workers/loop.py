@@ -21,6 +21,7 @@ from temporalex_django.db.atomic_activities import run_atomic_activity
 from temporalex_django.db.background_hooks import SCHEDULE_HOOKS
 from temporalex_django.db.connections import worker_session
 from temporalex_django.db.messages.notify import notify_payloads, send_notifications, send_turn_signals
+from temporalex_django.db.outbox import due_destinations
 from temporalex_django.db.people.deciders import DatabaseJudge
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine.contracts.records import TaskResult, TaskState
@@ -35,6 +36,7 @@ from temporalex_django.liveness.recovery import release_activities
 from temporalex_django.workers.admission import Admission
 from temporalex_django.workers.health_report import handover_threads
 from temporalex_django.workers.maintenance import Maintenance
+from temporalex_django.workers.outbox import send_batch
 from temporalex_django.workers.polling.poll_modes import Poller, PollParts, PollResult
 from temporalex_django.workers.polling.single_runs import SingleRuns
 from temporalex_django.workers.polling.task_intake import TaskIntake
@@ -369,8 +371,9 @@ class WorkerLoop:
             self._shut_down(None, hurried=True)
 
     def _fire_schedules(self) -> bool:
-        """Fire due schedules in this thread, as the last work before nothing is due; return True if there were any."""
-        return background_hooks.run_hooks(self.alias, SCHEDULE_HOOKS)
+        """Fire due schedules and send the outbox in this thread, as the last work; return True if there was any."""
+        has_fired = background_hooks.run_hooks(self.alias, SCHEDULE_HOOKS)
+        return (bool(due_destinations(self.storage)) and send_batch(self.storage, None)) or has_fired
 
     def _is_finished(self, fruitless: int) -> bool:
         """Return True if nothing is due any more, or if this worker cannot take what is due.

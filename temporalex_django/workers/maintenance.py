@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from django.db import Error as DatabaseError
@@ -32,6 +33,7 @@ from temporalex_django.workers.attempts import announce_result
 from temporalex_django.workers.background_thread import BackgroundThread
 from temporalex_django.workers.health_report import HealthReport
 from temporalex_django.workers.maintained_loop import MaintainedLoop
+from temporalex_django.workers.outbox import OutboxDispatcher
 
 if TYPE_CHECKING:
     from temporalex_django.workers.listener import Listener
@@ -56,6 +58,8 @@ class Maintenance:
         )
         self.schedule_thread = BackgroundThread(loop.alias, SCHEDULE_HOOKS, name="temporalex-schedules", pause=0)
         self.alert_thread = BackgroundThread(loop.alias, ALERT_HOOKS, name="temporalex-alerts", pause=0)
+        self.outbox = OutboxDispatcher(loop.alias)
+        self._outbox_event = threading.Event()
         self._heartbeat_at = 0.0
         self._orphans_at = 0.0
         self._retention = Retention(self.storage)
@@ -84,7 +88,13 @@ class Maintenance:
         if self.listener is None and self.storage.sql.listens and not get_settings().POOLED:
             from temporalex_django.workers.listener import Listener  # noqa: PLC0415 - psycopg is an extra
 
-            self.listener = Listener(loop.alias, loop.queues, epoch=lambda: loop.row.epoch, wake=loop.wake.set)
+            self.listener = Listener(
+                loop.alias,
+                loop.queues,
+                epoch=lambda: loop.row.epoch,
+                wake=loop.wake.set,
+                wake_outbox=self._outbox_event.set,
+            )
             self.listener.start()
             loop.listener = self.listener
         self.register()
@@ -93,11 +103,13 @@ class Maintenance:
 
     def stop(self) -> None:
         self._stop.set()
+        self._outbox_event.set()
         if self._thread.is_alive():
             self._thread.join(policy.STOP_SECONDS)
         self.background_thread.stop()
         self.schedule_thread.stop()
         self.alert_thread.stop()
+        self.outbox.stop()
         if self.listener is not None:
             self.listener.stop()
         recorder.set_sampler(samples=False)
@@ -139,7 +151,7 @@ class Maintenance:
         """Do one pass after the other until the worker stops, whatever a pass raises; the function of the thread."""
         delay = policy.MAINTENANCE_SECONDS
         with worker_session(self.storage.alias):
-            while not self._stop.wait(delay):
+            while not self._rest(delay):
                 try:
                     self.run_pass()
                     delay = policy.MAINTENANCE_SECONDS
@@ -153,6 +165,17 @@ class Maintenance:
                         delay = min(delay * 2, policy.LONGEST_RECONNECT)
                 except Exception as exc:  # noqa: BLE001 - whatever it is, maintenance continues
                     log.error("maintenance continues after an error: %s", error_line(exc))
+
+    def _rest(self, delay: float) -> bool:
+        """Wait until the next pass, and meanwhile send what notifications say is in the outbox; True after a stop."""
+        deadline = time.monotonic() + delay
+        while not self._stop.is_set() and (left := deadline - time.monotonic()) > 0:
+            if self._outbox_event.wait(left):
+                self._outbox_event.clear()
+                if not self._stop.is_set() and self.loop.row.drained_at is None:
+                    with suppress(DatabaseError):  # the next pass reports it
+                        self.outbox.ensure_running(self.storage)
+        return self._stop.is_set()
 
     def run_pass(self) -> None:
         """Do the maintenance that is due now. Raises when the database is gone."""
@@ -190,6 +213,8 @@ class Maintenance:
             self._orphans_at = time.monotonic()
         if self.loop.row.drained_at is None:
             self._start_background_work()
+            if self._thread.is_alive():  # a loop in the thread of its caller sends the outbox itself, at its end
+                self.outbox.ensure_running(self.storage)
         if time.monotonic() - self._retention_at >= policy.RETENTION_SECONDS and not self._retention.sweep():
             self._retention_at = time.monotonic()
 

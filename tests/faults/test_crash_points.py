@@ -24,6 +24,7 @@ from temporalex_django.models import (
     HistoryEvent,
     Instance,
     Message,
+    Outbox,
     Schedule,
     ScheduleSlot,
     Worker,
@@ -51,6 +52,8 @@ SHORT = (
     "atomic effect: after",
     "notify: before",
     "update: after commit",
+    "outbox claim: after commit",
+    "send: after",
 )
 
 
@@ -75,7 +78,9 @@ def test_killed_at_every_point_nothing_is_lost_or_doubled(walk: Walk) -> None:
     for run in Instance.objects.filter(workflow__in=last_words).open():
         name, body = last_words[run.workflow]
         insert_message(run.chain_id, kind="signal", name=name, body=body, storage=DjangoStorage())
+    Outbox.objects.update(due_at=timezone.now())  # the leases of those that died
     last = walk.ask()
+    wait_for(lambda: not Outbox.objects.waiting().exists(), what="the outbox to be sent")
     wait_for(lambda: not Schedule.objects.filter(Q(next_at__lte=timezone.now()) | Q(waiting__gt=0)).exists())
     wait_for(lambda: not Instance.objects.open().exists(), what="all runs to end")
     wait_for(lambda: not BulkJob.objects.filter(state="running").exists())
@@ -100,6 +105,8 @@ def test_killed_at_every_point_nothing_is_lost_or_doubled(walk: Walk) -> None:
     scheduled_runs = Instance.objects.filter(scheduled_for__isnull=False)
     assert sorted(slots.values_list("run_id", flat=True)) == sorted(scheduled_runs.values_list("pk", flat=True))
     assert not ActivityTask.objects.exists()
+    assert {f"sent {number + 1}" for number in range(walk.n)} == set(walk.sent.read_text().splitlines())
+    assert Outbox.objects.refused().count() == Outbox.objects.count() == walk.n
     assert not Message.objects.filter(fresh=True).exclude(chain__closed=True).exists()
     assert not Chain.objects.exclude(pk__in=Instance.objects.values("chain_id")).exists()
     assert not HistoryEvent.objects.exclude(run_id__in=Instance.objects.values("pk")).exists()

@@ -11,8 +11,8 @@ from asgiref.sync import sync_to_async
 from django.db import OperationalError, connection, connections, transaction
 
 from temporalex_django import errors
+from temporalex_django.backends.tables import inline_turn
 from temporalex_django.models import Message
-from temporalex_django.operations import inline_turn
 from tests.support.client_flows import Basket, drain
 from tests.support.proxy import Proxy, proxied, through
 

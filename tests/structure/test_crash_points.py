@@ -11,7 +11,18 @@ from tests.structure.source import PACKAGE, modules, parse
 
 #: Whose transactions are a caller's, one for an operation: they happened or did not. What bulk jobs and updates do is
 #: walked through all the same.
-CALLERS = {"operations", "access.py", "client.py", "rest", "admin", "forms", "pages", "testing", "migrations"}
+CALLERS = {
+    "operations",
+    "backends",
+    "access.py",
+    "client.py",
+    "rest",
+    "admin",
+    "forms",
+    "pages",
+    "testing",
+    "migrations",
+}
 #: Inside of ``db``: what callers do, and what ``transaction`` itself is made of.
 OF_CALLERS = {
     *("db/inserts.py", "db/graphs/graph_storage.py", "db/people/deciders.py", "db/session.py"),

@@ -93,6 +93,8 @@ def _is_contract(fn: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
 
 #: Where nobody outside gives arguments: what calls prescribes them.
 _INSIDE = (
+    "backends/cluster",
+    "backends/tables",
     "admin",
     "migrations",
     "models",
@@ -126,7 +128,7 @@ UNREAD: dict[str, list[str]] = {
         *("mask:user", "mask:run"),
     ],
     # the default host of operations, and one that does all work itself
-    "operations/host.py": ["engine:alias", "find_class:chain_id"],
+    "backends/host.py": ["engine:alias", "find_class:chain_id"],
     "operations/fleet/live_workers.py": [
         *("missing_worker:workflow", "missing_worker:version", "missing_worker:queue"),
         *("can_run_activity:activity", "can_run_activity:queue"),

@@ -45,7 +45,10 @@ MODEL_FIELDS: Final[dict[ColumnType, tuple[type[Any], ...]]] = {
     ColumnType.PAYLOAD: (models.BinaryField,),
 }
 #: Columns of memory that have another form there: it finds chains and subjects by other keys, and computes ``ended``.
-NOT_IN_MEMORY: Final = {"chain_id", "ended", "subject_type_id", "subject_id", "attempt"}
+NOT_IN_MEMORY: Final = {
+    *("chain_id", "ended", "subject_type_id", "subject_id", "attempt"),
+    *("cluster_id", "cluster_run_id", "mirrored_at"),  # nothing in memory lives on a cluster
+}
 #: What a description computes from a column and from other rows.
 COMPUTED: Final = {"waiting_for"}
 #: Columns with further values for the next run, which ``NewRun`` does not have: the time of the turn.

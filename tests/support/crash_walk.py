@@ -18,6 +18,7 @@ from django.utils import timezone
 
 from temporalex_django.authoring.schedules.schedule import Overlap
 from temporalex_django.authoring.schedules.specs import parse_specs
+from temporalex_django.db import outbox
 from temporalex_django.db.inserts import NewStart, StartedRun, insert_message, insert_start
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.liveness import crash_markers
@@ -43,6 +44,7 @@ class Walk:
         self.process = process
         self.log = folder / "effects"
         self.hold = folder / "hold"
+        self.sent = folder / "sent"
         self.n = 0
         self.bookings: list[str] = []
         self.recordings = 0
@@ -64,6 +66,9 @@ class Walk:
         storage = DjangoStorage()
         insert_message(tally.chain_id, kind="update", name="add", body=3, request_id="a", storage=storage)
         insert_message(tally.chain_id, kind="signal", name="stop", body=None, storage=storage)
+        for line in (f"sent {self.n}", f"no {self.n}"):
+            body = {"path": str(self.sent), "line": line}
+            outbox.insert(tally.chain_id, destination="file", kind="file.append", body=body, storage=storage)
 
     def dies_at(self, point: str, *, seconds: float = 30.0, **asked: Any) -> bool:
         """Whether it came there in time. If not it is ended here."""

@@ -44,8 +44,10 @@ def install(die: str | None, fail: dict[str, int]) -> None:
 def _work() -> None:
     from temporalex_django.workers import maintenance
     from temporalex_django.workers.loop import WorkerLoop
+    from tests.support import outbox_kinds
 
     maintenance._CODE_EVERY = 0.2
+    outbox_kinds.register()
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
     WorkerLoop(kind="worker").run(stop)

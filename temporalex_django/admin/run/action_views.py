@@ -16,12 +16,13 @@ from django.utils.translation import gettext as _
 
 from temporalex_django.admin.base import idempotent_request, is_duplicate_request, refuse
 from temporalex_django.admin.formatting import status_badge
+from temporalex_django.backends.target import RunTarget
 from temporalex_django.errors import ActionNotPermitted, TemporalexError, WorkflowNotFound
 from temporalex_django.forms.payload_forms import TokenForm
 from temporalex_django.models import Instance
 from temporalex_django.operations.base import storage
 from temporalex_django.operations.idempotency import DuplicateRequest
-from temporalex_django.operations.run_lookup import RunTarget, find_run
+from temporalex_django.operations.run_lookup import find_run
 
 if TYPE_CHECKING:
     from temporalex_django.admin.run.instance import InstanceAdmin

@@ -6,6 +6,7 @@ Only runs that ask people have such rows.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from datetime import datetime
 from typing import Any
 from uuid import UUID
 
@@ -42,7 +43,10 @@ def write_human_tasks(writes: Sequence[RunWrite], *, alias: str) -> None:
     """
     for write in writes:
         if write.is_closed_externally:
-            write.human_tasks += _close_open_tasks(write, alias=alias)
+            written_ids = {task_write.id for task_write in write.human_tasks}
+            write.human_tasks += closed_with_run(
+                write.run.run_id, at=write.events[-1].at, except_for=written_ids, alias=alias
+            )
     task_writes = [task_write for write in writes for task_write in write.human_tasks]
     if not task_writes:
         return
@@ -161,11 +165,12 @@ def _candidate_rows(task_id: UUID, task: HumanTaskState) -> list[Candidate]:
     return may + [Candidate(task_id=task_id, who=f"key:{key}", barred=True) for key in task.barred]
 
 
-def _close_open_tasks(write: RunWrite, *, alias: str) -> list[HumanTaskWrite]:
-    """Return the writes that close the open human tasks of a run that was closed from outside, as by a termination."""
-    written_ids: Collection[UUID] = {task_write.id for task_write in write.human_tasks}
-    rows = HumanTask.objects.using(alias).open().filter(run_id=write.run.run_id).exclude(pk__in=written_ids)
-    at = write.events[-1].at
+def closed_with_run(run: UUID, *, at: datetime, except_for: Collection[UUID], alias: str) -> list[HumanTaskWrite]:
+    """Return the writes that close the open human tasks of a run that was closed from outside, as by a termination.
+
+    ``at`` is the time of its end. Tasks whose ids are in ``except_for`` are left out.
+    """
+    rows = HumanTask.objects.using(alias).open().filter(run_id=run).exclude(pk__in=except_for)
     return [
         HumanTaskWrite(
             run_id=row.run_id,

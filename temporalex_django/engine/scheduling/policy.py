@@ -231,6 +231,14 @@ STARTS_TOGETHER = 1000
 
 # --- maintenance ------------------------------------------------------------------------------------------------------
 
+#: The outbox: rows that one claim takes, threads that send them, the time after which a claimed row is due again, and
+#: the pauses after a failed try. [tests/integration/outbox]
+OUTBOX_BATCH = 20
+OUTBOX_THREADS = 8
+OUTBOX_LEASE = 20.0
+OUTBOX_FIRST_PAUSE = 0.5
+OUTBOX_LONGEST_PAUSE = 30.0
+
 #: Time between two passes. [switched]
 MAINTENANCE_SECONDS = 0.5
 #: Activities that one pass times out at most. [tests/integration/workers/test_isolation.py]

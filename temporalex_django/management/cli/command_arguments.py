@@ -10,12 +10,13 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from temporalex_django.access import runs_for
+from temporalex_django.backends.target import RunTarget
 from temporalex_django.management.cli import as_user as people
 from temporalex_django.management.cli import exit_codes
 from temporalex_django.management.cli.exit_codes import usage_error
 from temporalex_django.management.cli.printing import add_json_argument, escape
 from temporalex_django.operations.base import Actor, storage
-from temporalex_django.operations.run_lookup import RunTarget, find_run
+from temporalex_django.operations.run_lookup import find_run
 
 
 def add_run_arguments(parser: CommandParser) -> None:

@@ -9,11 +9,11 @@ from typing import Any, ClassVar
 
 from django.core.management.base import BaseCommand, CommandParser
 
+from temporalex_django.backends.target import RunTarget
 from temporalex_django.management.cli import as_user as people
 from temporalex_django.management.cli import command_arguments, printing
 from temporalex_django.management.cli.outputs import run_fields
 from temporalex_django.operations.registry import STEERING
-from temporalex_django.operations.run_lookup import RunTarget
 from temporalex_django.operations.runs.operator_action import Input, OperatorRunAction
 
 _OPTION_TYPES: dict[type, Any] = {int: int, float: float, str: str, object: str}

@@ -11,6 +11,7 @@ from django.conf import settings
 from django.utils import timezone
 
 from temporalex_django.authoring.redaction import Redactor
+from temporalex_django.backends.host import host
 from temporalex_django.conf import get_settings
 from temporalex_django.core.error_text import error_line
 from temporalex_django.db.process_leases import is_lease_free, set_lease, take_lease
@@ -23,7 +24,6 @@ from temporalex_django.operations.alerts.message import (
     call_heartbeat_address,
     send_message,
 )
-from temporalex_django.operations.host import host
 from temporalex_django.operations.read.project_state import load_project_state
 from temporalex_django.operations.read.run_summary import summarize_run
 from temporalex_django.present.diagnosis import diagnose

@@ -15,13 +15,14 @@ from django.db.models import QuerySet
 from temporalex_django import access
 from temporalex_django.authoring.authorization import APP
 from temporalex_django.authoring.run_tables.run_columns import UNREAD_COLUMNS
+from temporalex_django.backends.target import AuditSubject
 from temporalex_django.conf import codec, get_settings
 from temporalex_django.core.names import check_message_id, check_name, quoted
 from temporalex_django.core.payloads.codec import check_text
 from temporalex_django.engine.ids import parse_run_id, uuid7
 from temporalex_django.errors import ActionNotPermitted, ActionNotPossible, IdempotencyKeyReused, WorkflowNotFound
 from temporalex_django.models import BulkItem, BulkJob, Instance
-from temporalex_django.operations.base import CODE, Action, Actor, AuditSubject, to_plain_payload
+from temporalex_django.operations.base import CODE, Action, Actor, to_plain_payload
 from temporalex_django.operations.bulk.worker import jobs_for, operator_action
 from temporalex_django.operations.runs.signal import SendSignal
 

@@ -21,6 +21,8 @@ from temporalex_django import access
 from temporalex_django.authoring.authorization import Person
 from temporalex_django.authoring.redaction import Redactor
 from temporalex_django.authoring.run_tables.run_columns import UNREAD_COLUMNS
+from temporalex_django.backends.host import host
+from temporalex_django.backends.target import RunTarget
 from temporalex_django.conf import codec, get_settings
 from temporalex_django.core.error_text import error_line
 from temporalex_django.db.storage import DjangoStorage
@@ -29,8 +31,7 @@ from temporalex_django.errors import ActionNotPermitted, ActionNotPossible, Temp
 from temporalex_django.models import BulkItem, BulkJob, Instance
 from temporalex_django.operations import audit
 from temporalex_django.operations.base import Action, Actor
-from temporalex_django.operations.host import host
-from temporalex_django.operations.run_lookup import RunTarget, find_run
+from temporalex_django.operations.run_lookup import find_run
 from temporalex_django.operations.runs.history_action import ReplayFromAction
 from temporalex_django.operations.runs.operator_action import OperatorRunAction
 from temporalex_django.operations.runs.signal import SendSignal

@@ -7,11 +7,12 @@ from uuid import UUID
 
 from django.utils import timezone
 
+from temporalex_django.backends.target import AuditSubject
 from temporalex_django.core.names import quoted
 from temporalex_django.core.payloads.codec import check_text
 from temporalex_django.errors import ActionNotPossible, WorkerNotFound
 from temporalex_django.models import Worker
-from temporalex_django.operations.base import CODE, Action, Actor, AuditSubject
+from temporalex_django.operations.base import CODE, Action, Actor
 
 
 class DrainWorker(Action[Worker]):

@@ -12,13 +12,13 @@ from django.db import Error as DatabaseError
 from django.db.models import Min
 from django.db.models.functions import Now
 
+from temporalex_django.backends.host import host
 from temporalex_django.core.error_text import error_line
 from temporalex_django.models import HumanTask, Schedule, SwitchedOff, Worker
 from temporalex_django.operations.base import storage
 from temporalex_django.operations.fleet.queue_stats import queue_figures
 from temporalex_django.operations.fleet.scaling import demands_of
 from temporalex_django.operations.fleet.switches import switchable_names
-from temporalex_django.operations.host import host
 from temporalex_django.telemetry import definitions
 from temporalex_django.telemetry.definitions import FACTS_SECONDS, MAX_COUNT, MAX_NAMES, OTHER
 from temporalex_django.telemetry.recording import Facts, recorder

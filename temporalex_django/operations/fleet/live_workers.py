@@ -10,8 +10,8 @@ from django.db.models import Q
 from django.db.models.functions import Now
 
 from temporalex_django.authoring import django_tasks
+from temporalex_django.backends.host import host
 from temporalex_django.models import Instance, Worker
-from temporalex_django.operations.host import host
 from temporalex_django.present.problems import no_code_text, no_poller_text
 from temporalex_django.present.view_models import DUE_GRACE_PERIOD
 

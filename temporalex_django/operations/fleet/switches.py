@@ -13,6 +13,8 @@ from temporalex_django.access import VIEW_PAYLOAD, policy
 from temporalex_django.authoring import activity
 from temporalex_django.authoring import workflow as workflows
 from temporalex_django.authoring.authorization import Person
+from temporalex_django.backends.host import host
+from temporalex_django.backends.target import AuditSubject
 from temporalex_django.conf import queue_limits
 from temporalex_django.core.names import quoted
 from temporalex_django.core.payloads.codec import check_text
@@ -20,8 +22,7 @@ from temporalex_django.db import background_tasks
 from temporalex_django.errors import ActionNotPossible
 from temporalex_django.models import ActivityTask, SwitchedOff, Worker
 from temporalex_django.operations import audit
-from temporalex_django.operations.base import CODE, Action, Actor, AuditSubject
-from temporalex_django.operations.host import host
+from temporalex_django.operations.base import CODE, Action, Actor
 
 _MAX_NAMES = 10
 #: Tables whose rows wait for a worker, each with the condition of its partial index.

@@ -16,6 +16,7 @@ from temporalex_django import access
 from temporalex_django.authoring import authorization
 from temporalex_django.authoring.authorization import Person
 from temporalex_django.authoring.human_tasks import base_key
+from temporalex_django.backends.target import AuditSubject
 from temporalex_django.core.payloads.codec import check_text
 from temporalex_django.db.people.deciders import undecidable_tasks
 from temporalex_django.db.storage import DjangoStorage
@@ -28,7 +29,7 @@ from temporalex_django.errors import (
     TemporalexError,
 )
 from temporalex_django.models import HumanTask, HumanTaskQuerySet, Instance
-from temporalex_django.operations.base import Action, Actor, AuditSubject, storage
+from temporalex_django.operations.base import Action, Actor, storage
 from temporalex_django.operations.human_tasks.inbox import (
     find_task,
     inbox,
@@ -202,6 +203,11 @@ def require_open(task: HumanTask) -> None:
     """Raise ``HumanTaskClosed`` if the human task is closed; the message says how it ended."""
     if task.closed_at is not None:
         raise HumanTaskClosed(f"{task_label(task)} is no longer open: {outcome_text(task)}")
+    if task.deciding is not None:
+        raise HumanTaskClosed(
+            f"{task_label(task)} is being decided: {task.deciding['by']} chose {task.deciding['outcome']}, and the run "
+            "has not taken the decision yet"
+        )
 
 
 def task_label(task: HumanTask) -> str:

@@ -13,18 +13,19 @@ from temporalex_django import access
 from temporalex_django.authoring.authorization import Person
 from temporalex_django.authoring.handle import ANSWER_TIMEOUT
 from temporalex_django.authoring.human_tasks import base_key, clean_form_data
+from temporalex_django.backends.tables.request_status import update_status
+from temporalex_django.backends.target import AuditSubject
 from temporalex_django.core.payloads.codec import check_text
 from temporalex_django.core.process import REQUEST
-from temporalex_django.db.inserts import InsertedMessage, find_message
+from temporalex_django.db.inserts import find_message
 from temporalex_django.db.people.human_tasks import question_of
 from temporalex_django.errors import ActionNotPermitted, FormChanged, HumanTaskClosed, PayloadError, WorkflowClosed
 from temporalex_django.models import HumanTask
-from temporalex_django.operations.base import Actor, AuditSubject, storage
+from temporalex_django.operations.base import Actor, storage
 from temporalex_django.operations.human_tasks.base import admit_decider, lock_task, require_unclaimed, task_label
 from temporalex_django.operations.human_tasks.inbox import find_task
 from temporalex_django.operations.run_lookup import find_chain
 from temporalex_django.operations.runs.update import RequestAction
-from temporalex_django.operations.runs.update_outcome import UpdateStatus, update_status
 
 
 class Decide(RequestAction):
@@ -148,23 +149,20 @@ class Decide(RequestAction):
             raise FormChanged(f"the form of {task_label(task)} has changed since you opened it: open it again")
         self.payload |= clean_form_data(task.form, self.payload["data"], title=task.title)
 
-    def _insert(self) -> InsertedMessage:
-        """Insert the decision as a message, after locking the task and checking that nobody else has claimed it.
+    def before_insert(self) -> None:
+        """Lock the task, and raise ``HumanTaskClaimed`` if somebody else has claimed it.
 
         A claim that was made since ``check`` counts. A decision that is sent again is inserted without the check.
         """
         if not self._is_resend:
             require_unclaimed(self.user, lock_task(self.task, storage=self.storage), storage=self.storage)
-        return super()._insert()
 
-    def _status_in_closed_run(self) -> UpdateStatus:
-        try:
-            return super()._status_in_closed_run()
-        except WorkflowClosed as exc:
-            # The row says what happened: this raises ``HumanTaskClosed`` with the outcome, if there is one.
-            with self.storage.transaction():
-                lock_task(self.task, storage=self.storage)
-            raise HumanTaskClosed(f"{task_label(self.task)} is no longer open: the run ended") from exc
+    def closed_error(self, error: WorkflowClosed) -> Exception:
+        """Return the error for a decision that comes after the end of the run."""
+        # The row says what happened: this raises ``HumanTaskClosed`` with the outcome, if there is one.
+        with self.storage.transaction():
+            lock_task(self.task, storage=self.storage)
+        return HumanTaskClosed(f"{task_label(self.task)} is no longer open: the run ended")
 
     def record(self, subject: AuditSubject, *, reason: str = "", **details: Any) -> None:
         """Write the audit row, with the task and, if the user decided for somebody else, that person.
@@ -175,5 +173,5 @@ class Decide(RequestAction):
         super().record(subject, reason=reason, task=str(self.task.pk), **substitute, **details)
 
     @property
-    def _label(self) -> str:
+    def request_label(self) -> str:
         return f"the decision {self.message!r} of {task_label(self.task)}"

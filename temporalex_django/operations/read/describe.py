@@ -14,7 +14,18 @@ from asgiref.sync import sync_to_async
 from temporalex_django.authoring.backend import MOST_ACTIVITIES, Description, FailedMessage
 from temporalex_django.authoring.redaction import UNREDACTED, Redactor
 from temporalex_django.authoring.run_tables.run_columns import describe_columns
-from temporalex_django.conf import codec
+from temporalex_django.backends.host import host
+from temporalex_django.backends.polling import (
+    Deadline,
+    WaitSlot,
+    await_for,
+    inside_transaction,
+    unlimited_wait,
+    wait_for,
+)
+from temporalex_django.backends.routing import backend_of
+from temporalex_django.backends.tables import inline_turn
+from temporalex_django.backends.target import RunTarget
 from temporalex_django.core.history.events import HistoryEvent
 from temporalex_django.core.names import check_wait
 from temporalex_django.db.claims.limited import read_switches
@@ -28,18 +39,8 @@ from temporalex_django.errors import ResultTimeout, WorkflowNotFound, WorkflowSw
 from temporalex_django.graph import snapshot
 from temporalex_django.models import Instance
 from temporalex_django.models.instance import Status
-from temporalex_django.operations import inline_turn
 from temporalex_django.operations.fleet.live_workers import LiveWorkers, live_workers
-from temporalex_django.operations.host import host
-from temporalex_django.operations.polling import (
-    Deadline,
-    WaitSlot,
-    await_for,
-    inside_transaction,
-    unlimited_wait,
-    wait_for,
-)
-from temporalex_django.operations.run_lookup import RunTarget, find_chain
+from temporalex_django.operations.run_lookup import find_chain
 from temporalex_django.present.view_models import DUE_GRACE_PERIOD
 
 
@@ -185,9 +186,7 @@ def load_history(target: RunTarget, *, storage: DjangoStorage, redactor: Redacto
 
     The run is the one that the caller found by its run id, or else the current run of the chain.
     """
-    return [
-        redactor.redact_event(event) for event in storage.histories({target.selected_run_id: 0})[target.selected_run_id]
-    ]
+    return [redactor.redact_event(event) for event in backend_of(target).history(target, storage=storage)]
 
 
 class ResultWaiter:
@@ -231,16 +230,7 @@ class ResultWaiter:
 
         One read.
         """
-        rows = self.storage.sql.select(
-            "select i.status, i.closing from temporalex_chain c join temporalex_instance i on i.id = c.run_id"
-            " where c.id = %s and c.closed",
-            [self.target.chain_id],
-            ("text", "bytea"),
-        )
-        if not rows:
-            return None
-        status, closing = rows[0]
-        return status, None if closing is None else codec().decode(closing)
+        return backend_of(self.target).closing(self.target, storage=self.storage)
 
     def resolve(self, outcome: tuple[str, Any] | None) -> Any:
         """Return the result of the chain, or raise its error; ``outcome`` is the pair that ``poll`` returned.

@@ -8,15 +8,14 @@ from django.utils.functional import Promise
 from django.utils.text import format_lazy
 from django.utils.translation import gettext_lazy as _
 
+from temporalex_django.backends.routing import backend_of
+from temporalex_django.backends.target import find_run_class
 from temporalex_django.conf import get_settings
-from temporalex_django.db.inserts import insert_message, notify_on_commit
 from temporalex_django.engine.fates import begins_later
 from temporalex_django.models import Instance
 from temporalex_django.models.instance import Status
 from temporalex_django.operations.fleet.live_workers import live_workers
-from temporalex_django.operations.run_lookup import find_run_class
 from temporalex_django.operations.runs.operator_action import OperatorRunAction, Text
-from temporalex_django.operations.runs.terminate import close_locked_run, close_run
 
 
 class Cancel(OperatorRunAction[None]):
@@ -54,7 +53,7 @@ class Cancel(OperatorRunAction[None]):
             starts_at = storage.run_records([run.run_id])[run.run_id].starts_at
             if not begins_later(run, starts_at, storage.now()):
                 return False
-            close_locked_run(self, "cancelled", run)
+            backend_of(target).close_locked(self, "cancelled", run)
         self._was_unbegun = True
         return True
 
@@ -99,7 +98,7 @@ class Cancel(OperatorRunAction[None]):
         target = self.target
         # A function is asked to cancel, but a graph is closed at once (see decision 27). This locks the chain.
         if self.closes_at_once:
-            close_run(self, "cancelled")
+            backend_of(self.target).close(self, "cancelled")
             return
         if self._close_before_begin():
             return
@@ -107,6 +106,5 @@ class Cancel(OperatorRunAction[None]):
             self.refuse(_("the run is already closed"), closed=True)
         # An INSERT locks no row of the run, so a request never waits for a worker that has it (see decision 6).
         with self.audit_transaction():
-            insert_message(target.chain_id, kind="cancel", name="", body={"reason": self.reason}, storage=self.storage)
+            backend_of(target).send(target, kind="cancel", name="", body={"reason": self.reason}, storage=self.storage)
             self.record(target.audit_subject, reason=self.reason)
-        notify_on_commit(alias=self.storage.alias, queues=[target.queue])

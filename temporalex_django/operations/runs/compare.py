@@ -12,6 +12,9 @@ from django.utils.translation import gettext_lazy as _
 
 from temporalex_django import access
 from temporalex_django.authoring.redaction import Redactor
+from temporalex_django.backends.host import host
+from temporalex_django.backends.tables import inline_turn
+from temporalex_django.backends.target import RunTarget, find_run_class, runs_in_workers_only
 from temporalex_django.conf import get_settings
 from temporalex_django.core.history import replay
 from temporalex_django.core.history.events import HistoryEvent
@@ -19,10 +22,8 @@ from temporalex_django.core.history.inputs import ReplayDifference
 from temporalex_django.engine.watchdog import watchdog
 from temporalex_django.errors import ActionNotPossible, NondeterminismError, TemporalexError
 from temporalex_django.models import Instance
-from temporalex_django.operations import inline_turn
 from temporalex_django.operations.base import CODE, Actor
-from temporalex_django.operations.host import host
-from temporalex_django.operations.run_lookup import RunAction, RunTarget, find_run_class, runs_in_workers_only
+from temporalex_django.operations.run_lookup import RunAction
 
 #: Number of events for which a replay gets one more second.
 REPLAYED_PER_SECOND = 10_000

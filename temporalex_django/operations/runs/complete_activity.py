@@ -8,10 +8,7 @@ from typing import ClassVar
 from django.utils.functional import Promise
 from django.utils.translation import gettext_lazy as _
 
-from temporalex_django.conf import get_settings
-from temporalex_django.core.payloads import codec
-from temporalex_django.db.graphs.graph_storage import TaskSource
-from temporalex_django.engine.operator_overrides import operator_completion, operator_failure
+from temporalex_django.backends.routing import backend_of
 from temporalex_django.operations.runs.operator_action import ActivityAction, Input
 
 
@@ -41,19 +38,7 @@ class CompleteActivity(ActivityAction):
     inputs: ClassVar[tuple[Input, ...]] = (Input(name="result", kind=object, label=_("Result")),)
 
     def perform(self) -> None:
-        with self.storage.transaction():
-            run = self.lock_run()
-            task = self.load_task(run)
-            # Check the value here, where the operator can correct it; later it would block or fail the run.
-            result = self.find_activity(task).encode_manual_result(
-                self.input_values.get("result"), task.args, TaskSource(task)
-            )
-            limit = get_settings().MAX_PAYLOAD_BYTES
-            self.finish_task(
-                operator_completion(task, result, sender=self.by.sender, limit=limit),
-                run,
-                digest=codec.digest(result),
-            )
+        backend_of(self.target).complete_activity(self)
 
 
 class FailActivity(ActivityAction):
@@ -84,8 +69,4 @@ class FailActivity(ActivityAction):
     )
 
     def perform(self) -> None:
-        with self.storage.transaction():
-            run = self.lock_run()
-            error_type, message = self.input_values.get("type") or "FailedByHand", self.input_values["message"]
-            result = operator_failure(self.load_task(run), type=error_type, message=message, sender=self.by.sender)
-            self.finish_task(result, run, digest=codec.digest(message))
+        backend_of(self.target).fail_activity(self)

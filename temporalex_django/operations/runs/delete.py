@@ -7,7 +7,7 @@ from typing import ClassVar
 from django.utils.functional import Promise
 from django.utils.translation import gettext_lazy as _
 
-from temporalex_django.db.retention import delete_chain
+from temporalex_django.backends.routing import backend_of
 from temporalex_django.models import Instance
 from temporalex_django.operations.runs.operator_action import OperatorRunAction
 
@@ -39,7 +39,4 @@ class Delete(OperatorRunAction[None]):
         return None
 
     def perform(self) -> None:
-        with self.storage.transaction():
-            self.lock_run()
-            self.record(self.target.audit_subject, reason=self.reason)
-            delete_chain(self.target.chain_id, storage=self.storage)
+        backend_of(self.target).delete(self)

@@ -11,15 +11,16 @@ from django.utils.translation import gettext_lazy as _
 from temporalex_django.access import Operation
 from temporalex_django.authoring.authorization import Person
 from temporalex_django.authoring.workflow import fork_options
+from temporalex_django.backends.host import host
+from temporalex_django.backends.tables import inline_turn
+from temporalex_django.backends.target import RunTarget, find_run_class
 from temporalex_django.core.people.four_eyes import fork_snapshot
 from temporalex_django.db.inserts import NewStart, copy_forked_columns, insert_start
 from temporalex_django.engine.reset import apply
 from temporalex_django.engine.reset.plan import fork_id
 from temporalex_django.errors import AlreadyRunning
 from temporalex_django.models import Instance
-from temporalex_django.operations import inline_turn
-from temporalex_django.operations.host import host
-from temporalex_django.operations.run_lookup import RunTarget, find_chain, find_run_class
+from temporalex_django.operations.run_lookup import find_chain
 from temporalex_django.operations.runs.history_action import ReplayFromAction, audit_details
 from temporalex_django.operations.runs.operator_action import Input
 from temporalex_django.operations.runs.start import refused_start_operation, require_start_access, require_visible_run

@@ -10,6 +10,9 @@ from django.utils.text import format_lazy
 from django.utils.translation import gettext_lazy as _
 
 from temporalex_django.authoring.workflow import Workflow
+from temporalex_django.backends.host import host
+from temporalex_django.backends.tables import inline_turn
+from temporalex_django.backends.target import find_run_class
 from temporalex_django.conf import get_settings
 from temporalex_django.core.history.events import HistoryEvent
 from temporalex_django.engine.contracts.records import RunState
@@ -27,9 +30,6 @@ from temporalex_django.engine.reset.plan import (
 from temporalex_django.errors import ActionNotPossible
 from temporalex_django.graph.workflow import GraphWorkflow
 from temporalex_django.models import Instance
-from temporalex_django.operations import inline_turn
-from temporalex_django.operations.host import host
-from temporalex_django.operations.run_lookup import find_run_class
 from temporalex_django.operations.runs.operator_action import Input, OperatorRunAction
 
 T = TypeVar("T")

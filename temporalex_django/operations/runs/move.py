@@ -11,6 +11,8 @@ from django.db import transaction
 from temporalex_django.authoring import workflow as workflows
 from temporalex_django.authoring.run_tables.run_columns import RUN_COLUMNS
 from temporalex_django.authoring.workflow import fork_options, start_options
+from temporalex_django.backends.tables import inline_turn
+from temporalex_django.backends.target import RunTarget
 from temporalex_django.conf import codec
 from temporalex_django.core.history.events import HistoryEvent
 from temporalex_django.core.history.people import next_run_snapshot
@@ -25,9 +27,8 @@ from temporalex_django.graph.durable.projection import Projection
 from temporalex_django.graph.snapshot import snapshot_for_version
 from temporalex_django.graph.workflow import GraphWorkflow
 from temporalex_django.models import ActivityTask, Chain, Instance
-from temporalex_django.operations import inline_turn
 from temporalex_django.operations.base import CODE, Actor
-from temporalex_django.operations.run_lookup import RunAction, RunTarget
+from temporalex_django.operations.run_lookup import RunAction
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,6 +25,9 @@ from temporalex_django.access import EDIT, VIEW_PAYLOAD, Operation, policy
 from temporalex_django.authoring import activity
 from temporalex_django.authoring.activity import Activity
 from temporalex_django.authoring.authorization import APP, Person
+from temporalex_django.backends.routing import backend_of
+from temporalex_django.backends.tables import inline_turn
+from temporalex_django.backends.target import RunTarget
 from temporalex_django.conf import get_settings
 from temporalex_django.core.payloads.codec import check_text
 from temporalex_django.db.inserts import notify_on_commit
@@ -39,9 +42,8 @@ from temporalex_django.errors import (
     WorkflowNotFound,
 )
 from temporalex_django.models import ActivityTask, Chain, Instance
-from temporalex_django.operations import inline_turn
 from temporalex_django.operations.base import CODE, Actor, to_plain_payload
-from temporalex_django.operations.run_lookup import RunAction, RunTarget
+from temporalex_django.operations.run_lookup import RunAction
 
 T = TypeVar("T")
 Text = str | Promise
@@ -141,6 +143,12 @@ class OperatorRunAction(RunAction[T]):
     def execute(self) -> T:
         with self.translate_busy(self.run_label):
             return super().execute()
+
+    def check(self) -> None:
+        """Check that the user may do this, and that the backend of the run can. Raises ``ActionNotPossible`` too."""
+        super().check()
+        if reason := backend_of(self.target).refusal(self.name):
+            self.refuse(reason, closed=False)
 
     @classmethod
     def validate_inputs(cls, inputs: Iterable[Input], values: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,9 +7,7 @@ from typing import ClassVar
 from django.utils.functional import Promise
 from django.utils.translation import gettext_lazy as _
 
-from temporalex_django.db.inserts import notify_on_commit
-from temporalex_django.engine.blocked import CRASH
-from temporalex_django.engine.operator_overrides import pause_run, unpause_run
+from temporalex_django.backends.routing import backend_of
 from temporalex_django.models import Instance
 from temporalex_django.operations.runs.operator_action import OperatorRunAction, Text
 
@@ -43,11 +41,7 @@ class Pause(OperatorRunAction[None]):
         return str(_("the run is already paused"))
 
     def perform(self) -> None:
-        with self.storage.transaction():
-            run = self.lock_run()
-            now = self.storage.now()
-            self.storage.write([pause_run(run, reason=self.reason, sender=self.by.sender, now=now)])
-            self.record(self.target.audit_subject, reason=self.reason)
+        backend_of(self.target).pause(self)
 
 
 class Unpause(OperatorRunAction[None]):
@@ -86,10 +80,4 @@ class Unpause(OperatorRunAction[None]):
         return None
 
     def perform(self) -> None:
-        with self.storage.transaction():
-            run = self.lock_run()
-            blocked = self.storage.block_reason(run.run_id)
-            self._stays_blocked = blocked is not None and blocked["code"] == CRASH
-            self.storage.write([unpause_run(run, blocked=blocked, now=self.storage.now())])
-            self.record(self.target.audit_subject, reason=self.reason)
-            notify_on_commit(alias=self.storage.alias, queues=[run.queue])
+        self._stays_blocked = backend_of(self.target).unpause(self)

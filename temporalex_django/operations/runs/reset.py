@@ -8,6 +8,7 @@ from django.utils.functional import Promise
 from django.utils.translation import gettext_lazy as _
 
 from temporalex_django.authoring.workflow import Workflow, start_options
+from temporalex_django.backends.tables import inline_turn
 from temporalex_django.db.inserts import reopen_chain
 from temporalex_django.engine.contracts.records import RunState
 from temporalex_django.engine.ids import uuid7
@@ -15,7 +16,6 @@ from temporalex_django.engine.reset import apply
 from temporalex_django.engine.reset.plan import ResetPlan
 from temporalex_django.engine.run_start import RunStart
 from temporalex_django.models import Chain, ScheduleSlot
-from temporalex_django.operations import inline_turn
 from temporalex_django.operations.runs.history_action import ReplayFromAction, audit_details
 
 

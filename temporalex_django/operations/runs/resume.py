@@ -9,15 +9,15 @@ from temporalex_django import access
 from temporalex_django.authoring import authorization
 from temporalex_django.authoring.authorization import Person
 from temporalex_django.authoring.handle import ANSWER_TIMEOUT
+from temporalex_django.backends.target import RunTarget
 from temporalex_django.core.names import check_wait
-from temporalex_django.db.inserts import InsertedMessage
 from temporalex_django.errors import ActionNotPermitted, AmbiguousId, ResumeRefused, WorkflowNotFound
 from temporalex_django.graph.durable.run import decidable_steps, resume_request
 from temporalex_django.graph.steps import StepRef, decider_words
 from temporalex_django.graph.workflow import GraphWorkflow
 from temporalex_django.operations.base import CODE, Actor, storage
 from temporalex_django.operations.human_tasks.base import require_claims_respected
-from temporalex_django.operations.run_lookup import Runs, RunTarget, find_run
+from temporalex_django.operations.run_lookup import Runs, find_run
 from temporalex_django.operations.runs.update import RequestAction
 
 
@@ -87,19 +87,15 @@ class Resume(RequestAction):
             return request
         return replace(request, permission=None)
 
-    def _insert(self) -> InsertedMessage:
-        """Insert the request as a message, unless somebody else has claimed the human task that it would decide.
-
-        Raises ``HumanTaskClaimed`` then.
-        """
+    def before_insert(self) -> None:
+        """Raise ``HumanTaskClaimed`` if somebody else has claimed the human task that the request would decide."""
         if self.by.user is not None and (self.decidable_steps or self.target.workflow_class is None):
             require_claims_respected(
                 self.by.user, self.target.chain_id, self.message, step=self.payload["step"], storage=self.storage
             )
-        return super()._insert()
 
     @property
-    def _label(self) -> str:
+    def request_label(self) -> str:
         return f"resume({self.message!r}) of {self.target.workflow} {self.target.workflow_id}"
 
 

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 from django.utils.functional import Promise
 from django.utils.translation import gettext_lazy as _
 
-from temporalex_django.engine.operator_overrides import immediate_retry, input_digests, retry_atomic, with_edited_input
+from temporalex_django.backends.routing import backend_of
 from temporalex_django.models import ActivityTask
 from temporalex_django.operations.runs.operator_action import ActivityAction, Input
 
@@ -49,16 +49,4 @@ class RetryActivity(ActivityAction):
         return _("no activity is failing")
 
     def perform(self) -> None:
-        with self.storage.transaction():
-            run = self.lock_run()
-            task, digests = self.load_task(run), {}
-            if "input" in self.input_values:
-                args, kwargs = self.find_activity(task).parse_edited_input(self.input_values["input"], task.args)
-                digests["input"] = input_digests(task.args, task.kwargs, {"args": args, "kwargs": kwargs})
-                task = with_edited_input(task, args, kwargs, sender=self.by.sender)
-                self.storage.edit_task(task)
-            now = self.storage.now()
-            self.finish_task(immediate_retry(task, now=now), run, **digests)
-            # No worker claims an atomic activity: turns of the run execute it, so the run itself must be due.
-            if task.atomic:
-                self.storage.write([retry_atomic(run, now=now)])
+        backend_of(self.target).retry_activity(self)

@@ -6,10 +6,11 @@ from typing import ClassVar
 
 from django.conf import settings
 
+from temporalex_django.backends.target import AuditSubject
 from temporalex_django.core.payloads.codec import check_text
 from temporalex_django.db.background_hooks import run_due
 from temporalex_django.errors import ActionNotPossible
-from temporalex_django.operations.base import CODE, Action, Actor, AuditSubject
+from temporalex_django.operations.base import CODE, Action, Actor
 
 
 class RunDue(Action[int]):

@@ -6,13 +6,15 @@ from typing import Any, ClassVar
 
 from temporalex_django.authoring.declared_messages import warn_lossy
 from temporalex_django.authoring.workflow import require_signal
+from temporalex_django.backends.routing import backend_of
+from temporalex_django.backends.target import RunTarget
 from temporalex_django.core.messages.headers import Headers, check_headers
 from temporalex_django.core.names import check_message_id, check_name
 from temporalex_django.core.payloads import codec
-from temporalex_django.db.inserts import find_message, insert_message, notify_on_commit, update_outcome
+from temporalex_django.db.inserts import find_message, update_outcome
 from temporalex_django.engine.deduplication import MessageFingerprint
 from temporalex_django.operations.base import CODE, Actor, to_plain_payload
-from temporalex_django.operations.run_lookup import RunAction, RunTarget
+from temporalex_django.operations.run_lookup import RunAction
 
 
 class SendSignal(RunAction[None]):
@@ -79,12 +81,12 @@ class SendSignal(RunAction[None]):
             warn_lossy(code, "signal", name, self.payload, payload)
         # The insert locks nothing of the run, so senders never wait for workers (see decision 6).
         with self.audit_transaction():
-            inserted = insert_message(
-                target.chain_id,
+            inserted = backend_of(target).send(
+                target,
                 kind="signal",
                 name=name,
                 body=payload,
-                request_id=message_id,
+                message_id=message_id,
                 sender=self.by.sender,
                 headers=self.headers,
                 exact=self.exact,
@@ -102,7 +104,6 @@ class SendSignal(RunAction[None]):
                 )
             elif inserted.new:
                 self.record(target.audit_subject, signal=name)
-        notify_on_commit(alias=self.storage.alias, queues=[target.queue])
 
     def _was_read(self, message_id: str, fingerprint: MessageFingerprint) -> bool:
         """Return True if the run received the message of that id before it closed.

@@ -7,9 +7,10 @@ from typing import Any, ClassVar
 from temporalex_django import access
 from temporalex_django.authoring.requests.start_policy import StartOutcome
 from temporalex_django.authoring.requests.start_request import StartRequest
+from temporalex_django.backends.target import RunTarget
 from temporalex_django.errors import AlreadyRunning, WorkflowNotFound
 from temporalex_django.operations.base import CODE, Action, Actor
-from temporalex_django.operations.run_lookup import RunTarget, find_run
+from temporalex_django.operations.run_lookup import find_run
 from temporalex_django.operations.runs.signal import SendSignal
 from temporalex_django.operations.runs.start import Start
 

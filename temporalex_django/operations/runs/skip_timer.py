@@ -10,9 +10,9 @@ from uuid import UUID
 from django.utils.functional import Promise
 from django.utils.translation import gettext_lazy as _
 
+from temporalex_django.backends.routing import backend_of
 from temporalex_django.core.history.events import kinds_of
-from temporalex_django.db.inserts import notify_on_commit
-from temporalex_django.engine.operator_overrides import pending_timers, skip_message_id, skip_timer
+from temporalex_django.engine.operator_overrides import pending_timers, skip_message_id
 from temporalex_django.models import HistoryEvent, Instance, Message
 from temporalex_django.operations.runs.operator_action import OperatorRunAction, batches
 
@@ -77,9 +77,4 @@ class SkipTimer(OperatorRunAction[None]):
         return parts
 
     def perform(self) -> None:
-        assert self.seq is not None
-        with self.storage.transaction():
-            run = self.lock_run()
-            self.storage.write([skip_timer(run, self.seq, sender=self.by.sender)])
-            self.record(self.target.audit_subject, reason=self.reason, seq=self.seq)
-            notify_on_commit(alias=self.storage.alias, queues=[run.queue])
+        backend_of(self.target).skip_timer(self)

@@ -16,11 +16,13 @@ from temporalex_django.authoring.requests.start_policy import REPLACED, StartOut
 from temporalex_django.authoring.requests.start_request import StartRequest
 from temporalex_django.authoring.start_api import Startable
 from temporalex_django.authoring.workflow import Workflow, input_or_default, start_options
+from temporalex_django.backends.host import host
+from temporalex_django.backends.routing import backend_of_class
+from temporalex_django.backends.target import AuditSubject, RunTarget
 from temporalex_django.core.payloads import codec
 from temporalex_django.core.payloads.round_trip import warn_lossy_value
-from temporalex_django.db.inserts import NewStart, StartedRun, insert_start
+from temporalex_django.db.inserts import NewStart, StartedRun
 from temporalex_django.db.starts.conflicts import last_ended_status
-from temporalex_django.db.starts.debounce import replace_waiting_input
 from temporalex_django.db.starts.throttle import throttle_start
 from temporalex_django.errors import (
     ActionNotPermitted,
@@ -31,16 +33,8 @@ from temporalex_django.errors import (
     WorkflowNotFound,
 )
 from temporalex_django.graph.snapshot import start_snapshot
-from temporalex_django.operations.base import (
-    CODE,
-    Action,
-    Actor,
-    AuditSubject,
-    refuse_inside_workflow,
-    to_plain_payload,
-)
-from temporalex_django.operations.host import host
-from temporalex_django.operations.run_lookup import RunTarget, find_run
+from temporalex_django.operations.base import CODE, Action, Actor, refuse_inside_workflow, to_plain_payload
+from temporalex_django.operations.run_lookup import find_run
 from temporalex_django.operations.runs.terminate import Terminate
 
 #: Tries of a start that uses or terminates the open run with its id.
@@ -73,7 +67,13 @@ class Start(Action[RunTarget]):
         self.outcome: StartOutcome = "started"
         #: The run, once it is started or used.
         self.target: RunTarget | None = None
+        self.backend = backend_of_class(request.workflow)
         require_saved_subject(request.subject, workflow_name=request.workflow.name)
+
+    def flush(self) -> None:
+        """Send the start to the cluster, if the run lives there and the caller has no transaction open."""
+        if self.target is not None:
+            self.backend.flush(self.target.chain_id, storage=self.storage)
 
     def check(self) -> None:
         """Check that the user may start runs of this class from this interface.
@@ -112,7 +112,7 @@ class Start(Action[RunTarget]):
             with self.audit_transaction() if is_plain else self.storage.transaction():
                 if throttle is not None:
                     new_start = throttle_start(new_start, throttle, storage=self.storage)
-                inserted_run = insert_start(new_start, storage=self.storage)
+                inserted_run = self.backend.start(new_start, storage=self.storage)
                 # Again, because a run may have begun and ended between the check above and the insert.
                 if not may_repeat:
                     self._require_reusable(new_start, besides=inserted_run.chain_id)
@@ -149,6 +149,7 @@ class Start(Action[RunTarget]):
             workflow=cls.name,
             version=cls.version,
             status="pending",
+            backend=self.backend.name,
         )
         return self.target
 
@@ -203,7 +204,7 @@ class Start(Action[RunTarget]):
         Returns None if there is no such run.
         """
         sender = authorization.sender_of(self.by.user)
-        ids = replace_waiting_input(new_start, sender, storage=self.storage)
+        ids = self.backend.replace_input(new_start, sender, storage=self.storage)
         if ids is None:
             return None
         self._require_visible(pk=ids.run_id)

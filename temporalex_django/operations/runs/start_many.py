@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from temporalex_django.authoring.requests.start_request import StartRequest
-from temporalex_django.db.starts.many import insert_many
+from temporalex_django.backends.target import RunTarget
+from temporalex_django.db.inserts import NewStart, StartedRun
 from temporalex_django.errors import AlreadyRunning
 from temporalex_django.operations.base import CODE, Actor
-from temporalex_django.operations.run_lookup import RunTarget
 from temporalex_django.operations.runs.start import Start
 
 
@@ -35,20 +35,32 @@ def start_many(requests: Sequence[StartRequest], *, by: Actor = CODE) -> list[St
         return results
     storage = starts[0].storage
     with storage.transaction():
-        plain = [number for number, start in enumerate(starts) if not start.request.has_policy]
-        inserted = insert_many([new_starts[number] for number in plain], storage=storage)
-        for number, ids in zip(plain, inserted, strict=True):
-            if isinstance(ids, AlreadyRunning):
-                results[number] = ids
-            else:
-                starts[number].note_started(new_starts[number], ids)
+        for backend in {start.backend.name: start.backend for start in starts}.values():
+            own = [
+                number
+                for number, start in enumerate(starts)
+                if start.backend.name == backend.name and not start.request.has_policy
+            ]
+            inserted = backend.start_many([new_starts[number] for number in own], storage=storage)
+            for number, ids in zip(own, inserted, strict=True):
+                results[number] = _note(starts[number], new_starts[number], ids)
         for number, start in enumerate(starts):
             if start.request.has_policy:
                 try:
                     start.perform()
                 except AlreadyRunning as exc:
                     results[number] = exc
+    for start in starts:
+        start.flush()
     return results
+
+
+def _note(start: Start, new_start: NewStart, ids: StartedRun | AlreadyRunning) -> Start | AlreadyRunning:
+    """Note that the run of a start was inserted, and return the start; an error is returned as it is."""
+    if isinstance(ids, AlreadyRunning):
+        return ids
+    start.note_started(new_start, ids)
+    return start
 
 
 def target_of(start: Start) -> RunTarget:

@@ -2,66 +2,39 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from functools import partial
 from typing import Any, ClassVar
 from uuid import uuid4
 
 from asgiref.sync import sync_to_async
-from django.db import Error as DatabaseError
-from django.db import connections, transaction
 
 from temporalex_django import access
 from temporalex_django.authoring.declared_messages import warn_lossy
 from temporalex_django.authoring.handle import ANSWER_TIMEOUT
 from temporalex_django.authoring.redaction import HIDDEN, UNREDACTED, Redactor
-from temporalex_django.conf import get_settings
-from temporalex_django.core.messages.headers import Headers, check_headers
-from temporalex_django.core.names import check_message_id, check_name, check_wait
-from temporalex_django.db.inserts import InsertedMessage, find_message, insert_message, notify_on_commit
-from temporalex_django.db.messages.listen import listen
-from temporalex_django.engine.contracts.records import Outcome, RunState
-from temporalex_django.engine.deduplication import MessageFingerprint
-from temporalex_django.engine.outcomes import FAULT, update_result
-from temporalex_django.errors import (
-    ActionNotPossible,
-    NestingError,
-    RunBlocked,
-    RunPaused,
-    TooManyUpdates,
-    UpdateTimeout,
-    WorkflowClosed,
-    WorkflowSwitchedOff,
-)
-from temporalex_django.models import Instance
-from temporalex_django.operations import inline_turn
-from temporalex_django.operations.base import CODE, Actor, logger, to_plain_payload
-from temporalex_django.operations.fleet.live_workers import live_workers
-from temporalex_django.operations.host import host
-from temporalex_django.operations.polling import (
+from temporalex_django.backends.polling import (
     Deadline,
     WaitSlot,
-    await_for,
-    inside_transaction,
     unlimited_wait,
-    wait_for,
 )
-from temporalex_django.operations.run_lookup import RunAction, RunTarget, runs_in_workers_only
+from temporalex_django.backends.routing import backend_of
+from temporalex_django.backends.target import RunTarget
+from temporalex_django.core.messages.headers import Headers, check_headers
+from temporalex_django.core.names import check_message_id, check_name, check_wait
+from temporalex_django.engine.outcomes import update_result
+from temporalex_django.errors import (
+    RunBlocked,
+    UpdateTimeout,
+    WorkflowClosed,
+)
+from temporalex_django.models import Instance
+from temporalex_django.operations.base import CODE, Actor, logger, to_plain_payload
+from temporalex_django.operations.fleet.live_workers import live_workers
+from temporalex_django.operations.run_lookup import RunAction
 from temporalex_django.operations.runs.update_metrics import record_update
 from temporalex_django.operations.runs.update_outcome import (
-    UpdateStatus,
     _redact_for_sender,
     blocked_error,
-    update_status,
 )
-from temporalex_django.telemetry import definitions
-from temporalex_django.telemetry.recording import recorder
-
-_FINISHED_STATUSES = ("completed", "failed")
-#: Seconds for which a caller's turn processes messages that were sent earlier. Then a worker continues.
-_READ_WITHIN = 1.0
 
 
 class RequestAction(RunAction[Any]):
@@ -112,11 +85,8 @@ class RequestAction(RunAction[Any]):
         self.payload = to_plain_payload(payload, label=f"the body of {self.kind} {message!r}")
         self.message_id = str(uuid4()) if id is None else check_message_id(id, label="update")
         self.deadline = Deadline(wait)
-        self._workers_only = mode == "worker" or runs_in_workers_only(target.workflow_class)
-        self._can_run_turn = host().runs_turns and not self._workers_only and target.workflow_class is not None
-        self._message_pk: int | None = None
-        # Set when the insert shows that the message was not sent before.
-        self._is_new = False
+        self.mode = mode
+        self._request = backend_of(target).request(self)
 
     @property
     def message_name(self) -> str:
@@ -124,11 +94,9 @@ class RequestAction(RunAction[Any]):
 
     def perform(self) -> Any:
         with record_update(self.target.workflow):
-            status = self._begin()
-            if status.is_finished:
-                return self._result(status)
-            listener = partial(listen, self.target.chain_id, alias=self.storage.alias)
-            return self._result(wait_for(self._poll, self.deadline, wait_slot=self.wait_slot, listen=listener))
+            self._request.begin()
+            self._request.wait()
+            return self._result()
 
     def send(self) -> None:
         """Check access and commit the message for a worker, whatever the state of the run is; wait for nothing.
@@ -137,366 +105,46 @@ class RequestAction(RunAction[Any]):
         """
         with self.client_call(), self.audit_denials():
             self.check()
-            inline_turn.refuse_own_run(self.target, f"{self.kind}()", storage=self.storage)
-            self._enqueue_for_workers()
+            self._request.enqueue()
 
     @property
     def message_number(self) -> int | None:
         """The primary key of the row of the message; None until it is sent."""
-        return self._message_pk
+        return self._request.message_number
 
     async def aexecute(self) -> Any:
         """Execute the operation from async code and return the answer; no thread is held during the wait."""
         with self.client_call(), record_update(self.target.workflow):
-            status: UpdateStatus | None = await sync_to_async(self._check_and_begin)()
-            if status is None or not status.is_finished:
-                status = await await_for(self._poll, self.deadline)
-            return await sync_to_async(self._audited_result)(status)
+            await sync_to_async(self._check_and_begin)()
+            await self._request.await_outcome()
+            return await sync_to_async(self._audited_result)()
 
-    def _audited_result(self, status: UpdateStatus | None) -> Any:
+    def _audited_result(self) -> Any:
         with self.audit_denials():
-            return self._result(status)
+            return self._result()
 
-    def _check_and_begin(self) -> UpdateStatus:
+    def _check_and_begin(self) -> None:
         with self.audit_denials():
             self.check()
-            return self._begin()
+            self._request.begin()
 
-    @contextmanager
-    def _report_lost_connection(self) -> Iterator[None]:
-        """Turn a lost connection into ``UpdateTimeout`` (code ``unknown``) if the block has already sent the message.
+    def before_insert(self) -> None:
+        """Hook that is called before the message is inserted, in the same transaction. It may refuse the message."""
 
-        Its ``update_id`` is the message id, with which the message can be sent again. Inside the caller's own
-        transaction the database error propagates, because the caller's commit is what counts.
-        """
-        try:
-            yield
-        except DatabaseError as exc:
-            connection = connections[self.storage.alias]
-            if self._message_pk is None or connection.in_atomic_block or not self.storage.is_connection_lost(exc):
-                raise
-            connection.close()  # the next query opens a new one
-            raise UpdateTimeout(
-                f"{self._label}: the connection to the database was lost, so it is not known whether the "
-                "message was stored. Send it again with this id: it takes effect at most once",
-                update_id=self.message_id,
-                code="unknown",
-            ) from exc
-
-    def _begin(self) -> UpdateStatus:
-        with self._report_lost_connection():
-            return self._submit()
-
-    def _submit(self) -> UpdateStatus:
-        inline_turn.refuse_own_run(self.target, f"{self.kind}()", storage=self.storage)
-        if inside_transaction(self.storage.alias):
-            return self._run_in_transaction()
-        if self.target.closed:
-            return self._status_in_closed_run()
-        if self.target.paused or self.target.off:
-            return self._status_in_paused_run()
-        status = None
-        if self._can_run_turn:
-            status = self._try_turn(wait=min(get_settings().UPDATE_LOCK_WAIT, self.deadline.seconds_left))
-            if status is None and recorder.is_active:
-                recorder.record(definitions.CONFLICTS, place="update")
-        return status or self._enqueue_for_workers()
-
-    # -- inside the caller's transaction -------------------------------------------------------------------------------
-
-    def _run_in_transaction(self) -> UpdateStatus:
-        """Judge the message and run its handler to the end, atomic activities included, in the caller's transaction.
-
-        If this is impossible, the work is rolled back to a savepoint. Raises ``UpdateTimeout`` (code ``busy``) if the
-        message could not be judged. Raises ``ActionNotPossible`` if its handler would still wait: nothing that it waits
-        for can arrive before the transaction ends.
-        """
-        if level := self.storage.sql.fixed_snapshot():
-            raise NestingError(
-                f"update() inside a transaction of isolation level {level} cannot see what others did to the run "
-                "before it got the lock. Call it outside of the transaction, or use READ COMMITTED"
-            )
-        if self.target.closed:
-            return self._status_in_closed_run()
-        if self.target.paused or self.target.off:
-            return self._status_in_paused_run()
-        if not self._can_run_turn:
-            reason = f"this process does not have {self.target.workflow}"
-            if self._workers_only:
-                reason = "only workers may process it (`mode` or `updates_in` says so)"
-            raise self._busy_error(f"{reason}, and a worker cannot see it before the transaction commits")
-        with self.storage.savepoint():
-            status = self._run_turn(wait=min(get_settings().UPDATE_LOCK_WAIT, self.deadline.seconds_left), yields=True)
-            if status is None:
-                raise self._busy_error("its lock was not free")
-            if status.outcome is None:
-                raise self._busy_error("the run did not reach the message")
-            if self._is_new and inline_turn.runs_atomic(self.storage):
-                status = self._run_atomic_activities(status)
-            if not self._is_new and not status.is_finished:
-                # Nobody could finish it while this transaction holds the lock. The savepoint releases the lock.
-                raise UpdateTimeout(
-                    f"{self._label} was accepted before and has not finished. Ask again after this transaction, "
-                    "with the same id",
-                    update_id=self.message_id,
-                    accepted=True,
-                )
-        # Under a test environment, the environment runs the activities after the block.
-        if not status.is_finished and not inline_turn.runs_atomic(self.storage):
-            raise UpdateTimeout(
-                f"{self._label} was accepted but has not finished: it continues when the transaction commits. Ask "
-                "again then with the same id",
-                update_id=self.message_id,
-                accepted=True,
-            )
-        return status
-
-    def _run_atomic_activities(self, status: UpdateStatus) -> UpdateStatus:
-        """Run due atomic activities of the run until the update has ended, and return its status then.
-
-        Raises ``ActionNotPossible`` if the handler waits for something else, and ``UpdateTimeout`` at the deadline.
-        """
-        while not status.is_finished:
-            report = inline_turn.advance_atomic(self.target, storage=self.storage)
-            # No progress: the handler waits for something that cannot happen inside this transaction.
-            if not any(write.events for write in report.writes):
-                raise ActionNotPossible(
-                    f"{self._label} inside a transaction: its handler would still wait for something (an external "
-                    "activity, a timer, a person, another run) that cannot arrive before the transaction ends. "
-                    "Nothing was written. Send it outside of the transaction"
-                )
-            status = self._status()
-            if not status.is_finished and not self.deadline.seconds_left:
-                raise self._busy_error("its atomic activities did not finish in time")
-        return status
-
-    def _busy_error(self, reason: str) -> UpdateTimeout:
-        return UpdateTimeout(
-            f"{self._label} inside a transaction: {reason}. Nothing was written. Send it again, outside "
-            "of the transaction if possible",
-            update_id=self.message_id,
-            code="busy",
-        )
-
-    # -- outside of a transaction --------------------------------------------------------------------------------------
-
-    def _try_turn(self, *, wait: float) -> UpdateStatus | None:
-        """Insert the message and run a turn of the run, in a transaction of its own.
-
-        Returns the status of the message, or None if the lock of the chain was not free within ``wait`` seconds.
-        """
-        try:
-            with self.storage.transaction("update"):
-                return self._run_turn(wait=wait)
-        except DatabaseError as exc:
-            if not self.storage.is_transient(exc):
-                raise
-            return None
-
-    def _enqueue_for_workers(self) -> UpdateStatus:
-        """Commit the message alone, notify the workers of the queue, and return the status of the message.
-
-        Used where this process cannot run the turn that handles the message. Raises ``TooManyUpdates``, and
-        ``UpdateTimeout`` if the database is busy.
-        """
-        alias = self.storage.alias
-        try:
-            with self.storage.transaction("update left"):
-                # The insert waits for another open transaction that has a message with the same id.
-                self.storage.sql.set_lock_timeout(min(self.deadline.seconds_left, 60.0))
-                if self._insert().new:
-                    self._require_waiting_limit()
-                    self.record(self.target.audit_subject, **{self.kind: self.message, "update_id": self.message_id})
-        except DatabaseError as exc:
-            if not self.storage.is_transient(exc):
-                raise
-            raise UpdateTimeout(
-                f"{self._label}: the database is busy. Send it again with the same id", update_id=self.message_id
-            ) from exc
-        notify_on_commit(alias=alias, queues=[self.target.queue])
-        return self._status()
-
-    def _poll(self) -> UpdateStatus | None:
-        """Return the status of the message if it has its final outcome, and None otherwise.
-
-        If no turn has read the message, this process tries to run one, without waiting for the lock.
-        """
-        with self._report_lost_connection():
-            status = self._status()
-            if status.outcome is None and status.fresh and self._can_run_turn:
-                status = self._try_turn(wait=0) or status
-        if status.is_finished:
-            return status
-        return None
-
-    # -- shared --------------------------------------------------------------------------------------------------------
-
-    def _run_turn(self, *, wait: float, yields: bool = False) -> UpdateStatus | None:
-        """Lock the run, insert the message and activate the run in the open transaction; return the status.
-
-        Return None, with nothing written, if the lock is not free within ``wait`` seconds. With ``yields`` it gives up
-        as soon as the worker that has the lock waits for a row of this transaction.
-        """
-        run = inline_turn.try_lock_run(self.target, storage=self.storage, wait=wait, yields=yields)
-        if run is None:
-            return None
-        if run.closed:
-            return self._status_in_closed_run()
-        if run.paused:
-            return self._status_in_paused_run()
-        inserted = self._insert()
-        if not inserted.new and (status := self._status()).outcome is not None:
-            return status
-        outcome, has_written = self._activate_until_read(inserted, run)
-        if outcome is not None and outcome.status == "rejected":
-            self._discard_rejected(inserted, has_written=has_written)
-        elif outcome is not None and outcome.status == FAULT:
-            pass  # the row is kept for people who look for faults
-        elif inserted.new:
-            self.record(self.target.audit_subject, **{self.kind: self.message, "update_id": self.message_id})
-        if outcome is None and inserted.new:
-            self._require_waiting_limit()
-        # The update waits for a handler, or the run is blocked or has an atomic activity to run first.
-        if outcome is None:
-            notify_on_commit(alias=self.storage.alias, queues=[self.target.queue])
-        return UpdateStatus(outcome=outcome)
-
-    def _activate_until_read(self, inserted: InsertedMessage, run: RunState | None) -> tuple[Outcome | None, bool]:
-        """Activate the run until it has read the message ``inserted``; an activation may read only some messages.
-
-        ``run`` is the locked state. Returns the outcome of the message, or None, and True if anything else was written.
-        """
-        read_deadline, has_written = time.monotonic() + min(_READ_WITHIN, self.deadline.seconds_left), False
-        message_pk, now = inserted.id, inserted.at
-        while True:
-            report = inline_turn.advance(self.target, storage=self.storage, run=run, now=now)
-            run = now = None  # both are stale after an activation
-            write = report.writes[0] if report.writes else None
-            if write is None:
-                return None, has_written
-            has_written = has_written or bool(write.events) or "blocked" in write.instance
-            if message_pk in write.settled or message_pk in write.waiting or time.monotonic() > read_deadline:
-                return write.settled.get(message_pk), has_written
-            if not write.consumed and not write.settled and not write.events:
-                # Another activation would not help: the run is blocked, paused, or has other work to do first.
-                return None, has_written
-
-    def _require_waiting_limit(self) -> None:
-        """Raise ``TooManyUpdates`` if more than ``WAITING_UPDATES`` messages of this kind wait for the run.
-
-        Called after the insert, so the error rolls this message back, too.
-        """
-        limit = get_settings().WAITING_UPDATES
-        rows = self.storage.sql.select(
-            "select count(*) from (select 1 from temporalex_message where chain_id = %s and not settled and kind = %s"
-            " limit %s) waiting",
-            [self.target.chain_id, self.kind, limit + 1],
-            ("int8",),
-        )
-        if rows[0][0] > limit:
-            raise TooManyUpdates(
-                f"{self._label}: {limit} updates (WAITING_UPDATES) are already waiting for the run. Try again later"
-            )
-
-    def _discard_rejected(self, inserted: InsertedMessage, *, has_written: bool) -> None:
-        """Delete the row of the rejected message ``inserted``, or roll the transaction back.
-
-        ``has_written`` is True if the turn has written something else. Then only the row of the message is deleted.
-        """
-        if has_written:
-            self.storage.sql.execute("delete from temporalex_message where id = %s", [inserted.id])
-        else:
-            transaction.set_rollback(True, using=self.storage.alias)
-
-    def _insert(self) -> InsertedMessage:
-        inserted = insert_message(
-            self.target.chain_id,
-            kind=self.kind,
-            name=self.message,
-            body=self.payload,
-            request_id=self.message_id,
-            sender=self.by.sender,
-            headers=self.headers,
-            exact=self.exact,
-            storage=self.storage,
-        )
-        self._message_pk, self._is_new = inserted.id, inserted.new
-        return inserted
-
-    def _status_in_closed_run(self) -> UpdateStatus:
-        """Return the status of this message if it was accepted before the run closed, and was sent again.
-
-        Raises ``WorkflowClosed`` for a message that the run did not accept.
-        """
-        earlier_message = find_message(self.target.chain_id, self.message_id, storage=self.storage)
-        status = None
-        if earlier_message is not None:
-            status = update_status(self.target.chain_id, self.message_id, storage=self.storage)
-        if (
-            earlier_message is not None
-            and status is not None
-            and status.outcome is not None
-            and status.outcome.status in _FINISHED_STATUSES
-        ):
-            earlier_message[1].require_same(
-                self.message_id,
-                MessageFingerprint(self.kind, self.message, self.payload, self.by.sender),
-                exact=self.exact,
-            )
-            return status
-        raise WorkflowClosed(
-            f"{self.target.workflow} {self.target.workflow_id} is closed: {self.kind} {self.message!r} refused"
-        )
-
-    def _status_in_paused_run(self) -> UpdateStatus:
-        """Return the status of this message if it was sent before the run was paused or its class switched off.
-
-        Raises ``RunPaused`` or ``WorkflowSwitchedOff`` for a message that is new.
-        """
-        earlier_message = find_message(self.target.chain_id, self.message_id, storage=self.storage)
-        status = None
-        if earlier_message is not None:
-            status = update_status(self.target.chain_id, self.message_id, storage=self.storage)
-        if (
-            earlier_message is not None
-            and status is not None
-            and (status.outcome is None or status.outcome.status != "rejected")
-        ):
-            earlier_message[1].require_same(
-                self.message_id,
-                MessageFingerprint(self.kind, self.message, self.payload, self.by.sender),
-                exact=self.exact,
-            )
-            return status
-        if self.target.off:
-            raise WorkflowSwitchedOff(
-                f"{self.target.workflow} is switched off: {self.kind} {self.message!r} of {self.target.workflow_id} refused; send it "
-                "again when it is on"
-            )
-        raise RunPaused(
-            f"{self.target.workflow} {self.target.workflow_id} is paused: {self.kind} {self.message!r} refused; send it again "
-            "when it is unpaused"
-        )
-
-    def _status(self) -> UpdateStatus:
-        status = update_status(self.target.chain_id, self.message_id, storage=self.storage)
-        # The turn of another process rejected the update, and its row is gone with the reason.
-        if status is None:
-            raise UpdateTimeout(f"{self._label} no longer exists: send it again", update_id=self.message_id)
-        return status
+    def closed_error(self, error: WorkflowClosed) -> Exception:
+        """Return the error to raise in place of ``error``, which says that the run is closed."""
+        return error
 
     @property
-    def _label(self) -> str:
+    def request_label(self) -> str:
         return f"{self.kind} {self.message!r} of {self.target.workflow} {self.target.workflow_id}"
 
-    def _result(self, status: UpdateStatus | None) -> Any:
-        with self._report_lost_connection():
-            outcome = status.outcome if status is not None else self._status().outcome
-        outcome = _redact_for_sender(outcome, self._redactor)
+    def _result(self) -> Any:
+        outcome = _redact_for_sender(self._request.outcome(), self._redactor)
         try:
-            return self._redact_answer(update_result(outcome, update_id=self.message_id, label=self._label))
+            return self._redact_answer(update_result(outcome, update_id=self.message_id, label=self.request_label))
         except RunBlocked as exc:
-            raise blocked_error(exc, self._label, self._redactor) from None
+            raise blocked_error(exc, self.request_label, self._redactor) from None
         except UpdateTimeout as exc:
             raise UpdateTimeout(
                 f"{exc}{self._waiting_reason()}", update_id=self.message_id, accepted=exc.accepted
@@ -512,7 +160,7 @@ class RequestAction(RunAction[Any]):
             return self._redactor.redact_answer(value, message_name=self.message)
         except Exception as exc:  # noqa: BLE001 - a policy is the project's own
             log_message = "%s is done; its answer is hidden because the access policy failed: %s"
-            logger.error(log_message, self._label, type(exc).__name__)
+            logger.error(log_message, self.request_label, type(exc).__name__)
             return HIDDEN
 
     def _waiting_reason(self) -> str:

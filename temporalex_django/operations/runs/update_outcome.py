@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
-from uuid import UUID
 
 from temporalex_django import access
 from temporalex_django.authoring.redaction import Redactor
-from temporalex_django.conf import codec
+from temporalex_django.backends.tables.request_status import update_status
+from temporalex_django.backends.target import RunTarget
 from temporalex_django.core.names import check_message_id, quoted
 from temporalex_django.db.inserts import find_message
 from temporalex_django.db.storage import DjangoStorage
@@ -19,22 +18,6 @@ from temporalex_django.errors import (
     WorkflowNotFound,
 )
 from temporalex_django.operations.base import CODE, Actor
-from temporalex_django.operations.run_lookup import RunTarget
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UpdateStatus:
-    """The status of a message with an answer: an update, a resume or a decision.
-
-    ``outcome`` is None if no turn has judged the message. ``fresh`` is True if no turn has even read it.
-    """
-
-    outcome: Outcome | None
-    fresh: bool = False
-
-    @property
-    def is_finished(self) -> bool:
-        return self.outcome is not None and self.outcome.status != "accepted"
 
 
 def blocked_error(exc: RunBlocked, label: str, redactor: Redactor) -> RunBlocked:
@@ -44,21 +27,6 @@ def blocked_error(exc: RunBlocked, label: str, redactor: Redactor) -> RunBlocked
     """
     reason = redactor.redact_text(str(exc.reason))
     return RunBlocked(f"{label} was withdrawn because the run is blocked: {reason}", reason=reason)
-
-
-def update_status(chain_id: UUID, update_id: str, *, storage: DjangoStorage) -> UpdateStatus | None:
-    """Return the status of the message with that id in a chain, or None for an unknown id. One read."""
-    rows = storage.sql.select(
-        "select fresh, outcome_status, outcome from temporalex_message where chain_id = %s and request_id = %s",
-        [chain_id, update_id],
-        ("bool", "text", "bytea"),
-    )
-    if not rows:
-        return None
-    fresh, status, value = rows[0]
-    if status is None:
-        return UpdateStatus(outcome=None, fresh=fresh)
-    return UpdateStatus(outcome=Outcome(status=status, value=None if value is None else codec().decode(value)))
 
 
 def read_outcome(target: RunTarget, update: str, update_id: str, *, storage: DjangoStorage, by: Actor = CODE) -> Any:

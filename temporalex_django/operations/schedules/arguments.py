@@ -10,12 +10,12 @@ from typing import Any
 from django.db import connections
 
 from temporalex_django.authoring.schedules.functions import ARGUMENTS
+from temporalex_django.backends.host import host
 from temporalex_django.core.error_text import error_line
 from temporalex_django.engine.schedules.firing import SlotFailure
 from temporalex_django.engine.scheduling import policy
 from temporalex_django.errors import TemporalexError
 from temporalex_django.operations.base import to_plain_payload
-from temporalex_django.operations.host import host
 
 logger = logging.getLogger("temporalex_django.operations")
 

@@ -10,13 +10,14 @@ from django.db.models import QuerySet
 from temporalex_django import access
 from temporalex_django.access import Operation
 from temporalex_django.authoring.authorization import APP, Person
+from temporalex_django.backends.host import host
+from temporalex_django.backends.target import AuditSubject
 from temporalex_django.core.names import quoted
 from temporalex_django.core.payloads.codec import check_text
 from temporalex_django.db.schedules import FIRED_COLUMNS
 from temporalex_django.errors import ScheduleNotFound
 from temporalex_django.models import Schedule
-from temporalex_django.operations.base import CODE, Action, Actor, AuditSubject
-from temporalex_django.operations.host import host
+from temporalex_django.operations.base import CODE, Action, Actor
 from temporalex_django.operations.runs.cancel import Cancel
 from temporalex_django.operations.runs.start import require_start_permission
 from temporalex_django.operations.runs.terminate import Terminate

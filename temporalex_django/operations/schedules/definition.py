@@ -21,11 +21,11 @@ from temporalex_django.authoring.schedules.schedule import (
 from temporalex_django.authoring.schedules.slots import TimeTable
 from temporalex_django.authoring.schedules.specs import Spec, specs_to_json
 from temporalex_django.authoring.start_api import Startable
+from temporalex_django.backends.host import host
 from temporalex_django.conf import codec as project_codec
 from temporalex_django.conf import get_settings
 from temporalex_django.errors import ScheduleInvalid
 from temporalex_django.models import Schedule as ScheduleRow
-from temporalex_django.operations.host import host
 
 #: Input of a definition that leaves the input of a stored schedule as it is.
 KEPT: Final[Any] = object()

@@ -20,6 +20,7 @@ from django.db.models.functions import Now
 
 from temporalex_django.authoring import workflow as workflows
 from temporalex_django.authoring.schedules.functions import ARGUMENTS
+from temporalex_django.backends.host import host
 from temporalex_django.conf import get_settings
 from temporalex_django.core.error_text import error_line
 from temporalex_django.db.storage import DjangoStorage
@@ -29,7 +30,6 @@ from temporalex_django.engine.scheduling import policy
 from temporalex_django.errors import KeyMissing, PayloadError, ScheduleInvalid, UpdateTimeout
 from temporalex_django.models import Schedule, ScheduleSlot
 from temporalex_django.operations import audit
-from temporalex_django.operations.host import host
 from temporalex_django.operations.schedules.store import (
     DatabaseScheduleStore,
     Prepared,

@@ -16,6 +16,7 @@ from django.db.models import Q, QuerySet
 from temporalex_django import access
 from temporalex_django.authoring.authorization import APP
 from temporalex_django.authoring.requests.start_request import StartRequest
+from temporalex_django.backends.host import host
 from temporalex_django.core.error_text import error_line
 from temporalex_django.db.schedules import insert_slots, write_states
 from temporalex_django.db.storage import DjangoStorage
@@ -30,7 +31,6 @@ from temporalex_django.errors import (
 )
 from temporalex_django.models import Instance, Schedule, ScheduleSlot
 from temporalex_django.operations.base import Actor
-from temporalex_django.operations.host import host
 from temporalex_django.operations.run_lookup import find_chain
 from temporalex_django.operations.runs.cancel import Cancel
 from temporalex_django.operations.runs.operator_action import OperatorRunAction

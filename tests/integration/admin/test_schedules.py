@@ -16,10 +16,10 @@ from django.utils import timezone
 from temporalex_django import Ok, Schedule, Workflow
 from temporalex_django.access import AccessPolicy
 from temporalex_django.authoring.schedules.specs import Cron
+from temporalex_django.backends.host import host
 from temporalex_django.models import Instance, OperatorAction, ScheduleSlot
 from temporalex_django.models import Schedule as ScheduleRow
 from temporalex_django.operations.base import Actor
-from temporalex_django.operations.host import host
 from temporalex_django.operations.schedules.definition import ScheduleDefinition
 from temporalex_django.operations.schedules.fire import fire_due
 from temporalex_django.operations.schedules.save import SaveSchedule

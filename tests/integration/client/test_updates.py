@@ -10,8 +10,8 @@ from django.db import connection, connections, transaction
 
 from temporalex_django import Ok, Reply, Workflow, WorkflowHandle, api, errors
 from temporalex_django.authoring import workflow as workflows
+from temporalex_django.backends.tables import inline_turn
 from temporalex_django.models import Chain, HistoryEvent, Instance, Message, OperatorAction
-from temporalex_django.operations import inline_turn
 from temporalex_django.operations.base import storage
 from temporalex_django.operations.run_lookup import find_run
 from temporalex_django.operations.runs.update import SendUpdate

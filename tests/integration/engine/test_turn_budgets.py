@@ -13,13 +13,13 @@ from django.test.utils import override_settings
 from django.utils.timezone import now
 
 from temporalex_django import WorkflowHandle
+from temporalex_django.backends.tables import requests
 from temporalex_django.db.inserts import NewStart, StartedRun, insert_message, insert_start
 from temporalex_django.db.querying import iterate_pages
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine.scheduling import policy
 from temporalex_django.errors import UpdateRejected
 from temporalex_django.models import Chain, HistoryEvent, Instance, Message
-from temporalex_django.operations.runs import update
 from temporalex_django.testing import DjangoEnvironment
 from temporalex_django.workers.loop import WorkerLoop
 from tests.app.turns import spins
@@ -189,7 +189,7 @@ def test_a_run_that_came_to_no_wait_is_not_tried_because_an_update_came(
 def test_an_update_in_a_request_is_answered_behind_signals_that_came_before_their_phase(
     loop: WorkerLoop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(update, "_READ_WITHIN", 60.0)  # however slow this machine is
+    monkeypatch.setattr(requests, "_READ_WITHIN", 60.0)  # however slow this machine is
     late_with(loop, 100)
     with transaction.atomic():  # nobody else is there to go on
         assert WorkflowHandle("Ticking-1").update("so_far") == 100
@@ -199,7 +199,7 @@ def test_an_update_in_a_request_is_answered_behind_signals_that_came_before_thei
 def test_an_update_in_a_request_is_answered_behind_messages_that_fill_several_activations(
     inside: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(update, "_READ_WITHIN", 60.0)  # however slow this machine is
+    monkeypatch.setattr(requests, "_READ_WITHIN", 60.0)  # however slow this machine is
     busy = start("Ticking", {"spins": spins(5)})
     handle = WorkflowHandle("Ticking-1")
     assert handle.update("so_far") == 0

@@ -25,8 +25,8 @@ from temporalex_django import (
     errors,
 )
 from temporalex_django.authoring import workflow as workflows
+from temporalex_django.backends.tables import inline_turn
 from temporalex_django.models import ActivityTask, Chain, Instance, OperatorAction
-from temporalex_django.operations import inline_turn
 from temporalex_django.operations.base import storage
 from temporalex_django.operations.run_lookup import find_by_version, find_run
 from temporalex_django.operations.runs.move import Move

@@ -17,6 +17,7 @@ from rest_framework.test import APIClient
 
 from temporalex_django import Approval, Done, Event, GraphWorkflow, Step, Unique, WaitForEvent, Workflow, api, errors
 from temporalex_django.authoring.requests.start_request import StartRequest
+from temporalex_django.backends.tables import inline_turn
 from temporalex_django.db.graphs.graph_storage import TableStorage
 from temporalex_django.graph import snapshot
 from temporalex_django.models import (
@@ -29,7 +30,6 @@ from temporalex_django.models import (
     OperatorAction,
     SearchAttribute,
 )
-from temporalex_django.operations import inline_turn
 from temporalex_django.operations.base import Actor, storage
 from temporalex_django.operations.run_lookup import find_run
 from temporalex_django.operations.runs.resume import Resume

@@ -14,13 +14,13 @@ from django.test.utils import CaptureQueriesContext
 
 from temporalex_django import Escalation, Ok, Unique, Workflow, WorkflowHandle, api, errors, signals
 from temporalex_django.access import AccessPolicy
+from temporalex_django.backends.target import RunTarget
 from temporalex_django.models import Candidate, HumanTask, OperatorAction
 from temporalex_django.operations.base import Actor
 from temporalex_django.operations.human_tasks.claim import Claim, Release
 from temporalex_django.operations.human_tasks.decide import Decide
 from temporalex_django.operations.human_tasks.delegate import Delegate
 from temporalex_django.operations.human_tasks.inbox import find_task, inbox
-from temporalex_django.operations.run_lookup import RunTarget
 from temporalex_django.testing import drain
 from tests.integration.operations.test_concurrent_operators import at_once
 from tests.support.people import stored

@@ -11,11 +11,12 @@ from django.contrib.auth.models import AnonymousUser, Permission
 
 from temporalex_django import errors
 from temporalex_django.authoring.requests.start_request import StartRequest
+from temporalex_django.backends.target import RunTarget
 from temporalex_django.models import Chain, Instance, Message, OperatorAction
 from temporalex_django.operations.base import Action, Actor, storage
 from temporalex_django.operations.fleet.switches import SwitchOff
 from temporalex_django.operations.registry import ACTIONS, STEERING
-from temporalex_django.operations.run_lookup import RunTarget, find_run
+from temporalex_django.operations.run_lookup import find_run
 from temporalex_django.operations.runs.cancel import Cancel
 from temporalex_django.operations.runs.move import Move
 from temporalex_django.operations.runs.query import Query

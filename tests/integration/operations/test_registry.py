@@ -10,11 +10,12 @@ from django.utils import timezone
 from django.utils.functional import Promise
 
 from temporalex_django import errors
+from temporalex_django.backends.target import RunTarget
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.models import ActivityTask, Chain, Instance, Message, OperatorAction
 from temporalex_django.operations.base import Actor, storage
 from temporalex_django.operations.registry import ACTIONS, STEERING
-from temporalex_django.operations.run_lookup import RunTarget, find_run
+from temporalex_django.operations.run_lookup import find_run
 from temporalex_django.operations.runs.cancel import Cancel
 from temporalex_django.operations.runs.complete_activity import CompleteActivity
 from temporalex_django.operations.runs.move import Move

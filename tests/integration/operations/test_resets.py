@@ -99,7 +99,7 @@ def test_the_end_of_an_attempt_that_is_under_way_changes_nothing() -> None:
     h = Paying.start(5, id="p")
     worker = storage()
     with worker.transaction():
-        from temporalex_django.operations import inline_turn
+        from temporalex_django.backends.tables import inline_turn
 
         inline_turn.advance(find_run("p", storage=worker), storage=worker)
     (task,) = worker.claim_tasks(capacity=Capacity(threads=1), queues=["default"], owner=7)

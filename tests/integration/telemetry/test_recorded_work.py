@@ -12,6 +12,7 @@ from django.utils import timezone
 
 from temporalex_django import Err, Ok, Overlap, Reply, RetryPolicy, Workflow, activity, api, errors, update
 from temporalex_django.authoring.schedules.specs import parse_specs
+from temporalex_django.backends.tables.requests import TablesRequest
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine.atomic import AtomicPhase
 from temporalex_django.engine.contracts.records import TaskResult
@@ -19,7 +20,6 @@ from temporalex_django.engine.turn_metrics import record_attempt
 from temporalex_django.models import HumanTask, Instance, Schedule, ScheduleSlot, Worker
 from temporalex_django.operations.base import Actor
 from temporalex_django.operations.human_tasks.decide import Decide
-from temporalex_django.operations.runs.update import RequestAction
 from temporalex_django.operations.schedules.backfill import BackfillSchedule
 from temporalex_django.operations.schedules.definition import ScheduleDefinition
 from temporalex_django.operations.schedules.fire import fire_due
@@ -249,7 +249,7 @@ def test_the_delay_of_a_schedule_counts_from_its_slot(kept: KeptMetrics) -> None
 def test_an_update_that_does_not_get_the_lock_is_a_conflict(kept: KeptMetrics, monkeypatch: pytest.MonkeyPatch) -> None:
     handle = Counter.start(1, id="c-1")
     run_until_idle()
-    monkeypatch.setattr(RequestAction, "_try_turn", lambda self, *, wait: None)
+    monkeypatch.setattr(TablesRequest, "_try_turn", lambda self, *, wait: None)
     with pytest.raises(errors.UpdateTimeout):
         handle.update("add", 2, timeout=0)
     assert kept.of(definitions.CONFLICTS) == {("update",): 1}

@@ -13,8 +13,8 @@ from typing import TypeVar
 
 from asgiref.sync import sync_to_async
 
+from temporalex_django.backends.host import host
 from temporalex_django.db.messages.listen import WaitFunction
-from temporalex_django.operations.host import host
 
 T = TypeVar("T")
 

@@ -18,6 +18,8 @@ from uuid import UUID
 from django.db import connections
 
 from temporalex_django.authoring.activity_context import activity_context
+from temporalex_django.backends.host import host
+from temporalex_django.backends.target import RunTarget
 from temporalex_django.conf import get_settings
 from temporalex_django.db.atomic_activities import run_atomic_activity
 from temporalex_django.db.inserts import notify_on_commit
@@ -31,8 +33,6 @@ from temporalex_django.errors import NestingError, OutsideWorkflow
 from temporalex_django.liveness.crash_markers import CrashMarker, open_marker
 from temporalex_django.liveness.recovery import judge_abandoned_markers
 from temporalex_django.models import ActivityTask
-from temporalex_django.operations.host import host
-from temporalex_django.operations.run_lookup import RunTarget
 
 _engines: dict[tuple[Any, ...], WorkflowEngine] = {}
 _markers: dict[tuple[int, str], CrashMarker] = {}

@@ -1,0 +1,45 @@
+"""The backend of a run, by the name that its chain has, and of a class that is started."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib import import_module
+from typing import Any, Final
+
+from temporalex_django.authoring.workflow import Workflow
+from temporalex_django.backends.protocol import RunBackend
+from temporalex_django.backends.tables.backend import TablesBackend
+from temporalex_django.backends.target import RunTarget
+from temporalex_django.conf import get_settings
+from temporalex_django.core.names import TABLES
+from temporalex_django.errors import NotConfigured
+
+_tables: Final[RunBackend] = TablesBackend()
+
+
+def backend_of(target: RunTarget) -> RunBackend:
+    """Return the backend on which a run lives. Raises ``NotConfigured`` if this process cannot reach it."""
+    return _tables if target.backend == TABLES else _cluster()
+
+
+def backend_of_class(workflow: type[Workflow]) -> RunBackend:
+    """Return the backend on which new runs of a class live. Raises ``NotConfigured`` as ``backend_of`` does."""
+    return _tables if (workflow.backend or get_settings().BACKEND) == TABLES else _cluster()
+
+
+def _cluster() -> RunBackend:
+    """Return the backend of runs on a Temporal cluster, whose modules are imported at the first call."""
+    try:
+        backend: RunBackend = _load_cluster()
+    except ImportError as exc:
+        raise NotConfigured(
+            "this run lives on a Temporal cluster, and this process lacks the client for it "
+            f"({exc}): pip install 'temporalex-django[temporal]'"
+        ) from exc
+    return backend
+
+
+@cache
+def _load_cluster() -> Any:
+    # The import is by name: it needs the SDK of Temporal, which is an extra.
+    return import_module("temporalex_django.backends.cluster.backend").ClusterBackend()

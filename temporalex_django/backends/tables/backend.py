@@ -1,0 +1,226 @@
+"""``TablesBackend``: runs that live on the tables of this package, which workers advance."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+from uuid import UUID
+
+from temporalex_django.backends.protocol import ActivityCall, OperatorCall, QueryCall, RequestCall
+from temporalex_django.backends.tables import inline_turn
+from temporalex_django.backends.tables.queries import TablesQuery
+from temporalex_django.backends.tables.requests import TablesRequest
+from temporalex_django.backends.target import RunTarget
+from temporalex_django.conf import codec, get_settings
+from temporalex_django.core.history.events import HistoryEvent
+from temporalex_django.core.messages.headers import Headers
+from temporalex_django.core.messages.sender import Sender
+from temporalex_django.core.payloads import codec as payloads
+from temporalex_django.db.graphs.graph_storage import TaskSource
+from temporalex_django.db.inserts import (
+    InsertedMessage,
+    NewStart,
+    StartedRun,
+    insert_message,
+    insert_start,
+    notify_on_commit,
+)
+from temporalex_django.db.retention import delete_chain
+from temporalex_django.db.starts.debounce import replace_waiting_input
+from temporalex_django.db.starts.many import insert_many
+from temporalex_django.db.storage import DjangoStorage
+from temporalex_django.engine import operator_overrides
+from temporalex_django.engine.blocked import CRASH
+from temporalex_django.engine.contracts.records import RunState
+from temporalex_django.engine.operator_overrides import (
+    immediate_retry,
+    input_digests,
+    operator_completion,
+    operator_failure,
+    pause_run,
+    retry_atomic,
+    unpause_run,
+    with_edited_input,
+)
+from temporalex_django.engine.run_closing import CLOSERS
+from temporalex_django.errors import AlreadyRunning
+
+
+class TablesBackend:
+    """The backend of runs on the tables of this package. See ``backends.protocol.RunBackend``."""
+
+    name = "tables"
+
+    def refusal(self, operation: str) -> str | None:
+        """Return None: every operation is possible on the tables."""
+        del operation
+        return None
+
+    def flush(self, chain_id: UUID, *, storage: DjangoStorage) -> None:
+        """Do nothing: workers find what was written."""
+
+    # -- starts and messages ------------------------------------------------------------------------------------------
+
+    def start(self, start: NewStart, *, storage: DjangoStorage) -> StartedRun:
+        """Insert a chain that is due when its run begins, and that run. See ``insert_start``."""
+        return insert_start(start, storage=storage)
+
+    def start_many(self, starts: Sequence[NewStart], *, storage: DjangoStorage) -> list[StartedRun | AlreadyRunning]:
+        """Insert the chains and runs of these starts. See ``insert_many``."""
+        return insert_many(starts, storage=storage)
+
+    def replace_input(self, start: NewStart, sender: Sender | None, *, storage: DjangoStorage) -> StartedRun | None:
+        """Give the run that waits to begin the input of a debounced start. See ``replace_waiting_input``."""
+        return replace_waiting_input(start, sender, storage=storage)
+
+    def send(
+        self,
+        target: RunTarget,
+        *,
+        kind: str,
+        name: str,
+        body: Any,
+        message_id: str | None = None,
+        sender: Sender | None = None,
+        headers: Headers | None = None,
+        exact: bool = False,
+        storage: DjangoStorage,
+    ) -> InsertedMessage:
+        """Insert a signal or a cancel request into the inbox of the chain, and notify its workers after the commit."""
+        inserted = insert_message(
+            target.chain_id,
+            kind=kind,
+            name=name,
+            body=body,
+            request_id=message_id,
+            sender=sender,
+            headers=headers,
+            exact=exact,
+            storage=storage,
+        )
+        notify_on_commit(alias=storage.alias, queues=[target.queue])
+        return inserted
+
+    def request(self, call: RequestCall) -> TablesRequest:
+        """Return the message of ``call``, an update, a resume or a decision. Nothing is sent before its ``begin``."""
+        return TablesRequest(call)
+
+    # -- reads --------------------------------------------------------------------------------------------------------
+
+    def query(self, call: QueryCall) -> Any:
+        """Answer a query from the published state, after a turn that takes unread messages if that is possible."""
+        return TablesQuery(call).answer()
+
+    def history(self, target: RunTarget, *, storage: DjangoStorage) -> list[HistoryEvent]:
+        """Return the events of the selected run, oldest first."""
+        return storage.histories({target.selected_run_id: 0})[target.selected_run_id]
+
+    def closing(self, target: RunTarget, *, storage: DjangoStorage) -> tuple[str, Any] | None:
+        """Return the status of the last run and the attributes of its closing event; None while the chain is open.
+
+        One read.
+        """
+        rows = storage.sql.select(
+            "select i.status, i.closing from temporalex_chain c join temporalex_instance i on i.id = c.run_id"
+            " where c.id = %s and c.closed",
+            [target.chain_id],
+            ("text", "bytea"),
+        )
+        if not rows:
+            return None
+        status, closing = rows[0]
+        return status, None if closing is None else codec().decode(closing)
+
+    # -- what operators do --------------------------------------------------------------------------------------------
+
+    def close(self, call: OperatorCall, status: str) -> None:
+        """Lock the run, close it as "terminated" or "cancelled", and write the audit row."""
+        with call.storage.transaction():
+            self.close_locked(call, status, call.lock_run())
+
+    def close_locked(self, call: OperatorCall, status: str, run: RunState) -> None:
+        """Close the run, whose state ``run`` the open transaction has locked, and write the audit row.
+
+        After the commit, workers are notified and Django signals are sent.
+        """
+        target, storage = call.target, call.storage
+        run_record = storage.run_records([run.run_id])[run.run_id]
+        write = CLOSERS[status](run, reason=call.reason, now=storage.now(), record=run_record)
+        storage.write([write])
+        call.record(target.audit_subject, reason=call.reason)
+        inline_turn.notify_after_close(write, target, storage=storage)
+
+    def pause(self, call: OperatorCall) -> None:
+        """Lock the run and pause it."""
+        with call.storage.transaction():
+            run = call.lock_run()
+            now = call.storage.now()
+            call.storage.write([pause_run(run, reason=call.reason, sender=call.by.sender, now=now)])
+            call.record(call.target.audit_subject, reason=call.reason)
+
+    def unpause(self, call: OperatorCall) -> bool:
+        """Lock the run and let it continue. Returns True if it stays blocked, because its workers crashed."""
+        with call.storage.transaction():
+            run = call.lock_run()
+            blocked = call.storage.block_reason(run.run_id)
+            stays_blocked = blocked is not None and blocked["code"] == CRASH
+            call.storage.write([unpause_run(run, blocked=blocked, now=call.storage.now())])
+            call.record(call.target.audit_subject, reason=call.reason)
+            notify_on_commit(alias=call.storage.alias, queues=[run.queue])
+        return stays_blocked
+
+    def skip_timer(self, call: OperatorCall) -> None:
+        """Lock the run and deliver its timer in the next turn."""
+        assert call.seq is not None
+        with call.storage.transaction():
+            run = call.lock_run()
+            call.storage.write([operator_overrides.skip_timer(run, call.seq, sender=call.by.sender)])
+            call.record(call.target.audit_subject, reason=call.reason, seq=call.seq)
+            notify_on_commit(alias=call.storage.alias, queues=[run.queue])
+
+    def retry_activity(self, call: ActivityCall) -> None:
+        """Lock the run and make its activity due, with its new input if there is one."""
+        with call.storage.transaction():
+            run = call.lock_run()
+            task, digests = call.load_task(run), {}
+            if "input" in call.input_values:
+                args, kwargs = call.find_activity(task).parse_edited_input(call.input_values["input"], task.args)
+                digests["input"] = input_digests(task.args, task.kwargs, {"args": args, "kwargs": kwargs})
+                task = with_edited_input(task, args, kwargs, sender=call.by.sender)
+                call.storage.edit_task(task)
+            now = call.storage.now()
+            call.finish_task(immediate_retry(task, now=now), run, **digests)
+            # No worker claims an atomic activity: turns of the run execute it, so the run itself must be due.
+            if task.atomic:
+                call.storage.write([retry_atomic(run, now=now)])
+
+    def complete_activity(self, call: ActivityCall) -> None:
+        """Lock the run and end its activity with the result."""
+        with call.storage.transaction():
+            run = call.lock_run()
+            task = call.load_task(run)
+            # Check the value here, where the operator can correct it; later it would block or fail the run.
+            result = call.find_activity(task).encode_manual_result(
+                call.input_values.get("result"), task.args, TaskSource(task)
+            )
+            limit = get_settings().MAX_PAYLOAD_BYTES
+            call.finish_task(
+                operator_completion(task, result, sender=call.by.sender, limit=limit),
+                run,
+                digest=payloads.digest(result),
+            )
+
+    def fail_activity(self, call: ActivityCall) -> None:
+        """Lock the run and end its activity with the failure."""
+        with call.storage.transaction():
+            run = call.lock_run()
+            error_type, message = call.input_values.get("type") or "FailedByHand", call.input_values["message"]
+            result = operator_failure(call.load_task(run), type=error_type, message=message, sender=call.by.sender)
+            call.finish_task(result, run, digest=payloads.digest(message))
+
+    def delete(self, call: OperatorCall) -> None:
+        """Lock the chain and delete it with all that belongs to it."""
+        with call.storage.transaction():
+            call.lock_run()
+            call.record(call.target.audit_subject, reason=call.reason)
+            delete_chain(call.target.chain_id, storage=call.storage)

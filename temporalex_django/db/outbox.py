@@ -1,0 +1,301 @@
+"""The outbox: messages that are committed with the caller's transaction, and sent to another system after it.
+
+A row is one message for one destination. Rows of one chain and one destination are sent in the order in which they were
+written; a destination that does not answer keeps no other one waiting. The kind of a row names the code that sends it;
+this module knows nothing of what rows carry.
+
+A row is sent at least once. A process *claims* it first: it moves the due time of the row by a lease, and commits that.
+If the process dies, the row is due again after the lease. So what a kind sends must take effect once, however often it
+is sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Executor, Future
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any, Final, Protocol
+from uuid import UUID
+
+from django.db.models import Exists, Min, OuterRef, QuerySet
+
+from temporalex_django import signals
+from temporalex_django.conf import codec
+from temporalex_django.core import crash_points
+from temporalex_django.core.error_text import error_line
+from temporalex_django.core.messages.sender import Sender
+from temporalex_django.db.inserts import notify_on_commit
+from temporalex_django.db.storage import DjangoStorage
+from temporalex_django.engine.ids import uuid7
+from temporalex_django.engine.scheduling import policy
+from temporalex_django.errors import TemporalexError
+from temporalex_django.models import Instance, Outbox
+
+#: The notification that wakes the dispatchers of workers. No queue has this name.
+OUTBOX_QUEUE: Final = "__outbox"
+
+
+class DeliveryRefused(Exception):
+    """Raised by a kind if its destination has refused a row for good; ``error`` says why."""
+
+    def __init__(self, error: TemporalexError) -> None:
+        super().__init__(error.message)
+        self.error = error
+
+
+class DeliveryFailed(Exception):
+    """Raised by a kind if a row could not be sent now. Its text is stored with the row, so it must quote no payload."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutboxRow:
+    """A row of the outbox that this process has claimed. ``body`` is decoded, and ``tries`` counts this one."""
+
+    id: UUID
+    chain_id: UUID
+    destination: str
+    kind: str
+    body: Any = field(repr=False)
+    created_at: datetime
+    tries: int
+
+
+class OutboxKind(Protocol):
+    """The code that sends the rows of one kind. ``max_tries`` is the number of tries after which it gives up."""
+
+    max_tries: int
+
+    def prepare(self, row: OutboxRow, storage: DjangoStorage) -> Any:
+        """Read from the database what ``send`` needs, and return it."""
+
+    def send(self, prepared: Any) -> Any:
+        """Send the row and return the answer, without the database: it may run in another thread.
+
+        Raises ``DeliveryRefused`` for an answer that will not change. After any other error it is tried again.
+        """
+
+    def settle(self, row: OutboxRow, answer: Any, storage: DjangoStorage) -> None:
+        """Store the answer, in the transaction that deletes the row."""
+
+    def refuse(self, row: OutboxRow, error: TemporalexError, storage: DjangoStorage) -> None:
+        """Store that the row was refused, in the transaction that makes it a dead letter or drops it."""
+
+
+_loaders: dict[str, Callable[[str], OutboxKind]] = {}
+
+
+def register(family: str, load: Callable[[str], OutboxKind]) -> None:
+    """Register the code that sends rows of kinds whose names begin with ``family`` and a full stop.
+
+    ``load(name)`` returns the kind for the rest of the name. It is called when a row is sent, so it may import modules.
+    """
+    _loaders[family] = load
+
+
+def kind_of(name: str) -> OutboxKind | None:
+    """Return the code that sends rows of this kind, or None if this process has none."""
+    family, _, rest = name.partition(".")
+    load = _loaders.get(family)
+    return None if load is None else load(rest)
+
+
+def insert(
+    chain_id: UUID,
+    *,
+    destination: str,
+    kind: str,
+    body: Any,
+    sender: Sender | None = None,
+    due_at: datetime | None = None,
+    storage: DjangoStorage,
+) -> UUID:
+    """Insert a row in the open transaction and return its id; workers are notified after the commit.
+
+    ``body`` is plain data. The row is not sent before ``due_at`` (None: at once).
+    """
+    row_id, now = uuid7(), storage.now()
+    Outbox.objects.using(storage.alias).create(
+        id=row_id,
+        chain_id=chain_id,
+        destination=destination,
+        kind=kind,
+        body=codec().encode(body),
+        sender=None if sender is None else sender.name[:200],
+        created_at=now,
+        due_at=now if due_at is None else max(now, due_at),
+    )
+    notify_on_commit(alias=storage.alias, queues=[OUTBOX_QUEUE])
+    return row_id
+
+
+def due_rows(storage: DjangoStorage) -> QuerySet[Outbox]:
+    """Return the rows that may be sent now: they are due, and the first of their chain and destination."""
+    rows = Outbox.objects.using(storage.alias).waiting()
+    earlier = rows.filter(chain=OuterRef("chain"), destination=OuterRef("destination"), id__lt=OuterRef("id"))
+    return rows.filter(~Exists(earlier), due_at__lte=storage.now())
+
+
+def due_destinations(storage: DjangoStorage) -> list[str]:
+    """Return the destinations that have a row to be sent now. One read."""
+    return sorted(set(due_rows(storage).values_list("destination", flat=True).order_by()[: policy.OUTBOX_BATCH]))
+
+
+def oldest_due(storage: DjangoStorage) -> datetime | None:
+    """Return the time since which the oldest row waits that should have been sent, or None. One read.
+
+    A row that is to be sent later does not count, while one that failed before counts from its insert.
+    """
+    rows = Outbox.objects.using(storage.alias).waiting()
+    now = storage.now()
+    due = rows.filter(due_at__lte=now) | rows.filter(tries__gt=0)
+    oldest: datetime | None = due.aggregate(oldest=Min("created_at"))["oldest"]
+    return oldest
+
+
+def claim(
+    storage: DjangoStorage, *, limit: int, destination: str | None = None, chain_id: UUID | None = None
+) -> list[OutboxRow]:
+    """Claim rows that may be sent now and return them, at most one for each chain and destination. It commits."""
+    with storage.transaction("outbox claim"):
+        due = due_rows(storage)
+        if destination is not None:
+            due = due.filter(destination=destination)
+        if chain_id is not None:
+            due = due.filter(chain=chain_id)
+        if storage.sql.writer_lock:
+            rows = list(due.order_by("due_at")[:limit])
+        else:
+            rows = list(due.select_for_update(of=("self",), skip_locked=True).order_by("due_at")[:limit])
+        leased_until = storage.now() + timedelta(seconds=policy.OUTBOX_LEASE)
+        for row in rows:
+            row.due_at, row.tries = leased_until, row.tries + 1
+        Outbox.objects.using(storage.alias).bulk_update(rows, ["due_at", "tries"])
+    decode = codec().decode
+    return [
+        OutboxRow(
+            id=row.id,
+            chain_id=row.chain_id,
+            destination=row.destination,
+            kind=row.kind,
+            body=decode(bytes(row.body)),
+            created_at=row.created_at,
+            tries=row.tries,
+        )
+        for row in rows
+    ]
+
+
+def deliver(
+    rows: Sequence[OutboxRow], *, storage: DjangoStorage, pool: Executor | None = None, own: Iterable[UUID] = ()
+) -> int:
+    """Send claimed rows, store what became of each, and return how many were sent.
+
+    With ``pool`` they are sent at the same time. ``own`` are rows of the caller: the first of them that is refused is
+    deleted, and its error is raised, since the caller learns of it at once.
+    """
+    # All are sent before the first answer is waited for.
+    calls = [(row, _send_in(pool, row, storage)) for row in rows]
+    sent, refusal = 0, None
+    for row, answer in calls:
+        try:
+            value = answer()
+        except DeliveryRefused as exc:
+            is_own = row.id in set(own)
+            _store_refusal(row, exc.error, storage, keep=not is_own)
+            refusal = refusal or (exc.error if is_own else None)
+        except Exception as exc:  # noqa: BLE001 - whatever it is, the row is tried again
+            _store_failure(row, exc, storage)
+        else:
+            crash_points.reached("send: after")
+            _store_answer(row, value, storage)
+            sent += 1
+    if refusal is not None:
+        raise refusal
+    return sent
+
+
+def _send_in(pool: Executor | None, row: OutboxRow, storage: DjangoStorage) -> Callable[[], Any]:
+    """Begin to send a row, and return a function that returns the answer or raises the error."""
+    kind = kind_of(row.kind)
+    if kind is None:
+        return lambda: _raise(DeliveryFailed(f"this process has no code that sends rows of the kind {row.kind!r}"))
+    try:
+        prepared = kind.prepare(row, storage)
+    except Exception as exc:  # noqa: BLE001 - it is the error of this row alone
+        error = exc
+        return lambda: _raise(error)
+    crash_points.reached("send: before")
+    if pool is None:
+        return lambda: kind.send(prepared)
+    future: Future[Any] = pool.submit(kind.send, prepared)
+    return future.result
+
+
+def _text(error: Exception) -> str:
+    """Return the text about an error that is stored with a row. That of an unknown error could quote payloads."""
+    return (str(error) if isinstance(error, (DeliveryFailed, TemporalexError)) else error_line(error))[:2000]
+
+
+def _raise(error: Exception) -> Any:
+    raise error
+
+
+def _store_answer(row: OutboxRow, answer: Any, storage: DjangoStorage) -> None:
+    with storage.transaction("outbox sent"):
+        if _delete(row, storage):
+            kind = kind_of(row.kind)
+            assert kind is not None
+            kind.settle(row, answer, storage)
+
+
+def _store_failure(row: OutboxRow, error: Exception, storage: DjangoStorage) -> None:
+    """Make the row due again after a pause, or a dead letter if its kind gives up."""
+    kind = kind_of(row.kind)
+    if kind is not None and row.tries >= kind.max_tries:
+        gave_up = TemporalexError(f"given up after {row.tries} tries: {_text(error)}")
+        _store_refusal(row, gave_up, storage, keep=True, code="gave_up")
+        return
+    pause = min(policy.OUTBOX_FIRST_PAUSE * 2 ** (row.tries - 1), policy.OUTBOX_LONGEST_PAUSE)
+    _own_row(row, storage).update(due_at=storage.now() + timedelta(seconds=pause), error=_text(error))
+
+
+def _store_refusal(
+    row: OutboxRow, error: TemporalexError, storage: DjangoStorage, *, keep: bool, code: str = ""
+) -> None:
+    """Make the row a dead letter, or delete it, and tell the kind; then send the Django signal ``delivery_refused``."""
+    code = code or error.code
+    with storage.transaction("outbox refused"):
+        failed = {"code": code, "error": error.message, "at": storage.now().isoformat()}
+        done = _own_row(row, storage).update(failed=failed) if keep else _delete(row, storage)
+        if not done:
+            return
+        if (kind := kind_of(row.kind)) is not None:
+            kind.refuse(row, error, storage)
+        if keep:
+            storage.on_commit(lambda: _announce_refusal(row, code, error.message, storage))
+
+
+def _announce_refusal(row: OutboxRow, code: str, message: str, storage: DjangoStorage) -> None:
+    run = Instance.objects.using(storage.alias).filter(chain=row.chain_id).order_by("-id").first()
+    facts = {"workflow": "", "workflow_id": "", "run_id": None}
+    if run is not None:
+        facts = {"workflow": run.workflow, "workflow_id": run.workflow_id, "run_id": str(run.id)}
+    signals.send(
+        "delivery_refused",
+        facts["workflow"],
+        **facts,
+        kind=row.kind,
+        destination=row.destination,
+        code=code,
+        error=message,
+    )
+
+
+def _own_row(row: OutboxRow, storage: DjangoStorage) -> QuerySet[Outbox]:
+    """Return the row if it is still claimed by this try; another process may have claimed it after the lease."""
+    return Outbox.objects.using(storage.alias).filter(pk=row.id, tries=row.tries, failed__isnull=True)
+
+
+def _delete(row: OutboxRow, storage: DjangoStorage) -> bool:
+    return bool(_own_row(row, storage).delete()[0])

@@ -277,8 +277,8 @@ class Settings:
     )
     CLUSTER: Mapping[str, Any] = _setting(
         {},
-        "The Temporal cluster for runs with the backend `temporal`: `ADDRESS` (default: `localhost:7233`), `NAMESPACE` (`default`), `TLS` "
-        "(True, or a dict with the paths `CA`, `CERT` and `KEY`), `API_KEY`, and `PREFIX`, which comes before each id on the cluster, so that two projects can "
+        "The Temporal cluster for runs with the backend `temporal`: `ADDRESS` (default: `localhost:7233`), `NAMESPACE` (default: `default`), `API_KEY`, "
+        "and `TLS`, which is True or a dict with the paths `CA`, `CERT` and `KEY`. `PREFIX` comes before each id on the cluster, so that two projects can "
         "share a namespace. See [Run workflows on a Temporal cluster](../howto/run-on-temporal.md).",
         refuse=is_invalid_cluster,
         kind=CLUSTER_KIND,

@@ -6,11 +6,12 @@ as a *call*, and the backend does the innermost write or read.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 from uuid import UUID
 
 from temporalex_django.authoring.activity import Activity
+from temporalex_django.authoring.workflow import Workflow
 from temporalex_django.backends.polling import Deadline, WaitSlot
 from temporalex_django.backends.target import AuditSubject, RunTarget
 from temporalex_django.core.history.events import HistoryEvent
@@ -19,6 +20,7 @@ from temporalex_django.core.messages.sender import Sender
 from temporalex_django.db.inserts import InsertedMessage, NewStart, StartedRun
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine.contracts.records import Outcome, RunState, TaskResult, TaskState
+from temporalex_django.engine.reset.plan import ResetPlan
 from temporalex_django.errors import AlreadyRunning, WorkflowClosed
 
 
@@ -67,8 +69,27 @@ class ActivityCall(OperatorCall, Protocol):
     def find_activity(self, task: TaskState) -> Activity[Any, Any]:
         """Return the activity of a task, by which values are checked."""
 
+    def require_activity_access(self, activities: Iterable[str]) -> None:
+        """Raise ``ActionNotPermitted`` unless the operation is allowed for these activities, which are names."""
+
     def finish_task(self, result: TaskResult, run: RunState, **digests: Any) -> None:
         """Store the result of the activity, and write the audit row."""
+
+
+class ResetCall(OperatorCall, Protocol):
+    """A reset. The tables replay the history and make a plan; a cluster takes only the inputs."""
+
+    def check_replay(self) -> None:
+        """Replay the history once, before the chain is locked."""
+
+    def plan(self, run: RunState) -> tuple[ResetPlan, type[Workflow]]:
+        """Return the plan of the reset, and the class of the new run."""
+
+    def reopen_chain(self, run: RunState, plan: ResetPlan, code: type[Workflow]) -> None:
+        """Make the chain ready for the new run."""
+
+    def record_plan(self, plan: ResetPlan, new_run_id: UUID) -> None:
+        """Write the audit row of the reset."""
 
 
 class QueryCall(RunCall, Protocol):
@@ -193,5 +214,7 @@ class RunBackend(Protocol):
     def complete_activity(self, call: ActivityCall) -> None: ...
 
     def fail_activity(self, call: ActivityCall) -> None: ...
+
+    def reset(self, call: ResetCall) -> str: ...
 
     def delete(self, call: OperatorCall) -> None: ...

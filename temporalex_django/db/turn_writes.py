@@ -425,7 +425,8 @@ def _chain_state(w: RunWrite) -> RunState:
             "atomic_due": None,
             "crashes": 0,
         }
-        return replace(run, run_id=w.next_run.run_id, due_at=run.due_at or run.activated_at, closed=False, **new)
+        due_at = None if w.mirrored else run.due_at or run.activated_at
+        return replace(run, run_id=w.next_run.run_id, due_at=due_at, closed=False, **new)
     # A run is forgiven once something was delivered to it and its process lives (decision 22).
     crashes = 0
     if not w.delivered:

@@ -373,7 +373,7 @@ class WorkerLoop:
     def _fire_schedules(self) -> bool:
         """Fire due schedules and send the outbox in this thread, as the last work; return True if there was any."""
         has_fired = background_hooks.run_hooks(self.alias, SCHEDULE_HOOKS)
-        return (bool(due_destinations(self.storage)) and send_batch(self.storage, None)) or has_fired
+        return (bool(due_destinations(self.storage)) and send_batch(self.alias, None)) or has_fired
 
     def _is_finished(self, fruitless: int) -> bool:
         """Return True if nothing is due any more, or if this worker cannot take what is due.

@@ -174,7 +174,7 @@ class Maintenance:
                 self._outbox_event.clear()
                 if not self._stop.is_set() and self.loop.row.drained_at is None:
                     with suppress(DatabaseError):  # the next pass reports it
-                        self.outbox.ensure_running(self.storage)
+                        self.outbox.ensure_running()
         return self._stop.is_set()
 
     def run_pass(self) -> None:
@@ -214,7 +214,7 @@ class Maintenance:
         if self.loop.row.drained_at is None:
             self._start_background_work()
             if self._thread.is_alive():  # a loop in the thread of its caller sends the outbox itself, at its end
-                self.outbox.ensure_running(self.storage)
+                self.outbox.ensure_running()
         if time.monotonic() - self._retention_at >= policy.RETENTION_SECONDS and not self._retention.sweep():
             self._retention_at = time.monotonic()
 

@@ -29,9 +29,9 @@ class OutboxDispatcher:
         self._stop = threading.Event()
         self._threads: dict[str, threading.Thread] = {}
 
-    def ensure_running(self, storage: DjangoStorage) -> None:
+    def ensure_running(self) -> None:
         """Start the threads of destinations that have due rows and no thread. One read."""
-        for destination in outbox.due_destinations(storage):
+        for destination in outbox.due_destinations(DjangoStorage(self.alias, worker=True)):
             thread = self._threads.get(destination)
             if thread is None or not thread.is_alive():
                 thread = threading.Thread(
@@ -47,18 +47,18 @@ class OutboxDispatcher:
             thread.join(policy.STOP_SECONDS)
 
     def _run(self, destination: str) -> None:
-        storage = DjangoStorage(self.alias, worker=True)
         with worker_session(self.alias), ThreadPoolExecutor(policy.OUTBOX_THREADS) as pool:
             try:
-                while not self._stop.is_set() and send_batch(storage, destination, pool):
+                while not self._stop.is_set() and send_batch(self.alias, destination, pool):
                     pass
             except DatabaseError as exc:
                 log.warning("the outbox of %s waits for the database: %s", destination, error_line(exc))
                 connections[self.alias].close()
 
 
-def send_batch(storage: DjangoStorage, destination: str | None, pool: ThreadPoolExecutor | None = None) -> bool:
+def send_batch(alias: str, destination: str | None, pool: ThreadPoolExecutor | None = None) -> bool:
     """Claim and send some due rows of a destination (None: of all); return True if there were any."""
+    storage = DjangoStorage(alias, worker=True)
     rows = outbox.claim(storage, limit=policy.OUTBOX_BATCH, destination=destination)
     outbox.deliver(rows, storage=storage, pool=pool)
     return bool(rows)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
-from temporalex_django.backends.protocol import ActivityCall, OperatorCall, QueryCall, RequestCall
+from temporalex_django.backends.protocol import ActivityCall, OperatorCall, QueryCall, RequestCall, ResetCall
 from temporalex_django.backends.tables import inline_turn
 from temporalex_django.backends.tables.queries import TablesQuery
 from temporalex_django.backends.tables.requests import TablesRequest
@@ -32,6 +32,7 @@ from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine import operator_overrides
 from temporalex_django.engine.blocked import CRASH
 from temporalex_django.engine.contracts.records import RunState
+from temporalex_django.engine.ids import uuid7
 from temporalex_django.engine.operator_overrides import (
     immediate_retry,
     input_digests,
@@ -42,8 +43,10 @@ from temporalex_django.engine.operator_overrides import (
     unpause_run,
     with_edited_input,
 )
+from temporalex_django.engine.reset import apply
 from temporalex_django.engine.run_closing import CLOSERS
 from temporalex_django.errors import AlreadyRunning
+from temporalex_django.models import ScheduleSlot
 
 
 class TablesBackend:
@@ -120,16 +123,7 @@ class TablesBackend:
 
         One read.
         """
-        rows = storage.sql.select(
-            "select i.status, i.closing from temporalex_chain c join temporalex_instance i on i.id = c.run_id"
-            " where c.id = %s and c.closed",
-            [target.chain_id],
-            ("text", "bytea"),
-        )
-        if not rows:
-            return None
-        status, closing = rows[0]
-        return status, None if closing is None else codec().decode(closing)
+        return read_closing(target.chain_id, storage=storage)
 
     # -- what operators do --------------------------------------------------------------------------------------------
 
@@ -218,9 +212,44 @@ class TablesBackend:
             result = operator_failure(call.load_task(run), type=error_type, message=message, sender=call.by.sender)
             call.finish_task(result, run, digest=payloads.digest(message))
 
+    def reset(self, call: ResetCall) -> str:
+        """Replay the history, then lock the chain and continue it with a new run, whose id is returned."""
+        target, storage = call.target, call.storage
+        # The replay runs code of users, so it comes before the lock (see decision 42).
+        call.check_replay()
+        with storage.transaction():
+            run = call.lock_run()
+            plan, code = call.plan(run)
+            call.reopen_chain(run, plan, code)
+            new_run_id = uuid7()
+            writes = apply.reset(storage, run, plan, run_id=new_run_id)
+            call.record_plan(plan, new_run_id)
+            # A run that a schedule has seen closed is open again, so its next slot must not overlap with it.
+            if plan.record.scheduled_for is not None:
+                ScheduleSlot.objects.using(storage.alias).filter(chain_id=target.chain_id).update(running=True)
+            inline_turn.notify_after_reset(writes, target, storage=storage)
+        return str(new_run_id)
+
     def delete(self, call: OperatorCall) -> None:
         """Lock the chain and delete it with all that belongs to it."""
         with call.storage.transaction():
             call.lock_run()
             call.record(call.target.audit_subject, reason=call.reason)
             delete_chain(call.target.chain_id, storage=call.storage)
+
+
+def read_closing(chain_id: UUID, *, storage: DjangoStorage) -> tuple[str, Any] | None:
+    """Return the status of the last run of a chain and the attributes of its closing event; None while it is open.
+
+    One read.
+    """
+    rows = storage.sql.select(
+        "select i.status, i.closing from temporalex_chain c join temporalex_instance i on i.id = c.run_id"
+        " where c.id = %s and c.closed",
+        [chain_id],
+        ("text", "bytea"),
+    )
+    if not rows:
+        return None
+    status, closing = rows[0]
+    return status, None if closing is None else codec().decode(closing)

@@ -331,6 +331,8 @@ class RunWrite:
     human_tasks: list[HumanTaskWrite] = field(default_factory=list)  # those that changed
     # The chain closed: this is the answer to its updates that are accepted and unfinished.
     closing: Outcome | None = None
+    # The run lives elsewhere, and its rows only mirror it: no turn of these tables is due.
+    mirrored: bool = False
 
     @property
     def is_closed_externally(self) -> bool:

@@ -232,7 +232,7 @@ STARTS_TOGETHER = 1000
 # --- maintenance ------------------------------------------------------------------------------------------------------
 
 #: The outbox: rows that one claim takes, threads that send them, the time after which a claimed row is due again, and
-#: the pauses after a failed try. [tests/integration/outbox]
+#: the pauses after a failed try. [tests/integration/outbox/test_outbox.py]
 OUTBOX_BATCH = 20
 OUTBOX_THREADS = 8
 OUTBOX_LEASE = 20.0

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from typing import ClassVar
+from uuid import UUID
 
 from django.utils.functional import Promise
 from django.utils.translation import gettext_lazy as _
 
 from temporalex_django.authoring.workflow import Workflow, start_options
-from temporalex_django.backends.tables import inline_turn
+from temporalex_django.backends.routing import backend_of
 from temporalex_django.db.inserts import reopen_chain
 from temporalex_django.engine.contracts.records import RunState
-from temporalex_django.engine.ids import uuid7
-from temporalex_django.engine.reset import apply
 from temporalex_django.engine.reset.plan import ResetPlan
 from temporalex_django.engine.run_start import RunStart
-from temporalex_django.models import Chain, ScheduleSlot
+from temporalex_django.models import Chain
 from temporalex_django.operations.runs.history_action import ReplayFromAction, audit_details
 
 
@@ -44,27 +43,17 @@ class Reset(ReplayFromAction[str]):
     done: ClassVar[Promise] = _("The run is reset: a new run continues in its place.")
 
     def perform(self) -> str:
-        target, storage = self.target, self.storage
-        # The replay runs code of users, so it comes before the lock (see decision 42).
-        self.check_replay()
-        with storage.transaction():
-            run = self.lock_run()
-            plan, code = self.plan(run)
-            self._reopen_chain(run, plan, code)
-            new_run_id = uuid7()
-            writes = apply.reset(storage, run, plan, run_id=new_run_id)
-            self.record(
-                target.audit_subject,
-                reason=self.reason,
-                **audit_details(plan, run=str(plan.record.run_id), new_run=str(new_run_id)),
-            )
-            # A run that a schedule has seen closed is open again, so its next slot must not overlap with it.
-            if plan.record.scheduled_for is not None:
-                ScheduleSlot.objects.using(storage.alias).filter(chain_id=target.chain_id).update(running=True)
-            inline_turn.notify_after_reset(writes, target, storage=storage)
-        return str(new_run_id)
+        return backend_of(self.target).reset(self)
 
-    def _reopen_chain(self, run: RunState, plan: ResetPlan, code: type[Workflow]) -> None:
+    def record_plan(self, plan: ResetPlan, new_run_id: UUID) -> None:
+        """Write the audit row of the reset to the run ``new_run_id``."""
+        self.record(
+            self.target.audit_subject,
+            reason=self.reason,
+            **audit_details(plan, run=str(plan.record.run_id), new_run=str(new_run_id)),
+        )
+
+    def reopen_chain(self, run: RunState, plan: ResetPlan, code: type[Workflow]) -> None:
         """Make the chain ready for the new run of the class ``code``: open it, if it was closed, and set its queue.
 
         ``run`` is the locked current run, and ``plan`` describes the reset. Raises ``ActionNotPossible`` if the

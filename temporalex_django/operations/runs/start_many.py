@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from temporalex_django.authoring.requests.start_request import StartRequest
 from temporalex_django.backends.target import RunTarget
-from temporalex_django.db.inserts import NewStart, StartedRun
+from temporalex_django.db.inserts import NewStart
 from temporalex_django.errors import AlreadyRunning
 from temporalex_django.operations.base import CODE, Actor
 from temporalex_django.operations.runs.start import Start
@@ -35,15 +35,7 @@ def start_many(requests: Sequence[StartRequest], *, by: Actor = CODE) -> list[St
         return results
     storage = starts[0].storage
     with storage.transaction():
-        for backend in {start.backend.name: start.backend for start in starts}.values():
-            own = [
-                number
-                for number, start in enumerate(starts)
-                if start.backend.name == backend.name and not start.request.has_policy
-            ]
-            inserted = backend.start_many([new_starts[number] for number in own], storage=storage)
-            for number, ids in zip(own, inserted, strict=True):
-                results[number] = _note(starts[number], new_starts[number], ids)
+        _insert_plain(starts, new_starts, results)
         for number, start in enumerate(starts):
             if start.request.has_policy:
                 try:
@@ -55,12 +47,25 @@ def start_many(requests: Sequence[StartRequest], *, by: Actor = CODE) -> list[St
     return results
 
 
-def _note(start: Start, new_start: NewStart, ids: StartedRun | AlreadyRunning) -> Start | AlreadyRunning:
-    """Note that the run of a start was inserted, and return the start; an error is returned as it is."""
-    if isinstance(ids, AlreadyRunning):
-        return ids
-    start.note_started(new_start, ids)
-    return start
+def _insert_plain(
+    starts: Sequence[Start], new_starts: Sequence[NewStart], results: list[Start | AlreadyRunning]
+) -> None:
+    """Insert the runs of all starts without a policy, with few statements for each backend.
+
+    Writes an ``AlreadyRunning`` into ``results`` for each run whose id an open run has.
+    """
+    for backend in {start.backend.name: start.backend for start in starts}.values():
+        numbers = [
+            number
+            for number, start in enumerate(starts)
+            if start.backend.name == backend.name and not start.request.has_policy
+        ]
+        inserted = backend.start_many([new_starts[number] for number in numbers], storage=starts[0].storage)
+        for number, ids in zip(numbers, inserted, strict=True):
+            if isinstance(ids, AlreadyRunning):
+                results[number] = ids
+            else:
+                starts[number].note_started(new_starts[number], ids)
 
 
 def target_of(start: Start) -> RunTarget:

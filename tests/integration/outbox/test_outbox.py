@@ -95,7 +95,7 @@ def test_a_row_is_given_up_after_the_tries_of_its_kind(file: Path, kind: AppendL
     insert(file, "behind")
     for _ in range(kind.max_tries):
         due_now()
-        assert send_batch(DjangoStorage(), "file")
+        assert send_batch("default", "file")
     (dead,) = Outbox.objects.refused()
     assert dead.failed is not None
     assert dead.failed["code"] == "gave_up"
@@ -160,7 +160,7 @@ def test_rows_of_many_chains_are_sent_at_the_same_time(file: Path, kind: AppendL
     for number in range(4):
         insert(file, str(number), chain=uuid.uuid4())
     with ThreadPoolExecutor(4) as pool:
-        assert send_batch(DjangoStorage(), "file", pool)
+        assert send_batch("default", "file", pool)
     assert sorted(kind.settled) == ["0", "1", "2", "3"]
 
 
@@ -190,7 +190,7 @@ def test_the_age_is_that_of_the_oldest_row_that_should_be_gone(file: Path) -> No
 
 def test_a_kind_that_this_process_lacks_is_tried_again(file: Path) -> None:
     outbox.insert(CHAIN, destination="nowhere", kind="unknown.kind", body=None, storage=DjangoStorage())
-    send_batch(DjangoStorage(), None)
+    send_batch("default", None)
     (row,) = Outbox.objects.all()
     assert row.failed is None
     assert "unknown.kind" in str(row.error)

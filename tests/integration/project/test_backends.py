@@ -58,7 +58,7 @@ def test_a_class_with_an_unknown_backend_is_refused() -> None:
 @pytest.mark.parametrize(
     "cluster",
     [
-        {"ADRESS": "localhost:7233"},
+        {"HOST": "localhost:7233"},
         {"ADDRESS": 7233},
         {"PREFIX": "shop/"},
         {"PREFIX": "shop\n"},

@@ -15,8 +15,8 @@ from django.test import override_settings
 from rest_framework.test import APIClient
 
 from temporalex_django import Approval, Done, GraphWorkflow, Unique, errors
+from temporalex_django.backends import polling
 from temporalex_django.models import Chain, HistoryEvent, Instance, Message
-from temporalex_django.operations import polling
 from temporalex_django.rest import views
 from temporalex_django.rest.http import pagination
 from temporalex_django.rest.http.parsing import BodyTooLarge, BoundedJSONParser, wait_slot

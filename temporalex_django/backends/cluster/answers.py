@@ -1,0 +1,82 @@
+"""Answers of the cluster as errors and outcomes of this package."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+from temporalio.api.errordetails.v1 import QueryFailedFailure
+from temporalio.api.failure.v1 import Failure
+from temporalio.service import RPCError, RPCStatusCode
+
+from temporalex_django.backends.cluster.client import ClusterUnavailable
+from temporalex_django.engine.contracts.records import Outcome
+from temporalex_django.engine.outcomes import FAULT, failed_outcome
+from temporalex_django.errors import ActionNotPossible, UpdateTimeout
+from temporalex_django.temporal.failures import read_failure
+from temporalex_django.temporal.payloads import Payloads
+
+#: Statuses of answers that may be others at the next try.
+_TRANSIENT: Final = frozenset(
+    {
+        RPCStatusCode.UNAVAILABLE,
+        RPCStatusCode.DEADLINE_EXCEEDED,
+        RPCStatusCode.CANCELLED,
+        RPCStatusCode.RESOURCE_EXHAUSTED,
+        RPCStatusCode.ABORTED,
+        RPCStatusCode.INTERNAL,
+        RPCStatusCode.UNKNOWN,
+        # A key that has expired, or a namespace that is not there yet: people correct that.
+        RPCStatusCode.UNAUTHENTICATED,
+        RPCStatusCode.PERMISSION_DENIED,
+    }
+)
+
+
+def is_gone(error: RPCError) -> bool:
+    """Return True if the run is closed or unknown, and False if it is the namespace that is not found."""
+    return error.status is RPCStatusCode.NOT_FOUND and "amespace" not in error.message
+
+
+def is_transient(error: RPCError) -> bool:
+    """Return True if the same request may be answered otherwise later."""
+    return error.status in _TRANSIENT or (error.status is RPCStatusCode.NOT_FOUND and not is_gone(error))
+
+
+@contextmanager
+def report_unavailable(label: str, *, update_id: str | None = None) -> Iterator[None]:
+    """Turn a cluster that does not answer into ``UpdateTimeout`` (code ``unknown``); ``label`` names the call.
+
+    A refusal of the cluster that no caller has treated becomes ``ActionNotPossible``.
+    """
+    try:
+        yield
+    except ClusterUnavailable as exc:
+        raise UpdateTimeout(f"{label}: {exc}; try again", update_id=update_id, code="unknown") from exc
+    except RPCError as exc:
+        if is_transient(exc):
+            raise UpdateTimeout(
+                f"{label}: the Temporal cluster says {exc.message}; try again", update_id=update_id, code="unknown"
+            ) from exc
+        raise ActionNotPossible(f"{label}: the Temporal cluster refused it: {exc.message}") from exc
+
+
+def outcome_of_failure(failure: Failure, payloads: Payloads) -> Outcome:
+    """Return the outcome of an update that was rejected or failed."""
+    attributes = read_failure(failure, payloads)
+    if "reference" in attributes:
+        return Outcome(status=FAULT, value=attributes)
+    if "code" in attributes:
+        return Outcome(status="rejected", value=attributes)
+    return failed_outcome({"type": attributes.get("type"), "message": attributes.get("message") or ""})
+
+
+def query_failure(error: RPCError, payloads: Payloads) -> dict[str, Any]:
+    """Return the attributes of the error with which a query has failed: ``code`` and ``message``, if it has them."""
+    status = error.grpc_status
+    for detail in status.details:
+        failed = QueryFailedFailure()
+        if detail.Is(QueryFailedFailure.DESCRIPTOR) and detail.Unpack(failed) and failed.HasField("failure"):
+            return read_failure(failed.failure, payloads)
+    return {"message": error.message}

@@ -1,0 +1,247 @@
+"""``ClusterBackend``: runs that live on a Temporal cluster, with rows in the tables that mirror them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextvars import ContextVar
+from datetime import datetime
+from typing import Any, Final
+from uuid import UUID
+
+from temporalex_django.backends.cluster import calls, mirror, operate, outgoing, reads
+from temporalex_django.backends.cluster.client import DESTINATION
+from temporalex_django.backends.cluster.ids import cluster_id
+from temporalex_django.backends.cluster.requests import ClusterRequest
+from temporalex_django.backends.cluster.runs import adopt
+from temporalex_django.backends.polling import inside_transaction
+from temporalex_django.backends.protocol import ActivityCall, OperatorCall, QueryCall, RequestCall
+from temporalex_django.backends.target import RunTarget
+from temporalex_django.conf import codec
+from temporalex_django.core.history.events import HistoryEvent
+from temporalex_django.core.messages.sender import Sender
+from temporalex_django.core.names import TEMPORAL
+from temporalex_django.db import outbox
+from temporalex_django.db.inserts import InsertedMessage, NewStart, StartedRun, find_message, insert_start
+from temporalex_django.db.starts.many import insert_many
+from temporalex_django.db.storage import DjangoStorage
+from temporalex_django.engine.contracts.records import RunState
+from temporalex_django.engine.deduplication import MessageFingerprint
+from temporalex_django.errors import AlreadyRunning
+from temporalex_django.models import Instance, Outbox
+
+#: Operations that a cluster does not have, each with the reason and what to do instead.
+REFUSALS: Final = {
+    "fork": "a run on a Temporal cluster cannot be copied: start a new run, or reset this one",
+    "redeliver": "failed messages of a run on a Temporal cluster stay in its memory: send the signal again, with its id",
+    "discard": "failed messages of a run on a Temporal cluster stay in its memory, and are never delivered by themselves",
+    "try_again": "a task that fails on a Temporal cluster is tried again by the server: correct the code and deploy it",
+    "move": "a run on a Temporal cluster keeps its version: change its code with api.patched, or reset it",
+}
+#: Rows that operations of the calling thread have written and not sent.
+_own_rows: ContextVar[tuple[UUID, ...]] = ContextVar("temporalex_own_rows", default=())
+
+
+class ClusterBackend:
+    """The backend of runs on a Temporal cluster. See ``backends.protocol.RunBackend``.
+
+    What can wait is a row of the outbox in the caller's transaction. Outside of one, the row is committed first and
+    sent at once, so that a process that dies in between has lost nothing.
+    """
+
+    name = TEMPORAL
+
+    def refusal(self, operation: str) -> str | None:
+        """Return why a cluster has no such operation, and what to do instead; None if it has it."""
+        return REFUSALS.get(operation)
+
+    def flush(self, chain_id: UUID, *, storage: DjangoStorage) -> None:
+        """Send what waits for the chain, unless the caller has a transaction open: then a worker sends it.
+
+        Raises the error with which the cluster refuses a row of this thread. If the cluster does not answer, the rows
+        are left to a worker.
+        """
+        if inside_transaction(storage.alias):
+            return
+        own = _own_rows.get()
+        if not own:
+            return
+        _own_rows.set(())
+        while rows := outbox.claim(storage, limit=1, destination=DESTINATION, chain_id=chain_id):
+            if not outbox.deliver(rows, storage=storage, own=own):
+                return
+
+    # -- starts and messages ------------------------------------------------------------------------------------------
+
+    def start(self, start: NewStart, *, storage: DjangoStorage) -> StartedRun:
+        """Insert the rows of a chain, and the row of the outbox that starts it. See ``insert_start``."""
+        with storage.transaction():
+            started = insert_start(start, storage=storage)
+            self._adopt([(start, started)], storage)
+        return started
+
+    def start_many(self, starts: Sequence[NewStart], *, storage: DjangoStorage) -> list[StartedRun | AlreadyRunning]:
+        """Insert the rows of these chains, and a row of the outbox for each. See ``insert_many``."""
+        results = insert_many(starts, storage=storage)
+        pairs = zip(starts, results, strict=True)
+        self._adopt([(start, result) for start, result in pairs if isinstance(result, StartedRun)], storage)
+        return results
+
+    def _adopt(self, pairs: Sequence[tuple[NewStart, StartedRun]], storage: DjangoStorage) -> None:
+        adopt([(ids.chain_id, cluster_id(start, ids.chain_id)) for start, ids in pairs], storage=storage)
+        now = storage.now()
+        for start, ids in pairs:
+            self._insert(ids.chain_id, "start", {}, due_at=start.starts_at(now), storage=storage)
+
+    def _insert(
+        self,
+        chain_id: UUID,
+        kind: str,
+        body: dict[str, Any],
+        *,
+        due_at: datetime | None = None,
+        sender: Sender | None = None,
+        storage: DjangoStorage,
+    ) -> None:
+        row = outgoing.insert(chain_id, kind, body, due_at=due_at, sender=sender, storage=storage)
+        if due_at is None:
+            _own_rows.set((*_own_rows.get()[-100:], row))
+
+    def replace_input(self, start: NewStart, sender: Sender | None, *, storage: DjangoStorage) -> StartedRun | None:
+        """Give the run that waits to begin the input and the time of a debounced start.
+
+        Returns None if no run of the class and version with this id waits.
+        """
+        del sender
+        now = storage.now()
+        runs = Instance.objects.using(storage.alias).filter(
+            workflow_id=start.workflow_id,
+            workflow=start.workflow,
+            version=start.version,
+            chain__open_key=start.open_key,
+            starts_at__gt=now,
+        )
+        run = next((row for row in runs if (row.start_limit or {}).get("debounce") is not None), None)
+        if run is None:
+            return None
+        rows = (
+            Outbox.objects.using(storage.alias)
+            .select_for_update(of=("self",))
+            .filter(chain=run.chain_id, kind=f"{DESTINATION}.start", tries=0)
+        )
+        begin = start.begins_at(now)
+        if not rows or not rows.update(due_at=begin):
+            return None
+        Instance.objects.using(storage.alias).filter(pk=run.pk).update(
+            args=codec().encode(start.args),
+            starts_at=begin,
+            start_before=start.start_before,
+            expires_at=start.expires_at(now),
+        )
+        return StartedRun(run.chain_id, run.pk)
+
+    def send(
+        self,
+        target: RunTarget,
+        *,
+        kind: str,
+        name: str,
+        body: Any,
+        message_id: str | None = None,
+        sender: Sender | None = None,
+        exact: bool = False,
+        storage: DjangoStorage,
+    ) -> InsertedMessage:
+        """Insert a signal or a cancel request into the outbox. Raises ``MessageIdTaken``."""
+        if kind == "cancel":
+            with storage.transaction():
+                self._insert(target.chain_id, "cancel", {"reason": body["reason"]}, storage=storage)
+            return InsertedMessage(0, True)
+        with storage.transaction():
+            if message_id is not None:
+                fingerprint = MessageFingerprint(kind, name, body, sender)
+                earlier = find_message(target.chain_id, message_id, storage=storage)
+                if earlier is not None and not outgoing.forget_refused(target.chain_id, message_id, storage=storage):
+                    earlier[1].require_same(message_id, fingerprint, exact=exact)
+                    return InsertedMessage(earlier[0], False)
+                outgoing.note_message(
+                    target, kind=kind, name=name, body=body, message_id=message_id, sender=sender, storage=storage
+                )
+            signal = {"name": name, "payload": body, "id": message_id, "sender": calls.sender_data(sender)}
+            self._insert(target.chain_id, "signal", signal, sender=sender, storage=storage)
+        return InsertedMessage(0, True)
+
+    def request(self, call: RequestCall) -> ClusterRequest:
+        """Return the message of ``call``, an update, a resume or a decision. Nothing is sent before its ``begin``."""
+        return ClusterRequest(call)
+
+    # -- reads --------------------------------------------------------------------------------------------------------
+
+    def query(self, call: QueryCall) -> Any:
+        """Ask the run, which costs a task of a worker. Raises ``QueryFailed`` if no worker answers."""
+        if isinstance(call.query, str) and call.query.startswith("__"):
+            return call.answer_built_in()
+        return reads.query(call)
+
+    def history(self, target: RunTarget, *, storage: DjangoStorage) -> list[HistoryEvent]:
+        """Return the events of the selected run, which it tells in answer to a query."""
+        return reads.history(target, storage=storage)
+
+    def closing(self, target: RunTarget, *, storage: DjangoStorage) -> tuple[str, Any] | None:
+        """Return the status of the last run and the attributes of its closing event; None while the chain is open.
+
+        The rows say it, or the cluster, if it has closed the run without a worker.
+        """
+        return reads.closing(target, storage=storage)
+
+    # -- what operators do --------------------------------------------------------------------------------------------
+
+    def close(self, call: OperatorCall, status: str) -> None:
+        """Terminate the run, here at once and there by the outbox; or ask a graph to cancel itself."""
+        storage, target = call.storage, call.target
+        with storage.transaction():
+            run = call.lock_run()
+            if status == "cancelled":
+                self._insert(target.chain_id, "cancel", {"reason": call.reason}, storage=storage)
+            else:
+                mirror.close_locked(run, status, {"reason": call.reason}, storage=storage)
+                self._insert(target.chain_id, "terminate", {"reason": call.reason}, storage=storage)
+            call.record(target.audit_subject, reason=call.reason)
+
+    def close_locked(self, call: OperatorCall, status: str, run: RunState) -> None:
+        """Close a run that has not begun, whose chain the open transaction has locked: its start is not sent."""
+        Outbox.objects.using(call.storage.alias).filter(chain=run.chain_id, destination=DESTINATION).delete()
+        mirror.close_locked(run, status, {"reason": call.reason, "outside": True}, storage=call.storage)
+        call.record(call.target.audit_subject, reason=call.reason)
+
+    def pause(self, call: OperatorCall) -> None:
+        """Have the server pause the run."""
+        operate.pause(call)
+
+    def unpause(self, call: OperatorCall) -> bool:
+        """Have the server unpause the run. Returns False: no run is blocked there."""
+        operate.unpause(call)
+        return False
+
+    def skip_timer(self, call: OperatorCall) -> None:
+        """Send the run the signal that fires its timer."""
+        operate.skip_timer(call)
+
+    def retry_activity(self, call: ActivityCall) -> None:
+        """Have the server try the activity again at once."""
+        operate.retry_activity(call)
+
+    def complete_activity(self, call: ActivityCall) -> None:
+        """Tell the server the result of the activity."""
+        operate.complete_activity(call)
+
+    def fail_activity(self, call: ActivityCall) -> None:
+        """Tell the server the failure of the activity."""
+        operate.fail_activity(call)
+
+    def reset(self, call: OperatorCall) -> str:
+        """Have the server reset the run, and return the id of the row of the new run."""
+        return operate.reset(call)
+
+    def delete(self, call: OperatorCall) -> None:
+        """Delete the rows of the chain at once, and its runs on the cluster by the outbox."""
+        operate.delete(call)

@@ -1,0 +1,168 @@
+"""The client of this process for its Temporal cluster: one, on an event loop in a thread of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Callable, Coroutine, Mapping
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeout
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from temporalio.client import Client
+from temporalio.service import TLSConfig
+
+from temporalex_django.conf import codec, get_settings
+from temporalex_django.core.names import TEMPORAL
+from temporalex_django.db.outbox import DeliveryFailed
+from temporalex_django.errors import NotConfigured
+from temporalex_django.temporal.payloads import Payloads
+
+T = TypeVar("T")
+
+#: Seconds that one call may take, retries by the SDK included, where the operation names no time.
+CALL_SECONDS: Final = 10.0
+_CONNECT_SECONDS: Final = 5.0
+
+
+class ClusterUnavailable(DeliveryFailed):
+    """Raised if the cluster does not answer in time. What was sent may have arrived."""
+
+
+class ClusterClient:
+    """A client of the SDK, which connects at the first call; ``settings`` is the setting ``CLUSTER``.
+
+    All calls run on the event loop of one thread. Code that is not async waits for their futures.
+    """
+
+    def __init__(self, settings: Mapping[str, Any]) -> None:
+        self.settings = settings
+        self.payloads = Payloads(codec())
+        self.namespace: str = settings.get("NAMESPACE", "default")
+        self.identity = f"temporalex-{os.getpid()}"
+        self._client: Client | None = None
+        self._connecting: asyncio.Lock | None = None
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="temporalex-cluster", daemon=True)
+        self._thread.start()
+
+    def call(self, make: Callable[[Client], Coroutine[Any, Any, T]], *, timeout: float | None = CALL_SECONDS) -> T:
+        """Run ``make(client)`` and return its result; ``timeout`` is in seconds (None: wait for ever).
+
+        Raises ``ClusterUnavailable`` if there is no answer in time, and the errors of the SDK.
+        """
+        future = self.submit(make)
+        try:
+            return future.result(timeout)
+        except FutureTimeout:
+            future.cancel()
+            raise self.unavailable(timeout) from None
+
+    def submit(self, make: Callable[[Client], Coroutine[Any, Any, T]]) -> Future[T]:
+        """Run ``make(client)`` in the thread of the client, and return the future of its result."""
+        return asyncio.run_coroutine_threadsafe(self._run(make), self._loop)
+
+    def unavailable(self, seconds: float | None) -> ClusterUnavailable:
+        """Return the error for a cluster that has not answered within ``seconds``."""
+        address = self.settings.get("ADDRESS", "localhost:7233")
+        return ClusterUnavailable(f"the Temporal cluster at {address} has not answered within {seconds:g} s")
+
+    async def _run(self, make: Callable[[Client], Coroutine[Any, Any, T]]) -> T:
+        return await make(await self._connected())
+
+    async def _connected(self) -> Client:
+        if self._client is None:
+            self._connecting = self._connecting or asyncio.Lock()
+            async with self._connecting:
+                if self._client is None:
+                    self._client = await self._connect()
+        return self._client
+
+    async def _connect(self) -> Client:
+        address = self.settings.get("ADDRESS", "localhost:7233")
+        try:
+            return await asyncio.wait_for(
+                Client.connect(
+                    address,
+                    namespace=self.namespace,
+                    api_key=self.settings.get("API_KEY"),
+                    tls=tls_config(self.settings),
+                    data_converter=self.payloads.data_converter(),
+                    identity=self.identity,
+                    connect_timeout=timedelta(seconds=_CONNECT_SECONDS),
+                ),
+                _CONNECT_SECONDS,
+            )
+        except (RuntimeError, TimeoutError) as exc:
+            raise ClusterUnavailable(f"the Temporal cluster at {address} cannot be reached: {exc}") from exc
+
+    def close(self) -> None:
+        """Stop the thread. Calls that wait for an answer are cancelled."""
+        asyncio.run_coroutine_threadsafe(self._cancel_calls(), self._loop).result(_CONNECT_SECONDS)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(_CONNECT_SECONDS)
+        self._loop.close()
+
+    async def _cancel_calls(self) -> None:
+        """Cancel what runs on the loop, and wait until it has ended."""
+        calls = asyncio.all_tasks() - {asyncio.current_task()}
+        for call in calls:
+            call.cancel()
+        await asyncio.gather(*calls, return_exceptions=True)
+        await self._loop.shutdown_asyncgens()
+
+
+def tls_config(settings: Mapping[str, Any]) -> TLSConfig | bool:
+    """Return the TLS options of the SDK for the setting ``CLUSTER``. Certificates are read from their files.
+
+    Raises ``NotConfigured`` for a file that cannot be read.
+    """
+    tls = settings.get("TLS", False)
+    if isinstance(tls, bool):
+        return tls
+    return TLSConfig(
+        server_root_ca_cert=_read_file(tls, "CA"),
+        client_cert=_read_file(tls, "CERT"),
+        client_private_key=_read_file(tls, "KEY"),
+    )
+
+
+def _read_file(tls: Mapping[str, str], key: str) -> bytes | None:
+    if key not in tls:
+        return None
+    try:
+        return Path(tls[key]).read_bytes()
+    except OSError as exc:
+        raise NotConfigured(f"TEMPORALEX['CLUSTER']['TLS'][{key!r}]: {exc}") from exc
+
+
+_lock = threading.Lock()
+_client: ClusterClient | None = None
+_pid = 0
+
+
+def cluster_client() -> ClusterClient:
+    """Return the client of this process. It is created at the first call, and anew after a fork or new settings."""
+    global _client, _pid
+    settings = get_settings().CLUSTER
+    with _lock:
+        if _client is None or _pid != os.getpid() or _client.settings is not settings:
+            if _client is not None and _pid == os.getpid():
+                _client.close()
+            _client, _pid = ClusterClient(settings), os.getpid()
+        return _client
+
+
+def _forget_lock() -> None:
+    """Make a new lock in a child process: another thread of the parent may have held the old one."""
+    global _lock  # noqa: PLW0603 - as above
+    _lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_forget_lock)
+
+#: The destination of rows of the outbox that go to the cluster.
+DESTINATION: Final = TEMPORAL

@@ -1,0 +1,331 @@
+"""The mirror: the rows of runs on a cluster, as each activation has left them.
+
+A worker writes the rows of a run before the server has the completion of the activation. If the completion is lost, the
+server has the activation done again, and the rows are written again. A write never replaces what a later activation has
+written, nor the row of a later run.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from datetime import datetime
+from functools import partial
+from typing import Any
+from uuid import UUID
+
+from django.db import DatabaseError, close_old_connections
+
+from temporalex_django.backends.cluster.mirrored_run import ObservedRun
+from temporalex_django.backends.cluster.runs import adopt
+from temporalex_django.backends.host import host
+from temporalex_django.core.failures import error_data, run_failure_cause
+from temporalex_django.core.history.events import CLOSING, HistoryEvent
+from temporalex_django.core.names import TABLES
+from temporalex_django.db.inserts import NewStart, insert_start
+from temporalex_django.db.messages import notify
+from temporalex_django.db.people.human_tasks import closed_with_run
+from temporalex_django.db.storage import DjangoStorage
+from temporalex_django.engine.contracts.records import (
+    HumanTaskWrite,
+    NewEvent,
+    NewRun,
+    Outcome,
+    RunRecord,
+    RunState,
+    RunWrite,
+)
+from temporalex_django.engine.contracts.typed_dicts import RowChanges
+from temporalex_django.engine.ids import uuid7
+from temporalex_django.engine.run_closing import parent_messages
+from temporalex_django.engine.turn_report import TurnReport
+from temporalex_django.errors import WorkflowClosed
+from temporalex_django.models import Chain, HumanTask, Instance
+
+#: Seconds that a write waits for the row of a chain, and those for which it is tried. After that the task fails, and
+#: the server has it done again later. The SDK ends a task of 2 seconds.
+_LOCK_WAIT = 1.0
+_TRY_SECONDS = 1.2
+
+
+class MirrorBusy(Exception):
+    """Raised if the row of a chain was locked for too long."""
+
+
+def observe(run: ObservedRun) -> None:
+    """Write the rows of a run as its activation has left it: the observer of workers of the SDK."""
+    close_old_connections()
+    storage, started_at = host().storage(), time.monotonic()
+    try:
+        while True:
+            try:
+                write(run, storage=storage)
+            except DatabaseError as exc:
+                if not storage.is_transient(exc) or time.monotonic() - started_at > _TRY_SECONDS:
+                    raise
+                time.sleep(0.05)
+            else:
+                return
+    finally:
+        close_old_connections()
+
+
+def write(run: ObservedRun, *, storage: DjangoStorage) -> None:
+    """Write the rows of a run, in one transaction. Raises ``MirrorBusy``."""
+    with storage.transaction():
+        chain_id = _chain_of(run, storage)
+        state = None if chain_id is None else storage.lock_run(chain_id, wait=_LOCK_WAIT)
+        if state is None:
+            if chain_id is not None and Chain.objects.using(storage.alias).filter(pk=chain_id).exists():
+                raise MirrorBusy(f"the row of the chain of {run.cluster_id} was not free within {_LOCK_WAIT:g} s")
+            if "chain" in run.facts:
+                return  # somebody has deleted the run
+            state = _insert_chain(run, storage)
+        row = _row_of(run, state, storage)
+        if row is None or _is_later(row, state, run):
+            return
+        _write_run(run, row, state, storage)
+
+
+def _chain_of(run: ObservedRun, storage: DjangoStorage) -> UUID | None:
+    """Return the chain of a run: its start has named it, or else it is found by the first run. None: it has no rows."""
+    if "chain" in run.facts:
+        return UUID(run.facts["chain"])
+    rows = Instance.objects.using(storage.alias).filter(cluster_run_id=UUID(run.first_run_id))
+    chain: UUID | None = rows.values_list("chain_id", flat=True).first()
+    return chain
+
+
+def _insert_chain(run: ObservedRun, storage: DjangoStorage) -> RunState:
+    """Insert the rows of a chain that another run, or another program, has started on the cluster."""
+    first = run.events[0].attributes if run.events and run.events[0].kind == "WorkflowStarted" else {}
+    start = NewStart(
+        workflow_id=run.info.id,
+        workflow=run.info.workflow,
+        version=run.info.version,
+        args=first.get("args"),
+        queue=run.queue,
+        scope="none",  # the cluster keeps its id unique
+        generated=True,
+        parent=run.info.parent,
+        search_attributes=first.get("search_attributes"),
+        snapshot=first.get("snapshot"),
+    )
+    started = insert_start(start, storage=storage)
+    adopt([(started.chain_id, run.cluster_id)], storage=storage)
+    Instance.objects.using(storage.alias).filter(pk=started.run_id).update(cluster_run_id=UUID(run.first_run_id))
+    state = storage.lock_run(started.chain_id, wait=_LOCK_WAIT)
+    assert state is not None
+    return state
+
+
+def _row_of(run: ObservedRun, state: RunState, storage: DjangoStorage) -> Instance | None:
+    """Return the row of the run. The row of a new run of the chain is inserted, or gets its id on the cluster.
+
+    Returns None for an earlier run of the chain that has no row.
+    """
+    rows = Instance.objects.using(storage.alias).filter(chain=state.chain_id)
+    run_id = UUID(run.run_id)
+    if (row := rows.filter(cluster_run_id=run_id).first()) is not None:
+        return row
+    current = rows.get(pk=state.run_id)
+    if current.cluster_run_id is None and run.info.attempt == current.attempt:
+        rows.filter(pk=current.pk).update(cluster_run_id=run_id)
+        return current
+    if run.info.attempt < current.attempt:
+        return None
+    # Somebody has reset the chain there, so its newest run is another one.
+    return insert_next(state, current, run_id=run_id, is_reset=True, storage=storage)
+
+
+def insert_next(
+    state: RunState,
+    current: Instance,
+    *,
+    run_id: UUID | None,
+    is_reset: bool,
+    storage: DjangoStorage,
+    **options: Any,
+) -> Instance:
+    """Insert the next run of a locked chain, after a continue-as-new or a reset, and return its row.
+
+    ``run_id`` is its id on the cluster, or None until that is known. ``options`` are further fields of ``NewRun``.
+    """
+    record = storage.run_records([current.pk])[current.pk]
+    fields = {"args": record.args, "snapshot": record.snapshot, "search_attributes": record.search_attributes}
+    new = NewRun(
+        run_id=uuid7(),
+        seed=record.seed,
+        source_run_id=current.pk if is_reset else None,
+        **(fields | options),
+    )
+    state.activated_at = state.next_moment(storage.now())
+    state.closed = False
+    write = RunWrite(run=state, next_run=new)
+    if is_reset and current.is_open:
+        write.instance = {
+            **_closed_columns("WorkflowTerminated", {"reason": "reset", "run_id": str(new.run_id)}, state.activated_at),
+            "paused": None,
+        }
+        write.human_tasks = closed_with_run(current.pk, at=state.activated_at, except_for=(), alias=storage.alias)
+    _store(write, storage)
+    attempt = current.attempt if is_reset else current.attempt + 1
+    rows = Instance.objects.using(storage.alias).filter(pk=new.run_id)
+    rows.update(cluster_run_id=run_id, attempt=attempt)
+    state.run_id, state.length, state.activations = new.run_id, 0, 0
+    return rows.get()
+
+
+def _is_later(row: Instance, state: RunState, run: ObservedRun) -> bool:
+    """Return True if the rows show something later than this activation."""
+    if row.pk != state.run_id:
+        return not row.is_open  # an earlier run of the chain, whose end is written already
+    return run.activation < state.activations
+
+
+def _write_run(run: ObservedRun, row: Instance, state: RunState, storage: DjangoStorage) -> None:
+    closing = run.closing
+    write = RunWrite(run=state, instance=_columns(run, row))
+    write.human_tasks = [
+        HumanTaskWrite(
+            run_id=row.pk,
+            chain_id=state.chain_id,
+            workflow=row.workflow,
+            workflow_id=row.workflow_id,
+            changes=change.changes,
+            task=change.task,
+        )
+        for change in run.human_tasks
+    ]
+    if row.pk == state.run_id:
+        state.activations, state.length = run.activation, run.length
+        state.activated_at = state.next_moment(run.now)
+    record = storage.run_records([row.pk])[row.pk]
+    is_over = closing is not None and closing.kind != "WorkflowContinuedAsNew"
+    if closing is not None:
+        except_for = {task_write.id for task_write in write.human_tasks}
+        write.human_tasks += closed_with_run(row.pk, at=closing.at, except_for=except_for, alias=storage.alias)
+    if is_over and closing is not None and row.pk == state.run_id:
+        state.closed = True
+        _add_end(write, record, CLOSING[closing.kind], closing.attributes, storage)
+    _store(write, storage)
+    Instance.objects.using(storage.alias).filter(pk=row.pk).update(mirrored_at=storage.now())
+    if closed_ids := [task_write.id for task_write in write.human_tasks if task_write.task.ending]:
+        HumanTask.objects.using(storage.alias).filter(pk__in=closed_ids).update(deciding=None)
+    if closing is not None and not is_over and row.pk == state.run_id:
+        _insert_continued(run, row, state, closing, storage)
+    _announce(write, record, run.events, storage)
+
+
+def _insert_continued(
+    run: ObservedRun, row: Instance, state: RunState, closing: HistoryEvent, storage: DjangoStorage
+) -> None:
+    """Insert the row of the run as which this one continues. It gets its id with its first activation."""
+    facts = run.next_facts or {}
+    insert_next(
+        state,
+        Instance.objects.using(storage.alias).get(pk=row.pk),
+        run_id=None,
+        is_reset=False,
+        storage=storage,
+        args=closing.attributes["args"],
+        snapshot=facts.get("snapshot"),
+        search_attributes=facts.get("search_attributes"),
+        carried_messages=facts.get("carried"),
+    )
+
+
+def _columns(run: ObservedRun, row: Instance) -> RowChanges:
+    """Return the columns of the row that this activation may have changed."""
+    visible, closing = run.visible, run.closing
+    columns: RowChanges = {
+        "status": visible.status,
+        "published": visible.published,
+        "accepts": visible.accepts,
+        "waiting_for": visible.waiting_for,
+        "waits": visible.waits,
+        "search_attributes": dict(visible.search_attributes) or None,
+        "blocked": None,
+        "cause": None,
+    }
+    if visible.published is None:
+        del columns["published"]
+    if run.stores:
+        columns["stored"] = visible.stored
+    if row.started_at is None:
+        columns["started_at"] = run.events[0].at if run.events else run.now
+    if closing is not None:
+        columns |= _closed_columns(closing.kind, closing.attributes, closing.at)
+        columns["paused"] = None
+    return columns
+
+
+def _closed_columns(kind: str, attributes: dict[str, Any], at: datetime) -> RowChanges:
+    status = CLOSING[kind]
+    return {
+        "status": status,
+        "waiting_for": [],
+        "waits": [],
+        "accepts": {"signals": [], "updates": []},
+        "closed_at": at,
+        "closing": attributes,
+        "blocked": None,
+        "cause": run_failure_cause(attributes) if status == "failed" else None,
+    }
+
+
+def close(chain_id: UUID, status: str, closing: dict[str, Any], *, storage: DjangoStorage) -> None:
+    """Close the newest run of a chain in the open transaction, as the cluster has closed it without a worker.
+
+    ``status`` is that of a closed run, and ``closing`` has the attributes of the event. Does nothing if it is closed.
+    """
+    state = storage.lock_run(chain_id, wait=_LOCK_WAIT)
+    if state is None or state.closed:
+        return
+    close_locked(state, status, closing, storage=storage)
+
+
+def close_locked(state: RunState, status: str, closing: dict[str, Any], *, storage: DjangoStorage) -> None:
+    """Close the newest run of a chain, whose state the open transaction has locked."""
+    kind = next(kind for kind, name in CLOSING.items() if name == status)
+    now = state.next_moment(storage.now())
+    state.activated_at, state.closed, state.paused = now, True, False
+    record = storage.run_records([state.run_id])[state.run_id]
+    write = RunWrite(run=state, instance={**_closed_columns(kind, closing, now), "paused": None})
+    write.human_tasks = closed_with_run(state.run_id, at=now, except_for=(), alias=storage.alias)
+    _add_end(write, record, status, closing, storage)
+    _store(write, storage)
+    Instance.objects.using(storage.alias).filter(pk=state.run_id).update(mirrored_at=now)
+    event = HistoryEvent(state.length + 1, max(state.activations, 1), kind, now, closing)
+    _announce(write, record, [event], storage)
+
+
+def _add_end(write: RunWrite, record: RunRecord, status: str, closing: dict[str, Any], storage: DjangoStorage) -> None:
+    """Add what the end of a chain means for others: its senders, and a parent on the tables."""
+    error = WorkflowClosed(f"{record.workflow} {record.workflow_id} closed ({status})")
+    write.closing = Outcome(status="failed", value=error_data(error))
+    if record.parent_chain is None:
+        return
+    if Chain.objects.using(storage.alias).filter(pk=record.parent_chain, backend=TABLES).exists():
+        write.messages = parent_messages(record, status, closing)
+
+
+def _store(write: RunWrite, storage: DjangoStorage) -> None:
+    """Store the write of a chain that no turn takes: nothing is due, and no executor here is current."""
+    run = write.run
+    run.head_token = run.due_at = run.deadline = run.atomic_due = None
+    write.mirrored = True
+    storage.write([write])
+
+
+def _announce(write: RunWrite, record: RunRecord, events: Sequence[HistoryEvent], storage: DjangoStorage) -> None:
+    """After the commit, send the Django signals about the new events, and wake callers that wait for the run."""
+    new = [
+        NewEvent(number=e.number, activation=e.activation, kind=e.kind, at=e.at, attributes=e.attributes)
+        for e in events
+    ]
+    announced = RunWrite(run=write.run, events=new, instance=write.instance, human_tasks=write.human_tasks)
+    announced.closing = write.closing
+    report = TurnReport(run_count=1, writes=[announced], records={record.run_id: record})
+    storage.on_commit(partial(notify.send_turn_signals, report))
+    storage.on_commit(partial(notify.send_notifications, report, alias=storage.alias))

@@ -1,0 +1,191 @@
+"""Runs in a worker of the SDK whose rows mirror them: each activation that is no replay is shown to an observer."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, ClassVar
+
+from temporalio import workflow as sdk
+from temporalio.bridge.proto.workflow_activation import QueryWorkflow, WorkflowActivation
+from temporalio.bridge.proto.workflow_commands import WorkflowCommand
+from temporalio.bridge.proto.workflow_completion import WorkflowActivationCompletion
+from temporalio.worker import WorkflowInstanceDetails, WorkflowRunner
+from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner
+
+from temporalex_django.backends.cluster import names
+from temporalex_django.core.history.activation import RunInfo
+from temporalex_django.core.history.events import HistoryEvent
+from temporalex_django.core.people.human_tasks import HumanTaskChange
+from temporalex_django.core.visible_state import VisibleState
+from temporalex_django.temporal.activation import ActivationReader, Inbound
+from temporalex_django.temporal.failures import task_failure
+from temporalex_django.temporal.options import HostOptions
+from temporalex_django.temporal.plugin import TemporalexPlugin
+from temporalex_django.temporal.run import TemporalRun
+from temporalex_django.temporal.runner import TemporalRunner
+from temporalex_django.temporal.start_facts import StartFacts
+
+logger = logging.getLogger("temporalex_django.temporal")
+
+
+class MirroredFacts(StartFacts, total=False):
+    """The facts of a run with rows: ``chain`` and ``run`` are the ids of those of its chain and of its first run."""
+
+    chain: str
+    run: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObservedRun:
+    """A run after an activation, before the server has the completion of the activation.
+
+    ``cluster_id``, ``run_id`` and ``first_run_id`` are its ids on the cluster, and ``queue`` is its task queue there.
+    ``info`` and ``facts`` are those with which it started. ``activation`` is the number of the activation, and
+    ``events`` are those that it added; ``length`` counts all. ``closing`` is the event that closed the run, or None.
+    ``human_tasks`` are those that changed, or all open ones if the run was rebuilt for this activation. ``stores`` is
+    True if the class declares stored fields. ``next_facts`` are those of the next run of the chain, if there is one.
+    """
+
+    cluster_id: str
+    run_id: str
+    first_run_id: str
+    queue: str
+    info: RunInfo
+    facts: MirroredFacts
+    now: datetime
+    activation: int
+    length: int
+    events: Sequence[HistoryEvent]
+    closing: HistoryEvent | None
+    visible: VisibleState
+    human_tasks: Sequence[HumanTaskChange]
+    stores: bool
+    next_facts: StartFacts | None
+
+
+#: Takes each ``ObservedRun``. If it raises, the task fails, and the server has it done again.
+Observer = Callable[[ObservedRun], None]
+
+
+class ByHandReader(ActivationReader):
+    """Reads activations, with the persons who have completed activities by hand."""
+
+    def _resolve_activity(self, inbound: Inbound, job: Any) -> None:
+        super()._resolve_activity(inbound, job)
+        metadata = job.result.completed.result.metadata
+        if job.result.WhichOneof("status") == "completed" and names.BY in metadata:
+            inbound.answers[-1].attributes["by"] = json.loads(metadata[names.BY])
+
+    readers: ClassVar[Mapping[str, Callable[[Any, Inbound, Any], None]]] = {
+        **ActivationReader.readers,
+        "resolve_activity": _resolve_activity,
+    }
+
+
+class MirroredRun(TemporalRun):
+    """One run in the cache of a worker, whose rows are written after each of its activations."""
+
+    def __init__(self, options: HostOptions, info: sdk.Info, observer: Observer) -> None:
+        super().__init__(options, info)
+        self._reader = ByHandReader(self._payloads, lambda number: self._called.get(number, {}))
+        self._observer = observer
+        self._seen = 0  # events that the observer has seen, or that were replayed
+        self._was_rebuilt = False
+        self._next_facts: StartFacts | None = None
+        self._tasks: dict[int, int] = {}
+        self._last_task = 0
+
+    def activate(self, act: WorkflowActivation) -> WorkflowActivationCompletion:
+        """Return the commands for an activation, after the observer has seen the run, or the failure of its task."""
+        self._drop_foreign_signals(act)
+        is_query = all(job.HasField("query_workflow") for job in act.jobs)
+        if not is_query:
+            self._last_task = act.history_length
+        completion = super().activate(act)
+        history = getattr(self, "history", None)
+        if history is None or completion.HasField("failed"):
+            return completion
+        if history.events:
+            self._tasks.setdefault(history.events[-1].activation, self._last_task)
+        if act.is_replaying or is_query or any(job.HasField("remove_from_cache") for job in act.jobs):
+            self._seen, self._was_rebuilt = len(history.events), True
+            return completion
+        try:
+            self._observer(self._observed(act))
+        except Exception as exc:  # noqa: BLE001 - the task fails, and the server has it done again
+            self.report_failure(exc)
+            completion.failed.CopyFrom(task_failure(exc))
+        return completion
+
+    def _drop_foreign_signals(self, act: WorkflowActivation) -> None:
+        """Remove the signals for another chain, which had the id of this run before. A replay removes the same."""
+        for number in reversed(range(len(act.jobs))):
+            signal = act.jobs[number].signal_workflow
+            if names.CHAIN not in signal.headers:
+                continue
+            if self._payloads.decode(signal.headers[names.CHAIN]) != self._info.first_execution_run_id:
+                logger.warning("dropped a signal %r for an earlier chain of this id", signal.signal_name)
+                del act.jobs[number]
+
+    def _observed(self, act: WorkflowActivation) -> ObservedRun:
+        seen, self._seen = self._seen, len(self.history.events)
+        every, self._was_rebuilt = self._was_rebuilt, False
+        return ObservedRun(
+            cluster_id=self._info.workflow_id,
+            run_id=self._info.run_id,
+            first_run_id=self._info.first_execution_run_id,
+            queue=self._info.task_queue,
+            info=self.run_info,
+            facts=self._facts,  # type: ignore[arg-type] # facts of a run with rows have more keys
+            now=act.timestamp.ToDatetime(UTC),
+            activation=self.history.events[-1].activation if self.history.events else 0,
+            length=len(self.history.events),
+            events=self.history.events[seen:],
+            closing=self.history.closing,
+            visible=self.executor.visible_state(),
+            human_tasks=self.executor.human_task_changes(every=every),
+            stores=bool(self.executor.definition.stored),
+            next_facts=self._next_facts,
+        )
+
+    def add_facts(self, facts: StartFacts, search_attributes: dict[str, Any] | None, *, child: bool) -> StartFacts:
+        """Return the facts with which another run starts. The next run of the chain has the same rows of a chain."""
+        facts = super().add_facts(facts, search_attributes, child=child)
+        if not child:
+            if "chain" in self._facts:
+                facts["chain"] = self._facts["chain"]  # type: ignore[typeddict-unknown-key, typeddict-item]
+            self._next_facts = facts
+        return facts
+
+    def _answer(self, query: QueryWorkflow) -> WorkflowCommand:
+        if query.query_type != names.TASKS:
+            return super()._answer(query)
+        tasks = {str(activation): event for activation, event in self._tasks.items()}
+        answer = {"tasks": tasks, "last": self._last_task}
+        return self._writer.write_query_answer(query.query_id, answer)
+
+
+class MirroredRunner(TemporalRunner):
+    """Creates runs that are shown to ``observer``."""
+
+    def __init__(self, options: HostOptions, other: WorkflowRunner, observer: Observer) -> None:
+        super().__init__(options, other)
+        self._observer = observer
+
+    def new_run(self, det: WorkflowInstanceDetails) -> TemporalRun:
+        return MirroredRun(self.options, det.info, self._observer)
+
+
+class MirroredPlugin(TemporalexPlugin):
+    """The plugin of workers whose runs have rows. ``observer`` gets each run after an activation."""
+
+    def __init__(self, observer: Observer, **options: Any) -> None:
+        super().__init__(**options)
+        self._observer = observer
+
+    def _make_runner(self, other: WorkflowRunner | None) -> WorkflowRunner:
+        return MirroredRunner(self.options, other or SandboxedWorkflowRunner(), self._observer)

@@ -1,0 +1,368 @@
+"""Operations on runs on the cluster: the server does them, and the rows follow."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final
+from uuid import UUID, uuid4
+
+from django.utils.translation import gettext_lazy as _
+from temporalio.api.common.v1 import Payloads as ApiPayloads
+from temporalio.api.enums.v1 import PendingActivityState, ResetReapplyExcludeType, ResetReapplyType
+from temporalio.api.workflow.v1 import PendingActivityInfo
+from temporalio.api.workflowservice import v1 as service
+from temporalio.service import RPCError, RPCStatusCode
+
+from temporalex_django.authoring import activity as activities
+from temporalex_django.backends.cluster import calls, mirror, outgoing, reads
+from temporalex_django.backends.cluster import names as own_names
+from temporalex_django.backends.cluster.answers import report_unavailable
+from temporalex_django.backends.cluster.client import cluster_client
+from temporalex_django.backends.cluster.runs import ClusterRun, run_of
+from temporalex_django.backends.polling import inside_transaction
+from temporalex_django.backends.protocol import ActivityCall, OperatorCall
+from temporalex_django.core.history.events import HistoryEvent
+from temporalex_django.core.payloads import codec
+from temporalex_django.db.retention import delete_chain
+from temporalex_django.engine.contracts.records import RunWrite
+from temporalex_django.engine.operator_overrides import allows_overrides, pause_run, pending_timers
+from temporalex_django.engine.reset.plan import DROP, REDELIVER
+from temporalex_django.errors import ActionNotPossible, ActivityNotFound
+from temporalex_django.graph.durable.activities import StepActivity
+from temporalex_django.models import Instance
+from temporalex_django.temporal import names
+from temporalex_django.temporal.failures import write_failure
+
+_PAUSE_SWITCH: Final = "frontend.WorkflowPauseEnabled"
+_RUNNING: Final = PendingActivityState.PENDING_ACTIVITY_STATE_STARTED
+
+
+def label_of(call: OperatorCall, name: str) -> str:
+    """Return the operation ``name`` and its run, for errors."""
+    return f"{name} of {call.target.workflow} {call.target.workflow_id}"
+
+
+def _begin(call: OperatorCall, name: str) -> ClusterRun:
+    """Return where the run of a direct call is. Raises ``ActionNotPossible`` inside a transaction."""
+    if inside_transaction(call.storage.alias):
+        raise ActionNotPossible(
+            f"{label_of(call, name)} inside a transaction: the run lives on a Temporal cluster, which would do it at "
+            "once, whatever becomes of the transaction. Call it in transaction.on_commit()"
+        )
+    run = run_of(call.target, storage=call.storage)
+    if run.run_id is None:
+        call.refuse(_("its start has not reached the Temporal cluster yet"), closed=False)
+    return run
+
+
+def _require_open(call: OperatorCall) -> None:
+    if call.target.closed:
+        call.refuse(_("the run is already closed"), closed=True)
+
+
+def _record(call: OperatorCall, **details: Any) -> None:
+    with call.storage.transaction():
+        call.record(call.target.audit_subject, reason=call.reason, **details)
+
+
+# -- pause ------------------------------------------------------------------------------------------------------------
+
+
+def pause(call: OperatorCall) -> None:
+    """Have the server pause the run, and mark its row."""
+    run = _begin(call, "pause")
+    _require_open(call)
+    if call.target.paused:
+        call.refuse(_("the run is already paused"), closed=False)
+    client = cluster_client()
+    request = service.PauseWorkflowExecutionRequest(
+        namespace=client.namespace,
+        workflow_id=run.cluster_id,
+        run_id=run.run_id or "",
+        identity=client.identity,
+        reason=call.reason,
+        request_id=str(uuid4()),
+    )
+    _call_pause(call, "pause", lambda sdk: sdk.workflow_service.pause_workflow_execution(request))
+    with call.storage.transaction():
+        state = call.storage.lock_run(run.chain_id, wait=5.0)
+        if state is not None:
+            call.storage.write([pause_run(state, reason=call.reason, sender=call.by.sender, now=call.storage.now())])
+        call.record(call.target.audit_subject, reason=call.reason)
+
+
+def unpause(call: OperatorCall) -> None:
+    """Have the server unpause the run, and its row follow."""
+    run = _begin(call, "unpause")
+    _require_open(call)
+    if not call.target.paused:
+        call.refuse(_("the run is not paused"), closed=False)
+    client = cluster_client()
+    request = service.UnpauseWorkflowExecutionRequest(
+        namespace=client.namespace,
+        workflow_id=run.cluster_id,
+        run_id=run.run_id or "",
+        identity=client.identity,
+        reason=call.reason,
+        request_id=str(uuid4()),
+    )
+    _call_pause(call, "unpause", lambda sdk: sdk.workflow_service.unpause_workflow_execution(request))
+    with call.storage.transaction():
+        state = call.storage.lock_run(run.chain_id, wait=5.0)
+        if state is not None:
+            state.paused = False
+            call.storage.write([RunWrite(run=state, instance={"paused": None})])
+        call.record(call.target.audit_subject, reason=call.reason)
+
+
+def _call_pause(call: OperatorCall, name: str, make: Any) -> None:
+    label = label_of(call, name)
+    with report_unavailable(label):
+        try:
+            cluster_client().call(make)
+        except RPCError as exc:
+            if exc.status in (RPCStatusCode.UNIMPLEMENTED, RPCStatusCode.FAILED_PRECONDITION) or "not enabled" in (
+                exc.message
+            ):
+                raise ActionNotPossible(
+                    f"{label}: the Temporal cluster does not pause runs ({exc.message}). Its administrator can switch "
+                    f"it on: {_PAUSE_SWITCH}"
+                ) from exc
+            raise
+
+
+# -- timers and activities --------------------------------------------------------------------------------------------
+
+
+def skip_timer(call: OperatorCall) -> None:
+    """Send the run the signal that fires its timer."""
+    run = _begin(call, "skip_timer")
+    _require_open(call)
+    events = reads.events_of(run, run_id=run.run_id)
+    if call.seq not in pending_timers((event.kind, event.attributes) for event in events):
+        call.refuse(_("no timer with that number is running: it has fired, or was cancelled"), closed=False)
+    client, skip = cluster_client(), {"seq": call.seq, **_by(call)}
+    request = calls.signal_request(client, run, name=names.SKIP_TIMER, payload=skip, request_id=str(uuid4()))
+    with report_unavailable(label_of(call, "skip_timer")):
+        client.call(lambda sdk: sdk.workflow_service.signal_workflow_execution(request))
+    _record(call, seq=call.seq)
+
+
+def _by(call: OperatorCall) -> dict[str, Any]:
+    sender = calls.sender_data(call.by.sender)
+    return {} if sender is None else {"by": sender}
+
+
+def _find_pending(call: ActivityCall, name: str, run: ClusterRun) -> PendingActivityInfo:
+    """Return what the server says about the open activity of the call. Raises ``ActionNotPossible`` without one."""
+    client = cluster_client()
+    request = service.DescribeWorkflowExecutionRequest(
+        namespace=client.namespace, execution=calls.execution(run, run_id=run.run_id)
+    )
+    with report_unavailable(label_of(call, name)):
+        described = client.call(lambda sdk: sdk.workflow_service.describe_workflow_execution(request))
+    for pending in described.pending_activities:
+        if pending.activity_id == str(call.seq):
+            return pending
+    call.refuse(_("no activity with that number is open: it has ended, or was cancelled"), closed=False)
+    raise AssertionError("unreachable")
+
+
+def retry_activity(call: ActivityCall) -> None:
+    """Have the server try the activity again at once. A new input is refused."""
+    run = _begin(call, "retry_activity")
+    _require_open(call)
+    if call.input_values.get("input") is not None:
+        call.refuse(
+            _("an activity on a Temporal cluster keeps its input: complete it by hand, or reset the run"), closed=False
+        )
+    pending = _find_pending(call, "retry_activity", run)
+    call.require_activity_access([pending.activity_type.name])
+    if pending.state == _RUNNING:
+        call.refuse(_("an attempt is running now"), closed=False)
+    if pending.attempt <= 1 and not pending.HasField("last_failure"):
+        call.refuse(_("it has not been attempted yet"), closed=False)
+    client = cluster_client()
+    request = service.ResetActivityRequest(
+        namespace=client.namespace,
+        execution=calls.execution(run, run_id=run.run_id),
+        identity=client.identity,
+        id=str(call.seq),
+    )
+    with report_unavailable(label_of(call, "retry_activity")):
+        client.call(lambda sdk: sdk.workflow_service.reset_activity(request))
+    _record(call, seq=call.seq, activity=pending.activity_type.name)
+
+
+def _find_call(call: ActivityCall, name: str, run: ClusterRun) -> HistoryEvent:
+    """Return the event that scheduled the open activity of the call, whose code has to allow what is done by hand."""
+    pending = _find_pending(call, name, run)
+    call.require_activity_access([pending.activity_type.name])
+    events = reads.events_of(run, run_id=run.run_id)
+    for event in events:
+        if event.kind == "ActivityScheduled" and event.attributes["seq"] == call.seq:
+            if not allows_overrides(event.attributes.get("options", {})):
+                call.refuse(_("the code of the activity does not allow this by hand (by_hand=False)"), closed=False)
+            return event
+    call.refuse(_("the activity has ended in the meantime"), closed=False)
+    raise AssertionError("unreachable")
+
+
+def complete_activity(call: ActivityCall) -> None:
+    """Tell the server the result of the activity, which its annotation has to accept."""
+    run = _begin(call, "complete_activity")
+    _require_open(call)
+    scheduled = _find_call(call, "complete_activity", run)
+    name = scheduled.attributes["activity"]
+    try:
+        activity = activities.find(name)
+    except ActivityNotFound:
+        call.refuse(
+            _("this process does not have the code of the activity, so it cannot check the value"), closed=False
+        )
+        raise
+    if isinstance(activity, StepActivity):
+        call.refuse(
+            _("a step of a graph on a Temporal cluster cannot be completed by hand: reset the run"), closed=False
+        )
+    source: Any = None  # only steps of graphs read their run
+    result = activity.encode_manual_result(call.input_values.get("result"), scheduled.attributes["args"], source)
+    client, metadata = cluster_client(), {}
+    if by := _by(call):
+        metadata[own_names.BY] = json.dumps(by["by"]).encode()
+    request = service.RespondActivityTaskCompletedByIdRequest(
+        namespace=client.namespace,
+        workflow_id=run.cluster_id,
+        run_id=run.run_id or "",
+        activity_id=str(call.seq),
+        result=ApiPayloads(payloads=[client.payloads.encode(result, **metadata)]),
+        identity=client.identity,
+    )
+    _end_activity(
+        call, "complete_activity", lambda sdk: sdk.workflow_service.respond_activity_task_completed_by_id(request)
+    )
+    _record(call, seq=call.seq, activity=name, digest=codec.digest(result))
+
+
+def fail_activity(call: ActivityCall) -> None:
+    """Tell the server the failure of the activity, which is not tried again."""
+    run = _begin(call, "fail_activity")
+    _require_open(call)
+    scheduled = _find_call(call, "fail_activity", run)
+    client, message = cluster_client(), call.input_values["message"]
+    attributes = {"type": call.input_values.get("type") or "FailedByHand", "message": message, **_by(call)}
+    request = service.RespondActivityTaskFailedByIdRequest(
+        namespace=client.namespace,
+        workflow_id=run.cluster_id,
+        run_id=run.run_id or "",
+        activity_id=str(call.seq),
+        failure=write_failure(attributes, client.payloads),
+        identity=client.identity,
+    )
+    _end_activity(call, "fail_activity", lambda sdk: sdk.workflow_service.respond_activity_task_failed_by_id(request))
+    _record(call, seq=call.seq, activity=scheduled.attributes["activity"], digest=codec.digest(message))
+
+
+def _end_activity(call: ActivityCall, name: str, make: Any) -> None:
+    with report_unavailable(label_of(call, name)):
+        try:
+            cluster_client().call(make)
+        except RPCError as exc:
+            if exc.status is not RPCStatusCode.NOT_FOUND:
+                raise
+            call.refuse(
+                _("its worker was faster: the activity has ended in the meantime, or an attempt is running"),
+                closed=False,
+            )
+
+
+# -- reset and delete -------------------------------------------------------------------------------------------------
+
+
+def reset(call: OperatorCall) -> str:
+    """Have the server reset the run to the end of an activation, and return the id of the row of the new run."""
+    run = _begin(call, "reset")
+    if call.input_values.get("edited") is not None:
+        call.refuse(_("activities on a Temporal cluster keep their inputs: leave out the edited inputs"), closed=False)
+    state = reads.state_of(run, run_id=run.run_id)
+    known_tasks = reads.ask(run, own_names.TASKS, None, run_id=run.run_id)
+    event_id = _task_to_keep(call, state, known_tasks["tasks"], known_tasks["last"])
+    client = cluster_client()
+    request = service.ResetWorkflowExecutionRequest(
+        namespace=client.namespace,
+        workflow_execution=calls.execution(run, run_id=run.run_id),
+        reason=call.reason or "reset",
+        workflow_task_finish_event_id=event_id,
+        request_id=str(uuid4()),
+        reset_reapply_type=ResetReapplyType.RESET_REAPPLY_TYPE_ALL_ELIGIBLE,
+        reset_reapply_exclude_types=_excluded(call.input_values.get("messages", REDELIVER)),
+        identity=client.identity,
+    )
+    with report_unavailable(label_of(call, "reset")):
+        answer = client.call(lambda sdk: sdk.workflow_service.reset_workflow_execution(request))
+    with call.storage.transaction():
+        locked = call.storage.lock_run(run.chain_id, wait=5.0)
+        assert locked is not None
+        rows = Instance.objects.using(call.storage.alias).filter(chain=run.chain_id)
+        row = rows.filter(cluster_run_id=UUID(answer.run_id)).first()  # its worker may have been faster
+        if row is None:
+            row = mirror.insert_next(
+                locked,
+                rows.get(pk=locked.run_id),
+                run_id=UUID(answer.run_id),
+                is_reset=True,
+                storage=call.storage,
+            )
+        call.record(
+            call.target.audit_subject,
+            reason=call.reason,
+            activation=call.input_values.get("to"),
+            run=str(call.target.selected_run_id),
+            new_run=str(row.pk),
+        )
+    return str(row.pk)
+
+
+def _task_to_keep(call: OperatorCall, state: dict[str, Any], tasks: dict[str, int], last_task: int) -> int:
+    """Return the number of the event of the server after which the new run begins.
+
+    It is the end of the task of an activation. By default the last activation counts that did not close the run; 0
+    means the first task, which is done again. ``tasks`` are the lengths of the server's history at the beginning of
+    the task of each activation, and ``last_task`` is that of the last task.
+    """
+    to = call.input_values.get("to")
+    if to is None:
+        closed_in = max((event[1] for event in state["events"]), default=1) if state["closing"] is not None else None
+        candidates = [int(number) for number in tasks if int(number) != closed_in]
+        to = max(candidates, default=1) + 1
+    else:
+        to += 1
+    if str(to) in tasks:
+        return tasks[str(to)] + 1
+    numbers = sorted(map(int, tasks))
+    if to == (numbers[-1] if numbers else 0) + 1:
+        return last_task + 1
+    call.refuse(_("the run has no activation with that number"), closed=False)
+    raise AssertionError("unreachable")
+
+
+def _excluded(messages: str) -> list[Any]:
+    if messages != DROP:
+        return []
+    return [
+        ResetReapplyExcludeType.RESET_REAPPLY_EXCLUDE_TYPE_SIGNAL,
+        ResetReapplyExcludeType.RESET_REAPPLY_EXCLUDE_TYPE_UPDATE,
+    ]
+
+
+def delete(call: OperatorCall) -> None:
+    """Delete the rows of a closed chain, and insert the row of the outbox that deletes its runs there."""
+    storage, chain_id = call.storage, call.target.chain_id
+    with storage.transaction():
+        call.lock_run()
+        rows = Instance.objects.using(storage.alias).filter(chain=chain_id)
+        runs = [str(run_id) for run_id in rows.values_list("cluster_run_id", flat=True) if run_id is not None]
+        cluster_id = rows.values_list("cluster_id", flat=True).first()
+        call.record(call.target.audit_subject, reason=call.reason)
+        delete_chain(chain_id, storage=storage)
+        outgoing.insert(chain_id, "delete", {"cluster_id": cluster_id, "runs": runs}, storage=storage)

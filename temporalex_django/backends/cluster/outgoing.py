@@ -1,0 +1,442 @@
+"""Rows of the outbox that go to the cluster: starts, signals, cancel requests, terminations, requests and deletes.
+
+Each takes effect once, however often it is sent. The server knows starts, signals and cancel requests by a request id,
+and requests by their update id. All but starts name the first run of their chain, so that none acts on a later run of
+the same id.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any, ClassVar, Final
+from uuid import UUID
+
+from temporalio.api.workflowservice import v1 as service
+from temporalio.client import Client
+from temporalio.service import RPCError, RPCStatusCode
+
+from temporalex_django.backends.cluster import calls, mirror
+from temporalex_django.backends.cluster.answers import is_gone, is_transient, outcome_of_failure
+from temporalex_django.backends.cluster.client import DESTINATION, ClusterClient, cluster_client
+from temporalex_django.backends.cluster.names import STARTED_BY
+from temporalex_django.backends.cluster.runs import ClusterRun, find_on_cluster, note_first_run
+from temporalex_django.backends.target import RunTarget
+from temporalex_django.conf import codec
+from temporalex_django.core.failures import error_data
+from temporalex_django.core.messages.sender import Sender
+from temporalex_django.db import outbox
+from temporalex_django.db.outbox import DeliveryFailed, DeliveryRefused, OutboxRow
+from temporalex_django.db.sql_columns import sender_columns
+from temporalex_django.db.storage import DjangoStorage
+from temporalex_django.engine.outcomes import update_result
+from temporalex_django.engine.scheduling import policy
+from temporalex_django.errors import (
+    ActionNotPossible,
+    AlreadyRunning,
+    TemporalexError,
+    UpdateTimeout,
+    WorkflowClosed,
+    WorkflowNotFound,
+)
+from temporalex_django.models import HumanTask, Instance, Message, Outbox
+from temporalex_django.temporal import names
+
+_MAX_TRIES: Final = 20
+#: Tries of a start for which another run of this project may still be about to end.
+_CONFLICT_TRIES: Final = 8
+
+
+class OtherRunIsOpen(DeliveryFailed):
+    """Raised while a run that has closed here is still open on the cluster: the start is tried again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """The data that a row needs to be sent: its run, its body, and for a start the columns of the run's row."""
+
+    row: OutboxRow
+    run: ClusterRun
+    client: ClusterClient
+    start: dict[str, Any] = field(default_factory=dict)
+
+
+class ClusterKind:
+    """Base class of the kinds of rows that go to the cluster."""
+
+    max_tries = _MAX_TRIES
+    is_start: ClassVar[bool] = False
+
+    def prepare(self, row: OutboxRow, storage: DjangoStorage) -> Prepared:
+        """Read where the run is. Refuses a row whose start was refused."""
+        try:
+            run = find_on_cluster(row.chain_id, storage=storage)
+        except WorkflowNotFound as exc:
+            raise DeliveryRefused(exc) from exc
+        if run.first_run_id is None and not self.is_start:
+            raise DeliveryRefused(WorkflowNotFound(f"{run.label} was never started on the cluster: see its start"))
+        return Prepared(row, run, cluster_client())
+
+    def send(self, prepared: Prepared) -> Any:
+        """Send the row. Raises ``DeliveryRefused`` if the cluster refuses it for good."""
+        try:
+            return prepared.client.call(lambda client: self.request(client, prepared))
+        except RPCError as exc:
+            if is_transient(exc):
+                raise DeliveryFailed(f"the Temporal cluster says {exc.status.name}: {exc.message}") from exc
+            raise DeliveryRefused(self.refusal(exc, prepared)) from exc
+
+    async def request(self, client: Client, prepared: Prepared) -> Any:
+        """Send the request of the row and return the answer."""
+        raise NotImplementedError
+
+    def refusal(self, error: RPCError, prepared: Prepared) -> TemporalexError:
+        """Return the error of this package for an answer that refuses the row."""
+        label = f"{prepared.row.kind} of {prepared.run.label}"
+        if is_gone(error):
+            return WorkflowClosed(f"{prepared.run.label} is closed: {prepared.row.kind} refused")
+        return ActionNotPossible(f"{label}: the Temporal cluster refused it: {error.message}")
+
+    def settle(self, row: OutboxRow, answer: Any, storage: DjangoStorage) -> None:
+        """Store the answer."""
+
+    def refuse(self, row: OutboxRow, error: TemporalexError, storage: DjangoStorage) -> None:
+        """Store that the row was refused."""
+
+
+class StartKind(ClusterKind):
+    """Starts a run. Its input is read when it is sent, so a debounced start can still change it."""
+
+    is_start = True
+
+    def prepare(self, row: OutboxRow, storage: DjangoStorage) -> Prepared:
+        prepared = super().prepare(row, storage)
+        run = Instance.objects.using(storage.alias).filter(chain=row.chain_id).order_by("id").first()
+        assert run is not None
+        now = storage.now()
+        if run.start_before is not None and run.start_before <= now:
+            raise DeliveryRefused(StartTooLate(f"{prepared.run.label} had not begun by its start_before"))
+        decode = codec().decode
+        snapshot = None if run.snapshot is None else decode(bytes(run.snapshot))
+        facts: dict[str, Any] = {
+            "id": run.workflow_id,
+            "version": run.version,
+            "chain": str(row.chain_id),
+            "run": str(run.id),
+        }
+        if run.parent is not None:
+            facts["parent"] = run.parent
+        if snapshot is not None:
+            facts["snapshot"] = snapshot
+        if run.search_attributes:
+            facts["search_attributes"] = run.search_attributes
+        if run.scheduled_for is not None:
+            facts["scheduled_for"] = run.scheduled_for.isoformat()
+        start = {
+            "workflow": run.workflow,
+            "queue": run.queue,
+            "args": decode(bytes(run.args)),
+            "facts": facts,
+            "execution_timeout": _seconds_until(run.expires_at, now),
+            "run_timeout": run.run_timeout,
+        }
+        return Prepared(row, prepared.run, prepared.client, start)
+
+    async def request(self, client: Client, prepared: Prepared) -> str:
+        """Start the run and return its id on the cluster."""
+        row, run = prepared.row, prepared.run
+        request = calls.start_request(
+            prepared.client,
+            cluster_id=run.cluster_id,
+            chain_id=str(row.chain_id),
+            row_id=str(row.id),
+            **prepared.start,
+        )
+        if row.tries > 1 and (run_id := await self._earlier_start(client, prepared)) is not None:
+            return run_id
+        try:
+            answer = await client.workflow_service.start_workflow_execution(request)
+        except RPCError as exc:
+            if exc.status is not RPCStatusCode.ALREADY_EXISTS:
+                raise
+            return await self._resolve_conflict(client, prepared, exc)
+        return str(answer.run_id)
+
+    async def _earlier_start(self, client: Client, prepared: Prepared) -> str | None:
+        """Return the run that an earlier try of this row has started, or None.
+
+        The server forgets the id of a request once another run had the id of the run, so it is looked up by its memo.
+        """
+        query = f"WorkflowId = {_quoted(prepared.run.cluster_id)}"
+        async for info in client.list_workflows(query, limit=20):
+            payload = info.raw_info.memo.fields.get(STARTED_BY)
+            if payload is not None and prepared.client.payloads.decode(payload) == str(prepared.row.chain_id):
+                return info.raw_info.first_run_id or info.run_id
+        return None
+
+    async def _resolve_conflict(self, client: Client, prepared: Prepared, error: RPCError) -> str:
+        """Return the run that has the id, if it is the one of this start.
+
+        Raises ``OtherRunIsOpen`` if it is another run of this project: its row has closed, so it is about to end there.
+        Raises ``DeliveryRefused`` for a run that somebody else has started.
+        """
+        run = prepared.run
+        described = await client.workflow_service.describe_workflow_execution(
+            service.DescribeWorkflowExecutionRequest(
+                namespace=prepared.client.namespace, execution=calls.execution(run)
+            )
+        )
+        memo = described.workflow_execution_info.memo.fields.get(STARTED_BY)
+        starter = None if memo is None else prepared.client.payloads.decode(memo)
+        if starter == str(prepared.row.chain_id):
+            return described.workflow_execution_info.first_run_id or described.workflow_execution_info.execution.run_id
+        if starter is not None and prepared.row.tries < _CONFLICT_TRIES:
+            raise OtherRunIsOpen(f"another run of {run.label} is open on the cluster, and has closed here") from error
+        raise DeliveryRefused(
+            AlreadyRunning(f"{run.label} is open already on the Temporal cluster: use its handle, or another id")
+        ) from error
+
+    def settle(self, row: OutboxRow, answer: str, storage: DjangoStorage) -> None:
+        note_first_run(row.chain_id, answer, storage=storage)
+
+    def refuse(self, row: OutboxRow, error: TemporalexError, storage: DjangoStorage) -> None:
+        """Close the run in the tables: it will never be on the cluster."""
+        if isinstance(error, StartTooLate):
+            mirror.close(row.chain_id, "timed_out", {"timeout": "start_before"}, storage=storage)
+        else:
+            described = error_data(error)
+            closing = {"type": described["type"], "message": described["message"]}
+            mirror.close(row.chain_id, "failed", closing, storage=storage)
+
+
+class StartTooLate(TemporalexError):
+    """The run had not begun by its start_before."""
+
+    code = "start_too_late"
+    next_step = "Start it again, with a later start_before."
+
+
+class SignalKind(ClusterKind):
+    """Sends a signal."""
+
+    async def request(self, client: Client, prepared: Prepared) -> None:
+        body, row = prepared.row.body, prepared.row
+        await client.workflow_service.signal_workflow_execution(
+            calls.signal_request(
+                prepared.client,
+                prepared.run,
+                name=body["name"],
+                payload=body["payload"],
+                request_id=str(row.id),
+                message_id=body["id"],
+                sender=body["sender"],
+            )
+        )
+
+    def refuse(self, row: OutboxRow, error: TemporalexError, storage: DjangoStorage) -> None:
+        """Free the id of the signal, so that it can be sent again."""
+        if row.body["id"] is not None:
+            Message.objects.using(storage.alias).filter(
+                chain_id=row.chain_id, request_id=row.body["id"], kind="signal"
+            ).update(outcome_status="undelivered")
+
+
+class CancelKind(ClusterKind):
+    """Asks a run to end."""
+
+    async def request(self, client: Client, prepared: Prepared) -> None:
+        await client.workflow_service.request_cancel_workflow_execution(
+            calls.cancel_request(
+                prepared.client,
+                prepared.run,
+                reason=prepared.row.body["reason"],
+                request_id=str(prepared.row.id),
+            )
+        )
+
+
+class TerminateKind(ClusterKind):
+    """Ends a run at once. A run that is not there any more is ended."""
+
+    async def request(self, client: Client, prepared: Prepared) -> None:
+        try:
+            await client.workflow_service.terminate_workflow_execution(
+                calls.terminate_request(prepared.client, prepared.run, reason=prepared.row.body["reason"])
+            )
+        except RPCError as exc:
+            if not is_gone(exc):
+                raise
+
+
+class RequestKind(ClusterKind):
+    """Sends a resume or a decision, which was committed with the caller's transaction, as an update."""
+
+    async def request(self, client: Client, prepared: Prepared) -> None:
+        body = prepared.row.body
+        answer = await client.workflow_service.update_workflow_execution(
+            calls.update_request(
+                prepared.client,
+                prepared.run,
+                name=names.RESUME,
+                payload=body["payload"],
+                update_id=body["id"],
+                sender=body["sender"],
+            )
+        )
+        if not answer.HasField("outcome"):
+            raise UpdateTimeout("the run has not judged it yet", update_id=body["id"])
+        if answer.outcome.HasField("failure"):
+            outcome = outcome_of_failure(answer.outcome.failure, prepared.client.payloads)
+            label = f"{prepared.row.kind} of {prepared.run.label}"
+            try:
+                update_result(outcome, update_id=body["id"], label=label)
+            except TemporalexError as exc:
+                raise DeliveryRefused(exc) from exc
+
+    def settle(self, row: OutboxRow, answer: None, storage: DjangoStorage) -> None:
+        """Note that the decision was taken; the row of the task is closed by the run."""
+        self._note(row, "completed", storage)
+
+    def refuse(self, row: OutboxRow, error: TemporalexError, storage: DjangoStorage) -> None:
+        """Open the human task again, which was being decided."""
+        self._note(row, "rejected", storage)
+        if (task := row.body.get("task")) is not None:
+            HumanTask.objects.using(storage.alias).filter(pk=UUID(task)).update(deciding=None)
+
+    def _note(self, row: OutboxRow, status: str, storage: DjangoStorage) -> None:
+        messages = Message.objects.using(storage.alias).filter(chain_id=row.chain_id, request_id=row.body["id"])
+        messages.update(outcome_status=status, answered_at=storage.now())
+
+
+class DeleteKind(ClusterKind):
+    """Deletes the runs of a chain on the cluster, whose rows here are gone."""
+
+    def prepare(self, row: OutboxRow, storage: DjangoStorage) -> Prepared:
+        del storage
+        run = ClusterRun(
+            cluster_id=row.body["cluster_id"],
+            chain_id=row.chain_id,
+            workflow="",
+            workflow_id="",
+            first_run_id=None,
+            run_id=None,
+        )
+        return Prepared(row, run, cluster_client())
+
+    async def request(self, client: Client, prepared: Prepared) -> None:
+        for run_id in prepared.row.body["runs"]:
+            try:
+                await client.workflow_service.delete_workflow_execution(
+                    service.DeleteWorkflowExecutionRequest(
+                        namespace=prepared.client.namespace,
+                        workflow_execution=calls.execution(prepared.run, run_id=run_id),
+                    )
+                )
+            except RPCError as exc:
+                if not is_gone(exc):
+                    raise
+
+
+KINDS: Final[dict[str, ClusterKind]] = {
+    "start": StartKind(),
+    "signal": SignalKind(),
+    "cancel": CancelKind(),
+    "terminate": TerminateKind(),
+    "request": RequestKind(),
+    "delete": DeleteKind(),
+}
+
+
+def insert(
+    chain_id: UUID,
+    kind: str,
+    body: dict[str, Any],
+    *,
+    due_at: datetime | None = None,
+    sender: Sender | None = None,
+    is_sent_here: bool = False,
+    storage: DjangoStorage,
+) -> UUID:
+    """Insert a row for the cluster in the open transaction, and return its id. ``kind`` is a key of ``KINDS``.
+
+    With ``is_sent_here`` the caller sends it itself; a dispatcher takes it when the lease of the caller is over.
+    """
+    if is_sent_here:
+        due_at = storage.now() + timedelta(seconds=policy.OUTBOX_LEASE)
+    return outbox.insert(
+        chain_id,
+        destination=DESTINATION,
+        kind=f"{DESTINATION}.{kind}",
+        body=body,
+        sender=sender,
+        due_at=due_at,
+        storage=storage,
+    )
+
+
+def note_message(
+    target: RunTarget,
+    *,
+    kind: str,
+    name: str,
+    body: Any,
+    message_id: str,
+    sender: Sender | None,
+    storage: DjangoStorage,
+) -> None:
+    """Insert the row of a message with an id, by which one that is sent again is recognized. No turn reads it."""
+    key, sender_name = sender_columns(sender)
+    Message.objects.using(storage.alias).create(
+        chain_id=target.chain_id,
+        queue=target.queue,
+        kind=kind,
+        name=name,
+        body=codec().encode(body),
+        request_id=message_id,
+        sender_key=key,
+        sender_name=sender_name,
+        fresh=False,
+        settled=True,
+        outcome_status="sent",
+        created_at=storage.now(),
+    )
+
+
+def forget_message(chain_id: UUID, message_id: str, *, storage: DjangoStorage) -> None:
+    """Delete the row of a message that the run has not taken, so that its id is free again."""
+    Message.objects.using(storage.alias).filter(
+        chain_id=chain_id, request_id=message_id, outcome_status="sent"
+    ).delete()
+
+
+def forget_refused(chain_id: UUID, message_id: str, *, storage: DjangoStorage) -> bool:
+    """Delete the row of a signal that the cluster has refused, and return True if there was one: it is sent again."""
+    rows = Message.objects.using(storage.alias).filter(
+        chain_id=chain_id, request_id=message_id, outcome_status__in=["undelivered", "rejected"]
+    )
+    return bool(rows.delete()[0])
+
+
+def settle_request(row_id: UUID, message_id: str, *, is_taken: bool, storage: DjangoStorage) -> None:
+    """Delete the row of a request that its sender has sent itself; one that was refused opens its task again."""
+    rows = Outbox.objects.using(storage.alias).filter(pk=row_id)
+    row = rows.first()
+    if row is None:
+        return
+    rows.delete()
+    body = codec().decode(bytes(row.body))
+    if is_taken:
+        Message.objects.using(storage.alias).filter(chain_id=row.chain_id, request_id=message_id).update(
+            outcome_status="completed"
+        )
+    elif body.get("task") is not None:
+        HumanTask.objects.using(storage.alias).filter(pk=UUID(body["task"])).update(deciding=None)
+
+
+def _seconds_until(moment: datetime | None, now: datetime) -> float | None:
+    return None if moment is None else max((moment - now).total_seconds(), 1.0)
+
+
+def _quoted(text: str) -> str:
+    """Return a text as a literal of the server's list filter."""
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"

@@ -1,0 +1,174 @@
+"""Reads of runs on the cluster: queries, histories, and how the runs ended."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from datetime import datetime
+from typing import Any, Final
+from uuid import UUID
+
+from temporalio.api.enums.v1 import EventType, HistoryEventFilterType
+from temporalio.api.workflowservice import v1 as service
+from temporalio.client import Client
+from temporalio.service import RPCError, RPCStatusCode
+
+from temporalex_django import errors
+from temporalex_django.backends.cluster import calls, mirror
+from temporalex_django.backends.cluster.answers import is_gone, query_failure
+from temporalex_django.backends.cluster.client import ClusterClient, ClusterUnavailable, cluster_client
+from temporalex_django.backends.cluster.runs import ClusterRun, run_of
+from temporalex_django.backends.polling import inside_transaction
+from temporalex_django.backends.protocol import QueryCall
+from temporalex_django.backends.tables.backend import read_closing
+from temporalex_django.backends.target import RunTarget
+from temporalex_django.core.history.events import HistoryEvent
+from temporalex_django.db.storage import DjangoStorage
+from temporalex_django.errors import QueryFailed, TemporalexError, WorkflowNotFound
+from temporalex_django.temporal import names
+from temporalex_django.temporal.failures import read_failure
+
+#: Seconds in which a worker has to answer a query.
+QUERY_SECONDS: Final = 10.0
+_CLOSED: Final = {
+    EventType.EVENT_TYPE_WORKFLOW_EXECUTION_COMPLETED: "completed",
+    EventType.EVENT_TYPE_WORKFLOW_EXECUTION_FAILED: "failed",
+    EventType.EVENT_TYPE_WORKFLOW_EXECUTION_CANCELED: "cancelled",
+    EventType.EVENT_TYPE_WORKFLOW_EXECUTION_TERMINATED: "terminated",
+    EventType.EVENT_TYPE_WORKFLOW_EXECUTION_TIMED_OUT: "timed_out",
+    EventType.EVENT_TYPE_WORKFLOW_EXECUTION_CONTINUED_AS_NEW: "continued_as_new",
+}
+#: Errors that a query raises under their own type, by code.
+_QUERY_ERRORS: Final[dict[str, type[TemporalexError]]] = {
+    cls.code: cls for cls in (errors.UnknownQuery, errors.QueryFailed, errors.PayloadError)
+}
+
+_watches: dict[UUID, Future[tuple[str, dict[str, Any]] | None]] = {}
+
+
+def query(call: QueryCall) -> Any:
+    """Ask the run, and return its answer."""
+    run = run_of(call.target, storage=call.storage)
+    if run.run_id is None:
+        raise QueryFailed(f"{run.label} cannot answer queries yet: its start has not reached the Temporal cluster")
+    pinned = run.run_id if call.target.pinned is not None else None
+    return ask(run, call.query, call.args, run_id=pinned)
+
+
+def ask(run: ClusterRun, name: str, args: Any, *, run_id: str | None) -> Any:
+    """Query a run by its id on the cluster (None: the newest of its id), and return the answer.
+
+    Raises ``UnknownQuery`` and ``QueryFailed``; the latter also if no worker has answered in time.
+    """
+    client = cluster_client()
+    request = calls.query_request(client, run, name=name, args=args, run_id=run_id)
+    label = f"query {name!r} of {run.label}"
+    try:
+        answer = client.call(lambda sdk: sdk.workflow_service.query_workflow(request), timeout=QUERY_SECONDS)
+    except ClusterUnavailable as exc:
+        raise QueryFailed(
+            f"{label}: no worker has answered within {QUERY_SECONDS:g} s. Is a worker polling the task queue of the run?"
+        ) from exc
+    except RPCError as exc:
+        raise _query_error(exc, label, client) from exc
+    values = [client.payloads.decode(value) for value in answer.query_result.payloads]
+    return values[0] if values else None
+
+
+def _query_error(error: RPCError, label: str, client: ClusterClient) -> TemporalexError:
+    if is_gone(error):
+        return WorkflowNotFound(f"{label}: the Temporal cluster does not know the run any more")
+    if error.status in (RPCStatusCode.DEADLINE_EXCEEDED, RPCStatusCode.CANCELLED):
+        return QueryFailed(f"{label}: no worker has answered. Is a worker polling the task queue of the run?")
+    failure = query_failure(error, client.payloads)
+    error_class = _QUERY_ERRORS.get(str(failure.get("code")), QueryFailed)
+    return error_class(failure.get("message") or f"{label} failed")
+
+
+def history(target: RunTarget, *, storage: DjangoStorage) -> list[HistoryEvent]:
+    """Return the events of the selected run in the form of this package. Raises ``QueryFailed``."""
+    run = run_of(target, storage=storage)
+    if run.run_id is None:
+        return []
+    return events_of(run, run_id=run.run_id)
+
+
+def events_of(run: ClusterRun, *, run_id: str | None) -> list[HistoryEvent]:
+    """Return the events of a run, which it tells in answer to a query."""
+    return [
+        HistoryEvent(number, activation, kind, datetime.fromisoformat(at), attributes)
+        for number, activation, kind, at, attributes in state_of(run, run_id=run_id)["events"]
+    ]
+
+
+def state_of(run: ClusterRun, *, run_id: str | None) -> dict[str, Any]:
+    """Return what a run shows, with its events: the answer to the query ``__tx_state``."""
+    state: dict[str, Any] = ask(run, names.STATE, None, run_id=run_id)
+    return state
+
+
+# -- the end of a run -------------------------------------------------------------------------------------------------
+
+
+def closing(target: RunTarget, *, storage: DjangoStorage) -> tuple[str, Any] | None:
+    """Return the status and the closing attributes of the last run, or None while the chain is open.
+
+    The rows are read first. While they show an open run, the cluster is asked beside that: it may have closed the run
+    without a worker, and then the rows are corrected.
+    """
+    if (known_end := read_closing(target.chain_id, storage=storage)) is not None or inside_transaction(storage.alias):
+        return known_end
+    watch = _watches.get(target.chain_id)
+    if watch is None:
+        run = run_of(target, storage=storage)
+        if run.first_run_id is not None:
+            client = cluster_client()
+            _watches[target.chain_id] = client.submit(lambda sdk: _wait_for_end(sdk, client, run))
+        return None
+    if not watch.done():
+        return None
+    _watches.pop(target.chain_id, None)
+    try:
+        end = watch.result()
+    except (RPCError, ClusterUnavailable):
+        return None  # asked again at the next look
+    if end is not None:
+        with storage.transaction():
+            mirror.close(target.chain_id, *end, storage=storage)
+    return read_closing(target.chain_id, storage=storage)
+
+
+async def _wait_for_end(sdk: Client, client: ClusterClient, run: ClusterRun) -> tuple[str, dict[str, Any]] | None:
+    """Wait until the newest run has closed, and return its status and the attributes of its end.
+
+    Returns None if it has not within the time that the server holds a request, or if the rows will say how it ended.
+    """
+    request = service.GetWorkflowExecutionHistoryRequest(
+        namespace=client.namespace,
+        execution=calls.execution(run),
+        wait_new_event=True,
+        history_event_filter_type=HistoryEventFilterType.HISTORY_EVENT_FILTER_TYPE_CLOSE_EVENT,
+    )
+    answer = await sdk.workflow_service.get_workflow_execution_history(request, retry=True)
+    for event in answer.history.events:
+        status = _CLOSED.get(event.event_type)
+        if status is None or status == "continued_as_new":
+            return None
+        return status, _closing_attributes(status, event, client)
+    return None
+
+
+def _closing_attributes(status: str, event: Any, client: ClusterClient) -> dict[str, Any]:
+    match status:
+        case "completed":
+            values = [
+                client.payloads.decode(value)
+                for value in event.workflow_execution_completed_event_attributes.result.payloads
+            ]
+            return {"result": values[0] if values else None}
+        case "failed":
+            return read_failure(event.workflow_execution_failed_event_attributes.failure, client.payloads)
+        case "terminated":
+            return {"reason": event.workflow_execution_terminated_event_attributes.reason}
+        case "timed_out":
+            return {"timeout": "execution_timeout"}
+    return {}

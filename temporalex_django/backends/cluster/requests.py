@@ -1,0 +1,272 @@
+"""Updates, resumes and decisions of runs on the cluster."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeout
+from typing import Any, Final
+from uuid import UUID
+
+from asgiref.sync import sync_to_async
+from temporalio.client import Client
+from temporalio.service import RPCError, RPCStatusCode
+
+from temporalex_django.backends.cluster import calls, outgoing
+from temporalex_django.backends.cluster.answers import is_gone, outcome_of_failure, report_unavailable
+from temporalex_django.backends.cluster.client import ClusterClient, cluster_client
+from temporalex_django.backends.cluster.runs import ClusterRun, run_of
+from temporalex_django.backends.polling import inside_transaction
+from temporalex_django.backends.protocol import RequestCall
+from temporalex_django.core.process import REQUEST
+from temporalex_django.db.inserts import find_message
+from temporalex_django.engine.contracts.records import Outcome
+from temporalex_django.engine.deduplication import MessageFingerprint
+from temporalex_django.errors import ActionNotPossible, RunPaused, WorkflowClosed, WorkflowSwitchedOff
+from temporalex_django.models import HumanTask
+from temporalex_django.temporal import names
+
+#: The server takes so many updates of a run at a time, and lets the next one hang.
+IN_FLIGHT: Final = 10
+#: Seconds between two tries of an update that a run could not take now, such as between two runs of a chain.
+_PAUSE: Final = 0.1
+#: Parts of the server's texts for updates that were not judged, and are to be sent again.
+_UNJUDGED: Final = ("aborted", "continued as new", "continue as new", "unable to process", "not ready")
+
+_slots: defaultdict[tuple[int, UUID], asyncio.Semaphore] = defaultdict(lambda: asyncio.Semaphore(IN_FLIGHT))
+
+
+class ClusterRequest:
+    """A message that waits for its outcome, to a run on the cluster; ``call`` is the operation that sends it.
+
+    Outside of a transaction it is sent at once. A resume and a decision are committed to the outbox first, so that a
+    process that dies has not lost them. Inside ``atomic()`` they are only committed, and an update is refused.
+    """
+
+    def __init__(self, call: RequestCall) -> None:
+        self.call = call
+        self.target, self.storage = call.target, call.storage
+        self._future: Future[Outcome] | None = None
+        self._outcome: Outcome | None = None
+        self._row: UUID | None = None
+        self._is_committed_later = False
+
+    @property
+    def message_number(self) -> int | None:
+        """None: the message has no row of the inbox."""
+        return None
+
+    def begin(self) -> None:
+        """Send the message. Raises the error of a run that is closed, paused or switched off."""
+        call, target = self.call, self.target
+        if call.kind == "update" and inside_transaction(self.storage.alias):
+            raise ActionNotPossible(
+                f"{call.request_label} inside a transaction: the run lives on a Temporal cluster, which cannot see what "
+                "the transaction has written. Send a signal instead, or send the update in transaction.on_commit()"
+            )
+        self._is_committed_later = inside_transaction(self.storage.alias)
+        self._require_open()
+        run = run_of(target, storage=self.storage)
+        if call.kind == "update":
+            self._note_message()
+        else:
+            self._insert_row(run)
+        if self._is_committed_later:
+            self._outcome = Outcome(status="completed")
+            return
+        client = cluster_client()
+        self._future = client.submit(lambda sdk: self._send(sdk, client, run))
+
+    def enqueue(self) -> None:
+        """Send the message and wait for nothing."""
+        self.begin()
+
+    def _require_open(self) -> None:
+        call, target = self.call, self.target
+        if target.closed:
+            if self._earlier() is not None:
+                return  # the cluster knows the outcome of an update that it has taken
+            closed = WorkflowClosed(
+                f"{target.workflow} {target.workflow_id} is closed: {call.kind} {call.message!r} refused"
+            )
+            raise call.closed_error(closed) from closed
+        if target.off:
+            raise WorkflowSwitchedOff(f"{target.workflow} is switched off: {call.request_label} refused")
+        if target.paused:
+            raise RunPaused(f"{target.workflow} {target.workflow_id} is paused: {call.request_label} refused")
+
+    def _earlier(self) -> MessageFingerprint | None:
+        row = find_message(self.target.chain_id, self.call.message_id, storage=self.storage)
+        return None if row is None else row[1]
+
+    @property
+    def _fingerprint(self) -> MessageFingerprint:
+        call = self.call
+        return MessageFingerprint(call.kind, call.message, call.payload, call.by.sender)
+
+    def _note_message(self) -> bool:
+        """Note that the message was sent, so that its id cannot be used for another one; return True if it is new.
+
+        Raises ``MessageIdTaken``.
+        """
+        call = self.call
+        if (earlier := self._earlier()) is not None:
+            earlier.require_same(call.message_id, self._fingerprint, exact=call.exact)
+            return False
+        with self.storage.transaction():
+            outgoing.note_message(
+                self.target,
+                kind=call.kind,
+                name=call.message,
+                body=call.payload,
+                message_id=call.message_id,
+                sender=call.by.sender,
+                storage=self.storage,
+            )
+        return True
+
+    def _insert_row(self, run: ClusterRun) -> None:
+        """Commit a resume or a decision to the outbox, and mark the human task that it decides."""
+        call = self.call
+        with self.storage.transaction():
+            call.before_insert()
+            if not self._note_message():
+                return
+            task = self._mark_task()
+            body = {
+                "payload": call.payload,
+                "id": call.message_id,
+                "sender": calls.sender_data(call.by.sender),
+                "task": task,
+            }
+            # Outside of a transaction this process sends it first; a dispatcher takes it over if the process dies.
+            self._row = outgoing.insert(
+                run.chain_id,
+                "request",
+                body,
+                sender=call.by.sender,
+                is_sent_here=not self._is_committed_later,
+                storage=self.storage,
+            )
+            call.record(self.target.audit_subject, **{call.kind: call.message, "update_id": call.message_id})
+
+    def _mark_task(self) -> str | None:
+        """Mark the human task of a decision as being decided, and return its id; None for another message."""
+        call = self.call
+        key = call.payload.get("task") if call.kind == REQUEST and isinstance(call.payload, dict) else None
+        if key is None or call.payload.get("run") is None:
+            return None
+        tasks = HumanTask.objects.using(self.storage.alias).filter(run_id=UUID(call.payload["run"]), key=key)
+        sender = call.by.sender
+        mark = {
+            "outcome": call.message,
+            "by": "" if sender is None else sender.name,
+            "at": self.storage.now().isoformat(),
+        }
+        tasks.update(deciding=mark)
+        return next((str(pk) for pk in tasks.values_list("pk", flat=True)), None)
+
+    # -- on the event loop of the client ------------------------------------------------------------------------------
+
+    async def _send(self, sdk: Client, client: ClusterClient, run: ClusterRun) -> Outcome:
+        """Send the update until it is judged, and return its outcome. ``IN_FLIGHT`` of a run are on their way."""
+        name = self.call.message if self.call.kind == "update" else names.RESUME
+        request = calls.update_request(
+            client,
+            run,
+            name=name,
+            payload=self.call.payload,
+            update_id=self.call.message_id,
+            sender=calls.sender_data(self.call.by.sender),
+        )
+        slots = _slots[id(client), run.chain_id]
+        async with slots:
+            while True:
+                try:
+                    answer: Any = await sdk.workflow_service.update_workflow_execution(request)
+                    while not answer.HasField("outcome"):
+                        poll = calls.poll_request(client, run, self.call.message_id)
+                        answer = await sdk.workflow_service.poll_workflow_execution_update(poll)
+                except RPCError as exc:
+                    if not _is_unjudged(exc):
+                        raise
+                else:
+                    if not answer.outcome.HasField("failure"):
+                        values = [client.payloads.decode(value) for value in answer.outcome.success.payloads]
+                        return Outcome(status="completed", value=values[0] if values else None)
+                    failure = answer.outcome.failure
+                    if not any(part in failure.message.lower() for part in _UNJUDGED) or failure.source:
+                        return outcome_of_failure(failure, client.payloads)
+                await asyncio.sleep(_PAUSE)
+
+    # -- the answer ---------------------------------------------------------------------------------------------------
+
+    def wait(self) -> None:
+        """Wait for the outcome until the deadline of the call."""
+        if self._future is None:
+            return
+        left = self.call.deadline.seconds_left
+        with self.call.wait_slot() as is_granted:
+            try:
+                outcome = self._read(left if is_granted else 0.0)
+            except FutureTimeout:
+                return
+        self._settle(outcome)
+
+    async def await_outcome(self) -> None:
+        """Wait as ``wait`` does, without holding a thread."""
+        if self._future is None:
+            return
+        left = self.call.deadline.seconds_left
+        try:
+            await asyncio.wait_for(
+                asyncio.shield(asyncio.wrap_future(self._future)), None if left == float("inf") else left
+            )
+        except TimeoutError:
+            return
+        except Exception:  # noqa: BLE001, S110 - it is read, and raised, below
+            pass
+        await sync_to_async(self._settle_done)()
+
+    def _settle_done(self) -> None:
+        self._settle(self._read(0.0))
+
+    def _read(self, seconds: float) -> Outcome:
+        """Return the outcome of the update, or raise what the cluster has answered instead."""
+        assert self._future is not None
+        call = self.call
+        with report_unavailable(call.request_label, update_id=call.message_id):
+            try:
+                return self._future.result(None if seconds == float("inf") else seconds)
+            except RPCError as exc:
+                if not is_gone(exc):
+                    raise
+                closed = WorkflowClosed(
+                    f"{self.target.workflow} {self.target.workflow_id} is closed: {call.kind} {call.message!r} refused"
+                )
+                outgoing.forget_message(self.target.chain_id, call.message_id, storage=self.storage)
+                raise call.closed_error(closed) from exc
+
+    def _settle(self, outcome: Outcome) -> None:
+        """Store the outcome: the row of the outbox goes, the audit row comes, and a free id can be used again."""
+        call, self._outcome = self.call, outcome
+        is_taken = outcome.status in ("completed", "failed", "accepted")
+        with self.storage.transaction():
+            if self._row is not None:
+                outgoing.settle_request(self._row, call.message_id, is_taken=is_taken, storage=self.storage)
+            elif is_taken:
+                call.record(self.target.audit_subject, **{call.kind: call.message, "update_id": call.message_id})
+            if not is_taken:
+                outgoing.forget_message(self.target.chain_id, call.message_id, storage=self.storage)
+
+    def outcome(self) -> Outcome | None:
+        """Return the outcome, or None if it has not come."""
+        return self._outcome
+
+
+def _is_unjudged(error: RPCError) -> bool:
+    """Return True if the update was not judged, and is to be sent again with its id."""
+    if error.status in (RPCStatusCode.ABORTED, RPCStatusCode.UNAVAILABLE, RPCStatusCode.DEADLINE_EXCEEDED):
+        return True
+    return any(part in error.message.lower() for part in _UNJUDGED)

@@ -1,0 +1,82 @@
+"""The rows of chains on a cluster: what they say about where their runs are, and the columns that mark them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from uuid import UUID
+
+from django.db.models import F
+
+from temporalex_django.backends.target import RunTarget
+from temporalex_django.core.names import TEMPORAL
+from temporalex_django.db.storage import DjangoStorage
+from temporalex_django.errors import WorkflowNotFound
+from temporalex_django.models import Chain, Instance
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterRun:
+    """The address of a run on the cluster.
+
+    ``first_run_id`` is the id there of the first run of its chain, and ``run_id`` that of the run itself. Both are
+    None until the start has been sent.
+    """
+
+    cluster_id: str
+    chain_id: UUID
+    workflow: str
+    workflow_id: str
+    first_run_id: str | None
+    run_id: str | None
+
+    @property
+    def label(self) -> str:
+        return f"{self.workflow} {self.workflow_id}"
+
+
+def find_on_cluster(chain_id: UUID, *, run_id: UUID | None = None, storage: DjangoStorage) -> ClusterRun:
+    """Return where the run ``run_id`` of a chain is (None: its newest run). One read. Raises ``WorkflowNotFound``."""
+    rows = Instance.objects.using(storage.alias).filter(chain=chain_id).order_by("id")
+    runs = list(rows.only("id", "cluster_id", "cluster_run_id", "workflow", "workflow_id"))
+    run = next((row for row in runs if row.id == run_id), runs[-1] if runs else None)
+    if run is None or run.cluster_id is None:
+        raise WorkflowNotFound(f"the chain {chain_id} has no run on the Temporal cluster")
+    return ClusterRun(
+        cluster_id=run.cluster_id,
+        chain_id=chain_id,
+        workflow=run.workflow,
+        workflow_id=run.workflow_id,
+        first_run_id=_text(runs[0].cluster_run_id),
+        run_id=_text(run.cluster_run_id),
+    )
+
+
+def run_of(target: RunTarget, *, storage: DjangoStorage) -> ClusterRun:
+    """Return where the selected run of a target is. One read."""
+    return find_on_cluster(target.chain_id, run_id=target.selected_run_id, storage=storage)
+
+
+def adopt(chains: Sequence[tuple[UUID, str]], *, storage: DjangoStorage) -> None:
+    """Mark chains that the open transaction has inserted as chains on the cluster, which no turn takes.
+
+    ``chains`` are pairs of a chain and its id on the cluster.
+    """
+    ids = [chain for chain, _ in chains]
+    Chain.objects.using(storage.alias).filter(pk__in=ids).update(backend=TEMPORAL, due_at=None, deadline=None)
+    for chain, cluster_id in chains:
+        Instance.objects.using(storage.alias).filter(chain=chain).update(
+            cluster_id=cluster_id, mirrored_at=F("created_at")
+        )
+
+
+def note_first_run(chain_id: UUID, first_run_id: str, *, storage: DjangoStorage) -> None:
+    """Store the id that the first run of a chain got on the cluster, unless a worker has stored it already."""
+    first = Instance.objects.using(storage.alias).filter(chain=chain_id).order_by("id").values("pk")[:1]
+    Instance.objects.using(storage.alias).filter(
+        pk__in=list(first.values_list("pk", flat=True)), cluster_run_id=None
+    ).update(cluster_run_id=UUID(first_run_id))
+
+
+def _text(value: UUID | None) -> str | None:
+    return None if value is None else str(value)

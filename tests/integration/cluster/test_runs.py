@@ -1,0 +1,211 @@
+"""Runs on a real server: started, messaged and read by handles, inside and outside of transactions."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from typing import Any
+
+import pytest
+from asgiref.sync import async_to_sync
+from django.db import transaction
+
+from temporalex_django import (
+    ContinueAsNew,
+    Err,
+    NoReply,
+    Ok,
+    Reply,
+    Stop,
+    Workflow,
+    activity,
+    api,
+    errors,
+    query,
+    update,
+)
+from temporalex_django.models import Chain, Instance, Outbox
+from temporalex_django.workers.loop import run_until_idle
+from tests.support.waiting import wait_for
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.once]
+
+QUEUE = f"cluster-runs-{uuid.uuid4().hex[:8]}"
+
+
+@activity
+def double_on_cluster(number: int) -> int:
+    return number * 2
+
+
+def add(amount: int, total: int) -> Any:
+    if amount < 0:
+        raise ValueError("nothing is taken out")
+    api.publish_state({"total": total + amount})
+    return Reply(total + amount, total + amount)
+
+
+def validate(amount: int, total: int) -> Any:
+    if amount == 0:
+        return Err("zero")
+    return Ok(None)
+
+
+class ClusterTill(Workflow):
+    task_queue = QUEUE
+    signals = ("close", "note")
+
+    @query("total")
+    @staticmethod
+    def total(state: Any) -> Any:
+        return state["total"]
+
+    async def run(self, args: Any) -> Any:
+        start = await double_on_cluster(args or 0)
+        api.publish_state({"total": start})
+        return Ok(
+            await api.phase(
+                start,
+                signal={"close": lambda _, total: Stop(total), "note": lambda note, total: NoReply(total + note)},
+                update={"add": update(add, validator=validate)},
+            )
+        )
+
+
+@pytest.fixture
+def till(worker: None) -> Any:
+    return open_till()
+
+
+def open_till() -> Any:
+    till = ClusterTill.start(2, id=f"till-{uuid.uuid4().hex[:6]}")
+    wait_for(lambda: "add" in till.describe().accepts["updates"])
+    return till
+
+
+def test_a_run_is_started_updated_queried_and_ends(till: Any) -> None:
+    assert till.update("add", 3) == 7
+    assert till.query("total") == 7
+    till.signal("close")
+    assert till.result(timeout=20) == 7
+    run = Instance.objects.get(workflow_id=till.id)
+    assert (run.status, run.backend, run.chain.closed, run.chain.open_key) == ("completed", "temporal", True, None)
+    assert run.cluster_run_id is not None
+    assert [event.kind for event in till.history()][-1] == "WorkflowCompleted"
+    assert till.describe().status == "completed"
+    assert not Outbox.objects.exists()
+    assert Chain.objects.get().due_at is None
+
+
+def test_an_update_is_taken_once_and_refused_as_on_the_tables(till: Any) -> None:
+    assert [till.update("add", 3, id="once"), till.update("add", 4, id="once")] == [7, 7]
+    with pytest.raises(errors.MessageIdTaken):
+        till.update("another", 3, id="once")
+    with pytest.raises(errors.UpdateRejected) as rejected:
+        till.update("add", 0, id="twice")
+    assert rejected.value.reason == "zero"
+    with pytest.raises(errors.UpdateFailed, match="nothing is taken out"):
+        till.update("add", -1)
+    with pytest.raises(errors.NotAccepting):
+        till.update("unknown")
+    assert till.update("add", 1, id="twice") == 8  # what was rejected has left its id free
+
+
+def test_a_signal_with_an_id_is_delivered_once(till: Any) -> None:
+    till.signal("note", 10, id="n-1")
+    till.signal("note", 10, id="n-1")
+    with pytest.raises(errors.MessageIdTaken):
+        till.signal("close", id="n-1")
+    with pytest.raises(errors.UnknownSignal):
+        till.signal("unknown")
+    till.signal("close")
+    assert till.result(timeout=20) == 14
+
+
+def test_what_a_transaction_writes_is_sent_after_its_commit_or_never(cluster: Any, worker: None) -> None:
+    with transaction.atomic():
+        lost = ClusterTill.start(1, id=f"lost-{uuid.uuid4().hex[:6]}")
+        lost.signal("close")
+        transaction.set_rollback(True)
+    with transaction.atomic():
+        till = ClusterTill.start(1, id=f"kept-{uuid.uuid4().hex[:6]}")
+        till.signal("note", 5)
+        till.signal("close")
+        assert Outbox.objects.count() == 3
+        assert till.describe().status == "pending"
+        with pytest.raises(errors.ActionNotPossible, match=r"signal.*on_commit"):
+            till.update("add", 1)
+    run_until_idle()
+    assert till.result(timeout=20) == 7
+    assert Instance.objects.count() == 1
+
+
+def test_an_id_is_taken_by_an_open_run_and_free_again_after_it(till: Any) -> None:
+    with pytest.raises(errors.AlreadyRunning):
+        ClusterTill.start(2, id=till.id)
+    assert ClusterTill.start(2, id=till.id, on_conflict="use_existing").run_id == till.run_id
+    other = ClusterTill.start(2, id=till.id, on_conflict="terminate_existing")
+    wait_for(lambda: run_until_idle() == 0 and other.describe().accepts["updates"])
+    assert other.update("add", 1) == 5
+    with pytest.raises(errors.WorkflowTerminated):
+        till.result(timeout=20)
+
+
+def test_cancel_and_terminate(worker: None) -> None:
+    cancelled, terminated = open_till(), open_till()
+    cancelled.cancel(reason="enough")
+    terminated.terminate(reason="broken")
+    with pytest.raises(errors.WorkflowCancelled):
+        cancelled.result(timeout=20)
+    with pytest.raises(errors.WorkflowTerminated, match="broken"):
+        terminated.result(timeout=20)
+    for handle in (cancelled, terminated):
+        with pytest.raises(errors.WorkflowClosed):
+            handle.signal("note", 1)
+        with pytest.raises(errors.WorkflowClosed):
+            handle.update("add", 1)
+        with pytest.raises(errors.WorkflowClosed):
+            handle.terminate()
+
+
+def test_async_callers_hold_no_thread(till: Any) -> None:
+    async def talk() -> Any:
+        answers = await asyncio.gather(*(till.aupdate("add", 1) for _ in range(15)))
+        await till.asignal("close")
+        return answers, await till.aresult(timeout=20)
+
+    answers, result = async_to_sync(talk)()
+    assert sorted(answers) == list(range(5, 20))
+    assert result == 19
+
+
+def test_a_signal_with_a_start_finds_the_open_run(worker: None) -> None:
+    run_id = f"both-{uuid.uuid4().hex[:6]}"
+    first = ClusterTill.signal_with_start("note", 5, args=1, id=run_id)
+    second = ClusterTill.signal_with_start("note", 6, args=1, id=run_id)
+    assert (first.start_outcome, second.start_outcome) == ("started", "existing")
+    second.signal("close")
+    assert first.result(timeout=20) == 13
+
+
+class ClusterRounds(Workflow):
+    task_queue = QUEUE
+
+    async def run(self, args: Any) -> Any:
+        note = await api.wait_for_signal("note")
+        if args < 3:
+            return ContinueAsNew(args + 1)
+        return Ok([args, note])
+
+
+def test_a_chain_continues_in_one_row_after_the_other(worker: None) -> None:
+    handle = ClusterRounds.start(1, id=f"rounds-{uuid.uuid4().hex[:6]}")
+    for number in (1, 2, 3):
+        handle.signal("note", number)
+    assert handle.result(timeout=20) == [3, 3]
+    runs = Instance.objects.order_by("id")
+    assert [run.status for run in runs] == ["continued_as_new", "continued_as_new", "completed"]
+    assert [run.attempt for run in runs] == [1, 2, 3]
+    assert len({run.cluster_run_id for run in runs}) == 3
+    assert handle.run_ids == [str(run.pk) for run in runs]
+    assert Chain.objects.get().due_at is None

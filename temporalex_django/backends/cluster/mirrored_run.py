@@ -18,7 +18,7 @@ from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner
 
 from temporalex_django.backends.cluster import names
 from temporalex_django.core.history.activation import RunInfo
-from temporalex_django.core.history.events import HistoryEvent
+from temporalex_django.core.history.events import HistoryEvent, Job
 from temporalex_django.core.people.human_tasks import HumanTaskChange
 from temporalex_django.core.visible_state import VisibleState
 from temporalex_django.temporal.activation import ActivationReader, Inbound
@@ -72,12 +72,15 @@ Observer = Callable[[ObservedRun], None]
 
 
 class ByHandReader(ActivationReader):
-    """Reads activations, with the persons who have completed activities by hand."""
+    """Reads activations, with the activities that persons have ended by hand."""
 
     def _resolve_activity(self, inbound: Inbound, job: Any) -> None:
         super()._resolve_activity(inbound, job)
         metadata = job.result.completed.result.metadata
-        if job.result.WhichOneof("status") == "completed" and names.BY in metadata:
+        if names.FAILURE in metadata:
+            attributes = {"seq": job.seq, "attempts": 1, "timeout": None, **json.loads(metadata[names.FAILURE])}
+            inbound.answers[-1] = Job("ActivityFailed", attributes)
+        if names.BY in metadata:
             inbound.answers[-1].attributes["by"] = json.loads(metadata[names.BY])
 
     readers: ClassVar[Mapping[str, Callable[[Any, Inbound, Any], None]]] = {

@@ -10,5 +10,7 @@ CHAIN: Final = "__tx_chain"
 STARTED_BY: Final = "temporalex_chain"
 #: Query: the events of the server that begin the tasks of a run's activations.
 TASKS: Final = "__tx_tasks"
-#: Metadata of the result of an activity: the person who completed it by hand.
+#: Metadata of the result of an activity: the person who ended it by hand, and the failure with which they ended it. The
+#: server takes no failure of an activity that waits for its next attempt, but it takes a result.
 BY: Final = "by"
+FAILURE: Final = "failure"

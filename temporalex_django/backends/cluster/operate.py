@@ -31,7 +31,6 @@ from temporalex_django.errors import ActionNotPossible, ActivityNotFound
 from temporalex_django.graph.durable.activities import StepActivity
 from temporalex_django.models import Instance
 from temporalex_django.temporal import names
-from temporalex_django.temporal.failures import write_failure
 
 _PAUSE_SWITCH: Final = "frontend.WorkflowPauseEnabled"
 _RUNNING: Final = PendingActivityState.PENDING_ACTIVITY_STATE_STARTED
@@ -227,17 +226,7 @@ def complete_activity(call: ActivityCall) -> None:
         )
     source: Any = None  # only steps of graphs read their run
     result = activity.encode_manual_result(call.input_values.get("result"), scheduled.attributes["args"], source)
-    client, metadata = cluster_client(), {}
-    if by := _by(call):
-        metadata[own_names.BY] = json.dumps(by["by"]).encode()
-    request = service.RespondActivityTaskCompletedByIdRequest(
-        namespace=client.namespace,
-        workflow_id=run.cluster_id,
-        run_id=run.run_id or "",
-        activity_id=str(call.seq),
-        result=ApiPayloads(payloads=[client.payloads.encode(result, **metadata)]),
-        identity=client.identity,
-    )
+    request = _completion(call, run, result)
     _end_activity(
         call, "complete_activity", lambda sdk: sdk.workflow_service.respond_activity_task_completed_by_id(request)
     )
@@ -249,18 +238,29 @@ def fail_activity(call: ActivityCall) -> None:
     run = _begin(call, "fail_activity")
     _require_open(call)
     scheduled = _find_call(call, "fail_activity", run)
-    client, message = cluster_client(), call.input_values["message"]
-    attributes = {"type": call.input_values.get("type") or "FailedByHand", "message": message, **_by(call)}
-    request = service.RespondActivityTaskFailedByIdRequest(
+    message = call.input_values["message"]
+    failure = {"type": call.input_values.get("type") or "FailedByHand", "message": message}
+    request = _completion(call, run, None, **{own_names.FAILURE: failure})
+    _end_activity(
+        call, "fail_activity", lambda sdk: sdk.workflow_service.respond_activity_task_completed_by_id(request)
+    )
+    _record(call, seq=call.seq, activity=scheduled.attributes["activity"], digest=codec.digest(message))
+
+
+def _completion(
+    call: ActivityCall, run: ClusterRun, result: Any, **metadata: Any
+) -> service.RespondActivityTaskCompletedByIdRequest:
+    """Return the request that ends an activity with a result, whose metadata names the person and ``metadata``."""
+    client = cluster_client()
+    encoded = {name: json.dumps(value).encode() for name, value in {**metadata, **_by(call)}.items()}
+    return service.RespondActivityTaskCompletedByIdRequest(
         namespace=client.namespace,
         workflow_id=run.cluster_id,
         run_id=run.run_id or "",
         activity_id=str(call.seq),
-        failure=write_failure(attributes, client.payloads),
+        result=ApiPayloads(payloads=[client.payloads.encode(result, **encoded)]),
         identity=client.identity,
     )
-    _end_activity(call, "fail_activity", lambda sdk: sdk.workflow_service.respond_activity_task_failed_by_id(request))
-    _record(call, seq=call.seq, activity=scheduled.attributes["activity"], digest=codec.digest(message))
 
 
 def _end_activity(call: ActivityCall, name: str, make: Any) -> None:

@@ -135,7 +135,7 @@ class ClusterRequest:
                 return
             task = self._mark_task()
             body = {
-                "payload": call.payload,
+                "payload": sent_payload(call.payload),
                 "id": call.message_id,
                 "sender": calls.sender_data(call.by.sender),
                 "task": task,
@@ -176,7 +176,7 @@ class ClusterRequest:
             client,
             run,
             name=name,
-            payload=self.call.payload,
+            payload=sent_payload(self.call.payload),
             update_id=self.call.message_id,
             sender=calls.sender_data(self.call.by.sender),
         )
@@ -263,6 +263,16 @@ class ClusterRequest:
     def outcome(self) -> Outcome | None:
         """Return the outcome, or None if it has not come."""
         return self._outcome
+
+
+def sent_payload(payload: Any) -> Any:
+    """Return the payload of a message as it is sent. The run does not know the id of its row, so a decision lacks it.
+
+    The row of the task was judged here, and the run compares the question that the person saw.
+    """
+    if isinstance(payload, dict) and "task" in payload:
+        return {name: value for name, value in payload.items() if name != "run"}
+    return payload
 
 
 def _is_unjudged(error: RPCError) -> bool:

@@ -1,0 +1,194 @@
+"""Operator actions on runs that live on a cluster: each is done by the server, or refused with advice."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from typing import Any
+
+import pytest
+from django.contrib.auth import get_user_model
+from django.db import transaction
+
+from temporalex_django import Ok, RetryPolicy, Stop, Workflow, activity, api, errors
+from temporalex_django.models import Chain, HumanTask, Instance, OperatorAction, Outbox
+from temporalex_django.workers.loop import run_until_idle
+from tests.support.people import stored
+from tests.support.waiting import wait_for
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.once]
+
+QUEUE = f"cluster-operators-{uuid.uuid4().hex[:8]}"
+failing = threading.Event()
+
+
+@activity(retry=RetryPolicy(initial_interval=3600.0))
+def charge_on_cluster(amount: int) -> dict[str, int]:
+    if failing.is_set():
+        raise ConnectionError("the gateway does not answer")
+    return {"charged": amount}
+
+
+class ClusterOrder(Workflow):
+    task_queue = QUEUE
+    signals = ("close",)
+
+    async def run(self, args: Any) -> Any:
+        await api.sleep(86_400)
+        charged = await charge_on_cluster(args)
+        await api.phase(None, signal={"close": lambda _, state: Stop(state)})
+        return Ok(charged)
+
+
+class ClusterReview(Workflow):
+    task_queue = QUEUE
+
+    async def run(self, args: Any) -> Any:
+        decision = await api.approval("Publish on the cluster?", users=["ann"])
+        return Ok([decision.outcome, decision.comment])
+
+
+@pytest.fixture(autouse=True)
+def gateway() -> None:
+    failing.clear()
+
+
+def start(cls: Any, args: Any = None) -> Any:
+    handle = cls.start(args, id=f"{cls.name.lower()}-{uuid.uuid4().hex[:6]}")
+    wait_for(lambda: handle.describe().waiting_for)
+    return handle
+
+
+def to_failing_charge() -> Any:
+    failing.set()
+    handle = start(ClusterOrder, 5)
+    handle.skip_timer(1)
+    wait_for(lambda: any("charge_on_cluster" in wait for wait in handle.describe().waiting_for))
+    return handle
+
+
+def test_a_timer_is_skipped_and_a_failing_activity_tried_again(worker: None) -> None:
+    handle = to_failing_charge()
+    with pytest.raises(errors.ActionNotPossible, match="no timer with that number"):
+        handle.skip_timer(1)
+    failing.clear()
+
+    def retry() -> bool:
+        try:
+            handle.retry_activity(2)
+        except errors.ActionNotPossible:  # its first attempt has not failed yet
+            return False
+        return True
+
+    wait_for(retry)
+    handle.signal("close")
+    assert handle.result(timeout=20) == {"charged": 5}
+    done = OperatorAction.objects.order_by("id").values_list("action", flat=True)
+    assert [action for action in done if action in ("skip_timer", "retry_activity")] == []  # code did it
+
+
+def test_an_activity_is_completed_and_failed_by_hand(worker: None) -> None:
+    completed, failed = to_failing_charge(), to_failing_charge()
+    with pytest.raises(errors.PayloadError):
+        completed.complete_activity(2, "no dict")
+    completed.complete_activity(2, {"charged": 7})
+    completed.signal("close")
+    assert completed.result(timeout=20) == {"charged": 7}
+    failed.fail_activity(2, "declined by the bank", type="Declined")
+    with pytest.raises(errors.WorkflowFailed, match="declined by the bank"):
+        failed.result(timeout=20)
+    with pytest.raises(errors.WorkflowClosed):
+        failed.fail_activity(2, "again")
+
+
+def test_a_run_is_reset_open_or_closed(worker: None) -> None:
+    handle = to_failing_charge()
+    failing.clear()
+    new_run = handle.reset(to=0)
+    assert Instance.objects.get(pk=new_run).status in ("pending", "running", "waiting")
+    assert Chain.objects.get().run_id == uuid.UUID(new_run)
+    wait_for(lambda: any("timer" in wait for wait in handle.describe().waiting_for))
+    handle.skip_timer(1)
+    handle.signal("close")
+    assert handle.result(timeout=20) == {"charged": 5}
+    assert [run.status for run in Instance.objects.order_by("id")] == ["terminated", "completed"]
+    with pytest.raises(errors.ActionNotPossible, match="keep their inputs"):
+        handle.reset(edited={"2": [1]})
+
+
+def test_a_person_decides_in_a_request_and_in_a_transaction(worker: None) -> None:
+    ann, eve = stored("ann"), stored("eve")
+    first, second = start(ClusterReview), start(ClusterReview)
+    wait_for(lambda: HumanTask.objects.open().count() == 2)
+    with pytest.raises(errors.ActionNotPermitted):
+        first.decide("approved", by=eve)
+    first.decide("approved", comment="as I said", by=ann)
+    assert first.result(timeout=20) == ["approved", "as I said"]
+    with transaction.atomic():
+        second.decide("rejected", by=ann)
+        task = HumanTask.objects.open().get()
+        assert task.deciding is not None
+        assert task.deciding["outcome"] == "rejected"
+        with pytest.raises(errors.HumanTaskClosed, match="is being decided: ann chose rejected"):
+            second.decide("approved", by=ann)
+    run_until_idle()
+    assert second.result(timeout=20)[0] == "rejected"
+    assert not HumanTask.objects.open().exists()
+    assert not Outbox.objects.exists()
+
+
+def test_a_closed_run_is_deleted_there_too(worker: None) -> None:
+    handle = start(ClusterOrder, 1)
+    with pytest.raises(errors.ActionNotPossible, match="the run is open"):
+        handle.delete()
+    handle.terminate()
+    handle.delete()
+    run_until_idle()
+    assert not Instance.objects.exists()
+    assert not Outbox.objects.exists()
+
+
+@pytest.mark.parametrize(
+    ("operation", "inputs", "advice"),
+    [
+        ("fork", {}, "start a new run"),
+        ("redeliver", {}, "send the signal again"),
+        ("discard", {}, "never delivered"),
+        ("try_again", {}, "correct the code"),
+    ],
+)
+def test_an_operation_that_a_cluster_lacks_is_refused_with_advice(
+    worker: None, operation: str, inputs: Any, advice: str
+) -> None:
+    handle = start(ClusterOrder, 1)
+    with pytest.raises(errors.ActionNotPossible, match=advice):
+        getattr(handle, operation)(**inputs)
+
+
+def test_what_acts_at_once_is_refused_in_a_transaction(worker: None) -> None:
+    handle = start(ClusterOrder, 1)
+    with transaction.atomic():
+        for operation in (handle.pause, lambda: handle.skip_timer(1), handle.reset):
+            with pytest.raises(errors.ActionNotPossible, match="on_commit"):
+                operation()
+
+
+def test_a_run_is_paused_where_the_server_can(worker: None) -> None:
+    handle = start(ClusterOrder, 1)
+    try:
+        handle.pause(reason="stop")
+    except errors.ActionNotPossible as exc:
+        assert "frontend.WorkflowPauseEnabled" in exc.message  # noqa: PT017 - either is right
+        return
+    with pytest.raises(errors.RunPaused):
+        handle.update("anything")
+    handle.unpause()
+    assert Instance.objects.get().paused is None
+
+
+def test_the_audit_log_names_the_person(worker: None) -> None:
+    boss = get_user_model().objects.create_superuser("boss")
+    handle = start(ClusterOrder, 1)
+    handle.terminate(reason="enough", by=boss)
+    row = OperatorAction.objects.get(action="terminate")
+    assert (row.actor_name, row.reason, row.workflow_id) == ("boss", "enough", handle.id)

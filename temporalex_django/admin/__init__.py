@@ -10,6 +10,7 @@ from temporalex_django.admin.background_tasks import EndedTaskAdmin, EnqueuedTas
 from temporalex_django.admin.human_tasks import HumanTaskAdmin
 from temporalex_django.admin.jobs import BulkJobAdmin
 from temporalex_django.admin.model_admin_mixin import WorkflowAdminMixin
+from temporalex_django.admin.outbox import OutboxAdmin
 from temporalex_django.admin.run.instance import InstanceAdmin
 from temporalex_django.admin.schedules.schedule import ScheduleAdmin
 from temporalex_django.admin.switches import SwitchedOffAdmin
@@ -22,6 +23,7 @@ __all__ = [
     "HumanTaskAdmin",
     "InstanceAdmin",
     "OperatorActionAdmin",
+    "OutboxAdmin",
     "ScheduleAdmin",
     "SwitchedOffAdmin",
     "WorkerAdmin",

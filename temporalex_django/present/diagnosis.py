@@ -40,6 +40,7 @@ def diagnose(project: ProjectView, *, now: datetime) -> list[Diagnosis]:
             *_switch_diagnoses(project, now),
             *_run_diagnoses(project, now),
             *_message_diagnoses(project, now),
+            *_outgoing_diagnoses(project, now),
             *schedule_diagnoses(project.schedule_problems, now),
         ]
         diagnoses += [
@@ -258,6 +259,40 @@ def _undecidable_diagnoses(project: ProjectView, now: datetime) -> Iterator[Diag
             next_step=next_step % {"task": group.task},
             evidence=[group.example],
             about=group.workflow,
+            count=group.count,
+        )
+
+
+def _outgoing_diagnoses(project: ProjectView, now: datetime) -> Iterator[Diagnosis]:
+    """Yield a diagnosis for each destination that does not get its messages, or that has refused some."""
+    for group in project.outgoing_messages:
+        words: dict[str, object] = {
+            "count": group.count,
+            "destination": group.destination,
+            "since": format_time(group.since, now),
+            "error": group.error or _("no worker has sent it"),
+        }
+        if group.code:
+            text = ngettext(
+                "%(count)d message to %(destination)s was refused: %(error)s.",
+                "%(count)d messages to %(destination)s were refused. The oldest: %(error)s.",
+                group.count,
+            )
+            step = _("Send it again, or drop it: manage.py temporalex outbox again %(message)s")
+        else:
+            text = ngettext(
+                "%(count)d message to %(destination)s has waited since %(since)s: %(error)s.",
+                "%(count)d messages to %(destination)s have waited since %(since)s. The oldest: %(error)s.",
+                group.count,
+            )
+            step = _("Check that a worker runs and that it reaches the destination: manage.py temporalex outbox show")
+        yield Diagnosis(
+            severity="error" if group.code else "warning",
+            code="dead_letters" if group.code else "outbox_late",
+            text=text % words,
+            next_step=step % {"message": group.example},
+            evidence=[group.example],
+            about=group.destination,
             count=group.count,
         )
 

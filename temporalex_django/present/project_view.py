@@ -107,6 +107,22 @@ class OverdueTasks:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OutgoingMessages:
+    """Outgoing messages to one destination that are late, or that are dead letters.
+
+    ``since`` is the time since which the oldest waits. ``code`` is that of a dead letter, or empty for messages that
+    are still sent; ``error`` is that of one of them. ``example`` is the id of the oldest.
+    """
+
+    destination: str
+    count: int
+    since: datetime
+    code: str
+    error: str
+    example: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class UnclaimedActivities:
     """Activity tasks with one name in one queue that are due and that no live worker can run.
 
@@ -159,6 +175,7 @@ class ProjectView:
     failed_messages: Sequence[FailedMessages] = ()
     undecidable_tasks: Sequence[UndecidableTasks] = ()
     overdue_tasks: Sequence[OverdueTasks] = ()
+    outgoing_messages: Sequence[OutgoingMessages] = ()
     switches: Sequence[SwitchView] = ()
     schedule_problems: Sequence[ScheduleProblem] = ()
     skew: float = 0.0

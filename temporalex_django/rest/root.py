@@ -17,7 +17,7 @@ from temporalex_django.rest.base import ContractViewSet
 from temporalex_django.rest.contract import Contract, with_contract
 
 #: Names of the addresses that list resources.
-RESOURCES = ("instances", "human-tasks", "bulk", "schedules", "types", "workers", "queues", "switches")
+RESOURCES = ("instances", "human-tasks", "bulk", "schedules", "types", "workers", "queues", "switches", "outbox")
 #: True if the package that describes the addresses is installed.
 HAS_OPENAPI = find_spec("drf_spectacular") is not None
 _VERBS = ("get", "post", "put", "patch", "delete")
@@ -37,6 +37,7 @@ class RootOut(fields.Serializer[Any]):
     workers = fields.URLField()
     queues = fields.URLField()
     switches = fields.URLField()
+    outbox = fields.URLField()
     openapi = fields.URLField(required=False)
 
 

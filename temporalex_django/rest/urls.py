@@ -19,6 +19,7 @@ from temporalex_django.rest.base import APP_NAME, ContractViewSet
 from temporalex_django.rest.bulk import BulkViewSet
 from temporalex_django.rest.fleet import QueueViewSet, SwitchViewSet, TypeViewSet, WorkerViewSet
 from temporalex_django.rest.human_tasks import HumanTaskViewSet
+from temporalex_django.rest.outbox import OutboxViewSet
 from temporalex_django.rest.root import HAS_OPENAPI, RootViewSet
 from temporalex_django.rest.schedules import ScheduleSlotViewSet, ScheduleViewSet
 from temporalex_django.rest.views import InstanceViewSet
@@ -70,6 +71,9 @@ _OTHER_ROUTES: tuple[tuple[str, str, type[ContractViewSet], dict[str, str]], ...
     ("workers/<str:worker>/undrain/", "undrain_worker", WorkerViewSet, {"post": "undrain"}),
     ("queues/", "queues", QueueViewSet, {"get": "list"}),
     ("switches/", "switches", SwitchViewSet, {"get": "list"}),
+    ("outbox/", "outbox", OutboxViewSet, {"get": "list"}),
+    ("outbox/<str:message>/again/", "send_again", OutboxViewSet, {"post": "again"}),
+    ("outbox/<str:message>/drop/", "drop_outgoing", OutboxViewSet, {"post": "drop"}),
     ("switches/off/", "switch_off", SwitchViewSet, {"post": "off"}),
     ("switches/on/", "switch_on", SwitchViewSet, {"post": "on"}),
     ("schedules/", "schedules", ScheduleViewSet, {"get": "list", "post": "create"}),

@@ -32,6 +32,8 @@ class HealthReport:
     def __init__(self, loop: MaintainedLoop) -> None:
         self.loop = loop
         self.lease_until = 0.0
+        #: Seconds since which the oldest outgoing message should be gone; 0.0: there is none.
+        self.outbox_age = 0.0
         self._file = HealthFile(loop.storage.domain)
 
     def start(self) -> None:
@@ -70,6 +72,7 @@ class HealthReport:
             activities=loop.pool.busy,
             turns=loop.turn_count,
             connections=activity_threads() + handover_threads() + EXTRA_CONNECTIONS,
+            counters={"outbox_age": round(self.outbox_age, 1)},
         )
         self._file.write(health)
 

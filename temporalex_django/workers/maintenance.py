@@ -223,6 +223,7 @@ class Maintenance:
         if time.monotonic() - self._background_at >= policy.BACKGROUND_SECONDS:
             self._background_at = time.monotonic()
             self.background_thread.ensure_running()
+            self.report.outbox_age = self.outbox.age()
         if self._fires_schedules and time.monotonic() - self._schedules_at >= policy.SCHEDULE_SECONDS:
             self._schedules_at = time.monotonic()
             self.schedule_thread.ensure_running()

@@ -40,6 +40,12 @@ class OutboxDispatcher:
                 self._threads[destination] = thread
                 thread.start()
 
+    def age(self) -> float:
+        """Return the seconds since which the oldest row should have been sent; 0.0 if there is none. One read."""
+        storage = DjangoStorage(self.alias, worker=True)
+        oldest = outbox.oldest_due(storage)
+        return 0.0 if oldest is None else max(0.0, (storage.now() - oldest).total_seconds())
+
     def stop(self) -> None:
         """Stop the threads after what they are sending, and wait for them at most ``policy.STOP_SECONDS`` seconds."""
         self._stop.set()

@@ -371,6 +371,7 @@ NOWHERE = {
     "job": uuid.uuid4(),
     "stopped job": uuid.uuid4(),
     "schedule": 0,
+    "message": uuid.uuid4(),
 }
 
 

@@ -115,6 +115,8 @@ def handle(command: BaseCommand, *, check: Check, pid: int | None, queues: bool,
     else:
         for worker_output in outputs:
             report = worker_output.state if worker_output.ready else "; ".join(worker_output.why)
+            if age := worker_output.counters.get("outbox_age"):
+                report += f", the outbox is {age:g} s behind"
             printing.write_line(
                 command,
                 f"worker {worker_output.pid} ({worker_output.worker}), queues {', '.join(worker_output.queues)}: {report}",

@@ -5,6 +5,7 @@ The command ``doctor`` and alerts read it, so both have one definition of what i
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 from typing import Any
@@ -17,7 +18,7 @@ from temporalex_django.access import runs_or_all
 from temporalex_django.db.people.deciders import undecidable_tasks
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine.outcomes import FAULT
-from temporalex_django.models import ActivityTask, Chain, Ending, HumanTask, Instance, Message, Schedule, Worker
+from temporalex_django.models import ActivityTask, Chain, Ending, HumanTask, Instance, Message, Outbox, Schedule, Worker
 from temporalex_django.operations.fleet.live_workers import LiveWorkers
 from temporalex_django.operations.fleet.switches import active_switches
 from temporalex_django.operations.read import run_filters
@@ -27,6 +28,7 @@ from temporalex_django.operations.schedules.problems import load_schedule_proble
 from temporalex_django.present.project_view import (
     DueRuns,
     FailedMessages,
+    OutgoingMessages,
     OverdueTasks,
     ProjectView,
     StoppedRuns,
@@ -40,6 +42,8 @@ from temporalex_django.present.view_models import DUE_GRACE_PERIOD
 _MAX_GROUPS, _MAX_COUNTED_RUNS, _MAX_COUNTED_TASKS = 20, 10_000, 1_000
 #: Human tasks that were not decided in time are reported for this period.
 _OVERDUE_PERIOD = timedelta(days=1)
+#: A message that should have been sent for so long is reported.
+_OUTBOX_PATIENCE = timedelta(seconds=30)
 Runs = QuerySet[Instance] | None
 
 
@@ -83,6 +87,7 @@ def load_project_state(
         failures=failure_groups(alias, runs, now=database_time),
         failed_messages=[*_failed_messages(alias, runs)],
         undecidable_tasks=[*_undecidable_tasks(alias, runs)],
+        outgoing_messages=[*_outgoing_messages(alias, runs, database_time)],
         overdue_tasks=[*_overdue_tasks(alias, runs, database_time)],
         schedule_problems=load_schedule_problems(alias, schedules, live, database_time),
         skew=(local_time - database_time).total_seconds(),
@@ -194,6 +199,33 @@ def _overdue_tasks(alias: str, runs: Runs, now: datetime) -> Iterator[OverdueTas
     groups = groups.annotate(count=Count("pk"), since=Min("closed_at"), example=Max("workflow_id"))
     for row in groups.order_by("-count", "workflow")[:_MAX_GROUPS]:
         yield OverdueTasks(**row)
+
+
+def _outgoing_messages(alias: str, runs: Runs, now: datetime) -> Iterator[OutgoingMessages]:
+    """Yield the outgoing messages that should have been sent for a while, and the dead letters, by destination.
+
+    One read, if there are none.
+    """
+    rows = Outbox.objects.using(alias)
+    if runs is not None:
+        rows = rows.filter(chain__in=runs.values("chain"))
+    late = rows.waiting().filter(Q(due_at__lte=now) | Q(tries__gt=0), created_at__lte=now - _OUTBOX_PATIENCE)
+    dead = rows.refused()
+    oldest: dict[tuple[str, str], Outbox] = {}
+    counts: Counter[tuple[str, str]] = Counter()
+    for row in (dead | late).order_by("id")[:_MAX_COUNTED_TASKS]:
+        key = row.destination, "" if row.failed is None else row.failed["code"]
+        oldest.setdefault(key, row)
+        counts[key] += 1
+    for (destination, code), row in [*oldest.items()][:_MAX_GROUPS]:
+        yield OutgoingMessages(
+            destination=destination,
+            count=counts[destination, code],
+            since=row.created_at,
+            code=code,
+            error=str((row.failed or {}).get("error") or row.error or ""),
+            example=str(row.pk),
+        )
 
 
 def newest_stuck_runs(alias: str, runs: Runs, *, limit: int) -> list[Instance]:

@@ -87,6 +87,8 @@ def test_every_operation_is_listed():
         "drain_worker",  # see test_health
         "undrain_worker",
         "run_due",  # see test_steering
+        "send_again",  # see test_outbox
+        "drop_outgoing",
         "switch_off",  # see test_switches
         "switch_on",
         *schedule_matrix.OPERATIONS,  # see test_schedules

@@ -7,21 +7,28 @@ import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
+from django.contrib.auth import get_user_model
+from django.core.management import call_command
 from django.db import IntegrityError, transaction
+from django.urls import reverse
 from django.utils import timezone
 
 from temporalex_django import signals
 from temporalex_django.db import outbox
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine.scheduling import policy
-from temporalex_django.errors import ActionNotPossible
-from temporalex_django.models import Chain, Outbox
+from temporalex_django.errors import ActionNotPossible, WorkflowNotFound
+from temporalex_django.models import Chain, OperatorAction, Outbox
+from temporalex_django.operations.fleet.outgoing import DropOutgoing, SendAgain
+from temporalex_django.operations.read.project_state import load_project_state
+from temporalex_django.present import diagnosis
 from temporalex_django.workers.loop import WorkerLoop, run_until_idle
-from temporalex_django.workers.outbox import send_batch
+from temporalex_django.workers.outbox import OutboxDispatcher, send_batch
 from tests.support.outbox_kinds import AppendLine, register
 from tests.support.waiting import wait_for
 
@@ -204,3 +211,92 @@ def test_no_chain_on_a_cluster_can_be_due() -> None:
                 id=uuid.uuid4(), run_id=uuid.uuid4(), queue="default", backend="temporal", **{column: timezone.now()}
             )
     Chain.objects.create(id=uuid.uuid4(), run_id=uuid.uuid4(), queue="default", backend="temporal")
+
+
+def dead(file: Path) -> str:
+    insert(file, "no")
+    send_batch("default", None)
+    return str(Outbox.objects.refused().get().pk)
+
+
+def test_a_dead_letter_is_sent_again_before_what_waits_behind_it(
+    file: Path, kind: AppendLine, monkeypatch: Any
+) -> None:
+    message = dead(file)
+    insert(file, "behind")
+    with pytest.raises(ActionNotPossible, match="is no dead letter"):
+        SendAgain(str(Outbox.objects.waiting().get().pk)).execute()
+    assert SendAgain(message, reason="corrected").execute().is_dead is False
+    monkeypatch.setattr(kind, "send", lambda prepared: kind.settled.append(prepared["line"]) or prepared["line"])
+    run_until_idle()
+    assert kind.settled == ["no", "no", "behind", "behind"]  # sent, and settled
+    row = OperatorAction.objects.get(action="send_again")
+    assert (row.reason, row.details["message"], row.details["kind"]) == ("corrected", message, "file.append")
+
+
+def test_a_message_is_dropped_and_then_unknown(file: Path) -> None:
+    message = dead(file)
+    dropped = DropOutgoing(message, reason="not needed").execute()
+    assert (dropped.code, dropped.is_dead, dropped.tries) == ("not_possible", True, 1)
+    assert not Outbox.objects.exists()
+    for unknown in (message, "no id"):
+        with pytest.raises(WorkflowNotFound, match="there is no outgoing message"):
+            SendAgain(unknown).execute()
+
+
+def test_a_message_that_is_being_sent_is_not_dropped(file: Path) -> None:
+    row = insert(file, "on its way")
+    outbox.claim(DjangoStorage(), limit=1)
+    with pytest.raises(ActionNotPossible, match="is being sent"):
+        DropOutgoing(row).execute()
+
+
+def test_the_command_shows_messages_sends_them_again_and_drops_them(file: Path) -> None:
+    run = lambda *args: call("outbox", *args)  # noqa: E731
+    assert run("show") == "nothing waits to be sent\n"
+    message = dead(file)
+    assert message in run("show")
+    assert "not_possible" in run("show")
+    assert run("again", message) == f"file.append {message}: it is sent again\n"
+    assert run("drop", message) == f"file.append {message}: dropped\n"
+
+
+def call(*args: str) -> str:
+    written = StringIO()
+    call_command("temporalex", *args, stdout=written)
+    return written.getvalue()
+
+
+def test_the_admin_sends_again_and_drops(file: Path, client: Any) -> None:
+    client.force_login(get_user_model().objects.create_superuser("root"))
+    message, page = dead(file), reverse("admin:temporalex_django_outbox_changelist")
+    assert "not_possible" in client.get(page).content.decode()
+    for action, left in (("send_again", 1), ("drop", 0)):
+        answer = client.post(page, {"action": action, "_selected_action": [message]}, follow=True)
+        assert "1 message is done." in answer.content.decode()
+        assert Outbox.objects.waiting().count() == left
+
+
+def test_doctor_reports_what_waits_for_half_a_minute_and_dead_letters(file: Path) -> None:
+    insert(file, "late")
+    assert [finding.code for finding in findings()] == []
+    Outbox.objects.update(created_at=timezone.now() - timedelta(seconds=31), error="away")
+    (late,) = findings()
+    assert (late.code, late.severity, late.count) == ("outbox_late", "warning", 1)
+    assert "1 message to file has waited since" in late.text
+    Outbox.objects.update(failed={"code": "gave_up", "error": "away for good", "at": ""})
+    (dead_letter,) = findings()
+    assert (dead_letter.code, dead_letter.severity) == ("dead_letters", "error")
+    assert "1 message to file was refused: away for good" in dead_letter.text
+    assert str(Outbox.objects.get().pk) in dead_letter.next_step
+
+
+def findings() -> list[Any]:
+    project = load_project_state("default")
+    return [finding for finding in diagnosis.diagnose(project, now=timezone.now()) if finding.about == "file"]
+
+
+def test_health_says_how_far_the_outbox_is_behind(file: Path) -> None:
+    insert(file, "late")
+    Outbox.objects.update(created_at=timezone.now() - timedelta(seconds=50))
+    assert OutboxDispatcher("default").age() >= 50

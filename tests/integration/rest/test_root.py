@@ -21,7 +21,7 @@ def somebody() -> APIClient:
 def test_the_root_lists_the_resources_at_addresses_that_answer(somebody: APIClient) -> None:
     found: dict[str, Any] = somebody.get("/api/").json()
     assert set(found) == {
-        *("instances", "human_tasks", "bulk", "schedules", "types", "workers", "queues", "switches", "openapi"),
+        *("instances", "human_tasks", "bulk", "schedules", "types", "workers", "queues", "switches", "outbox", "openapi"),
     }  # fmt: skip
     for name, address in found.items():
         assert address == f"http://testserver/api/{name.replace('_', '-')}/"

@@ -1,0 +1,146 @@
+"""Outgoing messages: rows of the outbox that wait to be sent, and dead letters, which a person sends again or drops."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, ClassVar
+from uuid import UUID
+
+from django.db.models import OuterRef, QuerySet, Subquery
+
+from temporalex_django import access
+from temporalex_django.authoring.authorization import Person
+from temporalex_django.backends.target import AuditSubject
+from temporalex_django.core.names import quoted
+from temporalex_django.core.payloads.codec import check_text
+from temporalex_django.db.inserts import notify_on_commit
+from temporalex_django.db.outbox import OUTBOX_QUEUE
+from temporalex_django.errors import ActionNotPossible, WorkflowNotFound
+from temporalex_django.models import Instance, Outbox
+from temporalex_django.operations.base import CODE, Action, Actor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutgoingMessage:
+    """An outgoing message, as interfaces show it. Its body is a payload and is not shown.
+
+    ``kind`` says what it is, and ``destination`` where it goes. ``workflow`` and ``workflow_id`` are those of the run
+    that it is about. It is sent at ``due_at``, after ``tries`` tries. ``code`` and ``error`` say why it is a dead
+    letter, or ``error`` what the last try has met; both are empty without one. ``is_dead`` is True for a dead letter.
+    """
+
+    id: str
+    kind: str
+    destination: str
+    workflow: str
+    workflow_id: str
+    sender: str
+    created_at: datetime
+    due_at: datetime
+    tries: int
+    is_dead: bool
+    code: str
+    error: str
+
+
+def outgoing_messages(alias: str, user: Person | None = None) -> QuerySet[Outbox]:
+    """Return the rows of the outbox that a user may see (None: code sees all), the oldest first.
+
+    They are those about runs that the user may see. Each has the class and the business id of its run.
+    """
+    runs = Instance.objects.using(alias).filter(chain=OuterRef("chain")).order_by("-id")
+    rows = Outbox.objects.using(alias).annotate(
+        workflow=Subquery(runs.values("workflow")[:1]), workflow_id=Subquery(runs.values("workflow_id")[:1])
+    )
+    visible_runs = access.runs_for(user, alias=alias)
+    if visible_runs is not None and not access.is_unfiltered(visible_runs):
+        rows = rows.filter(chain__in=visible_runs.values("chain"))
+    return rows.order_by("id")
+
+
+def describe_outgoing(row: Any) -> OutgoingMessage:
+    """Return a row of ``outgoing_messages`` as interfaces show it."""
+    failed = row.failed or {}
+    return OutgoingMessage(
+        id=str(row.pk),
+        kind=row.kind,
+        destination=row.destination,
+        workflow=row.workflow or "",
+        workflow_id=row.workflow_id or "",
+        sender=row.sender or "",
+        created_at=row.created_at,
+        due_at=row.due_at,
+        tries=row.tries,
+        is_dead=row.failed is not None,
+        code=failed.get("code", ""),
+        error=failed.get("error") or row.error or "",
+    )
+
+
+class SendAgain(Action[OutgoingMessage]):
+    """Operation that sends a dead letter again, and returns it as it is then.
+
+    It comes before later messages that wait for the same run and destination, since rows are sent in the order of their
+    ids. Raises ``WorkflowNotFound`` if there is no such message, and ``ActionNotPossible`` if it waits to be sent.
+    Locks its row, in the caller's transaction. Audited.
+    """
+
+    name: ClassVar[str] = "send_again"
+    permission: ClassVar[str] = "operate_outbox"
+    forced: ClassVar[bool] = True
+
+    def __init__(self, message: UUID | str, *, reason: str = "", by: Actor = CODE) -> None:
+        super().__init__(by=by)
+        self.message = message
+        self.reason = check_text(reason, label="the reason")
+
+    def perform(self) -> OutgoingMessage:
+        with self.storage.transaction():
+            row = self._lock()
+            if row.failed is None:
+                raise ActionNotPossible(f"the message {row.pk} is no dead letter: it is sent by itself at {row.due_at}")
+            row.failed, row.error, row.tries, row.due_at = None, None, 0, self.storage.now()
+            row.save(using=self.storage.alias, update_fields=["failed", "error", "tries", "due_at"])
+            self._record(row)
+            notify_on_commit(alias=self.storage.alias, queues=[OUTBOX_QUEUE])
+        return describe_outgoing(row)
+
+    def _lock(self) -> Any:
+        """Lock and return the row of the message, among those that the user may see."""
+        alias = self.storage.alias
+        try:
+            pk = UUID(str(self.message))
+        except ValueError:
+            raise WorkflowNotFound(f"there is no outgoing message {quoted(str(self.message))}") from None
+        row = outgoing_messages(alias, self.by.user).filter(pk=pk).select_for_update(of=("self",)).first()
+        if row is None:
+            raise WorkflowNotFound(f"there is no outgoing message {quoted(str(pk))}")
+        return row
+
+    def _record(self, row: Any) -> None:
+        run = Instance.objects.using(self.storage.alias).filter(chain=row.chain_id).order_by("-id").first()
+        subject = AuditSubject(
+            run_id=None if run is None else str(run.pk), workflow=row.workflow or "", workflow_id=row.workflow_id or ""
+        )
+        self.record(subject, reason=self.reason, message=str(row.pk), kind=row.kind, destination=row.destination)
+
+
+class DropOutgoing(SendAgain):
+    """Operation that drops an outgoing message, so that it is never sent, and returns it as it was.
+
+    Raises ``WorkflowNotFound`` if there is no such message, and ``ActionNotPossible`` if it is being sent. Locks its
+    row, in the caller's transaction. Audited.
+    """
+
+    name: ClassVar[str] = "drop_outgoing"
+
+    def perform(self) -> OutgoingMessage:
+        with self.storage.transaction():
+            row = self._lock()
+            if row.failed is None and row.tries and row.error is None:
+                raise ActionNotPossible(f"the message {row.pk} is being sent: try again in a moment")
+            dropped = describe_outgoing(row)
+            Outbox.objects.using(self.storage.alias).filter(pk=row.pk).delete()
+            self._record(row)
+        return dropped

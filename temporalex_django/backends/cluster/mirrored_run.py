@@ -29,7 +29,7 @@ from temporalex_django.temporal.run import TemporalRun
 from temporalex_django.temporal.runner import TemporalRunner
 from temporalex_django.temporal.start_facts import StartFacts
 
-logger = logging.getLogger("temporalex_django.temporal")
+logger = logging.getLogger("temporalex_django.backends")
 
 
 class MirroredFacts(StartFacts, total=False):

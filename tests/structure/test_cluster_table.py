@@ -1,0 +1,29 @@
+"""The page of operations on a cluster has each operation once, and refuses those that the code refuses."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from temporalex_django.backends.cluster.backend import REFUSALS
+from temporalex_django.operations.registry import ACTIONS, STEERING
+from tests.structure.source import ROOT
+
+#: Operations on a run that are not those of an operator.
+ON_RUNS: Final = {"start", "signal", "signal_with_start", "update", "resume", "decide", "query", "move"}
+HOW: Final = {"outbox", "at once", "at once, also inside a transaction", "refused"}
+
+
+def rows() -> dict[str, str]:
+    page = (ROOT / "docs" / "reference" / "cluster.md").read_text(encoding="utf-8")
+    return dict(re.findall(r"^\| `(\w+)` \| ([^|]+?) \|", page, flags=re.MULTILINE))
+
+
+def test_each_operation_on_a_run_has_a_row() -> None:
+    assert set(rows()) == set(STEERING) | ON_RUNS
+    assert set(ACTIONS) >= ON_RUNS
+    assert set(rows().values()) <= HOW
+
+
+def test_the_page_refuses_what_the_code_refuses() -> None:
+    assert {name for name, how in rows().items() if how == "refused"} == set(REFUSALS)

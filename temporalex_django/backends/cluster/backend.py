@@ -18,6 +18,7 @@ from temporalex_django.backends.protocol import ActivityCall, OperatorCall, Quer
 from temporalex_django.backends.target import RunTarget
 from temporalex_django.conf import codec
 from temporalex_django.core.history.events import HistoryEvent
+from temporalex_django.core.messages.headers import Headers
 from temporalex_django.core.messages.sender import Sender
 from temporalex_django.core.names import TEMPORAL
 from temporalex_django.db import outbox
@@ -148,6 +149,7 @@ class ClusterBackend:
         body: Any,
         message_id: str | None = None,
         sender: Sender | None = None,
+        headers: Headers | None = None,
         exact: bool = False,
         storage: DjangoStorage,
     ) -> InsertedMessage:
@@ -166,7 +168,13 @@ class ClusterBackend:
                 outgoing.note_message(
                     target, kind=kind, name=name, body=body, message_id=message_id, sender=sender, storage=storage
                 )
-            signal = {"name": name, "payload": body, "id": message_id, "sender": calls.sender_data(sender)}
+            signal = {
+                "name": name,
+                "payload": body,
+                "id": message_id,
+                "sender": calls.sender_data(sender),
+                "headers": headers,
+            }
             self._insert(target.chain_id, "signal", signal, sender=sender, storage=storage)
         return InsertedMessage(0, True)
 

@@ -21,6 +21,7 @@ from temporalio.api.workflowservice import v1 as service
 from temporalex_django.backends.cluster import names as own_names
 from temporalex_django.backends.cluster.client import ClusterClient
 from temporalex_django.backends.cluster.runs import ClusterRun
+from temporalex_django.core.messages.headers import Headers
 from temporalex_django.core.messages.sender import Sender
 from temporalex_django.temporal import names
 
@@ -82,6 +83,7 @@ def signal_request(
     request_id: str,
     message_id: str | None = None,
     sender: Any = None,
+    message_headers: Headers | None = None,
 ) -> service.SignalWorkflowExecutionRequest:
     """Return the request that sends a signal to the newest run of a chain. Runs of another chain drop it."""
     return service.SignalWorkflowExecutionRequest(
@@ -92,7 +94,13 @@ def signal_request(
         identity=client.identity,
         request_id=request_id,
         header=headers(
-            client, **{own_names.CHAIN: run.first_run_id, names.MESSAGE_ID: message_id, names.SENDER: sender}
+            client,
+            **{
+                own_names.CHAIN: run.first_run_id,
+                names.MESSAGE_ID: message_id,
+                names.SENDER: sender,
+                names.HEADERS: message_headers,
+            },
         ),
     )
 
@@ -125,7 +133,14 @@ def terminate_request(
 
 
 def update_request(
-    client: ClusterClient, run: ClusterRun, *, name: str, payload: Any, update_id: str, sender: Any = None
+    client: ClusterClient,
+    run: ClusterRun,
+    *,
+    name: str,
+    payload: Any,
+    update_id: str,
+    sender: Any = None,
+    message_headers: Headers | None = None,
 ) -> service.UpdateWorkflowExecutionRequest:
     """Return the request that sends an update to the newest run of a chain, and waits for its outcome."""
     return service.UpdateWorkflowExecutionRequest(
@@ -138,7 +153,7 @@ def update_request(
             input=Input(
                 name=name,
                 args=Payloads(payloads=[client.payloads.encode(payload)]),
-                header=headers(client, **{names.SENDER: sender}),
+                header=headers(client, **{names.SENDER: sender, names.HEADERS: message_headers}),
             ),
         ),
     )

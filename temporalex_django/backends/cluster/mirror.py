@@ -110,6 +110,7 @@ def _insert_chain(run: ObservedRun, storage: DjangoStorage) -> RunState:
         parent=run.info.parent,
         search_attributes=first.get("search_attributes"),
         snapshot=first.get("snapshot"),
+        headers=run.info.headers,
     )
     started = insert_start(start, storage=storage)
     adopt([(started.chain_id, run.cluster_id)], storage=storage)

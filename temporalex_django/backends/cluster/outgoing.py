@@ -92,9 +92,10 @@ class ClusterKind:
 
     def refusal(self, error: RPCError, prepared: Prepared) -> TemporalexError:
         """Return the error of this package for an answer that refuses the row."""
-        label = f"{prepared.row.kind} of {prepared.run.label}"
+        kind = prepared.row.kind.partition(".")[2]
+        label = f"{kind} of {prepared.run.label}"
         if is_gone(error):
-            return WorkflowClosed(f"{prepared.run.label} is closed: {prepared.row.kind} refused")
+            return WorkflowClosed(f"{prepared.run.label} is closed: {kind} refused")
         return ActionNotPossible(f"{label}: the Temporal cluster refused it: {error.message}")
 
     def settle(self, row: OutboxRow, answer: Any, storage: DjangoStorage) -> None:
@@ -128,6 +129,8 @@ class StartKind(ClusterKind):
             facts["parent"] = run.parent
         if snapshot is not None:
             facts["snapshot"] = snapshot
+        if run.headers:
+            facts["headers"] = run.headers
         if run.search_attributes:
             facts["search_attributes"] = run.search_attributes
         if run.scheduled_for is not None:
@@ -230,6 +233,7 @@ class SignalKind(ClusterKind):
                 request_id=str(row.id),
                 message_id=body["id"],
                 sender=body["sender"],
+                message_headers=body["headers"],
             )
         )
 
@@ -281,13 +285,14 @@ class RequestKind(ClusterKind):
                 payload=body["payload"],
                 update_id=body["id"],
                 sender=body["sender"],
+                message_headers=body["headers"],
             )
         )
         if not answer.HasField("outcome"):
             raise UpdateTimeout("the run has not judged it yet", update_id=body["id"])
         if answer.outcome.HasField("failure"):
             outcome = outcome_of_failure(answer.outcome.failure, prepared.client.payloads)
-            label = f"{prepared.row.kind} of {prepared.run.label}"
+            label = f"{prepared.row.kind.partition('.')[2]} of {prepared.run.label}"
             try:
                 update_result(outcome, update_id=body["id"], label=label)
             except TemporalexError as exc:

@@ -138,6 +138,7 @@ class ClusterRequest:
                 "payload": sent_payload(call.payload),
                 "id": call.message_id,
                 "sender": calls.sender_data(call.by.sender),
+                "headers": call.headers,
                 "task": task,
             }
             # Outside of a transaction this process sends it first; a dispatcher takes it over if the process dies.
@@ -179,6 +180,7 @@ class ClusterRequest:
             payload=sent_payload(self.call.payload),
             update_id=self.call.message_id,
             sender=calls.sender_data(self.call.by.sender),
+            message_headers=self.call.headers,
         )
         slots = _slots[id(client), run.chain_id]
         async with slots:

@@ -209,3 +209,20 @@ def test_a_chain_continues_in_one_row_after_the_other(worker: None) -> None:
     assert len({run.cluster_run_id for run in runs}) == 3
     assert handle.run_ids == [str(run.pk) for run in runs]
     assert Chain.objects.get().due_at is None
+
+
+class ClusterHeaders(Workflow):
+    task_queue = QUEUE
+
+    async def run(self, args: Any) -> Any:
+        own = api.headers()
+        note = await api.wait_for_signal("note")
+        return Ok([own, note])
+
+
+def test_headers_travel_with_a_start_and_a_signal(worker: None) -> None:
+    handle = ClusterHeaders.start(1, id=f"headers-{uuid.uuid4().hex[:6]}", headers={"tenant": "red"})
+    handle.signal("note", 1, headers={"trace": "7"})
+    assert handle.result(timeout=20) == [{"tenant": "red"}, 1]
+    (signal,) = [event for event in handle.history() if event.kind == "SignalReceived"]
+    assert signal.attributes["headers"] == {"trace": "7"}

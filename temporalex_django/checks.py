@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -23,8 +24,10 @@ from django.urls.resolvers import RoutePattern
 from django.utils.connection import ConnectionDoesNotExist
 
 from temporalex_django import conf
+from temporalex_django.authoring import workflow as workflows
 from temporalex_django.authoring.lint.checks import Finding, lint
 from temporalex_django.core.determinism.rules import is_project_file
+from temporalex_django.core.names import TEMPORAL
 from temporalex_django.db.dialects.checks import check_connection
 from temporalex_django.errors import ScheduleInvalid, WorkflowDefinitionError
 
@@ -50,6 +53,23 @@ def check_settings(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[Ch
             )
         )
     return messages
+
+
+@register(TAG)
+def check_cluster_sdk(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[CheckMessage]:
+    """Check that runs that live on a Temporal cluster can be reached: the SDK is installed."""
+    del app_configs
+    classes = [cls.name for cls in workflows.concrete_classes() if cls.backend == TEMPORAL]
+    if find_spec("temporalio") is not None or not (classes or conf.read()[0].BACKEND == TEMPORAL):
+        return []
+    routed = f"the class {classes[0]} is" if classes else "TEMPORALEX['BACKEND'] says that runs are"
+    return [
+        Error(
+            f"{routed} on a Temporal cluster, and the package temporalio is not installed.",
+            hint="Run: pip install 'temporalex-django[temporal]'",
+            id="temporalex_django.E011",
+        )
+    ]
 
 
 @register(TAG)

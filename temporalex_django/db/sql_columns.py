@@ -34,6 +34,7 @@ from temporalex_django.models import (
     Instance,
     Limit,
     Message,
+    Outbox,
     Schedule,
     ScheduleSlot,
     SearchAttribute,
@@ -241,6 +242,7 @@ TASKS = SqlTable(ActivityTask)
 WORKERS = SqlTable(Worker)
 ENDED_TASKS = SqlTable(EndedTask)
 SEARCH_ATTRIBUTES = SqlTable(SearchAttribute)
+OUTBOX = SqlTable(Outbox)
 LIMITS = SqlTable(Limit)
 SWITCHES = SqlTable(SwitchedOff)
 SCHEDULES = SqlTable(Schedule)

@@ -78,7 +78,8 @@ class Delivery(NamedTuple):
     """The chain to which a message to another run goes, or the reason why it goes nowhere (``chain_id`` is None).
 
     ``exists`` is True if there was a run with the id. ``error`` is set if several runs could be meant, or if the run
-    does not take the message. ``workflow`` and ``version`` name the class of the run.
+    does not take the message. ``workflow`` and ``version`` name the class of the run. ``is_elsewhere`` is True if the
+    run does not live on these tables.
     """
 
     chain_id: UUID | None
@@ -86,6 +87,7 @@ class Delivery(NamedTuple):
     error: AmbiguousId | UnknownSignal | None = None
     workflow: str | None = None
     version: int = 0
+    is_elsewhere: bool = False
 
 
 #: Payload of the message to a child whose parent closed.

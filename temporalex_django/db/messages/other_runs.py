@@ -13,8 +13,9 @@ from uuid import UUID
 
 from temporalex_django.conf import codec
 from temporalex_django.core.aliases import all_names
+from temporalex_django.core.names import TABLES, TEMPORAL
 from temporalex_django.db.search_attributes import insert_search_attributes
-from temporalex_django.db.sql_columns import CHAINS, MESSAGES, NEW_RUN, RUNS, new_run_row
+from temporalex_django.db.sql_columns import CHAINS, MESSAGES, NEW_RUN, OUTBOX, RUNS, new_run_row
 from temporalex_django.db.starts.statement import SCOPED_CHAIN, SCOPED_CHAIN_INSERT
 from temporalex_django.engine.contracts.dialect import Dialect
 from temporalex_django.engine.contracts.records import RunWrite
@@ -33,8 +34,10 @@ _MESSAGE = MESSAGES.pick_columns(
 # The ids of the rows are the order of an inbox, and a join keeps none.
 _MESSAGE_INSERT = MESSAGES.insert(
     {**{name: f"v.{name}" for name in _MESSAGE.column_names}, "queue": "c.queue"},
-    f"from v join {CHAINS.name} c on c.id = v.chain_id where c.id {{key}} order by v.place on conflict do nothing",
+    f"from v join {CHAINS.name} c on c.id = v.chain_id where c.id {{key}} and c.backend = '{TABLES}' order by v.place on conflict do nothing",
 )
+#: A message to a run on a Temporal cluster, which the outbox sends.
+_OUTGOING = OUTBOX.pick_columns("id", "chain_id", "destination", "kind", "body", "created_at", "due_at")
 _RUN = RUNS.pick_columns("id", "workflow", "version")
 _RUN_COLUMNS = f"c.id, {RUNS.pick_columns('id', 'workflow', 'status').with_alias('i')}, c.closed"
 
@@ -134,7 +137,7 @@ class ExternalRunWriter:
             {m.workflow_id for m in messages if m.chain_id is None and m.child is None and m.workflow_id}
         )
         children = self._open_children({m.child[0] for m in messages if m.child is not None})
-        now, message_rows = self._now(), []
+        now, message_rows, outgoing_rows = self._now(), list[Any](), list[Any]()
         for m in messages:
             delivery = Delivery(m.chain_id)
             if m.child is not None:
@@ -143,7 +146,9 @@ class ExternalRunWriter:
                 delivery = by_id[m.workflow_id or ""]
             delivery = m.check_delivery(delivery)
             chain = delivery.chain_id
-            if chain is not None:
+            if chain is not None and delivery.is_elsewhere:
+                outgoing_rows.append(_outgoing_row(m, chain, now))
+            elif chain is not None:
                 message_rows.append((chain, m.run_id, m.kind, m.name, m.payload, m.message_id, m.headers, now))
             elif m.ask is None:
                 log.warning(
@@ -154,6 +159,7 @@ class ExternalRunWriter:
                 message_rows.append((m.ask[0], m.ask[1], "external", name, body, None, m.headers, now))
         rows = _MESSAGE.encode_rows((*row, place) for place, row in enumerate(message_rows))
         self._sql.write(_MESSAGE.columns, _MESSAGE_INSERT, rows, key="chain_id")
+        self._sql.write(_OUTGOING.columns, _OUTGOING.insert, _OUTGOING.encode_rows(outgoing_rows))
 
     def _now(self) -> datetime:
         if self._clock is not None:
@@ -172,7 +178,7 @@ class ExternalRunWriter:
         # is two looks into an index.
         rows = self._sql.write_returning(
             RUNS.pick_columns("workflow_id").columns,
-            "select v.workflow_id, x.chain_id, x.workflow, x.version,"
+            "select v.workflow_id, x.chain_id, x.workflow, x.version, x.mirrored_at is not null,"
             " exists (select 1 from temporalex_instance i join temporalex_chain c on c.id = i.chain_id and c.run_id = i.id"
             " where i.workflow_id = v.workflow_id and i.workflow < x.workflow and not c.closed),"
             " exists (select 1 from temporalex_instance i where i.workflow_id = v.workflow_id)"
@@ -180,10 +186,10 @@ class ExternalRunWriter:
             " join temporalex_chain c on c.id = i.chain_id and c.run_id = i.id"
             " where i.workflow_id = v.workflow_id and not c.closed order by i.workflow desc, i.id desc limit 1)",
             [(workflow_id,) for workflow_id in sorted(ids) if workflow_id not in deliveries],
-            ("text", "uuid", "text", "int4", "bool", "bool"),
+            ("text", "uuid", "text", "int4", "bool", "bool", "bool"),
         )
-        for workflow_id, chain, workflow, version, several, exists in rows:
-            delivery = Delivery(chain, exists, workflow=workflow, version=version or 0)
+        for workflow_id, chain, workflow, version, is_elsewhere, several, exists in rows:
+            delivery = Delivery(chain, exists, workflow=workflow, version=version or 0, is_elsewhere=bool(is_elsewhere))
             deliveries[workflow_id] = self._resolve_ambiguous(workflow_id) if several else delivery
         return deliveries
 
@@ -215,14 +221,16 @@ class ExternalRunWriter:
             return {}
         test, parameter = self._sql.in_array(list(run_ids), "uuid")
         rows = self._sql.select(
-            f"select {_RUN.with_alias('i')}, c.id, c.closed"
+            f"select {_RUN.with_alias('i')}, c.id, c.closed, c.backend <> '{TABLES}'"
             f" from temporalex_instance i join temporalex_chain c on c.id = i.chain_id where i.id {test}",
             [parameter],
-            (*_RUN.types, "uuid", "bool"),
+            (*_RUN.types, "uuid", "bool", "bool"),
         )
         return {
-            run_ids[run]: Delivery(None if closed else chain, workflow=workflow, version=version)
-            for run, workflow, version, chain, closed in rows
+            run_ids[run]: Delivery(
+                None if closed else chain, workflow=workflow, version=version, is_elsewhere=bool(is_elsewhere)
+            )
+            for run, workflow, version, chain, closed, is_elsewhere in rows
         }
 
     def _open_children(self, runs: Iterable[UUID]) -> dict[tuple[UUID, int], UUID]:
@@ -263,3 +271,19 @@ class ExternalRunWriter:
             ),
             [body, *clock, parameter],
         )
+
+
+def _outgoing_row(message: NewMessage, chain: UUID, now: datetime) -> tuple[Any, ...]:
+    """Return the row of the outbox for a signal or a cancel request to a run on a Temporal cluster."""
+    body: dict[str, Any] = (
+        {"reason": (message.payload or {}).get("reason", "")}
+        if message.kind == "cancel"
+        else {
+            "name": message.name,
+            "payload": message.payload,
+            "id": message.message_id,
+            "sender": None,
+            "headers": message.headers,
+        }
+    )
+    return uuid7(), chain, TEMPORAL, f"{TEMPORAL}.{message.kind}", body, now, now

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from temporalex_django import Ok, Workflow
+from temporalex_django import Ok, Workflow, checks
 from temporalex_django.backends import routing
 from temporalex_django.conf import get_settings
 from temporalex_django.errors import NotConfigured, WorkflowDefinitionError
@@ -83,3 +83,13 @@ def test_an_unknown_backend_is_refused(settings: Any) -> None:
     settings.TEMPORALEX = {**settings.TEMPORALEX, "BACKEND": "cloud"}
     with pytest.raises(NotConfigured, match="BACKEND"):
         get_settings()
+
+
+def test_a_check_asks_for_the_sdk_where_runs_need_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checks, "find_spec", lambda name: None)
+    (problem,) = checks.check_cluster_sdk(None)
+    assert problem.id == "temporalex_django.E011"
+    assert "temporalio is not installed" in problem.msg
+    assert "temporalex-django[temporal]" in problem.hint
+    monkeypatch.undo()
+    assert checks.check_cluster_sdk(None) == []

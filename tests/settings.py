@@ -9,6 +9,7 @@ tells them where the test database is.
 from __future__ import annotations
 
 import atexit
+import json
 import os
 import shutil
 import tempfile
@@ -148,3 +149,5 @@ Q_CLUSTER = {
 }
 
 TEMPORALEX: dict[str, object] = {}
+if _cluster := os.environ.get("TX_TEST_CLUSTER"):  # set for processes that tests start
+    TEMPORALEX["CLUSTER"] = json.loads(_cluster)

@@ -66,7 +66,7 @@ class OutboxViewSet(ContractViewSet):
         return self._page_response([*OutgoingOut([describe_outgoing(row) for row in page], many=True).data])
 
     @with_contract(_action_contract(SendAgain, "Send a dead letter again"))
-    def again(self, request: Request, message: str) -> Response:
+    def send_again(self, request: Request, message: str) -> Response:
         """Send a dead letter again: status 200. Status 409 if it is none."""
         return self._run_action(SendAgain(message, by=self._actor(), **self._body()))
 

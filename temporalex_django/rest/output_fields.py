@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, get_args, get_type_hints
 from rest_framework import ISO_8601, serializers
 
 from temporalex_django.authoring.run_tables.run_columns import ColumnType, Place, columns_shown_in
+from temporalex_django.core.names import TABLES, TEMPORAL
 
 if TYPE_CHECKING:
     Base = serializers.Serializer[Any]
@@ -72,9 +73,11 @@ def run_column_fields() -> dict[str, Any]:
     """Return a serializer field for each column of runs that REST shows, by the name that the column has in REST.
 
     The fields read a ``RunRepresentation``: the stored value from its ``run``, or the value from its ``description``
-    for a column that is redacted.
+    for a column that is redacted. The backend follows from a column.
     """
-    column_fields = {}
+    column_fields: dict[str, Any] = {
+        "backend": serializers.ChoiceField(source="run.backend", choices=[TABLES, TEMPORAL])
+    }
     for column in columns_shown_in(Place.REST):
         source = f"run.{column.name}"
         if column.redact is not None:

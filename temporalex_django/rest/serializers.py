@@ -15,7 +15,7 @@ from temporalex_django.authoring.backend import FailedMessage, OpenActivity
 from temporalex_django.authoring.redaction import Redactor
 from temporalex_django.authoring.requests.start_policy import OnClosed, OnConflict
 from temporalex_django.core.failures import AttemptFailure
-from temporalex_django.core.names import TABLES, TEMPORAL, quoted
+from temporalex_django.core.names import quoted
 from temporalex_django.models import BulkItem, BulkJob, Ending, FourEyesScope, HistoryEvent, Status
 from temporalex_django.models.fields import UnreadablePayload
 from temporalex_django.present.timeline import TimelineRow
@@ -193,7 +193,6 @@ class InstanceOut(Base):
     """A run, as lists show it."""
 
     status = serializers.ChoiceField(source="description.status", choices=Status.values)
-    backend = serializers.ChoiceField(source="run.backend", choices=[TABLES, TEMPORAL])
     summary = SummaryOut()
     paused = PausedOut(source="description.paused", allow_null=True)
     waiting_for = serializers.ListField(source="description.waiting_for", child=serializers.CharField())

@@ -72,7 +72,7 @@ _OTHER_ROUTES: tuple[tuple[str, str, type[ContractViewSet], dict[str, str]], ...
     ("queues/", "queues", QueueViewSet, {"get": "list"}),
     ("switches/", "switches", SwitchViewSet, {"get": "list"}),
     ("outbox/", "outbox", OutboxViewSet, {"get": "list"}),
-    ("outbox/<str:message>/again/", "send_again", OutboxViewSet, {"post": "again"}),
+    ("outbox/<str:message>/again/", "send_again", OutboxViewSet, {"post": "send_again"}),
     ("outbox/<str:message>/drop/", "drop_outgoing", OutboxViewSet, {"post": "drop"}),
     ("switches/off/", "switch_off", SwitchViewSet, {"post": "off"}),
     ("switches/on/", "switch_on", SwitchViewSet, {"post": "on"}),

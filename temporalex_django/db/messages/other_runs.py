@@ -139,17 +139,11 @@ class ExternalRunWriter:
         children = self._open_children({m.child[0] for m in messages if m.child is not None})
         now, message_rows, outgoing_rows = self._now(), list[Any](), list[Any]()
         for m in messages:
-            delivery = Delivery(m.chain_id)
-            if m.child is not None:
-                delivery = Delivery(children.get(m.child))
-            elif m.chain_id is None:
-                delivery = by_id[m.workflow_id or ""]
-            delivery = m.check_delivery(delivery)
+            delivery = m.check_delivery(_delivery_of(m, children, by_id))
             chain = delivery.chain_id
-            if chain is not None and delivery.is_elsewhere:
-                outgoing_rows.append(_outgoing_row(m, chain, now))
-            elif chain is not None:
-                message_rows.append((chain, m.run_id, m.kind, m.name, m.payload, m.message_id, m.headers, now))
+            if chain is not None:
+                row = (chain, m.run_id, m.kind, m.name, m.payload, m.message_id, m.headers, now)
+                (outgoing_rows if delivery.is_elsewhere else message_rows).append(row)
             elif m.ask is None:
                 log.warning(
                     "a %s for %r found no open run", m.kind, m.workflow_id, extra={"workflow_id": m.workflow_id}
@@ -159,7 +153,7 @@ class ExternalRunWriter:
                 message_rows.append((m.ask[0], m.ask[1], "external", name, body, None, m.headers, now))
         rows = _MESSAGE.encode_rows((*row, place) for place, row in enumerate(message_rows))
         self._sql.write(_MESSAGE.columns, _MESSAGE_INSERT, rows, key="chain_id")
-        self._sql.write(_OUTGOING.columns, _OUTGOING.insert, _OUTGOING.encode_rows(outgoing_rows))
+        self._sql.write(_OUTGOING.columns, _OUTGOING.insert, _OUTGOING.encode_rows(map(_outgoing_row, outgoing_rows)))
 
     def _now(self) -> datetime:
         if self._clock is not None:
@@ -178,17 +172,17 @@ class ExternalRunWriter:
         # is two looks into an index.
         rows = self._sql.write_returning(
             RUNS.pick_columns("workflow_id").columns,
-            "select v.workflow_id, x.chain_id, x.workflow, x.version, x.mirrored_at is not null,"
+            "select v.workflow_id, x.chain_id, x.workflow, x.version,"
             " exists (select 1 from temporalex_instance i join temporalex_chain c on c.id = i.chain_id and c.run_id = i.id"
             " where i.workflow_id = v.workflow_id and i.workflow < x.workflow and not c.closed),"
-            " exists (select 1 from temporalex_instance i where i.workflow_id = v.workflow_id)"
+            " exists (select 1 from temporalex_instance i where i.workflow_id = v.workflow_id), x.mirrored_at is not null"
             " from v left join temporalex_instance x on x.id = (select i.id from temporalex_instance i"
             " join temporalex_chain c on c.id = i.chain_id and c.run_id = i.id"
             " where i.workflow_id = v.workflow_id and not c.closed order by i.workflow desc, i.id desc limit 1)",
             [(workflow_id,) for workflow_id in sorted(ids) if workflow_id not in deliveries],
             ("text", "uuid", "text", "int4", "bool", "bool", "bool"),
         )
-        for workflow_id, chain, workflow, version, is_elsewhere, several, exists in rows:
+        for workflow_id, chain, workflow, version, several, exists, is_elsewhere in rows:
             delivery = Delivery(chain, exists, workflow=workflow, version=version or 0, is_elsewhere=bool(is_elsewhere))
             deliveries[workflow_id] = self._resolve_ambiguous(workflow_id) if several else delivery
         return deliveries
@@ -273,17 +267,19 @@ class ExternalRunWriter:
         )
 
 
-def _outgoing_row(message: NewMessage, chain: UUID, now: datetime) -> tuple[Any, ...]:
-    """Return the row of the outbox for a signal or a cancel request to a run on a Temporal cluster."""
-    body: dict[str, Any] = (
-        {"reason": (message.payload or {}).get("reason", "")}
-        if message.kind == "cancel"
-        else {
-            "name": message.name,
-            "payload": message.payload,
-            "id": message.message_id,
-            "sender": None,
-            "headers": message.headers,
-        }
-    )
-    return uuid7(), chain, TEMPORAL, f"{TEMPORAL}.{message.kind}", body, now, now
+def _outgoing_row(message_row: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return the row of the outbox for the row of a signal or a cancel request to a run on a Temporal cluster."""
+    chain, _, kind, name, payload, message_id, headers, now = message_row
+    body: dict[str, Any] = {"name": name, "payload": payload, "id": message_id, "sender": None, "headers": headers}
+    if kind == "cancel":
+        body = {"reason": (payload or {}).get("reason", "")}
+    return uuid7(), chain, TEMPORAL, f"{TEMPORAL}.{kind}", body, now, now
+
+
+def _delivery_of(message: NewMessage, children: dict[tuple[UUID, int], UUID], by_id: dict[str, Delivery]) -> Delivery:
+    """Return where a message goes: to the chain that it names, to a child of its run, or to the run with an id."""
+    if message.child is not None:
+        return Delivery(children.get(message.child))
+    if message.chain_id is None:
+        return by_id[message.workflow_id or ""]
+    return Delivery(message.chain_id)

@@ -32,7 +32,7 @@ output = OutgoingMessage | Sequence[OutgoingMessage]
 
 def add_arguments(parser: CommandParser) -> None:
     """Add the arguments of the command ``temporalex outbox`` to its parser."""
-    parsers = parser.add_subparsers(dest="what", required=True, title="actions", metavar="ACTION", help="What to do.")
+    parsers = parser.add_subparsers(dest="action", required=True, title="actions", metavar="ACTION", help="What to do.")
     for name, text in (
         ("show", "List the messages that wait to be sent, and the dead letters."),
         ("again", "Send a dead letter again."),
@@ -49,7 +49,7 @@ def add_arguments(parser: CommandParser) -> None:
 def handle(
     command: BaseCommand,
     *,
-    what: str,
+    action: str,
     as_user: str | None,
     json: bool,
     message: str = "",
@@ -59,7 +59,7 @@ def handle(
     """Print the outgoing messages, or send one again or drop it and print it. A change writes one audit row."""
     del options
     actor = people.resolve_actor(as_user)
-    if what == "show":
+    if action == "show":
         alias = storage().alias
         require_access(actor.user, _VIEW_OPERATION, alias=alias)
         rows = [describe_outgoing(row) for row in outgoing_messages(alias, actor.user)[:_MAX_ROWS]]
@@ -70,11 +70,11 @@ def handle(
         for row in [] if json else rows:
             printing.write_line(command, _line(row))
         return
-    done = (SendAgain if what == "again" else DropOutgoing)(message, reason=reason, by=actor).execute()
+    done = (SendAgain if action == "again" else DropOutgoing)(message, reason=reason, by=actor).execute()
     if json:
         printing.print_json(command, done)
     else:
-        printing.write_line(command, f"{done.kind} {done.id}: {'it is sent again' if what == 'again' else 'dropped'}")
+        printing.write_line(command, f"{done.kind} {done.id}: {'it is sent again' if action == 'again' else 'dropped'}")
 
 
 def _line(message: OutgoingMessage) -> str:

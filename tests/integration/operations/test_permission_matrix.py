@@ -42,11 +42,10 @@ from temporalex_django.authoring.requests.start_request import StartRequest
 from temporalex_django.client import DatabaseBackend
 from temporalex_django.management.commands.temporalex import Command
 from temporalex_django.management.runs.operator_commands import COMMANDS as SHELL_STEERING
-from temporalex_django.models import BulkJob, HumanTask, Instance, Outbox, SwitchedOff
+from temporalex_django.models import BulkJob, HumanTask, Instance, SwitchedOff
 from temporalex_django.operations.base import Actor, storage
 from temporalex_django.operations.bulk.start import ResumeBulk, StartBulk, StopBulk
 from temporalex_django.operations.fleet.drain import DrainWorker, UndrainWorker
-from temporalex_django.operations.fleet.outgoing import DropOutgoing, SendAgain
 from temporalex_django.operations.fleet.switches import SwitchOff, SwitchOn
 from temporalex_django.operations.human_tasks.claim import Claim, Release
 from temporalex_django.operations.human_tasks.decide import Decide
@@ -64,7 +63,7 @@ from temporalex_django.operations.runs.start import Start
 from temporalex_django.operations.runs.update import SendUpdate
 from temporalex_django.rest import urls
 from tests.settings import FOLDER
-from tests.support import schedule_matrix
+from tests.support import matrix_rows
 from tests.support.client_flows import Basket
 from tests.support.matrix import (
     ASKING,
@@ -267,8 +266,6 @@ OPERATIONS |= {  # bulk jobs: a job is its owner's
     ),
     "run_due": Row(("run_due",), run_due, of_run=False, of_all=True),
     "resume_bulk": Row(("bulk_actions",), lambda by: ResumeBulk(bulk_job(by, "stopped"), by=by)),
-    "send_again": Row(("operate_outbox",), lambda by: SendAgain(dead_letter(), by=by)),
-    "drop_outgoing": Row(("operate_outbox",), lambda by: DropOutgoing(dead_letter(), by=by)),
     "switch_off": Row(("use_switches",), lambda by: SwitchOff("queue", "default", by=by), of_run=False, of_all=True),
     "switch_on": Row(("use_switches",), lambda by: SwitchOn(**switched_off(), by=by), of_run=False, of_all=True),
 }
@@ -278,18 +275,6 @@ def switched_off() -> dict[str, str]:
     """A switch that is off."""
     off, _ = SwitchedOff.objects.get_or_create(kind="queue", name="default", defaults={"since": timezone.now()})
     return {"kind": off.kind, "switch_name": off.name}
-
-
-def dead_letter() -> uuid.UUID:
-    """A message about the run that its destination has refused."""
-    row = Outbox.objects.first()
-    if row is None:
-        now = timezone.now()
-        row = Outbox.objects.create(
-            id=uuid.uuid4(), chain_id=Instance.objects.get().chain_id, destination="file", kind="file.append",
-            body=b"null", created_at=now, due_at=now, failed={"code": "gave_up", "error": "refused", "at": ""},
-        )  # fmt: skip
-    return row.pk
 
 
 def bulk_job(by: Actor, state: str) -> Any:
@@ -341,7 +326,7 @@ def steering(name: str) -> Any:
     return lambda by: STEERING[plainly(name)](red(), reason="why", by=by, **STEERED[name].do())
 
 
-OPERATIONS |= {name: replace(row, do=steering(name)) for name, row in STEERED.items()} | schedule_matrix.OPERATIONS
+OPERATIONS |= {name: replace(row, do=steering(name)) for name, row in STEERED.items()} | matrix_rows.OPERATIONS
 
 
 def test_each_operation_has_a_row() -> None:
@@ -403,9 +388,6 @@ REST = {
     "GET workers": Row(("view_worker",), lambda send: send(), of_run=False),
     "GET queues": Row(("view_worker",), lambda send: send(), of_run=False),
     "GET switches": Row(("view_switchedoff",), lambda send: send(), of_run=False),
-    "GET outbox": Row(("view_outbox",), lambda send: send(), of_run=False),
-    "POST send_again": Row(("operate_outbox",), lambda send: send({}, at={"message": dead_letter()})),
-    "POST drop_outgoing": Row(("operate_outbox",), lambda send: send({}, at={"message": dead_letter()})),
     "POST switch_off": Row(
         ("use_switches",), lambda send: send({"kind": "queue", "name": "default"}), of_run=False, of_all=True
     ),
@@ -470,7 +452,7 @@ def routes() -> dict[str, str]:
     return found
 
 
-REST |= {f"POST {name}": replace(row, do=steered_in_rest(name)) for name, row in STEERED.items()} | schedule_matrix.REST
+REST |= {f"POST {name}": replace(row, do=steered_in_rest(name)) for name, row in STEERED.items()} | matrix_rows.REST
 
 
 def test_each_route_of_rest_has_a_row() -> None:
@@ -560,21 +542,6 @@ ADMIN = {
     "operatoraction history": Row(("view_operatoraction",), lambda page: page("action"), "acted"),
     "operatoraction delete": Row(None, lambda page: page("action"), "acted"),
     "operatoraction add": Row(None, lambda page: page(), of_run=False),
-    **{
-        f"outbox chosen {action.partition('_')[0]}": Row(
-            ("view_outbox", "operate_outbox"),
-            lambda page, action=action: page(
-                None, {"action": action, "_selected_action": [str(Outbox.objects.get().pk)]}
-            ),
-            of_run=False,
-        )
-        for action in ("send_again", "drop")
-    },
-    "outbox changelist": Row(("view_outbox",), lambda page: page(), of_run=False),
-    "outbox change": Row(("view_outbox",), lambda page: page("message")),
-    "outbox history": Row(("view_outbox",), lambda page: page("message")),
-    "outbox add": Row(None, lambda page: page(), of_run=False),
-    "outbox delete": Row(None, lambda page: page("message")),
     "switchedoff changelist": Row(("view_switchedoff",), lambda page: page(), of_run=False),
     "switchedoff change": Row(("view_switchedoff",), lambda page: page("switch"), of_run=False),
     "switchedoff history": Row(("view_switchedoff",), lambda page: page("switch"), of_run=False),
@@ -649,7 +616,7 @@ def pages() -> dict[str, str]:
     return found
 
 
-ADMIN |= steered_pages() | schedule_matrix.ADMIN
+ADMIN |= steered_pages() | matrix_rows.ADMIN
 
 
 def under_debug(page: Any) -> Any:
@@ -672,8 +639,7 @@ def test_admin(name: str, asking: str) -> None:
     user = row.user(asking)
     by = Actor(user=user if user.is_authenticated else None)
     there = {**objects(), "job": bulk_job(by, "running"), "stopped job": bulk_job(by, "stopped")}
-    there["drained worker"] = worker(drained=True).pk
-    there["message"] = dead_letter()
+    there |= {"drained worker": worker(drained=True).pk, "message": matrix_rows.dead_letter()}
     there["switch"] = SwitchedOff.objects.get(name=switched_off()["switch_name"]).pk
     client, before = browser(user), standing()
 
@@ -691,9 +657,7 @@ def test_admin(name: str, asking: str) -> None:
     elif row.may(asking):
         leads_on = (name.endswith(" post") or " chosen " in name) and name != "instance compare post"
         assert answer.status_code == (302 if leads_on else 200), text
-        # What is chosen among runs leads to a page that asks first. Among messages it is done at once.
-        asks_first = " chosen " in name and not name.startswith("outbox")
-        assert (standing() != before) == (leads_on and not asks_first)
+        assert (standing() != before) == (leads_on and (" chosen " not in name or name.startswith("outbox")))
         return
     elif asking != "other tenant" or row.takes is None:
         assert answer.status_code == 403 or (asking == "other tenant" and answer.status_code == 302), text
@@ -723,7 +687,6 @@ COMMANDS = {
     "doctor": Row(LOOK, lambda run, ref: run(ref)),
     "drain": Row(("drain_worker",), lambda run, ref: run(str(worker().pk)), of_run=False, of_all=True),
     "undrain": Row(("drain_worker",), lambda run, ref: run(str(worker(drained=True).pk)), of_run=False, of_all=True),
-    "outbox": Row(("operate_outbox",), lambda run, ref: run("drop", str(dead_letter()))),
     "switches": Row(("use_switches",), lambda run, ref: run("off", "queue", "default"), of_run=False, of_all=True),
     "tasks": Row((), lambda run, ref: run("list"), "question", of_run=False),
     "bulk": Row(
@@ -761,7 +724,7 @@ SHELL_NAMES = {one.action.name: name for name, one in SHELL_STEERING.items()}
 COMMANDS |= {
     name.replace(plainly(name), SHELL_NAMES[plainly(name)]): replace(row, do=steered_in_a_shell(name))
     for name, row in STEERED.items()
-} | schedule_matrix.COMMANDS
+} | matrix_rows.COMMANDS
 #: What nobody does in somebody's name: they show or change no run, or are a worker.
 FOR_OPERATORS = {"health", "replay", "worker"}
 
@@ -800,10 +763,9 @@ def test_commands(name: str, asking: str) -> None:
         row.do(run, ref)
         return
     if asking != "other tenant" or row.of_run:
-        says = {
-            "anonymous": "is not a user",
-            "other tenant": "no run|no matching run|no schedule|no outgoing message",
-        }.get(asking, "requires the permission")
+        says = {"anonymous": "is not a user", "other tenant": "no (run|matching run|schedule|outgoing message)"}.get(
+            asking, "requires the permission"
+        )
         with pytest.raises(CommandError, match=says):
             row.do(run, ref)
     else:

@@ -1,0 +1,13 @@
+"""The rows of the permission matrix about things that are no runs, which ``test_permission_matrix`` adds."""
+
+from __future__ import annotations
+
+from tests.support import outbox_matrix, schedule_matrix
+from tests.support.outbox_matrix import dead_letter
+
+__all__ = ["ADMIN", "COMMANDS", "OPERATIONS", "REST", "dead_letter"]
+
+OPERATIONS = schedule_matrix.OPERATIONS | outbox_matrix.OPERATIONS
+REST = schedule_matrix.REST | outbox_matrix.REST
+ADMIN = schedule_matrix.ADMIN | outbox_matrix.ADMIN
+COMMANDS = schedule_matrix.COMMANDS | outbox_matrix.COMMANDS

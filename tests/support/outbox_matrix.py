@@ -1,0 +1,56 @@
+"""The rows of outgoing messages in the permission matrix, which ``test_permission_matrix`` adds to its tables."""
+
+from __future__ import annotations
+
+import uuid
+
+from django.utils import timezone
+
+from temporalex_django.models import Instance, Outbox
+from temporalex_django.operations.fleet.outgoing import DropOutgoing, SendAgain
+from tests.support.matrix import Row
+
+LOOK, OPERATE = ("view_outbox",), ("operate_outbox",)
+
+
+def dead_letter() -> uuid.UUID:
+    """A message about the run that its destination has refused."""
+    row = Outbox.objects.first()
+    if row is None:
+        now = timezone.now()
+        row = Outbox.objects.create(
+            id=uuid.uuid4(), chain_id=Instance.objects.get().chain_id, destination="file", kind="file.append",
+            body=b"null", created_at=now, due_at=now, failed={"code": "gave_up", "error": "refused", "at": ""},
+        )  # fmt: skip
+    return row.pk
+
+
+OPERATIONS = {
+    "send_again": Row(OPERATE, lambda by: SendAgain(dead_letter(), by=by)),
+    "drop_outgoing": Row(OPERATE, lambda by: DropOutgoing(dead_letter(), by=by)),
+}
+REST = {
+    "GET outbox": Row(LOOK, lambda send: send(), of_run=False),
+    "POST send_again": Row(OPERATE, lambda send: send({}, at={"message": dead_letter()})),
+    "POST drop_outgoing": Row(OPERATE, lambda send: send({}, at={"message": dead_letter()})),
+}
+ADMIN = {
+    **{
+        f"outbox chosen {action.partition('_')[0]}": Row(
+            (*LOOK, *OPERATE),
+            lambda page, action=action: page(
+                None, {"action": action, "_selected_action": [str(Outbox.objects.get().pk)]}
+            ),
+            of_run=False,
+        )
+        for action in ("send_again", "drop")
+    },
+    "outbox changelist": Row(LOOK, lambda page: page(), of_run=False),
+    "outbox change": Row(LOOK, lambda page: page("message")),
+    "outbox history": Row(LOOK, lambda page: page("message")),
+    "outbox add": Row(None, lambda page: page(), of_run=False),
+    "outbox delete": Row(None, lambda page: page("message")),
+}
+COMMANDS = {
+    "outbox": Row(OPERATE, lambda run, ref: run("drop", str(dead_letter()))),
+}

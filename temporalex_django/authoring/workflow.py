@@ -116,9 +116,7 @@ class Workflow(Startable):
 
     ``updates_in`` says where updates and decisions are judged and handled: "request" is the process that sends them,
     and "workers" are workers alone. None uses the setting ``UPDATES_IN``.
-
-    ``backend`` says where its runs live: "tables" are the tables of this package, and "temporal" is the Temporal
-    cluster of the setting ``CLUSTER``. None uses the setting ``BACKEND``.
+    ``backend`` says where runs live: "tables", or "temporal" (the setting ``CLUSTER``). None: the setting ``BACKEND``.
 
     ``title`` is the name that people see. ``summary`` names the fields of the result that they see when the run is
     done.

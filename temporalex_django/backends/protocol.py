@@ -92,7 +92,7 @@ class ResetCall(OperatorCall, Protocol):
         """Write the audit row of the reset."""
 
 
-class QueryCall(RunCall, Protocol):
+class RunQueryCall(RunCall, Protocol):
     """A query: its name, its argument, and whether unread messages are taken before."""
 
     query: str
@@ -193,7 +193,7 @@ class RunBackend(Protocol):
 
     def request(self, call: RequestCall) -> BackendRequest: ...
 
-    def query(self, call: QueryCall) -> Any: ...
+    def query(self, call: RunQueryCall) -> Any: ...
 
     def history(self, target: RunTarget, *, storage: DjangoStorage) -> list[HistoryEvent]: ...
 

@@ -119,10 +119,11 @@ class Action(ABC, Generic[T]):
         Raises ``ActionNotPermitted`` before anything is written, and whatever ``perform`` raises. The audit log records
         a refusal.
         """
-        with self.client_call(), self.audit_denials():
-            self.check()
-            result = self.perform()
-        self.flush()
+        with self.client_call():
+            with self.audit_denials():
+                self.check()
+                result = self.perform()
+            self.flush()
         return result
 
     def flush(self) -> None:

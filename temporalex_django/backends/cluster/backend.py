@@ -14,7 +14,7 @@ from temporalex_django.backends.cluster.ids import cluster_id
 from temporalex_django.backends.cluster.requests import ClusterRequest
 from temporalex_django.backends.cluster.runs import adopt
 from temporalex_django.backends.polling import inside_transaction
-from temporalex_django.backends.protocol import ActivityCall, OperatorCall, QueryCall, RequestCall
+from temporalex_django.backends.protocol import ActivityCall, OperatorCall, RequestCall, RunQueryCall
 from temporalex_django.backends.target import RunTarget
 from temporalex_django.conf import codec
 from temporalex_django.core.history.events import HistoryEvent
@@ -184,7 +184,7 @@ class ClusterBackend:
 
     # -- reads --------------------------------------------------------------------------------------------------------
 
-    def query(self, call: QueryCall) -> Any:
+    def query(self, call: RunQueryCall) -> Any:
         """Ask the run, which costs a task of a worker. Raises ``QueryFailed`` if no worker answers."""
         if isinstance(call.query, str) and call.query.startswith("__"):
             return call.answer_built_in()

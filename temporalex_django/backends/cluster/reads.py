@@ -18,7 +18,7 @@ from temporalex_django.backends.cluster.answers import is_gone, query_failure
 from temporalex_django.backends.cluster.client import ClusterClient, ClusterUnavailable, cluster_client
 from temporalex_django.backends.cluster.runs import ClusterRun, run_of
 from temporalex_django.backends.polling import inside_transaction
-from temporalex_django.backends.protocol import QueryCall
+from temporalex_django.backends.protocol import RunQueryCall
 from temporalex_django.backends.tables.backend import read_closing
 from temporalex_django.backends.target import RunTarget
 from temporalex_django.core.history.events import HistoryEvent
@@ -45,7 +45,7 @@ _QUERY_ERRORS: Final[dict[str, type[TemporalexError]]] = {
 _watches: dict[UUID, Future[tuple[str, dict[str, Any]] | None]] = {}
 
 
-def query(call: QueryCall) -> Any:
+def query(call: RunQueryCall) -> Any:
     """Ask the run, and return its answer."""
     run = run_of(call.target, storage=call.storage)
     if run.run_id is None:

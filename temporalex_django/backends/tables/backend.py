@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
-from temporalex_django.backends.protocol import ActivityCall, OperatorCall, QueryCall, RequestCall, ResetCall
+from temporalex_django.backends.protocol import ActivityCall, OperatorCall, RequestCall, ResetCall, RunQueryCall
 from temporalex_django.backends.tables import inline_turn
 from temporalex_django.backends.tables.queries import TablesQuery
 from temporalex_django.backends.tables.requests import TablesRequest
@@ -110,7 +110,7 @@ class TablesBackend:
 
     # -- reads --------------------------------------------------------------------------------------------------------
 
-    def query(self, call: QueryCall) -> Any:
+    def query(self, call: RunQueryCall) -> Any:
         """Answer a query from the published state, after a turn that takes unread messages if that is possible."""
         return TablesQuery(call).answer()
 

@@ -10,7 +10,7 @@ from django.db import DatabaseError
 
 from temporalex_django.backends.host import host
 from temporalex_django.backends.polling import inside_transaction
-from temporalex_django.backends.protocol import QueryCall
+from temporalex_django.backends.protocol import RunQueryCall
 from temporalex_django.backends.tables import inline_turn
 from temporalex_django.conf import codec, get_settings
 from temporalex_django.core.history.events import CLOSED_STATUSES
@@ -25,7 +25,7 @@ _Row = tuple[str, bytes | None, bool, bool, int, datetime | None]
 class TablesQuery:
     """A query of a run on the tables; ``call`` is the operation that asks."""
 
-    def __init__(self, call: QueryCall) -> None:
+    def __init__(self, call: RunQueryCall) -> None:
         self.call = call
         self.target, self.storage = call.target, call.storage
 

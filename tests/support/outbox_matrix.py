@@ -19,7 +19,7 @@ def dead_letter() -> uuid.UUID:
     if row is None:
         now = timezone.now()
         row = Outbox.objects.create(
-            id=uuid.uuid4(), chain_id=Instance.objects.get().chain_id, destination="file", kind="file.append",
+            id=uuid.uuid4(), chain_id=Instance.objects.earliest("id").chain_id, destination="file", kind="file.append",
             body=b"null", created_at=now, due_at=now, failed={"code": "gave_up", "error": "refused", "at": ""},
         )  # fmt: skip
     return row.pk

@@ -83,6 +83,7 @@ def _options() -> argparse.Namespace:
     run.add_argument(
         "--queued", type=_numbers, help="Backlogs over which `one` is compared (default: 1000,50000; SQLite 1000)."
     )
+    run.add_argument("--pairs", type=int, default=10, help="Pairs of workers of `observed`.")
     run.add_argument("--schedules", type=int, default=10_000, help="Due schedules of `schedules`.")
     run.add_argument("--starts", type=int, default=2_000, help="Starts of `starts`.")
     run.add_argument("--calls", type=int, default=200, help="Calls of `latency`.")

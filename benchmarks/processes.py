@@ -43,9 +43,9 @@ def process(*arguments: str, **environment: str) -> Iterator[subprocess.Popen[st
 
 
 @contextmanager
-def worker(**environment: str) -> Iterator[subprocess.Popen[str]]:
+def worker(*arguments: str, **environment: str) -> Iterator[subprocess.Popen[str]]:
     """Run one worker process of ours, which is ready: its first line of output has been read."""
-    with process("-m", "django", "temporalex", "worker", **environment) as child:
+    with process("-m", "django", "temporalex", "worker", *arguments, **environment) as child:
         assert child.stdout is not None
         child.stdout.readline()
         yield child

@@ -232,6 +232,8 @@ def _delete_run(run: UUID, last_of: UUID | None, *, storage: DjangoStorage) -> N
     if last_of is not None:
         storage.sql.execute("delete from temporalex_chain where id = %s", [last_of])
         _delete_messages([last_of], storage=storage)
+        # Dead letters go with their run. Messages that wait do not: one may ask the cluster to delete the run.
+        storage.sql.execute("delete from temporalex_outbox where chain_id = %s and failed is not null", [last_of])
     storage.sql.execute("delete from temporalex_instance where id = %s", [run])
 
 

@@ -238,6 +238,18 @@ SCHEDULES_LATE = Metric(
     help="Seconds since the most overdue schedule is due; 0 if none is due.",
     is_fact=True,
 )
+OUTBOX_AGE = Metric(
+    name="temporalex_outbox_age_seconds",
+    kind=Kind.GAUGE,
+    help="Seconds since which the oldest outgoing message should have been sent; 0 if none waits. Dead letters do not count.",
+    is_fact=True,
+)
+OUTBOX_DEAD_LETTERS = Metric(
+    name="temporalex_outbox_dead_letters",
+    kind=Kind.GAUGE,
+    help=f"Outgoing messages that are not sent again unless a person says so, counted up to {MAX_COUNT}.",
+    is_fact=True,
+)
 WORKERS = Metric(
     name="temporalex_workers",
     kind=Kind.GAUGE,
@@ -274,5 +286,7 @@ METRICS: tuple[Metric, ...] = (
     HUMAN_TASKS_OPEN,
     HUMAN_TASKS_OVERDUE,
     SCHEDULES_LATE,
+    OUTBOX_AGE,
+    OUTBOX_DEAD_LETTERS,
     WORKERS,
 )

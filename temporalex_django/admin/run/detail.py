@@ -28,11 +28,13 @@ from temporalex_django.admin.run.graph_picture import build_graph_picture, graph
 from temporalex_django.authoring.authorization import Person
 from temporalex_django.authoring.redaction import Redactor
 from temporalex_django.authoring.run_tables.run_columns import UNREAD_COLUMNS, ColumnType, Place, columns_shown_in
+from temporalex_django.core.names import TABLES
 from temporalex_django.core.payloads.search_attributes import to_readable
 from temporalex_django.models import ActivityTask, Chain, Instance, Message, OperatorAction, Worker
 from temporalex_django.models.fields import UnreadablePayload
 from temporalex_django.models.message import ATTENTION
 from temporalex_django.operations.fleet.live_workers import LiveWorkers, live_workers_from
+from temporalex_django.operations.fleet.outgoing import OutgoingMessage, describe_outgoing, outgoing_messages
 from temporalex_django.operations.human_tasks.base import mark_nobody_left
 from temporalex_django.operations.human_tasks.inbox import awaited_tasks, candidates_of
 from temporalex_django.operations.human_tasks.redaction import redact_tasks
@@ -69,7 +71,7 @@ def run_detail_context(
     - ``history_links`` takes the number of an activation and returns the buttons of its row in the history.
     - ``switch_address`` takes the kind and the name of a switch and returns the URL that switches it off, or None.
 
-    At most six statements, and one more for an earlier run of a chain.
+    At most six statements, one more for an earlier run of a chain, and one more for a run on a cluster.
     """
     chain = run.chain
     is_current = chain.run_id == run.pk
@@ -128,6 +130,7 @@ def run_detail_context(
         "more_activities": len(tasks) > MAX_ROWS,
         "inbox": [_message_context(message, redactor, message_links=message_links) for message in messages[:MAX_ROWS]],
         "more_messages": len(messages) > MAX_ROWS,
+        "outgoing": _outgoing_messages(chain, user=user, alias=alias),
         **_audit_context(audit_rows),
         "limit": MAX_ROWS,
     }
@@ -144,6 +147,13 @@ def _switch_context(run: Instance, switch_address: Callable[[str, str], str | No
         "switch_class": switch_address("workflow", run.workflow),
         "switch_queue": switch_address("queue", run.queue),
     }
+
+
+def _outgoing_messages(chain: Chain, *, user: Any, alias: str) -> list[OutgoingMessage]:
+    """Return the messages of a chain on a cluster that are not sent yet, and its dead letters. At most one read."""
+    if chain.backend == TABLES:
+        return []
+    return [describe_outgoing(row) for row in outgoing_messages(alias, user).filter(chain=chain)[:MAX_ROWS]]
 
 
 def _audit_context(audit_rows: Sequence[OperatorAction]) -> dict[str, Any]:

@@ -14,7 +14,8 @@ from django.db.models.functions import Now
 
 from temporalex_django.backends.host import host
 from temporalex_django.core.error_text import error_line
-from temporalex_django.models import HumanTask, Schedule, SwitchedOff, Worker
+from temporalex_django.db.outbox import oldest_due
+from temporalex_django.models import HumanTask, Outbox, Schedule, SwitchedOff, Worker
 from temporalex_django.operations.base import storage
 from temporalex_django.operations.fleet.queue_stats import queue_figures
 from temporalex_django.operations.fleet.scaling import demands_of
@@ -83,6 +84,8 @@ def read_facts(alias: str) -> Facts:
         definitions.HUMAN_TASKS_OPEN: {(): float(tasks[:MAX_COUNT].count())},
         definitions.HUMAN_TASKS_OVERDUE: {(): float(tasks.filter(due_at__lt=Now())[:MAX_COUNT].count())},
         definitions.SCHEDULES_LATE: {(): _schedule_lag(alias)},
+        definitions.OUTBOX_AGE: {(): _outbox_age(alias)},
+        definitions.OUTBOX_DEAD_LETTERS: {(): float(Outbox.objects.using(alias).refused()[:MAX_COUNT].count())},
         definitions.WORKERS: _worker_facts(alias),
     }
 
@@ -129,6 +132,13 @@ def _schedule_lag(alias: str) -> float:
     rows = Schedule.objects.using(alias).filter(next_at__lte=Now())
     first, now = rows.aggregate(first=Min("next_at"))["first"], host().storage(alias).now()
     return 0.0 if first is None else max(0.0, (now - first).total_seconds())
+
+
+def _outbox_age(alias: str) -> float:
+    """Return the seconds since which the oldest outgoing message should have been sent; 0.0 if none waits."""
+    store = host().storage(alias)
+    oldest = oldest_due(store)
+    return 0.0 if oldest is None else max(0.0, (store.now() - oldest).total_seconds())
 
 
 def _worker_facts(alias: str) -> dict[tuple[str, ...], float]:

@@ -18,8 +18,9 @@ from django.db import IntegrityError, transaction
 from django.urls import reverse
 from django.utils import timezone
 
-from temporalex_django import signals
+from temporalex_django import Ok, Workflow, api, signals
 from temporalex_django.db import outbox
+from temporalex_django.db.retention import delete_chain
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine.scheduling import policy
 from temporalex_django.errors import ActionNotPossible, WorkflowNotFound
@@ -300,3 +301,39 @@ def test_health_says_how_far_the_outbox_is_behind(file: Path) -> None:
     insert(file, "late")
     Outbox.objects.update(created_at=timezone.now() - timedelta(seconds=50))
     assert OutboxDispatcher("default").age() >= 50
+
+
+class SentElsewhere(Workflow):
+    name = "outbox.SentElsewhere"
+
+    async def run(self, args: Any) -> Any:
+        return Ok(await api.wait_for_signal("go"))
+
+
+def elsewhere(file: Path) -> Any:
+    """A run on a cluster with a dead letter, and a message that waits behind it."""
+    run = SentElsewhere.start(id="elsewhere")
+    chain = Chain.objects.get(pk=run.chain_id)
+    Chain.objects.filter(pk=chain.pk).update(backend="temporal", due_at=None)
+    insert(file, "no", chain=chain.pk)
+    send_batch("default", None)
+    insert(file, "behind", chain=chain.pk, due_at=timezone.now() + timedelta(hours=1))
+    return run
+
+
+def test_the_page_of_a_run_shows_its_messages(file: Path, client: Any) -> None:
+    client.force_login(get_user_model().objects.create_superuser("root"))
+    run = elsewhere(file)
+    page = client.get(reverse("admin:temporalex_django_instance_change", args=[run.run_id])).content.decode()
+    assert page.count("<td>file.append</td>") == 2
+    assert "<strong>Not sent again:</strong> not_possible: " in page
+    Chain.objects.update(backend="tables")
+    page = client.get(reverse("admin:temporalex_django_instance_change", args=[run.run_id])).content.decode()
+    assert "Outgoing messages</caption>" not in page
+
+
+def test_dead_letters_go_with_their_run_and_what_waits_does_not(file: Path) -> None:
+    run = elsewhere(file)
+    with transaction.atomic():
+        delete_chain(run.chain_id, storage=DjangoStorage())
+    assert [row.failed for row in Outbox.objects.all()] == [None]

@@ -15,8 +15,9 @@ from temporalex_django import Ok, Workflow, api
 from temporalex_django.db import background_hooks
 from temporalex_django.db.inserts import NewStart, insert_start
 from temporalex_django.db.storage import DjangoStorage
+from temporalex_django.engine.ids import uuid7
 from temporalex_django.liveness.leases import WorkerRow
-from temporalex_django.models import Chain, HumanTask, Instance, Schedule, Worker
+from temporalex_django.models import Chain, HumanTask, Instance, Outbox, Schedule, Worker
 from temporalex_django.operations.fleet import facts
 from temporalex_django.operations.fleet.queue_stats import queue_figures
 from temporalex_django.telemetry import definitions
@@ -213,3 +214,20 @@ def test_a_worker_samples_the_facts_beside_its_work(kept: KeptMetrics) -> None:
         thread.join()
     assert not recorder.samples_facts
     assert kept.facts[-1] is None
+
+
+def test_the_age_of_the_outbox_and_its_dead_letters() -> None:
+    now = timezone.now()
+    rows = [
+        Outbox(id=uuid7(), chain_id=uuid7(), destination="d", kind="k.k", body=b"{}", created_at=at, due_at=at)
+        for at in (now - timedelta(seconds=100), now - timedelta(seconds=40), now + timedelta(days=1))
+    ]
+    rows[0].failed = {"code": "workflow_closed", "error": "closed", "at": now.isoformat()}
+    Outbox.objects.bulk_create(rows)
+
+    found = facts.read_facts("default")
+
+    assert 40 <= found[definitions.OUTBOX_AGE][()] < 99
+    assert found[definitions.OUTBOX_DEAD_LETTERS] == {(): 1.0}
+    Outbox.objects.all().delete()
+    assert facts.read_facts("default")[definitions.OUTBOX_AGE] == {(): 0.0}

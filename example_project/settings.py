@@ -160,6 +160,10 @@ Q_CLUSTER = {
 
 # A bug in a workflow blocks its run until the code is corrected: orders live for weeks and must not be lost.
 TEMPORALEX: dict[str, object] = {"UNEXPECTED_ERROR": "block"}
+# All processes of the shop share the folder of their metrics. A scraper needs the token.
+if "PROMETHEUS_MULTIPROC_DIR" in os.environ:
+    TEMPORALEX["METRICS"] = ["prometheus"]
+TEMPORALEX["METRICS_TOKEN"] = sha256(f"metrics:{SECRET_KEY}".encode()).hexdigest()
 
 # The payment provider is a separate process: `python -m example_project.provider`. Carts and orders have an account
 # each.

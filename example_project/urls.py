@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
+
 from django.contrib import admin
 from django.contrib.auth import views as auth_views
 from django.templatetags.static import static
 from django.urls import include, path
+from django.utils.module_loading import import_string
 from django.views.generic import RedirectView
 
 from example_project.shop import api
@@ -20,3 +23,5 @@ urlpatterns = [
     path("api/", include(api.router.urls)),
     path("api/", include("temporalex_django.rest.urls")),
 ]
+if find_spec("prometheus_client"):  # the extra prometheus
+    urlpatterns.append(path("metrics", import_string("temporalex_django.contrib.prometheus.metrics")))

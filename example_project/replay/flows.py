@@ -13,6 +13,7 @@ from example_project.replay.chaos import Chaos
 from example_project.replay.clock import Clock
 from example_project.replay.customer import Customer
 from example_project.replay.manager import Manager
+from example_project.replay.metric_books import MetricBooks
 from example_project.replay.play import Pace, Play
 from example_project.replay.report import CartReport, OrderReport, Report
 from example_project.replay.rest import Shop
@@ -58,6 +59,7 @@ class Flow(ABC):
         """Play the day, kill workers meanwhile, and reconcile."""
         shop = Shop(self.scene.base_url, token=self.scene.token)
         books = self._books(self.scene.providers[self.name])
+        metrics = MetricBooks(self.scene.base_url)
         present = self._staff()
         manager = Manager(self.scene.base_url, credentials=self.scene.manager, patience=self.pace.patience)
         manager.open_day()
@@ -77,7 +79,11 @@ class Flow(ABC):
         return self.report(
             day=self.day,
             visits=play.visits,
-            checks=books.checks(play.visits, provider=provider, manager=manager),
+            checks=[
+                *books.checks(play.visits, provider=provider, manager=manager),
+                # A worker that is killed may have committed what it has not counted.
+                *(() if kills else metrics.checks(patience=self.pace.patience)),
+            ],
             provider=provider,
             seconds=play.seconds,
             speed=self.clock.speed,

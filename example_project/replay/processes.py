@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Self
 
@@ -147,6 +148,13 @@ def descendants(pid: int) -> list[Entry]:
     return family
 
 
+def _emptied(folder: Path) -> Path:
+    """Delete the files in ``folder``, which processes of an earlier day have left, and return it."""
+    for file in folder.glob("*.db"):
+        file.unlink()
+    return folder
+
+
 class Shop:
     """Providers, web server and cluster over one database, on free ports of 127.0.0.1.
 
@@ -168,6 +176,8 @@ class Shop:
         self.port = port
         self.provider_options = provider_options
         self.env = {**os.environ, **(env or {}), "SHOP_WORKERS": str(workers), "DEBUG": "0", "PYTHONUNBUFFERED": "1"}
+        if find_spec("prometheus_client"):  # the extra prometheus
+            self.env["PROMETHEUS_MULTIPROC_DIR"] = str(_emptied(private_folder(var / "metrics")))
         self.providers: dict[str, str] = {}
         self.base_url = ""
         self.cluster_pid = 0

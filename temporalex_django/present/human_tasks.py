@@ -80,7 +80,7 @@ def describe_task(task: TaskView, *, now: datetime) -> str:
         words = {"who": task.claimed_by, "until": format_time(task.claimed_until, now)}
         sentences.append(_("%(who)s has claimed it until %(until)s.") % words)
     if task.nobody_left:
-        sentences.append(_("Nobody is left who may decide it: every candidate took part in the run."))
+        sentences.append(_("There is nobody left who may decide it: every candidate took part in the run."))
     return " ".join(sentences)
 
 

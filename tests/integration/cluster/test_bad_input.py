@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.once]
 QUEUE = f"cluster-faults-{uuid.uuid4().hex[:8]}"
 
 
-class ClusterWaiter(Workflow):
+class MirroredWaiter(Workflow):
     task_queue = QUEUE
 
     async def run(self, args: Any) -> Any:
@@ -55,7 +55,7 @@ def nobody() -> str:
 
 def test_a_start_without_a_server_waits_in_the_outbox(cluster: Any, settings: Any, nobody: str) -> None:
     settings_with(settings, ADDRESS=nobody)
-    handle = ClusterWaiter.start(None, id=new_id())
+    handle = MirroredWaiter.start(None, id=new_id())
     assert handle.describe().status == "pending"
     (row,) = Outbox.objects.all()
     assert (row.kind, row.tries, row.failed) == ("temporal.start", 1, None)
@@ -75,7 +75,7 @@ def test_a_start_without_a_server_waits_in_the_outbox(cluster: Any, settings: An
 
 def test_a_namespace_that_does_not_exist_keeps_the_row(cluster: Any, settings: Any) -> None:
     settings_with(settings, NAMESPACE="nowhere")
-    ClusterWaiter.start(None, id=new_id())
+    MirroredWaiter.start(None, id=new_id())
     (row,) = Outbox.objects.all()
     assert row.failed is None
     assert "nowhere" in str(row.error)
@@ -85,18 +85,18 @@ def test_a_query_without_a_worker_says_so(cluster: Any, monkeypatch: pytest.Monk
     from temporalex_django.backends.cluster import reads
 
     monkeypatch.setattr(reads, "QUERY_SECONDS", 1.0)
-    handle = ClusterWaiter.start(None, id=new_id())
+    handle = MirroredWaiter.start(None, id=new_id())
     with pytest.raises(errors.QueryFailed, match="Is a worker polling the task queue"):
         handle.query("anything")
 
 
 def test_two_projects_share_a_namespace_by_their_prefixes(cluster: Any, settings: Any) -> None:
     name = new_id()
-    ClusterWaiter.start(None, id=name)
+    MirroredWaiter.start(None, id=name)
     Instance.objects.all().delete()  # the other project has no rows of this one
     Chain.objects.all().delete()
     settings_with(settings, PREFIX="other:")
-    ClusterWaiter.start(None, id=name)
+    MirroredWaiter.start(None, id=name)
     assert not Outbox.objects.exists()
 
 
@@ -109,18 +109,18 @@ def test_a_run_that_somebody_else_has_started_under_the_id_fails_the_start(
     client = cluster_client()
     client.call(
         lambda sdk: sdk.start_workflow(
-            "ClusterWaiter", args=[None, {"version": 1}], id=f"{cluster['PREFIX']}g:{name}", task_queue=QUEUE
+            "MirroredWaiter", args=[None, {"version": 1}], id=f"{cluster['PREFIX']}g:{name}", task_queue=QUEUE
         )
     )
     with pytest.raises(errors.AlreadyRunning, match="on the Temporal cluster"):
-        ClusterWaiter.start(None, id=name)
+        MirroredWaiter.start(None, id=name)
     run = Instance.objects.get()
     assert (run.status, run.closing_value["type"]) == ("failed", "AlreadyRunning")
     assert not Outbox.objects.exists()
 
 
 def test_runs_of_both_backends_stand_side_by_side(cluster: Any, worker: None) -> None:
-    ours, theirs = TablesWaiter.start(None, id=new_id()), ClusterWaiter.start(None, id=new_id())
+    ours, theirs = TablesWaiter.start(None, id=new_id()), MirroredWaiter.start(None, id=new_id())
     run_until_idle()
     for handle in (ours, theirs):
         wait_for(lambda handle=handle: handle.describe().waiting_for)
@@ -129,7 +129,7 @@ def test_runs_of_both_backends_stand_side_by_side(cluster: Any, worker: None) ->
     assert [handle.result(timeout=20) for handle in (ours, theirs)] == [1, 1]
     assert {run.workflow: run.backend for run in Instance.objects.all()} == {
         "TablesWaiter": "tables",
-        "ClusterWaiter": "temporal",
+        "MirroredWaiter": "temporal",
     }
 
 
@@ -140,7 +140,7 @@ def test_without_the_sdk_a_start_says_what_to_install(settings: Any, monkeypatch
     monkeypatch.setattr(routing, "_load_cluster", missing)
     settings.TEMPORALEX = {**settings.TEMPORALEX, "BACKEND": "temporal"}
     with pytest.raises(errors.NotConfigured, match=r"pip install 'temporalex-django\[temporal\]'"):
-        ClusterWaiter.start(None, id=new_id())
+        MirroredWaiter.start(None, id=new_id())
 
 
 def test_the_package_does_not_import_the_sdk() -> None:
@@ -159,7 +159,7 @@ class TablesSender(Workflow):
         return Ok("sent")
 
 
-class ClusterSender(Workflow):
+class MirroredSender(Workflow):
     task_queue = QUEUE
 
     async def run(self, args: Any) -> Any:
@@ -171,7 +171,7 @@ class ClusterSender(Workflow):
 
 
 def test_a_run_on_the_tables_signals_one_on_the_cluster_through_the_outbox(cluster: Any, worker: None) -> None:
-    waiter = ClusterWaiter.start(None, id=new_id())
+    waiter = MirroredWaiter.start(None, id=new_id())
     wait_for(lambda: waiter.describe().waiting_for)
     sender = TablesSender.start(waiter.id, id=new_id())
     run_until_idle()
@@ -183,22 +183,22 @@ def test_a_run_on_the_tables_signals_one_on_the_cluster_through_the_outbox(clust
 def test_a_run_on_the_cluster_finds_none_on_the_tables(cluster: Any, worker: None) -> None:
     waiter = TablesWaiter.start(None, id=new_id())
     run_until_idle()
-    sender = ClusterSender.start(waiter.id, id=new_id())
+    sender = MirroredSender.start(waiter.id, id=new_id())
     assert sender.result(timeout=20) == "not found"
 
 
-class ClusterParent(Workflow):
+class MirroredParent(Workflow):
     task_queue = QUEUE
 
     async def run(self, args: Any) -> Any:
-        return Ok(await api.child(ClusterWaiter, None, id=args))
+        return Ok(await api.child(MirroredWaiter, None, id=args))
 
 
 def test_a_child_on_the_cluster_has_rows_too(cluster: Any, worker: None) -> None:
     name = new_id()
-    parent = ClusterParent.start(name, id=new_id())
+    parent = MirroredParent.start(name, id=new_id())
     wait_for(lambda: Instance.objects.filter(workflow_id=name).exists())
-    child = ClusterWaiter.handle(name)
+    child = MirroredWaiter.handle(name)
     child.signal("go", 5)
     assert parent.result(timeout=20) == 5
     assert child.result(timeout=20) == 5

@@ -35,7 +35,7 @@ QUEUE = f"cluster-campaign-{uuid.uuid4().hex[:8]}"
 RUNS, SIGNALS, KILLS = (12, 4, 6) if REPEATED else (100, 4, 50)
 
 
-class ClusterNotes(Workflow):
+class MirroredNotes(Workflow):
     task_queue = QUEUE
 
     async def run(self, args: Any) -> Any:
@@ -106,7 +106,7 @@ def write(draw: random.Random) -> dict[str, list[int]]:
         is_lost = number % 2 == 1
         name = f"campaign-{number}"
         with transaction.atomic():
-            handle = ClusterNotes.start(None, id=name)
+            handle = MirroredNotes.start(None, id=name)
             transaction.set_rollback(is_lost)
         if not is_lost:
             handles.append(handle)

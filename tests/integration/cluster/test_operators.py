@@ -29,7 +29,7 @@ def charge_on_cluster(amount: int) -> dict[str, int]:
     return {"charged": amount}
 
 
-class ClusterOrder(Workflow):
+class MirroredOrder(Workflow):
     task_queue = QUEUE
     signals = ("close",)
 
@@ -40,7 +40,7 @@ class ClusterOrder(Workflow):
         return Ok(charged)
 
 
-class ClusterReview(Workflow):
+class MirroredReview(Workflow):
     task_queue = QUEUE
 
     async def run(self, args: Any) -> Any:
@@ -61,7 +61,7 @@ def start(cls: Any, args: Any = None) -> Any:
 
 def to_failing_charge() -> Any:
     failing.set()
-    handle = start(ClusterOrder, 5)
+    handle = start(MirroredOrder, 5)
     handle.skip_timer(1)
     wait_for(lambda: any("charge_on_cluster" in wait for wait in handle.describe().waiting_for))
     return handle
@@ -118,7 +118,7 @@ def test_a_run_is_reset_open_or_closed(worker: None) -> None:
 
 def test_a_person_decides_in_a_request_and_in_a_transaction(worker: None) -> None:
     ann, eve = stored("ann"), stored("eve")
-    first, second = start(ClusterReview), start(ClusterReview)
+    first, second = start(MirroredReview), start(MirroredReview)
     wait_for(lambda: HumanTask.objects.open().count() == 2)
     with pytest.raises(errors.ActionNotPermitted):
         first.decide("approved", by=eve)
@@ -138,7 +138,7 @@ def test_a_person_decides_in_a_request_and_in_a_transaction(worker: None) -> Non
 
 
 def test_a_closed_run_is_deleted_there_too(worker: None) -> None:
-    handle = start(ClusterOrder, 1)
+    handle = start(MirroredOrder, 1)
     with pytest.raises(errors.ActionNotPossible, match="the run is open"):
         handle.delete()
     handle.terminate()
@@ -160,13 +160,13 @@ def test_a_closed_run_is_deleted_there_too(worker: None) -> None:
 def test_an_operation_that_a_cluster_lacks_is_refused_with_advice(
     worker: None, operation: str, inputs: Any, advice: str
 ) -> None:
-    handle = start(ClusterOrder, 1)
+    handle = start(MirroredOrder, 1)
     with pytest.raises(errors.ActionNotPossible, match=advice):
         getattr(handle, operation)(**inputs)
 
 
 def test_what_acts_at_once_is_refused_in_a_transaction(worker: None) -> None:
-    handle = start(ClusterOrder, 1)
+    handle = start(MirroredOrder, 1)
     with transaction.atomic():
         for operation in (handle.pause, lambda: handle.skip_timer(1), handle.reset):
             with pytest.raises(errors.ActionNotPossible, match="on_commit"):
@@ -174,7 +174,7 @@ def test_what_acts_at_once_is_refused_in_a_transaction(worker: None) -> None:
 
 
 def test_a_run_is_paused_where_the_server_can(worker: None) -> None:
-    handle = start(ClusterOrder, 1)
+    handle = start(MirroredOrder, 1)
     try:
         handle.pause(reason="stop")
     except errors.ActionNotPossible as exc:
@@ -188,7 +188,7 @@ def test_a_run_is_paused_where_the_server_can(worker: None) -> None:
 
 def test_the_audit_log_names_the_person(worker: None) -> None:
     boss = get_user_model().objects.create_superuser("boss")
-    handle = start(ClusterOrder, 1)
+    handle = start(MirroredOrder, 1)
     handle.terminate(reason="enough", by=boss)
     row = OperatorAction.objects.get(action="terminate")
     assert (row.actor_name, row.reason, row.workflow_id) == ("boss", "enough", handle.id)

@@ -51,7 +51,7 @@ def validate(amount: int, total: int) -> Any:
     return Ok(None)
 
 
-class ClusterTill(Workflow):
+class MirroredTill(Workflow):
     task_queue = QUEUE
     signals = ("close", "note")
 
@@ -78,7 +78,7 @@ def till(worker: None) -> Any:
 
 
 def open_till() -> Any:
-    till = ClusterTill.start(2, id=f"till-{uuid.uuid4().hex[:6]}")
+    till = MirroredTill.start(2, id=f"till-{uuid.uuid4().hex[:6]}")
     wait_for(lambda: "add" in till.describe().accepts["updates"])
     return till
 
@@ -124,11 +124,11 @@ def test_a_signal_with_an_id_is_delivered_once(till: Any) -> None:
 
 def test_what_a_transaction_writes_is_sent_after_its_commit_or_never(cluster: Any, worker: None) -> None:
     with transaction.atomic():
-        lost = ClusterTill.start(1, id=f"lost-{uuid.uuid4().hex[:6]}")
+        lost = MirroredTill.start(1, id=f"lost-{uuid.uuid4().hex[:6]}")
         lost.signal("close")
         transaction.set_rollback(True)
     with transaction.atomic():
-        till = ClusterTill.start(1, id=f"kept-{uuid.uuid4().hex[:6]}")
+        till = MirroredTill.start(1, id=f"kept-{uuid.uuid4().hex[:6]}")
         till.signal("note", 5)
         till.signal("close")
         assert Outbox.objects.count() == 3
@@ -142,9 +142,9 @@ def test_what_a_transaction_writes_is_sent_after_its_commit_or_never(cluster: An
 
 def test_an_id_is_taken_by_an_open_run_and_free_again_after_it(till: Any) -> None:
     with pytest.raises(errors.AlreadyRunning):
-        ClusterTill.start(2, id=till.id)
-    assert ClusterTill.start(2, id=till.id, on_conflict="use_existing").run_id == till.run_id
-    other = ClusterTill.start(2, id=till.id, on_conflict="terminate_existing")
+        MirroredTill.start(2, id=till.id)
+    assert MirroredTill.start(2, id=till.id, on_conflict="use_existing").run_id == till.run_id
+    other = MirroredTill.start(2, id=till.id, on_conflict="terminate_existing")
     wait_for(lambda: run_until_idle() == 0 and other.describe().accepts["updates"])
     assert other.update("add", 1) == 5
     with pytest.raises(errors.WorkflowTerminated):
@@ -181,14 +181,14 @@ def test_async_callers_hold_no_thread(till: Any) -> None:
 
 def test_a_signal_with_a_start_finds_the_open_run(worker: None) -> None:
     run_id = f"both-{uuid.uuid4().hex[:6]}"
-    first = ClusterTill.signal_with_start("note", 5, args=1, id=run_id)
-    second = ClusterTill.signal_with_start("note", 6, args=1, id=run_id)
+    first = MirroredTill.signal_with_start("note", 5, args=1, id=run_id)
+    second = MirroredTill.signal_with_start("note", 6, args=1, id=run_id)
     assert (first.start_outcome, second.start_outcome) == ("started", "existing")
     second.signal("close")
     assert first.result(timeout=20) == 13
 
 
-class ClusterRounds(Workflow):
+class MirroredRounds(Workflow):
     task_queue = QUEUE
 
     async def run(self, args: Any) -> Any:
@@ -199,7 +199,7 @@ class ClusterRounds(Workflow):
 
 
 def test_a_chain_continues_in_one_row_after_the_other(worker: None) -> None:
-    handle = ClusterRounds.start(1, id=f"rounds-{uuid.uuid4().hex[:6]}")
+    handle = MirroredRounds.start(1, id=f"rounds-{uuid.uuid4().hex[:6]}")
     for number in (1, 2, 3):
         handle.signal("note", number)
     assert handle.result(timeout=20) == [3, 3]
@@ -211,7 +211,7 @@ def test_a_chain_continues_in_one_row_after_the_other(worker: None) -> None:
     assert Chain.objects.get().due_at is None
 
 
-class ClusterHeaders(Workflow):
+class MirroredHeaders(Workflow):
     task_queue = QUEUE
 
     async def run(self, args: Any) -> Any:
@@ -221,7 +221,7 @@ class ClusterHeaders(Workflow):
 
 
 def test_headers_travel_with_a_start_and_a_signal(worker: None) -> None:
-    handle = ClusterHeaders.start(1, id=f"headers-{uuid.uuid4().hex[:6]}", headers={"tenant": "red"})
+    handle = MirroredHeaders.start(1, id=f"headers-{uuid.uuid4().hex[:6]}", headers={"tenant": "red"})
     handle.signal("note", 1, headers={"trace": "7"})
     assert handle.result(timeout=20) == [{"tenant": "red"}, 1]
     (signal,) = [event for event in handle.history() if event.kind == "SignalReceived"]

@@ -47,7 +47,7 @@ def test_a_connection_that_breaks_while_an_update_is_waited_for_gives_its_id(pro
     handle = Basket.start(id="b-1")
     drain()
 
-    monkeypatch.setattr("temporalex_django.operations.runs.update.notify_on_commit", lambda **_: proxy.cut())
+    monkeypatch.setattr("temporalex_django.backends.tables.requests.notify_on_commit", lambda **_: proxy.cut())
     with pytest.raises(errors.UpdateTimeout) as caught:
         handle.update("add", 5, mode="worker")
     monkeypatch.undo()

@@ -75,8 +75,8 @@ def test_results_and_answers_are_waited_for_by_ear(monkeypatch: pytest.MonkeyPat
     def hears(chain: UUID, *, alias: str) -> AbstractContextManager[WaitFunction]:
         raise Listens(chain, alias)
 
-    for module in ("read.describe", "runs.update"):
-        monkeypatch.setattr(f"temporalex_django.operations.{module}.listen", hears)
+    for module in ("operations.read.describe", "backends.tables.requests"):
+        monkeypatch.setattr(f"temporalex_django.{module}.listen", hears)
     handle = Heard.start(7)
 
     with pytest.raises(Listens) as result:

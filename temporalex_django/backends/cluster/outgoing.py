@@ -7,6 +7,7 @@ the same id.
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, ClassVar, Final
@@ -43,6 +44,8 @@ from temporalex_django.models import HumanTask, Instance, Message, Outbox
 from temporalex_django.temporal import names
 
 _MAX_TRIES: Final = 20
+#: Seconds between tries while the server is busy with the run. After them the row waits for a dispatcher.
+_BUSY_PAUSES: Final = (0.02, 0.05, 0.1, 0.2, 0.4)
 #: Tries of a start for which another run of this project may still be about to end.
 _CONFLICT_TRIES: Final = 8
 
@@ -79,12 +82,18 @@ class ClusterKind:
 
     def send(self, prepared: Prepared) -> Any:
         """Send the row. Raises ``DeliveryRefused`` if the cluster refuses it for good."""
-        try:
-            return prepared.client.call(lambda client: self.request(client, prepared))
-        except RPCError as exc:
-            if is_transient(exc):
-                raise DeliveryFailed(f"the Temporal cluster says {exc.status.name}: {exc.message}") from exc
-            raise DeliveryRefused(self.refusal(exc, prepared)) from exc
+        for pause in (*_BUSY_PAUSES, None):
+            try:
+                return prepared.client.call(lambda client: self.request(client, prepared))
+            except RPCError as exc:
+                # The server takes nothing for a run while it closes it, for example to continue as new.
+                if exc.status is RPCStatusCode.RESOURCE_EXHAUSTED and pause is not None:
+                    time.sleep(pause)
+                    continue
+                if is_transient(exc):
+                    raise DeliveryFailed(f"the Temporal cluster says {exc.status.name}: {exc.message}") from exc
+                raise DeliveryRefused(self.refusal(exc, prepared)) from exc
+        raise AssertionError("the last try returns or raises")
 
     async def request(self, client: Client, prepared: Prepared) -> Any:
         """Send the request of the row and return the answer."""

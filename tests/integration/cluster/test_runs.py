@@ -198,10 +198,6 @@ class MirroredRounds(Workflow):
         return Ok([args, note])
 
 
-@pytest.mark.xfail(
-    strict=False,
-    reason="signals that come while a run continues as new may leave the rows of the chain behind the cluster",
-)
 def test_a_chain_continues_in_one_row_after_the_other(worker: None) -> None:
     handle = MirroredRounds.start(1, id=f"rounds-{uuid.uuid4().hex[:6]}")
     for number in (1, 2, 3):

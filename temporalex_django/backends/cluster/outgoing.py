@@ -8,6 +8,7 @@ the same id.
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, ClassVar, Final
@@ -64,7 +65,7 @@ class Prepared:
     start: dict[str, Any] = field(default_factory=dict)
 
 
-class ClusterKind:
+class ClusterKind(ABC):
     """Base class of the kinds of rows that go to the cluster."""
 
     max_tries = _MAX_TRIES
@@ -95,9 +96,9 @@ class ClusterKind:
                 raise DeliveryRefused(self.refusal(exc, prepared)) from exc
         raise AssertionError("the last try returns or raises")
 
+    @abstractmethod
     async def request(self, client: Client, prepared: Prepared) -> Any:
         """Send the request of the row and return the answer."""
-        raise NotImplementedError
 
     def refusal(self, error: RPCError, prepared: Prepared) -> TemporalexError:
         """Return the error of this package for an answer that refuses the row."""
@@ -107,10 +108,10 @@ class ClusterKind:
             return WorkflowClosed(f"{prepared.run.label} is closed: {kind} refused")
         return ActionNotPossible(f"{label}: the Temporal cluster refused it: {error.message}")
 
-    def settle(self, row: OutboxRow, answer: Any, storage: DjangoStorage) -> None:
+    def settle(self, row: OutboxRow, answer: Any, storage: DjangoStorage) -> None:  # noqa: B027 - most store nothing
         """Store the answer."""
 
-    def refuse(self, row: OutboxRow, error: TemporalexError, storage: DjangoStorage) -> None:
+    def refuse(self, row: OutboxRow, error: TemporalexError, storage: DjangoStorage) -> None:  # noqa: B027 - as above
         """Store that the row was refused."""
 
 

@@ -179,10 +179,12 @@ def test_a_worker_sends_what_a_transaction_has_committed(file: Path, kind: Appen
     try:
         with transaction.atomic():
             insert(file, "from a transaction")
-        wait_for(lambda: kind.settled == ["from a transaction"] and not Outbox.objects.exists())
+        wait_for(lambda: kind.settled and not Outbox.objects.exists())
     finally:
         stop.set()
         worker.join(30)
+    assert kind.settled == ["from a transaction"]
+    assert file.read_text().splitlines() == ["from a transaction"]
 
 
 def test_the_age_is_that_of_the_oldest_row_that_should_be_gone(file: Path) -> None:

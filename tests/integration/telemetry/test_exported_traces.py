@@ -117,5 +117,6 @@ def test_runs_go_on_while_the_receiver_hangs(subprocess_env: dict[str, str], tmp
         url = f"http://127.0.0.1:{hung.getsockname()[1]}/v1/traces"
         with worker(traced(subprocess_env, url, "here"), tmp_path) as process:
             TracedOrder.start_many([(1, {"id": f"h{number}"}) for number in range(20)])
-            wait_for(lambda: Instance.objects.filter(workflow="traced.Order", status="completed").count() == 20)
+            wait_for(lambda: not Instance.objects.filter(workflow="traced.Order").open().exists())
             process.kill()
+    assert Instance.objects.filter(workflow="traced.Order", status="completed").count() == 20

@@ -16,13 +16,13 @@ from temporalex_django.backends.cluster.runs import adopt
 from temporalex_django.backends.polling import inside_transaction
 from temporalex_django.backends.protocol import ActivityCall, OperatorCall, RequestCall, RunQueryCall
 from temporalex_django.backends.target import RunTarget
-from temporalex_django.conf import codec
 from temporalex_django.core.history.events import HistoryEvent
 from temporalex_django.core.messages.headers import Headers
 from temporalex_django.core.messages.sender import Sender
 from temporalex_django.core.names import TEMPORAL
 from temporalex_django.db import outbox
 from temporalex_django.db.inserts import InsertedMessage, NewStart, StartedRun, find_message, insert_start
+from temporalex_django.db.starts.debounce import write_waiting_run
 from temporalex_django.db.starts.many import insert_many
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine.contracts.records import RunState
@@ -110,9 +110,9 @@ class ClusterBackend:
     def replace_input(self, start: NewStart, sender: Sender | None, *, storage: DjangoStorage) -> StartedRun | None:
         """Give the run that waits to begin the input and the time of a debounced start.
 
-        Returns None if no run of the class and version with this id waits.
+        ``sender`` counts as a person who started it. Returns None if no run of the class and version waits with this
+        id.
         """
-        del sender
         now = storage.now()
         runs = Instance.objects.using(storage.alias).filter(
             workflow_id=start.workflow_id,
@@ -132,12 +132,7 @@ class ClusterBackend:
         begin = start.begins_at(now)
         if not rows or not rows.update(due_at=begin):
             return None
-        Instance.objects.using(storage.alias).filter(pk=run.pk).update(
-            args=codec().encode(start.args),
-            starts_at=begin,
-            start_before=start.start_before,
-            expires_at=start.expires_at(now),
-        )
+        write_waiting_run(run.pk, start, sender, now, storage.alias)
         return StartedRun(run.chain_id, run.pk)
 
     def send(

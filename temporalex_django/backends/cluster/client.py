@@ -11,6 +11,8 @@ from concurrent.futures import TimeoutError as FutureTimeout
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final, TypeVar
+from uuid import UUID
+from weakref import WeakValueDictionary
 
 from temporalio.client import Client
 from temporalio.service import TLSConfig
@@ -25,6 +27,8 @@ T = TypeVar("T")
 
 #: Seconds that one call may take, retries by the SDK included, where the operation names no time.
 CALL_SECONDS: Final = 10.0
+#: The server takes so many updates of a run at a time, and lets the next one hang.
+IN_FLIGHT: Final = 10
 _CONNECT_SECONDS: Final = 5.0
 
 
@@ -45,6 +49,8 @@ class ClusterClient:
         self.identity = f"temporalex-{os.getpid()}"
         self._client: Client | None = None
         self._connecting: asyncio.Lock | None = None
+        # By chain. A semaphore exists as long as an update of the chain is on its way.
+        self._update_slots: WeakValueDictionary[UUID, asyncio.Semaphore] = WeakValueDictionary()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="temporalex-cluster", daemon=True)
         self._thread.start()
@@ -60,6 +66,13 @@ class ClusterClient:
         except FutureTimeout:
             future.cancel()
             raise self.unavailable(timeout) from None
+
+    def update_slots(self, chain_id: UUID) -> asyncio.Semaphore:
+        """Return the places for the updates of a chain that are on their way. Call it on the event loop."""
+        slots = self._update_slots.get(chain_id)
+        if slots is None:
+            slots = self._update_slots[chain_id] = asyncio.Semaphore(IN_FLIGHT)
+        return slots
 
     def submit(self, make: Callable[[Client], Coroutine[Any, Any, T]]) -> Future[T]:
         """Run ``make(client)`` in the thread of the client, and return the future of its result."""

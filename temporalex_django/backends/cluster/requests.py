@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import defaultdict
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from typing import Any, Final
@@ -27,14 +26,10 @@ from temporalex_django.errors import ActionNotPossible, RunPaused, WorkflowClose
 from temporalex_django.models import HumanTask
 from temporalex_django.temporal import names
 
-#: The server takes so many updates of a run at a time, and lets the next one hang.
-IN_FLIGHT: Final = 10
 #: Seconds between two tries of an update that a run could not take now, such as between two runs of a chain.
 _PAUSE: Final = 0.1
 #: Parts of the server's texts for updates that were not judged, and are to be sent again.
 _UNJUDGED: Final = ("aborted", "continued as new", "continue as new", "unable to process", "not ready")
-
-_slots: defaultdict[tuple[int, UUID], asyncio.Semaphore] = defaultdict(lambda: asyncio.Semaphore(IN_FLIGHT))
 
 
 class ClusterRequest:
@@ -171,7 +166,7 @@ class ClusterRequest:
     # -- on the event loop of the client ------------------------------------------------------------------------------
 
     async def _send(self, sdk: Client, client: ClusterClient, run: ClusterRun) -> Outcome:
-        """Send the update until it is judged, and return its outcome. ``IN_FLIGHT`` of a run are on their way."""
+        """Send the update until it is judged, and return its outcome. Few of a run are on their way at a time."""
         name = self.call.message if self.call.kind == "update" else names.RESUME
         request = calls.update_request(
             client,
@@ -182,8 +177,7 @@ class ClusterRequest:
             sender=calls.sender_data(self.call.by.sender),
             message_headers=self.call.headers,
         )
-        slots = _slots[id(client), run.chain_id]
-        async with slots:
+        async with client.update_slots(run.chain_id):
             while True:
                 try:
                     answer: Any = await sdk.workflow_service.update_workflow_execution(request)

@@ -33,7 +33,7 @@ def replace_waiting_input(start: NewStart, sender: Sender | None, *, storage: Dj
         with storage.savepoint(), bound:
             ids = _move_begin(start, now, storage)
             if ids is not None:
-                _write_run(ids.run_id, start, sender, now, storage.alias)
+                write_waiting_run(ids.run_id, start, sender, now, storage.alias)
     except DatabaseError as exc:
         if storage.sql.writer_lock or not storage.is_transient(exc) or storage.is_interrupted(exc):
             raise
@@ -63,7 +63,11 @@ def _move_begin(start: NewStart, now: datetime, storage: DjangoStorage) -> Start
     return StartedRun(*rows[0])
 
 
-def _write_run(run_id: UUID, start: NewStart, sender: Sender | None, now: datetime, alias: str) -> None:
+def write_waiting_run(run_id: UUID, start: NewStart, sender: Sender | None, now: datetime, alias: str) -> None:
+    """Give the row of a run that has not begun the input, the times and the headers of ``start``.
+
+    ``sender`` counts as a person who started the run. The caller has made sure that the run does not begin meanwhile.
+    """
     runs = Instance.objects.using(alias).filter(pk=run_id)
     changes: dict[str, Any] = {
         "args": codec().encode(start.args),

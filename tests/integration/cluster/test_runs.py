@@ -24,12 +24,16 @@ from temporalex_django import (
     query,
     update,
 )
+from temporalex_django.authoring import authorization
+from temporalex_django.conf import codec
 from temporalex_django.models import Chain, Instance, Outbox
 from temporalex_django.workers.loop import run_until_idle
+from tests.support.people import stored
 from tests.support.waiting import wait_for
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.once]
 
+START = "temporalex_django.start_instance"
 QUEUE = f"cluster-runs-{uuid.uuid4().hex[:8]}"
 
 
@@ -226,3 +230,16 @@ def test_headers_travel_with_a_start_and_a_signal(worker: None) -> None:
     assert handle.result(timeout=20) == [{"tenant": "red"}, 1]
     (signal,) = [event for event in handle.history() if event.kind == "SignalReceived"]
     assert signal.attributes["headers"] == {"trace": "7"}
+
+
+def test_all_who_debounce_a_start_have_started_the_run(cluster: dict[str, Any]) -> None:
+    """As on the tables: the last input and its headers count, and a four-eyes rule excludes every one of them."""
+    ann, bob = stored("ann", START), stored("bob", START)
+    for number, person in enumerate((ann, bob), start=1):
+        handle = MirroredTill.start(number, id="till-d", debounce=600, by=person, headers={"order": str(number)})
+    run = Instance.objects.get(pk=handle.run_id)
+    snapshot = codec().decode(bytes(run.snapshot))
+    assert (run.input, run.headers) == (2, {"order": "2"})
+    assert snapshot["started_as"] == "bob"
+    assert list(snapshot["excluded"]) == [str(authorization.sender_of(ann).key)]
+    assert Outbox.objects.get().due_at == run.starts_at

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 from typing import Final
 from urllib.error import URLError
 from urllib.request import Request, urlopen
-
-from django.utils import timezone
 
 from example_project.replay.report import Check
 from temporalex_django.conf import get_settings
 from temporalex_django.models import HistoryEvent, Instance
 
 LOOK_EVERY: Final = 0.2
+#: Seconds without a change after which nothing happens, and those for which such a moment is waited for.
+QUIET: Final = 1.0
+QUIET_DEADLINE: Final = 15.0
 #: By the name of a figure: the metric and the outcome that it counts.
 COUNTERS: Final = {
     "runs that their code ended, by metrics": ("temporalex_activations_total", "closed"),
@@ -21,13 +23,29 @@ COUNTERS: Final = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """The totals at one moment, by the name of a figure: those of the counters, and those of the rows."""
+
+    counters: dict[str, float]
+    rows: dict[str, int]
+
+
 class MetricBooks:
-    """The books of the metrics of one play, opened before it. Without metrics they have no checks."""
+    """The books of the metrics of one play, opened before it. Without metrics they have no checks.
+
+    They are opened at a moment at which nothing happens. Otherwise a row could be there whose counter follows.
+    """
 
     def __init__(self, base_url: str) -> None:
         self._url = f"{base_url}/metrics"
-        self._opened_at = timezone.now()
-        self._before = self._counters()
+        self._before = self._totals()
+        until = time.monotonic() + QUIET_DEADLINE
+        while self._before is not None and time.monotonic() < until:
+            time.sleep(QUIET)
+            before, self._before = self._before, self._totals()
+            if self._before == before:
+                break
 
     def checks(self, *, patience: float) -> list[Check]:
         """Compare the counters with the rows, after a wait of at most ``patience`` seconds until they are equal.
@@ -38,31 +56,31 @@ class MetricBooks:
             return []
         until = time.monotonic() + patience
         while True:
-            checks = self._compare()
+            checks = self._compare(self._before)
             if all(check.ok for check in checks) or time.monotonic() > until:
                 return checks
             time.sleep(LOOK_EVERY)
 
-    def _compare(self) -> list[Check]:
-        counters, before = self._counters() or {}, self._before or {}
-        rows = {
-            "closed": Instance.objects.filter(closed_at__gte=self._opened_at).count(),
-            "completed": HistoryEvent.objects.filter(kind="ActivityCompleted", at__gte=self._opened_at).count(),
-        }
+    def _compare(self, before: Totals) -> list[Check]:
+        now = self._totals() or before
         return [
-            Check(name=name, expected=rows[outcome], seen=round(counters.get(name, 0.0) - before.get(name, 0.0)))
-            for name, (_, outcome) in COUNTERS.items()
+            Check(
+                name=name,
+                expected=now.rows[name] - before.rows[name],
+                seen=round(now.counters[name] - before.counters[name]),
+            )
+            for name in COUNTERS
         ]
 
-    def _counters(self) -> dict[str, float] | None:
-        """Return the sums of the counters over all processes, or None without metrics."""
+    def _totals(self) -> Totals | None:
+        """Return the totals of the counters over all processes, and of the rows; None without metrics."""
         headers = {"Authorization": f"Bearer {get_settings().METRICS_TOKEN}"}
         try:
             with urlopen(Request(self._url, headers=headers), timeout=20) as answer:  # noqa: S310 - the shop's address
                 lines = answer.read().decode().splitlines()
         except URLError:
             return None
-        return {
+        counters = {
             name: sum(
                 float(line.rpartition(" ")[2])
                 for line in lines
@@ -70,3 +88,8 @@ class MetricBooks:
             )
             for name, (metric, outcome) in COUNTERS.items()
         }
+        rows = (
+            Instance.objects.filter(closed_at__isnull=False).count(),
+            HistoryEvent.objects.filter(kind="ActivityCompleted").count(),
+        )
+        return Totals(counters, dict(zip(COUNTERS, rows, strict=True)))

@@ -48,13 +48,3 @@ if "BENCH_Q2_BROKER" in os.environ:
     Q_CLUSTER["broker_class"] = os.environ["BENCH_Q2_BROKER"]
 #: Settings of a benchmark for the workers that it starts.
 TEMPORALEX: dict[str, object] = json.loads(os.environ.get("BENCH_TEMPORALEX", "{}"))
-if "BENCH_TRACING" in os.environ:
-    from opentelemetry import trace
-    from opentelemetry.sdk.trace import TracerProvider
-    from opentelemetry.sdk.trace.export import BatchSpanProcessor
-    from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-    from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased
-
-    provider = TracerProvider(sampler=ParentBased(TraceIdRatioBased(float(os.environ["BENCH_TRACING"]))))
-    provider.add_span_processor(BatchSpanProcessor(InMemorySpanExporter()))
-    trace.set_tracer_provider(provider)

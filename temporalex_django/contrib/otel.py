@@ -6,9 +6,10 @@ nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from functools import lru_cache, partial
+from types import TracebackType
 from typing import Any, ClassVar
 
 from temporalex_django.core.messages.headers import MAX_HEADER_BYTES
@@ -22,7 +23,7 @@ try:
     from opentelemetry.baggage.propagation import W3CBaggagePropagator
     from opentelemetry.context import Context, attach, detach, get_current
     from opentelemetry.metrics import CallbackOptions, Observation, get_meter
-    from opentelemetry.trace import Link, NonRecordingSpan, SpanContext, SpanKind, Status, StatusCode
+    from opentelemetry.trace import Link, NonRecordingSpan, SpanContext, SpanKind, Status, StatusCode, Tracer
     from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 except ImportError as exc:
     raise NotConfigured(
@@ -83,6 +84,9 @@ class Tracing(Interceptor):
     your project configures. The W3C trace context travels as the headers ``traceparent`` and ``tracestate``. Names and
     attributes of spans are names of code, and ids. Payloads and texts of errors are never among them.
 
+    Activations and attempts of a trace that its root has not sampled make no spans, whatever the sampler says. That is
+    also the rule of the default sampler of OpenTelemetry, and it saves most of the time of a trace that nobody keeps.
+
     ``baggage_keys`` are the keys of the baggage that travels, as the header ``baggage``; set it in a subclass.
     """
 
@@ -91,8 +95,7 @@ class Tracing(Interceptor):
     def __init__(self) -> None:
         self._tracer = trace.get_tracer("temporalex_django")
 
-    @contextmanager
-    def client_call(self, call: ClientCall) -> Iterator[None]:
+    def client_call(self, call: ClientCall) -> AbstractContextManager[None]:
         """Return the span of a call. It is a child of the current span, or of the one that the headers name."""
         operation = "fire" if (call.operation, call.source) == ("start", "schedule") else call.operation
         attributes = {
@@ -110,29 +113,23 @@ class Tracing(Interceptor):
             attributes |= {"rpc.system": "temporalex", "rpc.method": operation}
         has_parent = trace.get_current_span().get_span_context().is_valid
         parent = None if has_parent else self._extract(call.headers, get_current())
-        with self._span(f"{operation} {call.workflow or 'runs'}", kind, attributes, parent=parent):
-            self._inject(call.headers)
-            yield
+        name = f"{operation} {call.workflow or 'runs'}"
+        return self._span(name, kind, attributes, parent, on_enter=partial(self._inject, call.headers))
 
-    @contextmanager
-    def activation(self, activation: ActivationCall) -> Iterator[None]:
-        """Return the span of an activation: a child of the first thing that caused it, with links to the others.
+    def activation(self, activation: ActivationCall) -> AbstractContextManager[None]:
+        """Return the span of an activation: a child of its first sampled cause, with links to the others.
 
         A timer has no context, so its activation begins a trace, which links to the start of the run.
         """
         span_contexts = [
             context for cause in activation.causes if (context := _span_context(cause.headers)) is not None
         ]
-        origin = _span_context(activation.run_headers)
-        # By the id of the span, since the context of a span is not hashable.
-        linked = {
-            c.span_id: c
-            for c in (*span_contexts[1:_MOST_LINKS], origin)
-            if c is not None and c not in span_contexts[:1]
-        }
-        parent = (
-            trace.set_span_in_context(NonRecordingSpan(span_contexts[0]), Context()) if span_contexts else Context()
-        )
+        parent = Context()
+        if span_contexts:
+            span_contexts.sort(key=_is_unsampled)
+            if _is_unsampled(span_contexts[0]):
+                return _Unsampled(span_contexts[0], parent)
+            parent = trace.set_span_in_context(NonRecordingSpan(span_contexts[0]), parent)
         attributes = {
             **_run_attributes(activation.workflow, activation.workflow_id, activation.run_id),
             "messaging.operation.name": "activate",
@@ -141,10 +138,8 @@ class Tracing(Interceptor):
             "temporalex.activation": activation.number,
             "temporalex.causes": sorted({cause.kind for cause in activation.causes}) or ["timer"],
         }
-        links = [Link(context) for context in linked.values()]
-        name = f"activation {activation.workflow}"
-        with self._span(name, SpanKind.CONSUMER, attributes, parent=parent, links=links):
-            yield
+        links = _links(span_contexts, _span_context(activation.run_headers))
+        return self._span(f"activation {activation.workflow}", SpanKind.CONSUMER, attributes, parent, links)
 
     def outgoing(self, outgoing: Outgoing) -> None:
         """Give what an activation sends the context of its span. A child gets that of a span of its own."""
@@ -159,9 +154,12 @@ class Tracing(Interceptor):
         with self._span(f"start_child {outgoing.name}", SpanKind.PRODUCER, attributes):
             self._inject(outgoing.headers)
 
-    @contextmanager
-    def activity_attempt(self, attempt: AttemptCall) -> Iterator[None]:
+    def activity_attempt(self, attempt: AttemptCall) -> AbstractContextManager[None]:
         """Return the span of an attempt: a child of the activation that scheduled the activity."""
+        parent = self._extract(attempt.headers, Context())
+        span_context = trace.get_current_span(parent).get_span_context()
+        if span_context.is_valid and _is_unsampled(span_context):
+            return _Unsampled(span_context, parent)
         name = "atomic_activity" if attempt.is_atomic else "activity"
         attributes = {
             **_run_attributes(attempt.workflow, attempt.workflow_id, attempt.run_id),
@@ -172,38 +170,21 @@ class Tracing(Interceptor):
             "temporalex.activity.seq": attempt.seq,
             "temporalex.activity.attempt": attempt.attempt,
         }
-        parent = self._extract(attempt.headers, Context())
-        with self._span(f"{name} {attempt.activity}", SpanKind.CONSUMER, attributes, parent=parent):
-            yield
+        return self._span(f"{name} {attempt.activity}", SpanKind.CONSUMER, attributes, parent)
 
     # -- parts ---------------------------------------------------------------------------------------------------------
 
-    @contextmanager
     def _span(
         self,
         name: str,
         kind: SpanKind,
         attributes: Mapping[str, Any],
-        *,
         parent: Context | None = None,
         links: Sequence[Link] = (),
-    ) -> Iterator[None]:
-        """Return a context manager whose block is a span. An error of the block is recorded by its type alone."""
-        context = get_current() if parent is None else parent
-        span = self._tracer.start_span(
-            name, context, kind, {"messaging.system": "temporalex", **attributes}, links, record_exception=False
-        )
-        token = attach(trace.set_span_in_context(span, context))
-        try:
-            yield
-        except BaseException as exc:
-            # Its message and its traceback may quote payloads, so the type is all that is recorded.
-            span.set_attribute("error.type", type(exc).__name__)
-            span.set_status(Status(StatusCode.ERROR, type(exc).__name__))
-            raise
-        finally:
-            detach(token)
-            span.end()
+        on_enter: Callable[[], None] | None = None,
+    ) -> _SpanBlock:
+        """Return a context manager whose block is a span, below ``parent`` or else below the current span."""
+        return _SpanBlock(self._tracer, name, kind, attributes, parent, links, on_enter)
 
     def _extract(self, headers: Mapping[str, str], base: Context) -> Context:
         """Return ``base`` with what the headers carry: their trace, and the baggage that may travel."""
@@ -226,13 +207,97 @@ class Tracing(Interceptor):
                 if value is not None:
                     context = baggage.set_baggage(key, value, context)
             _BAGGAGE.inject(carrier, context)
+        if not headers and carrier.keys() <= {"traceparent"}:
+            headers.update(carrier)  # the usual case, far below the limit
+            return
         merged = {**headers, **carrier}
-        # Most headers are short, and a character has at most four bytes.
-        size = sum(len(name) + len(value) for name, value in merged.items())
-        if size * 4 > MAX_HEADER_BYTES:
-            size = sum(len(name) + len(value.encode()) for name, value in merged.items())
-        if size <= MAX_HEADER_BYTES:
+        if sum(len(name) + len(value.encode()) for name, value in merged.items()) <= MAX_HEADER_BYTES:
             headers.update(carrier)
+
+
+class _Unsampled:
+    """A context manager for work of a trace that is not sampled: no span of its own, and the same current one.
+
+    What the block calls belongs to the trace, so it is not sampled either.
+    """
+
+    __slots__ = ("_context", "_token")
+
+    def __init__(self, span_context: SpanContext, base: Context) -> None:
+        self._context = trace.set_span_in_context(NonRecordingSpan(span_context), base)
+
+    def __enter__(self) -> None:
+        self._token = attach(self._context)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        detach(self._token)
+
+
+class _SpanBlock:
+    """A context manager whose block is a span. An error of the block is recorded by its type alone.
+
+    A class, since a run takes three of them and a generator costs a third of a span that is not sampled.
+    """
+
+    __slots__ = ("_attributes", "_kind", "_links", "_name", "_on_enter", "_parent", "_span", "_token", "_tracer")
+
+    def __init__(
+        self,
+        tracer: Tracer,
+        name: str,
+        kind: SpanKind,
+        attributes: Mapping[str, Any],
+        parent: Context | None,
+        links: Sequence[Link],
+        on_enter: Callable[[], None] | None,
+    ) -> None:
+        self._tracer = tracer
+        self._name = name
+        self._kind = kind
+        self._attributes = attributes
+        self._parent = parent
+        self._links = links
+        self._on_enter = on_enter
+
+    def __enter__(self) -> None:
+        context = self._parent
+        if context is None:
+            context = get_current()
+        self._span = self._tracer.start_span(
+            self._name, context, self._kind, self._attributes, self._links, record_exception=False
+        )
+        self._token = attach(trace.set_span_in_context(self._span, context))
+        if self._on_enter is not None:
+            try:
+                self._on_enter()
+            except BaseException as exc:
+                self.__exit__(type(exc), exc, exc.__traceback__)
+                raise
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if kind is not None:
+            # Its message and its traceback may quote payloads, so the type is all that is recorded.
+            self._span.set_attribute("error.type", kind.__name__)
+            self._span.set_status(Status(StatusCode.ERROR, kind.__name__))
+        detach(self._token)
+        self._span.end()
+
+
+def _links(causes: Sequence[SpanContext], origin: SpanContext | None) -> list[Link]:
+    """Return links to all ``causes`` but the first, which is the parent, and to the start of the run."""
+    if len(causes) < 2 and (origin is None or origin in causes):
+        return []
+    # By the id of the span, since the context of a span is not hashable.
+    linked = {
+        context.span_id: context
+        for context in (*causes[1:_MOST_LINKS], origin)
+        if context is not None and context not in causes[:1]
+    }
+    return [Link(context) for context in linked.values()]
 
 
 _TRACE = TraceContextTextMapPropagator()
@@ -243,14 +308,19 @@ _MOST_LINKS = 32
 
 
 def _run_attributes(workflow: str | None, workflow_id: str | None, run_id: str | None) -> dict[str, Any]:
-    """Return the attributes that name a run, as far as it is known."""
-    named = {
-        "messaging.destination.name": workflow,
-        "temporalex.workflow": workflow,
-        "temporalex.workflow_id": workflow_id,
-        "temporalex.run_id": run_id,
-    }
-    return {name: value for name, value in named.items() if value}
+    """Return the attributes of all spans, and those that name a run, as far as it is known."""
+    attributes = {"messaging.system": "temporalex"}
+    if workflow:
+        attributes["messaging.destination.name"] = attributes["temporalex.workflow"] = workflow
+    if workflow_id:
+        attributes["temporalex.workflow_id"] = workflow_id
+    if run_id:
+        attributes["temporalex.run_id"] = run_id
+    return attributes
+
+
+def _is_unsampled(span_context: SpanContext) -> bool:
+    return not span_context.trace_flags.sampled
 
 
 def _span_context(headers: Mapping[str, str]) -> SpanContext | None:

@@ -12,7 +12,7 @@ import json
 import os
 import re
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -44,6 +44,8 @@ PERMISSION = "temporalex_django.view_worker"
 _DIRECTORY = "PROMETHEUS_MULTIPROC_DIR"
 #: File with the last sample of the facts, in that directory.
 _FACTS_FILE = "temporalex_facts.json"
+#: The method of a series that takes a value.
+_METHODS = {Kind.COUNTER: "inc", Kind.GAUGE: "set", Kind.HISTOGRAM: "observe"}
 _FAMILIES = frozenset(metric.name.removesuffix("_total") for metric in METRICS if not metric.is_fact)
 
 
@@ -60,6 +62,8 @@ class PrometheusExporter:
         self._directory = Path(directory) if directory else None
         self._values = CollectorRegistry()
         self._metrics = {metric: self._create(metric) for metric in METRICS if not metric.is_fact}
+        #: The method that takes a value, by metric and label values. Their number is bounded by the recorder.
+        self._methods: dict[tuple[Metric, tuple[str, ...]], Callable[[float], None]] = {}
         self.registry = CollectorRegistry()
         self.registry.register(self)
 
@@ -76,14 +80,11 @@ class PrometheusExporter:
     # --- what the recorder calls -------------------------------------------------------------------------------------
 
     def record(self, metric: Metric, labels: tuple[str, ...], value: float) -> None:
-        series = self._metrics[metric].labels(*labels) if labels else self._metrics[metric]
-        match metric.kind:
-            case Kind.COUNTER:
-                series.inc(value)
-            case Kind.GAUGE:
-                series.set(value)
-            case Kind.HISTOGRAM:
-                series.observe(value)
+        method = self._methods.get((metric, labels))
+        if method is None:
+            series = self._metrics[metric].labels(*labels) if labels else self._metrics[metric]
+            method = self._methods[metric, labels] = getattr(series, _METHODS[metric.kind])
+        method(value)
 
     def publish_facts(self, facts: Facts | None) -> None:
         if self._directory is None:

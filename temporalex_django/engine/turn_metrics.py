@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from temporalex_django.engine.contracts.records import RunRecord, RunWrite, TaskResult
 from temporalex_django.engine.turn_report import TurnReport
 from temporalex_django.telemetry import definitions
@@ -15,23 +17,31 @@ _OUTCOMES = {
 
 def record_turn(report: TurnReport) -> None:
     """Record the activations of a committed turn, its atomic activities, and the human tasks that it closed."""
+    activations: Counter[tuple[str, str]] = Counter()
     for write in report.writes:
         record = report.records.get(write.run.run_id)
         if record is not None:
-            _record_write(write, record, is_blocked=write.run.run_id in report.block_errors)
+            is_blocked = write.run.run_id in report.block_errors
+            if write.executed or is_blocked:
+                activations[record.workflow, _outcome(write)] += 1
+            _record_write(write, record)
+    for (name, outcome), count in activations.items():
+        recorder.record(definitions.ACTIVATIONS, count, workflow=name, outcome=outcome)
     for result in report.atomic_results:
         record_attempt(result)
 
 
-def _record_write(write: RunWrite, record: RunRecord, *, is_blocked: bool) -> None:
-    """Record what a turn stored for one run. A rebuild writes nothing, so a replay is never counted."""
-    if write.executed or is_blocked:
-        outcome = "open"
-        if not write.executed:
-            outcome = "blocked"
-        elif write.closing is not None or write.next_run is not None:
-            outcome = "closed"
-        recorder.record(definitions.ACTIVATIONS, workflow=record.workflow, outcome=outcome)
+def _outcome(write: RunWrite) -> str:
+    """Return how an activation ended. A rebuild writes nothing, so a replay is never counted."""
+    if not write.executed:
+        return "blocked"
+    if write.closing is not None or write.next_run is not None:
+        return "closed"
+    return "open"
+
+
+def _record_write(write: RunWrite, record: RunRecord) -> None:
+    """Record the time that the code of a run took in a turn, and the human tasks that it closed."""
     if write.seconds is not None:
         recorder.record(definitions.ACTIVATION_SECONDS, write.seconds, workflow=record.workflow)
     for task_write in write.human_tasks:

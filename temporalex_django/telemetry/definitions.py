@@ -31,7 +31,9 @@ class Kind(Enum):
     HISTOGRAM = "histogram"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+# Both are compared by identity: they are keys in the path of each value, and a hash of all fields costs more than the
+# value does.
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Label:
     """A label of a metric. ``values`` are all values that it can have; without any, its values are names."""
 
@@ -39,7 +41,7 @@ class Label:
     values: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Metric:
     """The definition of a metric.
 

@@ -52,7 +52,9 @@ class Recorder:
         """Set the state of a recorder that has recorded nothing."""
         self.is_active = False
         self.samples_facts = False
-        self._names: dict[str, set[tuple[str, ...]]] = {}
+        self._names: dict[Metric, set[tuple[str, ...]]] = {}
+        #: Label values that are within the limit of names.
+        self._admitted: dict[Metric, set[tuple[str, ...]]] = {}
         self._lock = threading.Lock()
         self._warned: set[object] = set()
         self._facts: Facts = {}
@@ -73,7 +75,9 @@ class Recorder:
 
     def record(self, metric: Metric, value: float = 1.0, /, **labels: str) -> None:
         """Record a value of a metric that is not a fact; ``labels`` are all of its labels. Never raises for a value."""
-        label_values = self._limit_names(metric, tuple([labels[label.name] for label in metric.labels]))
+        label_values = tuple([labels[label.name] for label in metric.labels])
+        if label_values not in self._admitted.get(metric, ()):
+            label_values = self._limit_names(metric, label_values)
         if metric.kind is definitions.Kind.GAUGE:
             self._gauges.setdefault(metric, {})[label_values] = value
         self._export(metric, label_values, value)
@@ -112,14 +116,11 @@ class Recorder:
     def _limit_names(self, metric: Metric, label_values: tuple[str, ...]) -> tuple[str, ...]:
         """Return the label values, with ``OTHER`` for names beyond the limit; that is counted, and logged once."""
         names = tuple([value for label, value in zip(metric.labels, label_values, strict=True) if not label.values])
-        if not names:
-            return label_values
-        known_names = self._names.setdefault(metric.name, set())
-        if names in known_names:
-            return label_values
         with self._lock:
-            if len(known_names) < MAX_NAMES:
+            known_names = self._names.setdefault(metric, set())
+            if not names or names in known_names or len(known_names) < MAX_NAMES:
                 known_names.add(names)
+                self._admitted.setdefault(metric, set()).add(label_values)
                 return label_values
         self._warn_once(
             metric, f"the metric {metric.name} has {MAX_NAMES} names: further ones are recorded as {OTHER!r}"

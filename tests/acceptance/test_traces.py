@@ -251,3 +251,23 @@ def test_names_of_spans_come_from_code_alone(env: Any, spans: Spans) -> None:
         "update traces.Cart",
         "activation traces.Cart",
     }
+
+
+def test_a_trace_that_is_not_sampled_makes_no_spans_below_it(env: Any, spans: Spans) -> None:
+    not_sampled = {"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00"}
+    h = env.start(Traced, id="t10", headers=not_sampled)
+    h.result()
+    assert spans.all == ()
+    context = trace.get_current_span().get_span_context()
+    assert not context.is_valid  # and nothing of it is left behind
+
+
+def test_a_cause_that_is_sampled_is_the_parent_beside_one_that_is_not(env: Any, spans: Spans) -> None:
+    not_sampled = {"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00"}
+    h = env.start(TracedCart, id="t11", headers=not_sampled)
+    with env.batch():
+        h.signal("nothing", headers=not_sampled)
+        with spans.tracer.start_as_current_span("second"):
+            h.signal("nothing")
+    assert spans.parent(spans.one("activation traces.Cart")) == "signal traces.Cart"
+    assert spans.one("signal traces.Cart").context.trace_id == spans.one("second").context.trace_id

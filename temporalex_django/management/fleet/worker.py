@@ -179,10 +179,7 @@ def handle(
         database=loop.alias,
     )
     _print_event(command, start_event, json=json)
-    gc.freeze()  # what is loaded now stays loaded: collections need not look at it again
-    gc.set_threshold(
-        50_000, 20, 100
-    )  # the default would scan thousands of parked executors, which stay young for long, again and again
+    tune_collector()
     try:
         turns = loop.run(stop, until_idle=burst, timeout=timeout)
     except TimeoutError as exc:
@@ -255,3 +252,10 @@ def _log_to_console(command: BaseCommand, verbosity: int, *, json: bool) -> None
         handler.setFormatter(PlainFormatter())
         logger.addHandler(handler)
         logger.setLevel(logging.INFO if verbosity > 1 else logging.WARNING)
+
+
+def tune_collector() -> None:
+    """Have the garbage collector of this process look at new objects only, and seldom."""
+    gc.freeze()  # modules stay loaded, so collections need not look at them
+    # The default would scan thousands of parked executors, which stay young for long, again and again.
+    gc.set_threshold(50_000, 20, 100)

@@ -521,9 +521,9 @@ class TemporalEnvironment(Mirror):
         self._drive()
 
     def _run_turn(self) -> TurnReport | None:
+        self._tell_time()  # before there is a worker: it must not take the messages of a batch without the time
         if not self.batching:
             self._ensure_worker()
-        self._tell_time()
         self._unexpected: list[Exception] = []
         count = self._settle()
         return TurnReport(run_count=count, unexpected_errors=self._unexpected)

@@ -173,7 +173,7 @@ class Settings:
         None,
         "Maximum number of database connections that one worker opens. Must be at least 6: one each for turns, maintenance, LISTEN, bulk jobs "
         "and `async` activities, one for each activity thread, and two for turns that continue during a long atomic activity. With a "
-        "lower limit, a worker uses fewer of these, and then fewer threads than `ACTIVITY_THREADS`. None: `ACTIVITY_THREADS` plus 7. Connections that activities open "
+        "lower limit, a worker uses fewer of these, and then fewer threads than `ACTIVITY_THREADS`. None: `ACTIVITY_THREADS` plus 7. A `CLUSTER` needs one more, for the outbox. Connections that activities open "
         "themselves, to other databases or in threads of their own, do not count.",
         refuse=lambda value: value is not None and value < FEWEST_CONNECTIONS,
         kind="a whole number of at least 6, or None",
@@ -368,6 +368,11 @@ def _setting_errors(raw: Any, hints: Mapping[str, Any]) -> Iterator[str]:
                 cls = value if isinstance(value, type) else type(value)
                 advice = f" Write the path of the class: '{cls.__module__}.{cls.__qualname__}'."
             yield f"{SETTING}[{name!r}] must be {_describe(name, hints[name])}, not {quoted(value)}.{advice}"
+    if raw.get("CLUSTER") and raw.get("WORKER_CONNECTIONS") == FEWEST_CONNECTIONS:
+        yield (
+            f"{SETTING}['WORKER_CONNECTIONS'] must be at least {FEWEST_CONNECTIONS + 1} with a CLUSTER: a worker has one "
+            "connection more, for the outbox."
+        )
 
 
 def _misspelling_errors() -> Iterator[str]:

@@ -113,7 +113,7 @@ def run_action_links(run: Instance, user: Person, *, address: Callable[[str], st
     links = []
     for action in STEERING.values():
         if action.target_kind == "run":
-            reason = permission_error(action, user, run) or superseded_error(run) or action.why_not(run)
+            reason = permission_error(action, user, run) or superseded_error(run) or action.refusal(run)
             links.append(build_action_link(action, address=address, why_not=reason))
     return links
 
@@ -171,7 +171,7 @@ def history_action_links(
         replace(build_action_link(action, address=address, why_not=None), label=labels.get(name, str(action.label)))
         for name, action in STEERING.items()
         if issubclass(action, ReplayFromAction) and superseded_error(run) is None
-        if action.why_not(run) is None and permission_error(action, user, run) is None
+        if action.refusal(run) is None and permission_error(action, user, run) is None
     ]
     closing = run.chain.activations if run.chain.run_id == run.pk and not run.is_open else None
 
@@ -239,7 +239,7 @@ class OperatorActionView(RunActionView):
             repeated_work=self._repeated_work(request, run),
             button=label,
             destructive=action.destructive,
-            why_not=superseded_error(run) or action.why_not(run, **options),
+            why_not=superseded_error(run) or action.refusal(run, **options),
             permission_error=permission_error(action, user_of(request), run),
             action=action.name,
         )

@@ -329,9 +329,10 @@ def child(
     ``args`` is the input of the child. Its business id is ``id``, or is made from ``value`` by the ``unique`` of its
     class. Without either, the child gets an id that is derived from this run. ``version`` selects a version of a
     dispatcher. ``parent_close`` says what happens to an open child when this run closes. ``search_attributes``,
-    ``tags``, ``start_at``, ``start_delay`` and ``start_before`` have the same meaning as for ``Workflow.start``.
+    ``tags``, ``start_at``, ``start_delay`` and ``start_before`` have the same meaning as for ``Workflow.start``. The
+    child lives on the backend of this run.
 
-    Raises ``ChildWorkflowFailure``, including when the id is taken. The call itself raises ``InvalidId``,
+    Raises ``ChildWorkflowFailure, including when the id is taken. The call itself raises ``InvalidId``,
     ``InvalidStart``, ``PayloadError``, ``UnknownVersion`` and ``WorkflowDefinitionError``.
     """
     port = current.runtime_for(table.CHILD)
@@ -339,6 +340,12 @@ def child(
         raise WorkflowDefinitionError(f"child: {workflow!r} is not a workflow class")
     # A child has no further options, so `version_for` of a dispatcher gets none.
     workflow_class = cast("type[Startable]", workflow).choose(version, {})
+    backend = port.run_context.backend
+    if backend is not None and workflow_class.backend not in (None, backend) and not port.run_context.replaying:
+        raise WorkflowDefinitionError(
+            f"child: runs of {workflow_class.name} live on {workflow_class.backend!r}, and this run on {backend!r}. A "
+            "child lives where its parent does: start the other run in an activity, and let it send a signal back"
+        )
     if parent_close not in get_args(ParentClose):
         raise WorkflowDefinitionError(
             f"child: parent_close must be one of {', '.join(get_args(ParentClose))}, not {parent_close!r}"

@@ -43,6 +43,8 @@ class OperationHost:
     limits_functions = True
     #: Does all work that workers would do; None if there are workers for that.
     run_pending: Callable[[], None] | None = None
+    #: The name of the backend of all new runs; None if classes and settings decide.
+    backend: str | None = None
 
     def storage(self, alias: str | None = None) -> DjangoStorage:
         """Return a storage of runs on the database connection of the calling thread.

@@ -18,6 +18,7 @@ from temporalex_django.core.history.events import HistoryEvent
 from temporalex_django.core.messages.headers import Headers
 from temporalex_django.core.messages.sender import Sender
 from temporalex_django.db.inserts import InsertedMessage, NewStart, StartedRun
+from temporalex_django.db.messages.failed_messages import HandledMessage
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine.contracts.records import Outcome, RunState, TaskResult, TaskState
 from temporalex_django.engine.reset.plan import ResetPlan
@@ -162,9 +163,6 @@ class RunBackend(Protocol):
 
     name: str
 
-    def refusal(self, operation: str) -> str | None:
-        """Return why an operation of this name is impossible here, and what to do; None if it is possible."""
-
     def flush(self, chain_id: UUID, *, storage: DjangoStorage) -> None:
         """Send what the operation has written for the chain. Called after its own transaction."""
 
@@ -216,5 +214,11 @@ class RunBackend(Protocol):
     def fail_activity(self, call: ActivityCall) -> None: ...
 
     def reset(self, call: ResetCall) -> str: ...
+
+    def redeliver(self, call: OperatorCall, message_id: str) -> HandledMessage | None:
+        """Deliver a failed message again, in the open transaction; None if the run has none with that id."""
+
+    def discard(self, call: OperatorCall, message_id: str) -> HandledMessage | None:
+        """Discard a failed message, in the open transaction; None if the run has none with that id."""
 
     def delete(self, call: OperatorCall) -> None: ...

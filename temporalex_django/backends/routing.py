@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import Any, Final
 
 from temporalex_django.authoring.workflow import Workflow
+from temporalex_django.backends.host import host
 from temporalex_django.backends.protocol import RunBackend
 from temporalex_django.backends.tables.backend import TablesBackend
 from temporalex_django.backends.target import RunTarget
@@ -24,7 +25,8 @@ def backend_of(target: RunTarget) -> RunBackend:
 
 def backend_of_class(workflow: type[Workflow]) -> RunBackend:
     """Return the backend on which new runs of a class live. Raises ``NotConfigured`` as ``backend_of`` does."""
-    return _tables if (workflow.backend or get_settings().BACKEND) == TABLES else _cluster()
+    name = host().backend or workflow.backend or get_settings().BACKEND
+    return _tables if name == TABLES else _cluster()
 
 
 def _cluster() -> RunBackend:

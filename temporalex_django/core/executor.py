@@ -68,6 +68,7 @@ class Executor:
     - ``unexpected_error`` ("fail" or "block") says what an unexpected error does, for classes that do not say it.
     - With ``strict``, a replay raises an error if an input differs from the history.
     - With ``skip_failed``, replays do not call handlers of signals that failed without leaving anything behind.
+    - ``backend`` is that of ``RunContext``.
     """
 
     def __init__(
@@ -81,13 +82,14 @@ class Executor:
         unexpected_error: str = "fail",
         strict: bool = False,
         skip_failed: bool = False,
+        backend: str | None = None,
     ) -> None:
         self.definition = definition
         self.differences: list[ReplayDifference] = []  # of inputs and durations, found by replays so far
         self._strict = strict
         blocks = (definition.unexpected_error or unexpected_error) == "block"
         self.run_context = run_context = RunContext(
-            info, payload_limit=payload_limit, signals=definition.signals, blocks=blocks
+            info, payload_limit=payload_limit, signals=definition.signals, blocks=blocks, backend=backend
         )
         self.journal = journal = Journal() if journal is None else journal
         self.scheduler = scheduler = Scheduler(log_failure=run_context.log_failure, on_wait=on_wait)

@@ -35,10 +35,12 @@ class RunContext:
       a signal.
     - ``blocks_on_error``: True if an unexpected error blocks the run instead of failing it.
     - ``blocking_error``: the error that blocked it.
+    - ``backend``: the name of the backend on which the run lives; None in a test environment, where all runs live.
     """
 
     __slots__ = (
         "admits_updates",
+        "backend",
         "blocking_error",
         "blocks_on_error",
         "closed",
@@ -58,9 +60,16 @@ class RunContext:
     )  # fmt: skip
 
     def __init__(
-        self, info: RunInfo, *, payload_limit: int, signals: frozenset[str] | None = None, blocks: bool = False
+        self,
+        info: RunInfo,
+        *,
+        payload_limit: int,
+        signals: frozenset[str] | None = None,
+        blocks: bool = False,
+        backend: str | None = None,
     ) -> None:
         self.info = info
+        self.backend = backend
         self.signals = signals
         self.payload_limit = payload_limit
         self.now = datetime.min.replace(tzinfo=UTC)

@@ -386,7 +386,7 @@ def insert_message(
     ) or (
         not rows
         and (
-            replaced := _delete_replaced(
+            replaced := delete_replaced(
                 chain, request_id, MessageFingerprint(kind, name, body, sender), storage=storage
             )
         )
@@ -402,7 +402,7 @@ def insert_message(
     return InsertedMessage(number, False)
 
 
-def _delete_replaced(chain: UUID, request_id: str, sent: MessageFingerprint, *, storage: DjangoStorage) -> str | None:
+def delete_replaced(chain: UUID, request_id: str, sent: MessageFingerprint, *, storage: DjangoStorage) -> str | None:
     """Delete the failed message that a new one replaces, and return the digest of its payload (None: there is none).
 
     Its row is locked, so only one of two senders replaces it. ``sent`` is the new message; only a failed signal of the

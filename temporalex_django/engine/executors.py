@@ -72,6 +72,7 @@ class Executors:
         rebuilds: bool,
         unexpected_error: str,
         strict_replay: bool,
+        backend: str | None,
     ) -> None:
         self.storage = storage
         self.cache = cache
@@ -83,6 +84,7 @@ class Executors:
         self._rebuilds = rebuilds
         self._unexpected_error = unexpected_error
         self._strict_replay = strict_replay
+        self._backend = backend
         self._warned_runs: dict[UUID, None] = {}  # latest runs with a warning about their inputs
         self._rebuilding: dict[UUID, _Rebuild] = {}
         #: Seconds that replays took in this process, while metrics are recorded.
@@ -319,6 +321,7 @@ class Executors:
             unexpected_error=self._unexpected_error,
             strict=self._strict_replay,
             skip_failed=skip_failed,
+            backend=self._backend,
         )
         return CachedRun(executor, record, None, 0, 0, crashes=run.crashes)
 

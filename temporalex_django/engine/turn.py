@@ -93,6 +93,7 @@ class WorkflowEngine(Executors):
         strict_replay: bool = False,
         make_judge: Callable[[], Judge] | None = None,
         unexpected_error: str = "fail",
+        backend: str | None = None,
     ) -> None:
         super().__init__(
             storage,
@@ -105,6 +106,7 @@ class WorkflowEngine(Executors):
             rebuilds=rebuilds,
             unexpected_error=unexpected_error,
             strict_replay=strict_replay,
+            backend=backend,
         )
         self.tasks = tasks
         self._inline_atomic = inline_atomic

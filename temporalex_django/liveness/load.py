@@ -14,9 +14,7 @@ from typing import Final, TypedDict
 from temporalex_django.conf import get_settings
 from temporalex_django.engine.scheduling import policy
 
-#: Connections of a worker beside those of its threads for activities: its turns, maintenance, LISTEN, background work,
-#: and the thread in which its ``async`` activities use the database.
-EXTRA_CONNECTIONS: Final = 5
+_EXTRA_CONNECTIONS: Final = 5
 
 
 class QueueLoad(TypedDict):
@@ -99,9 +97,18 @@ class LoadMeter:
             return load
 
 
+def extra_connections() -> int:
+    """Return the number of connections of a worker beside those of its threads for activities.
+
+    They are those of its turns, maintenance, LISTEN, background work, and the thread in which its ``async`` activities
+    use the database. With a Temporal cluster the thread that sends the outbox has one, too.
+    """
+    return _EXTRA_CONNECTIONS + bool(get_settings().CLUSTER)
+
+
 def activity_threads() -> int:
     """Return the number of threads for activities: ``ACTIVITY_THREADS``, as far as ``WORKER_CONNECTIONS`` allows."""
     settings = get_settings()
     if settings.WORKER_CONNECTIONS is None:
         return settings.ACTIVITY_THREADS
-    return min(settings.ACTIVITY_THREADS, settings.WORKER_CONNECTIONS - EXTRA_CONNECTIONS)
+    return min(settings.ACTIVITY_THREADS, settings.WORKER_CONNECTIONS - extra_connections())

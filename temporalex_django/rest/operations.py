@@ -59,7 +59,7 @@ def describe_operation(action: type[OperatorRunAction[Any]], run: Instance, user
         "of": action.target_kind,
         "effect": action.effect_text(run),
         "destructive": action.destructive,
-        "why_not": _refusal_text(action, run, user) or action.why_not(run),
+        "why_not": _refusal_text(action, run, user) or action.refusal(run),
     }
 
 

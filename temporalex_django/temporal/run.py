@@ -21,6 +21,7 @@ from temporalex_django.core.history.activation import NO_DELIVERY, Activation, C
 from temporalex_django.core.history.activation_events import started_attributes
 from temporalex_django.core.history.events import Command
 from temporalex_django.core.messages.signal_failures import HandlerFixed
+from temporalex_django.core.names import TEMPORAL
 from temporalex_django.errors import TemporalexError, WorkflowClosed
 from temporalex_django.temporal import names
 from temporalex_django.temporal.activation import ActivationReader, Inbound
@@ -157,6 +158,7 @@ class TemporalRun(InstanceFacts):
             self.run_info,
             unexpected_error=self._options.unexpected_error,
             skip_failed=skip_failed,
+            backend=TEMPORAL,
         )
         self.executor.expect_markers(self._patches)
 

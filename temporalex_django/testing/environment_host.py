@@ -19,6 +19,7 @@ from django.utils import timezone
 from temporalex_django.authoring.start_api import Startable
 from temporalex_django.authoring.workflow import Workflow
 from temporalex_django.backends.host import OperationHost, replace_host, use_host
+from temporalex_django.core.names import TABLES
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine import ids
 from temporalex_django.engine.turn import WorkflowEngine
@@ -69,6 +70,8 @@ class ApplicationHost(OperationHost):
 
     # The functions of schedules see what the test has written, and has not committed.
     limits_functions = False
+    # The environment has a clock of its own, which a cluster does not follow.
+    backend = TABLES
 
     def __init__(self, env: DjangoEnvironment) -> None:
         self._env = env

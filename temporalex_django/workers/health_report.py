@@ -8,7 +8,7 @@ import time
 from temporalex_django.conf import get_settings
 from temporalex_django.engine.scheduling import policy
 from temporalex_django.liveness.health import Health, HealthFile, State, delete_stale_files
-from temporalex_django.liveness.load import EXTRA_CONNECTIONS, activity_threads
+from temporalex_django.liveness.load import activity_threads, extra_connections
 from temporalex_django.workers.maintained_loop import MaintainedLoop
 
 
@@ -20,7 +20,7 @@ def handover_threads() -> int:
     settings = get_settings()
     if settings.WORKER_CONNECTIONS is None:
         return policy.MAX_HELPERS
-    return max(0, min(policy.MAX_HELPERS, settings.WORKER_CONNECTIONS - EXTRA_CONNECTIONS - activity_threads()))
+    return max(0, min(policy.MAX_HELPERS, settings.WORKER_CONNECTIONS - extra_connections() - activity_threads()))
 
 
 class HealthReport:
@@ -71,7 +71,7 @@ class HealthReport:
             runs=len(loop.engine.cache),
             activities=loop.pool.busy,
             turns=loop.turn_count,
-            connections=activity_threads() + handover_threads() + EXTRA_CONNECTIONS,
+            connections=activity_threads() + handover_threads() + extra_connections(),
             counters={"outbox_age": round(self.outbox_age, 1)},
         )
         self._file.write(health)

@@ -16,6 +16,7 @@ from temporalex_django.authoring import workflow
 from temporalex_django.conf import get_settings
 from temporalex_django.core import crash_points
 from temporalex_django.core.error_text import error_line
+from temporalex_django.core.names import TABLES
 from temporalex_django.db import background_hooks, background_tasks
 from temporalex_django.db.atomic_activities import run_atomic_activity
 from temporalex_django.db.background_hooks import SCHEDULE_HOOKS
@@ -111,6 +112,7 @@ class WorkerLoop:
             on_activate=self.marker.record_chain,
             rebuilds=True,
             make_judge=partial(DatabaseJudge, self.alias),
+            backend=TABLES,
         )
         self.turn_runner = TurnRunner(
             storage=self.storage, engine=self.engine, admission=self.admission, row=self.row, quarantine=self.quarantine

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from temporalex_django.backends.cluster.backend import REFUSALS
+from temporalex_django.backends.refusals import CLUSTER_REFUSALS
 from temporalex_django.operations.registry import ACTIONS, STEERING
 from tests.structure.source import ROOT
 
@@ -26,4 +26,4 @@ def test_each_operation_on_a_run_has_a_row() -> None:
 
 
 def test_the_page_refuses_what_the_code_refuses() -> None:
-    assert {name for name, how in rows().items() if how == "refused"} == set(REFUSALS)
+    assert {name for name, how in rows().items() if how == "refused"} == set(CLUSTER_REFUSALS)

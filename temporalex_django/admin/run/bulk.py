@@ -374,7 +374,7 @@ def _refusal(action: type[OperatorRunAction[Any]], user: Person, run: Instance, 
     if refusal is not None:
         return refusal
     if action.target_kind == "run":
-        return action.why_not(run)
+        return action.refusal(run)
     if part_count:
         return None
     return action.why_not_open(run) or _("nothing in this run that matches the selection allows this action now")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextvars import ContextVar
 from datetime import datetime
-from typing import Any, Final
+from typing import Any
 from uuid import UUID
 
 from temporalex_django.backends.cluster import calls, mirror, operate, outgoing, reads
@@ -16,12 +16,23 @@ from temporalex_django.backends.cluster.runs import adopt
 from temporalex_django.backends.polling import inside_transaction
 from temporalex_django.backends.protocol import ActivityCall, OperatorCall, RequestCall, RunQueryCall
 from temporalex_django.backends.target import RunTarget
+from temporalex_django.conf import codec
 from temporalex_django.core.history.events import HistoryEvent
 from temporalex_django.core.messages.headers import Headers
 from temporalex_django.core.messages.sender import Sender
 from temporalex_django.core.names import TEMPORAL
 from temporalex_django.db import outbox
-from temporalex_django.db.inserts import InsertedMessage, NewStart, StartedRun, find_message, insert_start
+from temporalex_django.db.inserts import (
+    InsertedMessage,
+    NewStart,
+    StartedRun,
+    delete_replaced,
+    find_message,
+    insert_start,
+)
+from temporalex_django.db.messages import failed_messages
+from temporalex_django.db.messages.failed_messages import HandledMessage
+from temporalex_django.db.sql_columns import sender_from_columns
 from temporalex_django.db.starts.debounce import write_waiting_run
 from temporalex_django.db.starts.many import insert_many
 from temporalex_django.db.storage import DjangoStorage
@@ -30,14 +41,6 @@ from temporalex_django.engine.deduplication import MessageFingerprint
 from temporalex_django.errors import AlreadyRunning
 from temporalex_django.models import Instance, Outbox
 
-#: Operations that a cluster does not have, each with the reason and what to do instead.
-REFUSALS: Final = {
-    "fork": "a run on a Temporal cluster cannot be copied: start a new run, or reset this one",
-    "redeliver": "failed messages of a run on a Temporal cluster stay in its memory: send the signal again, with its id",
-    "discard": "failed messages of a run on a Temporal cluster stay in its memory, and are never delivered by themselves",
-    "try_again": "a task that fails on a Temporal cluster is tried again by the server: correct the code and deploy it",
-    "move": "a run on a Temporal cluster keeps its version: change its code with api.patched, or reset it",
-}
 #: Rows that operations of the calling thread have written and not sent.
 _own_rows: ContextVar[tuple[UUID, ...]] = ContextVar("temporalex_own_rows", default=())
 
@@ -50,10 +53,6 @@ class ClusterBackend:
     """
 
     name = TEMPORAL
-
-    def refusal(self, operation: str) -> str | None:
-        """Return why a cluster has no such operation, and what to do instead; None if it has it."""
-        return REFUSALS.get(operation)
 
     def flush(self, chain_id: UUID, *, storage: DjangoStorage) -> None:
         """Send what waits for the chain, unless the caller has a transaction open: then a worker sends it.
@@ -153,13 +152,16 @@ class ClusterBackend:
             with storage.transaction():
                 self._insert(target.chain_id, "cancel", {"reason": body["reason"]}, storage=storage)
             return InsertedMessage(0, True)
+        replaced = None
         with storage.transaction():
             if message_id is not None:
                 fingerprint = MessageFingerprint(kind, name, body, sender)
                 earlier = find_message(target.chain_id, message_id, storage=storage)
                 if earlier is not None and not outgoing.forget_refused(target.chain_id, message_id, storage=storage):
-                    earlier[1].require_same(message_id, fingerprint, exact=exact)
-                    return InsertedMessage(earlier[0], False)
+                    replaced = delete_replaced(target.chain_id, message_id, fingerprint, storage=storage)
+                    if replaced is None:
+                        earlier[1].require_same(message_id, fingerprint, exact=exact)
+                        return InsertedMessage(earlier[0], False)
                 outgoing.note_message(
                     target, kind=kind, name=name, body=body, message_id=message_id, sender=sender, storage=storage
                 )
@@ -171,7 +173,7 @@ class ClusterBackend:
                 "headers": headers,
             }
             self._insert(target.chain_id, "signal", signal, sender=sender, storage=storage)
-        return InsertedMessage(0, True)
+        return InsertedMessage(0, True, replaced=replaced)
 
     def request(self, call: RequestCall) -> ClusterRequest:
         """Return the message of ``call``, an update, a resume or a decision. Nothing is sent before its ``begin``."""
@@ -244,6 +246,26 @@ class ClusterBackend:
     def reset(self, call: OperatorCall) -> str:
         """Have the server reset the run, and return the id of the row of the new run."""
         return operate.reset(call)
+
+    def redeliver(self, call: OperatorCall, message_id: str) -> HandledMessage | None:
+        """Send the signal again with its id, which the run takes again because its handler has failed."""
+        row = failed_messages.take_failed(call.target.chain_id, message_id, alias=call.storage.alias)
+        if row is None:
+            return None
+        sender = sender_from_columns(row.sender_key, row.sender_name)
+        signal = {
+            "name": row.name,
+            "payload": codec().decode(bytes(row.body)),
+            "id": message_id,
+            "sender": calls.sender_data(sender),
+            "headers": row.headers,
+        }
+        self._insert(call.target.chain_id, "signal", signal, sender=sender, storage=call.storage)
+        return failed_messages.handled_message(row)
+
+    def discard(self, call: OperatorCall, message_id: str) -> HandledMessage | None:
+        """Settle the message as discarded, so that its id is not sent again."""
+        return failed_messages.discard(call.target.chain_id, message_id, alias=call.storage.alias)
 
     def delete(self, call: OperatorCall) -> None:
         """Delete the rows of the chain at once, and its runs on the cluster by the outbox."""

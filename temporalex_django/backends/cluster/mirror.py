@@ -181,12 +181,13 @@ def _is_later(row: Instance, state: RunState, run: ObservedRun) -> bool:
     """Return True if the rows show something later than this activation."""
     if row.pk != state.run_id:
         return not row.is_open  # an earlier run of the chain, whose end is written already
-    return run.activation < state.activations
+    # Somebody has terminated it here, which the server does not know yet; or the server has timed it out.
+    return row.status in ("terminated", "timed_out") or run.activation < state.activations
 
 
 def _write_run(run: ObservedRun, row: Instance, state: RunState, storage: DjangoStorage) -> None:
     closing = run.closing
-    write = RunWrite(run=state, instance=_columns(run, row))
+    write = RunWrite(run=state, instance=_columns(run, row), failed_signals=[*run.failed_signals])
     write.human_tasks = [
         HumanTaskWrite(
             run_id=row.pk,

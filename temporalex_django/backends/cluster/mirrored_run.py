@@ -16,8 +16,8 @@ from temporalio.bridge.proto.workflow_completion import WorkflowActivationComple
 from temporalio.worker import WorkflowInstanceDetails, WorkflowRunner
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner
 
-from temporalex_django.backends.cluster import names
-from temporalex_django.core.history.activation import RunInfo
+from temporalex_django.backends.cluster import elsewhere, names
+from temporalex_django.core.history.activation import Activation, Completion, FailedSignal, RunInfo
 from temporalex_django.core.history.events import HistoryEvent, Job
 from temporalex_django.core.people.human_tasks import HumanTaskChange
 from temporalex_django.core.visible_state import VisibleState
@@ -48,6 +48,7 @@ class ObservedRun:
     ``events`` are those that it added; ``length`` counts all. ``closing`` is the event that closed the run, or None.
     ``human_tasks`` are those that changed, or all open ones if the run was rebuilt for this activation. ``stores`` is
     True if the class declares stored fields. ``next_facts`` are those of the next run of the chain, if there is one.
+    ``failed_signals`` are those whose handler has failed in this activation.
     """
 
     cluster_id: str
@@ -65,6 +66,7 @@ class ObservedRun:
     human_tasks: Sequence[HumanTaskChange]
     stores: bool
     next_facts: StartFacts | None
+    failed_signals: Sequence[FailedSignal]
 
 
 #: Takes each ``ObservedRun``. If it raises, the task fails, and the server has it done again.
@@ -72,7 +74,18 @@ Observer = Callable[[ObservedRun], None]
 
 
 class ByHandReader(ActivationReader):
-    """Reads activations, with the activities that persons have ended by hand."""
+    """Reads activations, with the activities that persons have ended by hand.
+
+    ``known_answers`` are those to messages of this activation whose receivers the server does not know.
+    """
+
+    known_answers: elsewhere.Answers
+
+    def _resolve_external(self, inbound: Inbound, job: Any) -> None:
+        if job.seq in self.known_answers:
+            inbound.answers.append(Job(*self.known_answers[job.seq]))
+        else:
+            super()._resolve_external(inbound, job)
 
     def _resolve_activity(self, inbound: Inbound, job: Any) -> None:
         super()._resolve_activity(inbound, job)
@@ -86,11 +99,15 @@ class ByHandReader(ActivationReader):
     readers: ClassVar[Mapping[str, Callable[[Any, Inbound, Any], None]]] = {
         **ActivationReader.readers,
         "resolve_activity": _resolve_activity,
+        "resolve_signal_external_workflow": _resolve_external,
+        "resolve_request_cancel_external_workflow": _resolve_external,
     }
 
 
 class MirroredRun(TemporalRun):
     """One run in the cache of a worker, whose rows are written after each of its activations."""
+
+    _reader: ByHandReader
 
     def __init__(self, options: HostOptions, info: sdk.Info, observer: Observer) -> None:
         super().__init__(options, info)
@@ -99,11 +116,13 @@ class MirroredRun(TemporalRun):
         self._seen = 0  # events that the observer has seen, or that were replayed
         self._was_rebuilt = False
         self._next_facts: StartFacts | None = None
+        self._failed_signals: Sequence[FailedSignal] = ()
         self._tasks: dict[int, int] = {}
         self._last_task = 0
 
     def activate(self, act: WorkflowActivation) -> WorkflowActivationCompletion:
         """Return the commands for an activation, after the observer has seen the run, or the failure of its task."""
+        self._failed_signals = ()
         self._drop_foreign_signals(act)
         is_query = all(job.HasField("query_workflow") for job in act.jobs)
         if not is_query:
@@ -123,6 +142,17 @@ class MirroredRun(TemporalRun):
             self.report_failure(exc)
             completion.failed.CopyFrom(task_failure(exc))
         return completion
+
+    def _perform(self, act: WorkflowActivation) -> list[WorkflowCommand]:
+        """Answer the messages whose receivers the server does not know, then do the activation."""
+        answers = elsewhere.take_answers(act)
+        if not act.is_replaying:
+            answers = {
+                seq: elsewhere.deliver(kind, seq, self._called[seq], self.run_info, sent_by=self._info.run_id)
+                for seq, kind in elsewhere.failed_messages(act).items()
+            }
+        self._reader.known_answers = answers
+        return [*(elsewhere.write_marker(*answer) for answer in answers.items()), *super()._perform(act)]
 
     def _drop_foreign_signals(self, act: WorkflowActivation) -> None:
         """Remove the signals for another chain, which had the id of this run before. A replay removes the same."""
@@ -153,7 +183,13 @@ class MirroredRun(TemporalRun):
             human_tasks=self.executor.human_task_changes(every=every),
             stores=bool(self.executor.definition.stored),
             next_facts=self._next_facts,
+            failed_signals=self._failed_signals,
         )
+
+    def _activate(self, activation: Activation) -> Completion:
+        completion = super()._activate(activation)
+        self._failed_signals = completion.failed
+        return completion
 
     def add_facts(self, facts: StartFacts, search_attributes: dict[str, Any] | None, *, child: bool) -> StartFacts:
         """Return the facts with which another run starts. The next run of the chain has the same rows of a chain."""

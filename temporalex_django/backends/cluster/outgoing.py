@@ -247,6 +247,13 @@ class SignalKind(ClusterKind):
             )
         )
 
+    def settle(self, row: OutboxRow, answer: None, storage: DjangoStorage) -> None:
+        """Note that the run has the signal, unless its handler has failed already."""
+        if row.body["id"] is not None:
+            Message.objects.using(storage.alias).filter(
+                chain_id=row.chain_id, request_id=row.body["id"], kind="signal", outcome_status="sent"
+            ).update(outcome_status="completed", answered_at=storage.now())
+
     def refuse(self, row: OutboxRow, error: TemporalexError, storage: DjangoStorage) -> None:
         """Free the id of the signal, so that it can be sent again."""
         if row.body["id"] is not None:

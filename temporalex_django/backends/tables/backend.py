@@ -25,6 +25,8 @@ from temporalex_django.db.inserts import (
     insert_start,
     notify_on_commit,
 )
+from temporalex_django.db.messages import failed_messages
+from temporalex_django.db.messages.failed_messages import HandledMessage
 from temporalex_django.db.retention import delete_chain
 from temporalex_django.db.starts.debounce import replace_waiting_input
 from temporalex_django.db.starts.many import insert_many
@@ -53,11 +55,6 @@ class TablesBackend:
     """The backend of runs on the tables of this package. See ``backends.protocol.RunBackend``."""
 
     name = "tables"
-
-    def refusal(self, operation: str) -> str | None:
-        """Return None: every operation is possible on the tables."""
-        del operation
-        return None
 
     def flush(self, chain_id: UUID, *, storage: DjangoStorage) -> None:
         """Do nothing: workers find what was written."""
@@ -229,6 +226,16 @@ class TablesBackend:
                 ScheduleSlot.objects.using(storage.alias).filter(chain_id=target.chain_id).update(running=True)
             inline_turn.notify_after_reset(writes, target, storage=storage)
         return str(new_run_id)
+
+    def redeliver(self, call: OperatorCall, message_id: str) -> HandledMessage | None:
+        """Put the message at the end of the inbox of the run."""
+        target, alias = call.target, call.storage.alias
+        notify_on_commit(alias=alias, queues=[target.queue])
+        return failed_messages.redeliver(target.chain_id, message_id, alias=alias)
+
+    def discard(self, call: OperatorCall, message_id: str) -> HandledMessage | None:
+        """Settle the message as discarded."""
+        return failed_messages.discard(call.target.chain_id, message_id, alias=call.storage.alias)
 
     def delete(self, call: OperatorCall) -> None:
         """Lock the chain and delete it with all that belongs to it."""

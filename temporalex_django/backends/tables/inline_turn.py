@@ -21,6 +21,7 @@ from temporalex_django.authoring.activity_context import activity_context
 from temporalex_django.backends.host import host
 from temporalex_django.backends.target import RunTarget
 from temporalex_django.conf import get_settings
+from temporalex_django.core.names import TABLES
 from temporalex_django.db.atomic_activities import run_atomic_activity
 from temporalex_django.db.inserts import notify_on_commit
 from temporalex_django.db.messages import notify
@@ -71,6 +72,7 @@ def engine(alias: str) -> WorkflowEngine:
                 on_activate=crash_marker(storage).record_chain,
                 make_judge=partial(DatabaseJudge, alias),
                 perform=run_atomic_activity,
+                backend=TABLES,
             )
         return _engines[key]
 

@@ -88,7 +88,7 @@ def redeliver(chain: UUID, message_id: str, *, alias: str) -> HandledMessage | N
     row = failed_messages(chain, alias=alias).select_for_update().filter(request_id=message_id).first()
     if row is None:
         return None
-    message = _handled_message(row)
+    message = handled_message(row)
     # Deleted and inserted anew: the id of the row gives the position in the inbox.
     row.delete()
     row.pk, row.fresh, row.settled = None, True, False
@@ -96,6 +96,18 @@ def redeliver(chain: UUID, message_id: str, *, alias: str) -> HandledMessage | N
     row.queue = Chain.objects.using(alias).values_list("queue", flat=True).get(pk=chain)
     row.save(force_insert=True, using=alias)
     return message
+
+
+def take_failed(chain: UUID, message_id: str, *, alias: str) -> Message | None:
+    """Mark a failed message as sent again, in the open transaction, and return its row. Locks it.
+
+    ``message_id`` is its message id. Returns None if the chain has no failed message with that id.
+    """
+    row = failed_messages(chain, alias=alias).select_for_update().filter(request_id=message_id).first()
+    if row is not None:
+        row.outcome_status, row.outcome, row.answered_at = "sent", None, None
+        row.save(update_fields=["outcome_status", "outcome", "answered_at"])
+    return row
 
 
 def discard(chain: UUID, message_id: str, *, alias: str) -> HandledMessage | None:
@@ -108,8 +120,9 @@ def discard(chain: UUID, message_id: str, *, alias: str) -> HandledMessage | Non
         return None
     row.outcome_status = "discarded"
     row.save(update_fields=["outcome_status"])
-    return _handled_message(row)
+    return handled_message(row)
 
 
-def _handled_message(row: Message) -> HandledMessage:
+def handled_message(row: Message) -> HandledMessage:
+    """Return a failed message as the audit log records it."""
     return HandledMessage(id=str(row.request_id), name=row.name, digest=digest(codec().decode(bytes(row.body))))

@@ -128,10 +128,19 @@ class ExternalRunWriter:
         )
         return bool(rows)
 
-    def _send_messages(self, messages: Sequence[NewMessage]) -> None:
+    def deliver(self, message: NewMessage) -> tuple[str, dict[str, Any]]:
+        """Insert a message whose sender asks, and return the answer, which the caller passes on (``answer``)."""
+        answers: list[tuple[str, dict[str, Any]]] = []
+        self._send_messages([message], tell=answers.append)
+        return answers[0]
+
+    def _send_messages(
+        self, messages: Sequence[NewMessage], *, tell: Callable[[tuple[str, dict[str, Any]]], None] | None = None
+    ) -> None:
         """Find the receiver of each message and insert the message there.
 
-        A sender that asked gets an answer, which says whether the message was stored.
+        A sender that asked gets an answer, which says whether the message was stored. ``tell`` takes the answers
+        instead of the inboxes of the senders.
         """
         by_id = self._resolve_ids(
             {m.workflow_id for m in messages if m.chain_id is None and m.child is None and m.workflow_id}
@@ -148,7 +157,9 @@ class ExternalRunWriter:
                 log.warning(
                     "a %s for %r found no open run", m.kind, m.workflow_id, extra={"workflow_id": m.workflow_id}
                 )
-            if m.ask is not None:
+            if m.ask is not None and tell is not None:
+                tell(m.answer(delivery))
+            elif m.ask is not None:
                 name, body = m.answer(delivery)
                 message_rows.append((m.ask[0], m.ask[1], "external", name, body, None, m.headers, now))
         rows = _MESSAGE.encode_rows((*row, place) for place, row in enumerate(message_rows))

@@ -4,20 +4,13 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from typing import ClassVar
-from uuid import UUID
 
 from django.utils.functional import Promise
 from django.utils.text import format_lazy
 from django.utils.translation import gettext_lazy as _
 
-from temporalex_django.db.inserts import notify_on_commit
-from temporalex_django.db.messages.failed_messages import (
-    HandledMessage,
-    discard,
-    failed_count,
-    failed_messages,
-    redeliver,
-)
+from temporalex_django.backends.routing import backend_of
+from temporalex_django.db.messages.failed_messages import HandledMessage, failed_count, failed_messages
 from temporalex_django.models import Instance
 from temporalex_django.operations.runs.operator_action import Input, OperatorRunAction
 
@@ -48,8 +41,8 @@ class FailedMessageAction(OperatorRunAction[None]):
         return str(_("the run has no failed message"))
 
     @abstractmethod
-    def act(self, chain: UUID, message_id: str) -> HandledMessage | None:
-        """Redeliver or discard the failed message with that id, by changing its row.
+    def act(self, message_id: str) -> HandledMessage | None:
+        """Redeliver or discard the failed message with that id.
 
         Returns the id, name and digest that the audit log records, or None if the chain has no such failed message.
         """
@@ -65,7 +58,7 @@ class FailedMessageAction(OperatorRunAction[None]):
                 else [str(row.request_id) for row in failed_messages(run.chain_id, alias=alias)]
             )
             for message_id in message_ids:
-                handled = self.act(run.chain_id, message_id)
+                handled = self.act(message_id)
                 if handled is None:
                     self.refuse(
                         format_lazy(_("the run has no failed message with the id {id}"), id=message_id), closed=False
@@ -78,13 +71,6 @@ class FailedMessageAction(OperatorRunAction[None]):
                         signal=handled.name,
                         digest=handled.digest,
                     )
-            self.finish(run.queue)
-
-    def finish(self, queue: str) -> None:
-        """Hook that is called once after the rows of all messages have been changed, for example to notify workers.
-
-        ``queue`` is the queue of the run. By default nothing is done.
-        """
 
 
 class Redeliver(FailedMessageAction):
@@ -107,11 +93,8 @@ class Redeliver(FailedMessageAction):
     def why_not(cls, run: Instance, *, seq: int | None = None) -> str | None:
         return cls.why_not_open(run) or super().why_not(run, seq=seq)
 
-    def act(self, chain: UUID, message_id: str) -> HandledMessage | None:
-        return redeliver(chain, message_id, alias=self.storage.alias)
-
-    def finish(self, queue: str) -> None:
-        notify_on_commit(alias=self.storage.alias, queues=[queue])
+    def act(self, message_id: str) -> HandledMessage | None:
+        return backend_of(self.target).redeliver(self, message_id)
 
 
 class Discard(FailedMessageAction):
@@ -132,5 +115,5 @@ class Discard(FailedMessageAction):
     done: ClassVar[Promise] = _("The message is discarded.")
     destructive: ClassVar[bool] = True
 
-    def act(self, chain: UUID, message_id: str) -> HandledMessage | None:
-        return discard(chain, message_id, alias=self.storage.alias)
+    def act(self, message_id: str) -> HandledMessage | None:
+        return backend_of(self.target).discard(self, message_id)

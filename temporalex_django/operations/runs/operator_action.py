@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice, product
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import Any, ClassVar, Final, Literal, TypeVar
 from uuid import UUID
 
 from django.db.models import Count
@@ -25,10 +25,11 @@ from temporalex_django.access import EDIT, VIEW_PAYLOAD, Operation, policy
 from temporalex_django.authoring import activity
 from temporalex_django.authoring.activity import Activity
 from temporalex_django.authoring.authorization import APP, Person
-from temporalex_django.backends.routing import backend_of
+from temporalex_django.backends.refusals import refusal_of
 from temporalex_django.backends.tables import inline_turn
 from temporalex_django.backends.target import RunTarget
 from temporalex_django.conf import get_settings
+from temporalex_django.core.names import TEMPORAL
 from temporalex_django.core.payloads.codec import check_text
 from temporalex_django.db.inserts import notify_on_commit
 from temporalex_django.engine import operator_overrides
@@ -147,7 +148,7 @@ class OperatorRunAction(RunAction[T]):
     def check(self) -> None:
         """Check that the user may do this, and that the backend of the run can. Raises ``ActionNotPossible`` too."""
         super().check()
-        if reason := backend_of(self.target).refusal(self.name):
+        if reason := refusal_of(self.target.backend, self.name):
             self.refuse(reason, closed=False)
 
     @classmethod
@@ -203,6 +204,16 @@ class OperatorRunAction(RunAction[T]):
             "timer": ngettext("%(count)s timer", "%(count)s timers", count),
         }
         return texts[cls.target_kind] % {"count": f"{count:,}"}
+
+    @classmethod
+    def refusal(cls, run: Instance, *, seq: int | None = None) -> str | None:
+        """Return the text that says why the operation is impossible for the run, or None if it is possible.
+
+        Either the backend of the run does not have it, or ``why_not`` says why.
+        """
+        if reason := refusal_of(run.backend, cls.name):
+            return str(reason)
+        return cls.why_not(run, seq=seq)
 
     @classmethod
     def why_not(cls, run: Instance, *, seq: int | None = None) -> str | None:
@@ -350,6 +361,17 @@ def _first_refused(user: Person, run: Instance | None, *operations: Operation) -
     return next((operation for operation in run_operations if not policy().allows(user, operation)), None)
 
 
+_NOT_OPEN: Final = _("no activity with that number is open: it has ended, or was cancelled")
+
+
+def waits_for(run: Instance, kind: str, seq: int | None) -> bool:
+    """Return True if the row of a run says that it waits for a command of this kind, the one with the number ``seq``.
+
+    None as ``seq`` means any. Runs on a cluster have no other rows of their activities and timers.
+    """
+    return any(wait["kind"] == kind and seq in (None, wait.get("seq")) for wait in run.waits or [])
+
+
 #: Runs in one statement; databases limit the number of its parameters.
 _BATCH_SIZE = 500
 _MAX_OPTIONS = 50
@@ -378,6 +400,8 @@ class ActivityAction(OperatorRunAction[None]):
     def why_not(cls, run: Instance, *, seq: int | None = None) -> str | None:
         if reason := cls.why_not_open(run):
             return reason
+        if run.backend == TEMPORAL:
+            return None if waits_for(run, "activity", seq) else str(_NOT_OPEN if seq else cls.none_possible_text())
         tasks = ActivityTask.objects.using(run._state.db).filter(run_id=run.pk)  # noqa: SLF001 - Django documents it
         if seq is None:
             reasons = [cls.why_not_task(task) for task in tasks.defer("call", "heartbeat")]
@@ -386,7 +410,7 @@ class ActivityAction(OperatorRunAction[None]):
             return None
         task = tasks.filter(seq=seq).first()
         if task is None:
-            return str(_("no activity with that number is open: it has ended, or was cancelled"))
+            return str(_NOT_OPEN)
         return cls.why_not_task(task)
 
     @classmethod

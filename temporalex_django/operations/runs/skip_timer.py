@@ -12,6 +12,7 @@ from django.utils.translation import gettext_lazy as _
 
 from temporalex_django.backends.routing import backend_of
 from temporalex_django.core.history.events import kinds_of
+from temporalex_django.core.names import TEMPORAL
 from temporalex_django.engine.operator_overrides import pending_timers, skip_message_id
 from temporalex_django.models import HistoryEvent, Instance, Message
 from temporalex_django.operations.runs.operator_action import OperatorRunAction, batches
@@ -38,6 +39,8 @@ class SkipTimer(OperatorRunAction[None]):
     def why_not(cls, run: Instance, *, seq: int | None = None) -> str | None:
         if reason := cls.why_not_open(run):
             return reason
+        if run.backend == TEMPORAL:
+            return None  # the run itself says which timers are running
         alias = run._state.db  # noqa: SLF001 - Django documents it
         events = HistoryEvent.objects.using(alias).filter(run_id=run.pk, kind__in=kinds_of("timer")).order_by("seq")
         # Running timers have no rows of their own; they follow from the events of the history.

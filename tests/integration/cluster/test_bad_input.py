@@ -13,7 +13,7 @@ from django.utils import timezone
 
 from temporalex_django import Ok, Workflow, api, errors
 from temporalex_django.backends import routing
-from temporalex_django.models import Chain, Instance, Message, Outbox
+from temporalex_django.models import Chain, Instance, Outbox
 from temporalex_django.workers.loop import run_until_idle
 from tests.integration.cluster.conftest import WorkerMaker
 from tests.support.waiting import wait_for
@@ -149,58 +149,3 @@ def test_the_package_does_not_import_the_sdk() -> None:
         "import temporalex_django.client; assert 'temporalio' not in sys.modules, 'temporalio is loaded'"
     )
     subprocess.run([sys.executable, "-W", "ignore", "-c", code], check=True)
-
-
-class TablesSender(Workflow):
-    backend = "tables"
-
-    async def run(self, args: Any) -> Any:
-        await api.signal_external(args, "go", {"from": "tables"})
-        return Ok("sent")
-
-
-class MirroredSender(Workflow):
-    task_queue = QUEUE
-
-    async def run(self, args: Any) -> Any:
-        try:
-            await api.signal_external(args, "go")
-        except errors.WorkflowNotFound:
-            return Ok("not found")
-        return Ok("sent")
-
-
-def test_a_run_on_the_tables_signals_one_on_the_cluster_through_the_outbox(cluster: Any, worker: None) -> None:
-    waiter = MirroredWaiter.start(None, id=new_id())
-    wait_for(lambda: waiter.describe().waiting_for)
-    sender = TablesSender.start(waiter.id, id=new_id())
-    run_until_idle()
-    assert sender.result(timeout=20) == "sent"
-    assert waiter.result(timeout=20) == {"from": "tables"}
-    assert not Message.objects.filter(chain__backend="temporal").exists()
-
-
-def test_a_run_on_the_cluster_finds_none_on_the_tables(cluster: Any, worker: None) -> None:
-    waiter = TablesWaiter.start(None, id=new_id())
-    run_until_idle()
-    sender = MirroredSender.start(waiter.id, id=new_id())
-    assert sender.result(timeout=20) == "not found"
-
-
-class MirroredParent(Workflow):
-    task_queue = QUEUE
-
-    async def run(self, args: Any) -> Any:
-        return Ok(await api.child(MirroredWaiter, None, id=args))
-
-
-def test_a_child_on_the_cluster_has_rows_too(cluster: Any, worker: None) -> None:
-    name = new_id()
-    parent = MirroredParent.start(name, id=new_id())
-    wait_for(lambda: Instance.objects.filter(workflow_id=name).exists())
-    child = MirroredWaiter.handle(name)
-    child.signal("go", 5)
-    assert parent.result(timeout=20) == 5
-    assert child.result(timeout=20) == 5
-    row = Instance.objects.get(workflow_id=name)
-    assert (row.parent, row.backend, row.status) == (parent.id, "temporal", "completed")

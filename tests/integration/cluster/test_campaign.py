@@ -1,4 +1,6 @@
-"""Starts and signals in transactions, half of them rolled back, while dispatchers are killed and the server restarts.
+"""Starts, signals and decisions in transactions, half of them rolled back, while dispatchers are killed.
+
+The server restarts meanwhile.
 
 None is lost, none is doubled, none of a transaction that was rolled back arrives, and each run gets its own in order.
 """
@@ -22,17 +24,18 @@ from django.db import transaction
 from django.utils import timezone
 
 from temporalex_django import Ok, Workflow, api
-from temporalex_django.models import Instance, Outbox
-from tests.integration.cluster.conftest import running_worker
+from temporalex_django.models import HumanTask, Instance, OperatorAction, Outbox
 from tests.support.campaign import REPEATED
+from tests.support.cluster_worker import running_worker
+from tests.support.people import stored
 from tests.support.temporal_server import PROGRAM
 from tests.support.waiting import wait_for
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow, pytest.mark.once]
 
 QUEUE = f"cluster-campaign-{uuid.uuid4().hex[:8]}"
-#: Runs, signals to each, and dispatchers that are killed. The long form: a hundred runs, 500 rows, 50 kills.
-RUNS, SIGNALS, KILLS = (12, 4, 6) if REPEATED else (100, 4, 50)
+#: Runs, signals to each, decisions, and dispatchers that are killed. The long form: over 600 rows, 50 kills.
+RUNS, SIGNALS, VERDICTS, KILLS = (12, 4, 8, 6) if REPEATED else (100, 4, 50, 50)
 
 
 class MirroredNotes(Workflow):
@@ -43,6 +46,14 @@ class MirroredNotes(Workflow):
         while (note := await api.wait_for_signal("note")) is not None:
             notes.append(note)
         return Ok(notes)
+
+
+class MirroredVerdict(Workflow):
+    task_queue = QUEUE
+
+    async def run(self, args: Any) -> Any:
+        decision = await api.approval("Guilty?", users=["judge"], key="verdict")
+        return Ok([decision.outcome, decision.comment])
 
 
 class Server:
@@ -126,10 +137,28 @@ def write(draw: random.Random) -> dict[str, list[int]]:
     return expected
 
 
+def decide(judge: Any) -> dict[str, list[str]]:
+    """Decide human tasks in transactions, each once for a transaction that is rolled back; return what is to arrive."""
+    expected = {}
+    for task in HumanTask.objects.open().order_by("workflow_id"):
+        handle = MirroredVerdict.handle(task.workflow_id)
+        with transaction.atomic():
+            handle.decide("approved", by=judge)
+            transaction.set_rollback(True)
+        with transaction.atomic():
+            handle.decide("rejected", comment=f"of {handle.id}", by=judge)
+        expected[handle.id] = ["rejected", f"of {handle.id}"]
+    return expected
+
+
 def test_nothing_is_lost_doubled_or_out_of_order(server: Server, settings: Any, subprocess_env: dict[str, str]) -> None:
-    expected = write(random.Random(7))
-    assert Outbox.objects.count() == RUNS * (SIGNALS + 2)
+    judge = stored("judge")
     with running_worker(QUEUE):
+        for number in range(VERDICTS):
+            MirroredVerdict.start(None, id=f"verdict-{number}")
+        wait_for(lambda: HumanTask.objects.open().count() == VERDICTS, what="all questions")
+        expected = {**write(random.Random(7)), **decide(judge)}
+        assert Outbox.objects.count() == RUNS * (SIGNALS + 2) + VERDICTS
         for kill in range(KILLS):
             before = Outbox.objects.count()
             with dispatcher(subprocess_env, settings):
@@ -144,5 +173,6 @@ def test_nothing_is_lost_doubled_or_out_of_order(server: Server, settings: Any, 
             wait_for(lambda: not Outbox.objects.waiting().exists(), seconds=240, what="the outbox to be empty")
         wait_for(lambda: not Instance.objects.open().exists(), seconds=240, what="all runs to end")
     assert not Outbox.objects.exists()
-    assert Instance.objects.count() == RUNS
+    assert Instance.objects.count() == RUNS + VERDICTS
+    assert OperatorAction.objects.filter(action="decide").count() == VERDICTS
     assert {run.workflow_id: run.closing_value["result"] for run in Instance.objects.all()} == expected

@@ -10,7 +10,7 @@ import pytest
 from django.contrib.auth import get_user_model
 from django.db import transaction
 
-from temporalex_django import Ok, RetryPolicy, Stop, Workflow, activity, api, errors
+from temporalex_django import NoReply, Ok, RetryPolicy, Stop, Workflow, activity, api, errors
 from temporalex_django.models import Chain, HumanTask, Instance, OperatorAction, Outbox
 from temporalex_django.workers.loop import run_until_idle
 from tests.support.people import stored
@@ -137,6 +137,53 @@ def test_a_person_decides_in_a_request_and_in_a_transaction(worker: None) -> Non
     assert not Outbox.objects.exists()
 
 
+class MirroredBroken(Workflow):
+    """Its handler fails until it is corrected."""
+
+    task_queue = QUEUE
+    signals = ("note", "close")
+
+    async def run(self, args: Any) -> Any:
+        return Ok(
+            await api.phase(
+                [],
+                signal={"note": note_unless_failing, "close": lambda _, notes: Stop(notes)},
+            )
+        )
+
+
+def note_unless_failing(note: Any, notes: list[Any]) -> Any:
+    if failing.is_set():
+        raise ValueError("not yet")
+    return NoReply([*notes, note])
+
+
+def failed_ids(handle: Any) -> list[str]:
+    return [message.id for message in handle.describe().failed_messages]
+
+
+def test_failed_messages_are_redelivered_sent_anew_and_discarded(worker: None) -> None:
+    failing.set()
+    handle = start(MirroredBroken)
+    for note_id in ("n-1", "n-2", "n-3"):
+        handle.signal("note", note_id, id=note_id)
+    handle.signal("note", "anonymous")
+    wait_for(lambda: len(failed_ids(handle)) == 4)
+    assert failed_ids(handle)[:3] == ["n-1", "n-2", "n-3"]
+    handle.redeliver("n-1")
+    wait_for(lambda: len(failed_ids(handle)) == 4)  # it fails again
+    failing.clear()
+    handle.discard("n-2")
+    handle.signal("note", "n-2", id="n-2")  # its id is taken: nothing is sent
+    handle.signal("note", "corrected", id="n-3")
+    handle.redeliver()
+    wait_for(lambda: not failed_ids(handle))
+    handle.signal("close")
+    assert sorted(handle.result(timeout=20)) == ["anonymous", "corrected", "n-1"]
+    with pytest.raises(errors.WorkflowClosed, match="no failed message"):
+        handle.discard()
+
+
 def test_a_closed_run_is_deleted_there_too(worker: None) -> None:
     handle = start(MirroredOrder, 1)
     with pytest.raises(errors.ActionNotPossible, match="the run is open"):
@@ -152,8 +199,6 @@ def test_a_closed_run_is_deleted_there_too(worker: None) -> None:
     ("operation", "inputs", "advice"),
     [
         ("fork", {}, "start a new run"),
-        ("redeliver", {}, "send the signal again"),
-        ("discard", {}, "never delivered"),
         ("try_again", {}, "correct the code"),
     ],
 )

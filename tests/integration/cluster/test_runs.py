@@ -25,6 +25,8 @@ from temporalex_django import (
     update,
 )
 from temporalex_django.authoring import authorization
+from temporalex_django.backends.cluster import outgoing
+from temporalex_django.backends.host import host
 from temporalex_django.conf import codec
 from temporalex_django.models import Chain, Instance, Outbox
 from temporalex_django.workers.loop import run_until_idle
@@ -243,3 +245,26 @@ def test_all_who_debounce_a_start_have_started_the_run(cluster: dict[str, Any]) 
     assert snapshot["started_as"] == "bob"
     assert list(snapshot["excluded"]) == [str(authorization.sender_of(ann).key)]
     assert Outbox.objects.get().due_at == run.starts_at
+
+
+def test_no_row_acts_on_a_later_run_of_its_id(worker: None, settings: Any) -> None:
+    """Rows that were written for a run reach the cluster when another run has its id: none of them acts on that one."""
+    run_id = f"stale-{uuid.uuid4().hex[:6]}"
+    first = MirroredTill.start(1, id=run_id)
+    wait_for(lambda: first.describe().accepts["updates"])
+    chain = Chain.objects.get()
+    with transaction.atomic():
+        first.signal("note", 100)
+        first.cancel("late")
+    late = list(Outbox.objects.order_by("id"))
+    Outbox.objects.all().delete()
+    first.terminate("over")
+    second = MirroredTill.start(2, id=run_id)
+    wait_for(lambda: run_until_idle() == 0 and second.describe().accepts["updates"])
+    Outbox.objects.bulk_create(late)
+    with transaction.atomic():
+        outgoing.insert(chain.pk, "terminate", {"reason": "late"}, storage=host().storage())
+    wait_for(lambda: run_until_idle() == 0 and not Outbox.objects.waiting().exists())
+    assert {row.kind: row.failed["code"] for row in Outbox.objects.all()} == {"temporal.cancel": "workflow_closed"}
+    assert second.update("add", 1) == 5
+    assert [event.kind for event in second.history() if event.kind == "SignalReceived"] == []

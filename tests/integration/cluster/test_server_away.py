@@ -1,0 +1,184 @@
+"""A server that is away, or that this project may not use: nothing is lost, and each error names the server."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import pytest
+from django.db import connections
+from django.utils import timezone
+from temporalio.service import RPCError, RPCStatusCode
+
+from temporalex_django import NoReply, Ok, Reply, Stop, Workflow, api, errors, update
+from temporalex_django.backends.cluster import calls
+from temporalex_django.models import Instance, Outbox
+from temporalex_django.workers.loop import run_until_idle
+from tests.integration.cluster.conftest import WorkerMaker
+from tests.support.server_proxy import CERTIFICATES, ServerProxy
+from tests.support.waiting import wait_for
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.once]
+
+QUEUE = f"cluster-away-{uuid.uuid4().hex[:8]}"
+
+
+class MirroredAway(Workflow):
+    task_queue = QUEUE
+
+    async def run(self, args: Any) -> Any:
+        total = await api.phase(
+            0,
+            signal={"stop": lambda _, total: Stop(total), "note": lambda number, total: NoReply(total + number)},
+            update={"add": update(lambda number, total: Reply(total + number, total + number))},
+        )
+        return Ok(total)
+
+
+@pytest.fixture
+def proxy(cluster: dict[str, Any], settings: Any) -> Iterator[Callable[..., ServerProxy]]:
+    """A function that puts a proxy between this project and the server; ``tls`` are the settings of its TLS."""
+    proxies: list[ServerProxy] = []
+
+    def make(tls: dict[str, str] | None = None, **options: Any) -> ServerProxy:
+        proxies.append(ServerProxy(cluster["ADDRESS"], tls=tls is not None, **options))
+        entry = {**cluster, "ADDRESS": proxies[-1].address, **({} if tls is None else {"TLS": tls})}
+        settings.TEMPORALEX = {**settings.TEMPORALEX, "CLUSTER": entry}
+        return proxies[-1]
+
+    yield make
+    for each in proxies:
+        each.close()
+
+
+def start() -> Any:
+    return MirroredAway.start(None, id=f"away-{uuid.uuid4().hex[:6]}")
+
+
+def send_outbox() -> None:
+    Outbox.objects.update(due_at=timezone.now())
+    run_until_idle()
+
+
+def _add(handle: Any, answers: list[Any]) -> None:
+    try:
+        answers.append(handle.update("add", 5, id="once", timeout=40))
+    finally:
+        connections.close_all()
+
+
+def certificates(**names: str) -> dict[str, str]:
+    return {key: str(CERTIFICATES / name) for key, name in names.items()}
+
+
+def test_a_certificate_of_the_right_authority_is_accepted(proxy: Any) -> None:
+    client = certificates(CA="authority.pem", CERT="client.pem", KEY="client.key")
+    proxy(client, asks_for_certificate=True)
+    start()
+    assert not Outbox.objects.exists()
+    assert Instance.objects.get().cluster_run_id is not None
+
+
+@pytest.mark.parametrize(
+    ("tls", "reason"),
+    [
+        pytest.param(certificates(CA="other_authority.pem"), "InvalidCertificate", id="another authority"),
+        pytest.param(  # this server closes the connection without a reason
+            certificates(CA="authority.pem", CERT="expired_client.pem", KEY="expired_client.key"),
+            "cannot be reached",
+            id="expired key",
+        ),
+    ],
+)
+def test_a_certificate_that_is_refused_keeps_the_start_and_says_so(
+    proxy: Any, settings: Any, tls: Any, reason: str
+) -> None:
+    server = proxy(tls, asks_for_certificate="CERT" in tls)
+    handle = start()
+    row = Outbox.objects.get()
+    assert (row.tries, row.failed, handle.status) == (1, None, "pending")
+    assert server.address in str(row.error)
+    assert reason in str(row.error)
+    with pytest.raises(errors.UpdateTimeout, match=server.address):
+        handle.update("add", 1, timeout=5)
+    right = certificates(CA="authority.pem", CERT="client.pem", KEY="client.key")
+    cluster = settings.TEMPORALEX["CLUSTER"]
+    settings.TEMPORALEX = {**settings.TEMPORALEX, "CLUSTER": {**cluster, "TLS": right}}
+    send_outbox()
+    assert not Outbox.objects.exists()
+
+
+def test_an_api_key_that_has_expired_keeps_the_start(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def expired(*_: Any, **__: Any) -> Any:
+        raise RPCError("the API key has expired", RPCStatusCode.UNAUTHENTICATED, b"")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(calls, "start_request", expired)
+        start()
+        row = Outbox.objects.get()
+        assert row.failed is None
+        assert "UNAUTHENTICATED: the API key has expired" in str(row.error)
+    send_outbox()
+    assert not Outbox.objects.exists()
+
+
+def test_a_file_that_is_missing_is_named(proxy: Any) -> None:
+    proxy({"CA": "nowhere.pem"})
+    start()
+    row = Outbox.objects.get()
+    assert "TEMPORALEX['CLUSTER']['TLS']['CA']" in str(row.error)
+
+
+def test_what_is_sent_while_the_server_is_away_arrives_in_order(proxy: Any, start_worker: WorkerMaker) -> None:
+    server = proxy()
+    with start_worker():
+        handle = start()
+        wait_for(lambda: handle.describe().waiting_for)
+        server.stop()
+        handle.signal("note", 3)
+        handle.signal("note", 4)
+        handle.signal("stop")
+        assert [row.failed for row in Outbox.objects.all()] == [None, None, None]
+        server.start()
+        send_outbox()
+        wait_for(lambda: not Outbox.objects.exists() or send_outbox())
+        assert handle.result(timeout=20) == 7
+
+
+def test_an_update_during_which_the_server_goes_away_is_taken_once(proxy: Any, start_worker: WorkerMaker) -> None:
+    server = proxy()
+    answers: list[Any] = []
+    with start_worker():
+        handle = start()
+        wait_for(lambda: handle.describe().waiting_for)
+        server.stop()
+        sender = threading.Thread(target=partial(_add, handle, answers))
+        sender.start()
+        assert answers == []
+        server.start()
+        sender.join(40)
+        assert answers == [5]
+        assert handle.update("add", 5, id="once") == 5
+        server.stop()
+        with pytest.raises(errors.UpdateTimeout):
+            handle.update("add", 6, id="late", timeout=0.5)
+        server.start()
+        assert handle.update("add", 6, id="late", timeout=20) == 11
+
+
+def test_a_worker_polls_again_when_the_server_is_back(proxy: Any, start_worker: WorkerMaker) -> None:
+    server = proxy()
+    with start_worker():
+        first = start()
+        wait_for(lambda: first.describe().waiting_for)
+        server.stop()
+        second = start()
+        assert Outbox.objects.get().kind == "temporal.start"
+        server.start()
+        send_outbox()
+        wait_for(lambda: not Outbox.objects.exists() or send_outbox())
+        second.signal("stop")
+        assert second.result(timeout=40) == 0

@@ -162,7 +162,7 @@ def check_cluster(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[Che
         return [
             Warning(
                 "django-q2 is set up without the broker of temporalex: this cluster does not advance workflows.",
-                hint=f"Set Q_CLUSTER['broker_class'] = {_BROKER!r}, or run manage.py temporalex worker beside it.",
+                hint=f"Set Q_CLUSTER['broker_class'] = {_BROKER!r}, or run manage.py temporalex worker alongside it.",
                 id="temporalex_django.W004",
             )
         ]
@@ -232,8 +232,10 @@ def _broker_problems(path: str) -> Iterator[CheckMessage]:
     else:
         yield Warning(
             f"Q_CLUSTER['broker_class'] is {path!r}, which does not advance workflows.",
-            hint=f"Set it to a subclass: class Broker({_BROKER_PACKAGE}.WorkerHost, {name}): pass. "
-            "Or run manage.py temporalex worker beside the cluster.",
+            hint=(
+                f"Set it to a subclass: class Broker({_BROKER_PACKAGE}.WorkerHost, {name}): pass. Or run manage.py "
+                "temporalex worker alongside the cluster."
+            ),
             id="temporalex_django.W004",
         )
 
@@ -317,10 +319,11 @@ def check_stored_fields(app_configs: Sequence[AppConfig] | None, **_: Any) -> li
         Warning(
             f"{cls.name} stores {', '.join(sorted(cls.stored))} of its published state as plain text, "
             f"although you use the codec {path}.",
-            hint="If the codec encrypts, remove from `stored` what nobody may read in the database; "
-            "otherwise, silence this check. "
-            "Titles and comments of human tasks, waiting_for, reasons of pauses, of the audit log and of bulk jobs, "
-            "and Django's LogEntry are plain text as well.",
+            hint=(
+                "If the codec encrypts, remove fields from `stored` that nobody may read in the database; otherwise, "
+                "silence this check. Titles and comments of human tasks, waiting_for, reasons of pauses, of the "
+                "audit log and of bulk jobs, and Django's LogEntry are plain text as well."
+            ),
             id="temporalex_django.W008",
         )
         for cls in workflow.concrete_classes()

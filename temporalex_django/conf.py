@@ -80,8 +80,9 @@ class Settings:
     )
     ACCESS_POLICY: str = _setting(
         "temporalex_django.access.AccessPolicy",
-        "Dotted path of a subclass of `temporalex_django.access.AccessPolicy`: which runs a user can see, what they may do and start, "
-        "and how payloads look to them. REST, the admin, commands and `by=` use it.",
+        "Dotted path of a subclass of `temporalex_django.access.AccessPolicy`. It determines which runs a user "
+        "can see, what they may do and start, and how payloads look to them. REST, the admin, commands and `by=` "
+        "use it.",
     )
     MAX_PAYLOAD_BYTES: int = _setting(
         2_000_000,
@@ -93,12 +94,15 @@ class Settings:
         "and recognizes a dead worker only by its lease.",
     )
     UPDATE_LOCK_WAIT: float = _setting(
-        2.0, "Seconds that an update in a request waits for the lock of its run before a worker handles it instead."
+        2.0, "Seconds for which an update in a request waits for the lock of its run. After that, a worker handles it."
     )
     BULK_LIMIT: int = _setting(1000, "Maximum number of runs in one bulk job.")
     BULK_JOBS: int = _setting(
         20,
-        "Number of bulk jobs that one person may have running at the same time. Starting another raises `ActionNotPossible`.",
+        (
+            "Maximum number of bulk jobs of one person that can run at the same time. Starting another raises "
+            "`ActionNotPossible`."
+        ),
     )
     SCHEDULE_BUFFER: int = _setting(
         100,
@@ -109,8 +113,8 @@ class Settings:
     )
     START_LOCK_WAIT: float = _setting(
         2.0,
-        "Seconds that a start waits for another open transaction that starts the same id. Then it raises `AlreadyRunning` with "
-        "`pending=True`.",
+        "Seconds for which a start waits for another open transaction that starts a run with the same id. After "
+        "that, it raises `AlreadyRunning` with `pending=True`.",
     )
     POLL_INTERVAL: float = _setting(
         0.2,
@@ -135,10 +139,12 @@ class Settings:
     )
     QUEUES: Mapping[str, Mapping[str, Any]] = _setting(
         {},
-        "Limits of queues, across all workers: `{'payments': {'concurrency': 10, 'rate': '100/m', 'concurrency_per_key': 2, "
-        "'weight': 3}}`. `concurrency`: attempts of activities that run at the same time; `rate`: attempts that start per second (`s`), minute "
-        "(`m`) or hour (`h`); `concurrency_per_key`: attempts at the same time for one key, which an activity sets with `options(concurrency_key=...)`; "
-        "`weight`: how often a worker looks at this queue first, relative to other queues (default: 1). A queue that you do not name has no limits.",
+        "Limits of queues, across all workers: `{'payments': {'concurrency': 10, 'rate': '100/m', "
+        "'concurrency_per_key': 2, 'weight': 3}}`. `concurrency`: attempts of activities that run at the same "
+        "time; `rate`: attempts that start per second (`s`), minute (`m`) or hour (`h`); `concurrency_per_key`: "
+        "attempts at the same time for one key, which an activity sets with `options(concurrency_key=...)`; "
+        "`weight`: how often a worker looks at this queue first, relative to other queues (default: 1). Queues "
+        "that you do not list have no limits.",
     )
     LEASE_SECONDS: float = _setting(
         6.0,
@@ -148,7 +154,7 @@ class Settings:
         kind="a number above 0",
     )
     DRAIN_SECONDS: float = _setting(
-        20.0, "Seconds that a stopping worker waits for its running activities before it releases them."
+        20.0, "Seconds for which a stopping worker waits for its running activities before it releases them."
     )
     LEAVE_SECONDS: float = _setting(
         8.0,
@@ -171,10 +177,11 @@ class Settings:
     )
     WORKER_CONNECTIONS: int | None = _setting(
         None,
-        "Maximum number of database connections that one worker opens. Must be at least 6: one each for turns, maintenance, LISTEN, bulk jobs "
-        "and `async` activities, one for each activity thread, and two for turns that continue during a long atomic activity. With a "
-        "lower limit, a worker uses fewer of these, and then fewer threads than `ACTIVITY_THREADS`. None: `ACTIVITY_THREADS` plus 7. A `CLUSTER` needs one more, for the outbox. Connections that activities open "
-        "themselves, to other databases or in threads of their own, do not count.",
+        "Maximum number of database connections that one worker opens. Must be at least 6: one each for turns, "
+        "maintenance, LISTEN, bulk jobs and `async` activities, one for each activity thread, and two for turns "
+        "that continue during a long atomic activity. With a lower limit, a worker uses fewer of these, and then "
+        "fewer threads than `ACTIVITY_THREADS`. None: `ACTIVITY_THREADS` plus 7. A `CLUSTER` needs one more, for the outbox. "
+        "Connections that activities open themselves, to other databases or in their own threads, do not count.",
         refuse=lambda value: value is not None and value < FEWEST_CONNECTIONS,
         kind="a whole number of at least 6, or None",
     )
@@ -191,8 +198,8 @@ class Settings:
     )
     DEADLOCK_TIMEOUT: float | None = _setting(
         2.0,
-        "Seconds that workflow code may compute between two waits; then the run is blocked. None: no limit. A long inbox or the replay of a "
-        "long history is not a deadlock: the limit applies to each step.",
+        "Seconds for which workflow code may compute between two waits. After that, the run is blocked. None: no "
+        "limit. A long inbox or the replay of a long history is not a deadlock: the limit applies to each step.",
     )
     UNEXPECTED_ERROR: Literal["fail", "block"] = _setting(
         "fail",
@@ -255,11 +262,13 @@ class Settings:
     INTERCEPTORS: tuple[str, ...] = _setting(
         (),
         "Dotted paths of subclasses of `temporalex_django.interceptors.Interceptor`, the outermost one first; read when Django starts. See [Interceptors](../howto/interceptors.md).",
+        kind="a list of dotted paths",
     )
     METRICS: tuple[str, ...] = _setting(
         (),
-        "Exporters of metrics in each process of the project: `'prometheus'`, `'otel'` or both. Each needs the extra of its name. Without any, "
-        "nothing is recorded. `temporalex worker --metrics-port` adds `'prometheus'` in that worker.",
+        "Exporters of metrics in each process of the project: `'prometheus'`, `'otel'` or both. Each needs the "
+        "extra with the same name. Without an exporter, nothing is recorded. `temporalex worker --metrics-port` "
+        "adds `'prometheus'` in that worker.",
         refuse=lambda value: not EXPORTERS.keys() >= set(value),
         kind="a list of 'prometheus' and 'otel'",
     )
@@ -272,8 +281,8 @@ class Settings:
     )
     BACKEND: Literal["tables", "temporal"] = _setting(
         TABLES,
-        "Where new runs live: on the tables of this package, or on the Temporal cluster of `CLUSTER`. A class overrides this with `backend`. "
-        "A run stays on the backend that it was started on.",
+        "Where new runs are stored: in the tables of this package, or on the Temporal cluster in `CLUSTER`. A "
+        "class overrides this with `backend`. A run stays on the backend on which it was started.",
     )
     CLUSTER: Mapping[str, Any] = _setting(
         {},
@@ -284,7 +293,7 @@ class Settings:
         kind=CLUSTER_KIND,
     )
     LOCAL_RUNNER: bool | None = _setting(
-        None, "Whether `runserver` runs workflows in threads of its own. None: only under DEBUG."
+        None, "Whether `runserver` runs workflows in separate threads. None: only if DEBUG is on."
     )
 
 

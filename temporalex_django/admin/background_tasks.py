@@ -84,7 +84,7 @@ class EnqueuedTaskAdmin(_BackgroundTaskAdmin[EnqueuedTask]):
     list_display = ("task_path", "state", "queue", "priority", "enqueued", "due", "attempt", "wait_text")
     list_filter = (TaskQueueFilter,)
     search_fields = ("run_id__exact",)
-    search_help_text = _("Id of a task, as enqueue() returned it")
+    search_help_text = _("The id of a task, as returned by enqueue()")
     fields = (
         "task_path",
         "task_id",
@@ -134,7 +134,7 @@ class EndedTaskAdmin(_BackgroundTaskAdmin[EndedTask]):
     list_display = ("task", "state", "queue", "enqueued", "finished", "attempts")
     list_filter = (TaskStatusFilter, TaskQueueFilter, BackendFilter)
     search_fields = ("id__exact", "task__startswith")
-    search_help_text = _("Id of a task, or the beginning of the path of its function")
+    search_help_text = _("The id of a task, or the beginning of its function's path")
     fields = (
         *("task", "id", "state", "backend", "queue", "priority", "enqueued_at", "started_at", "finished_at"),
         *("keep_until", "attempts", "call_arguments", "result_text", "attempt_log"),

@@ -42,7 +42,7 @@ class ReasonForm(forms.Form):
 
     reason = forms.CharField(
         required=False, max_length=_MAX_REASON_LENGTH, label=gettext_lazy("Reason"), label_suffix="",
-        help_text=gettext_lazy("For people who read the audit log later."),
+        help_text=gettext_lazy("Shown in the audit log."),
         widget=forms.TextInput(attrs={"class": "vTextField"}),
     )  # fmt: skip
 

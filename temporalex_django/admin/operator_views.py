@@ -56,7 +56,7 @@ class OperatorActionForm(TokenForm):
 
     reason = forms.CharField(
         label=gettext_lazy("Reason"),
-        help_text=gettext_lazy("For people who read the audit log later."),
+        help_text=gettext_lazy("Shown in the audit log."),
         max_length=_MAX_REASON_LENGTH,
         widget=forms.Textarea(attrs={"rows": 2, "class": "vLargeTextField"}),
     )
@@ -232,7 +232,7 @@ class OperatorActionView(RunActionView):
         label = heading = str(action.label)
         options = {}
         if seq is not None:
-            heading, options = _("%(label)s: number %(seq)s") % {"label": label, "seq": seq}, {"seq": seq}
+            heading, options = _("%(label)s (number %(seq)s)") % {"label": label, "seq": seq}, {"seq": seq}
         return Confirmation(
             heading=heading,
             effect=action.effect_text(run),

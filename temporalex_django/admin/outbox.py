@@ -93,5 +93,5 @@ class OutboxAdmin(ReadOnlyAdmin[Outbox]):
             else:
                 done += 1
         if done:
-            texts = ngettext("%(count)d message is done.", "%(count)d messages are done.", done)
+            texts = ngettext("%(count)d message was processed.", "%(count)d messages were processed.", done)
             messages.success(request, texts % {"count": done})

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, final
 
 
 class TemporalexError(Exception):
-    """An error of temporalex_django; the subclasses say what happened."""
+    """The base class of all errors of temporalex_django; its subclasses say what happened."""
 
     code: ClassVar[str] = "error"
     #: Advice for the person who gets the error; a column of docs/reference/errors.md.

@@ -9,18 +9,18 @@ class WorkflowDefinitionError(TemporalexError):
     """The definition of a workflow, activity, phase or policy is wrong."""
 
     code = "workflow_definition"
-    next_step = "Correct the problems that the message lists; it lists every problem with the definition."
+    next_step = "Correct the problems that the message lists; it contains every problem of the definition."
 
 
 class PayloadError(TemporalexError):
-    """A value cannot be encoded as a payload, or does not fit the annotation that it is decoded to.
+    """A value cannot be encoded as a payload, or does not match the annotation with which it is decoded.
 
     ``path`` names the field that does not fit, such as ``$.quantity``. It is None if the reason is a different one.
     """
 
     code = "payload"
     next_step = (
-        "Correct the value, at the path in the message if it names one. A payload can consist of JSON data, "
+        "Correct the value, at the path in the message if there is one. A payload can consist of JSON data, "
         "dataclasses, msgspec structs, dates, decimals and UUIDs; store large values elsewhere."
     )
 
@@ -47,7 +47,7 @@ class KeyMissing(TemporalexError):
     """
 
     code = "key_missing"
-    next_step = "Give the process the key that the message names; the work that waits for it then continues."
+    next_step = "Give the process the key that the message mentions; the work that is waiting for it then continues."
 
     def __init__(self, key: str = "") -> None:
         super().__init__(f"the payload codec of this process lacks the key {key!r}" if key else None)
@@ -55,10 +55,10 @@ class KeyMissing(TemporalexError):
 
 
 class InterceptorFailed(TemporalexError):
-    """An interceptor raised an exception, or suppressed one; the message names it."""
+    """An interceptor raised or suppressed an exception; the message says which interceptor."""
 
     code = "interceptor_failed"
-    next_step = "Correct the interceptor that the message names, or remove it from `INTERCEPTORS`."
+    next_step = "Correct the interceptor that the message mentions, or remove it from `INTERCEPTORS`."
 
 
 class OutsideWorkflow(TemporalexError):
@@ -73,7 +73,8 @@ class NestingError(TemporalexError):
 
     code = "nesting"
     next_step = (
-        "Move the call to a place where it is allowed; the message names the primitive, the place and the alternative."
+        "Move the call to a place where it is allowed; the message includes the primitive, the place and the "
+        "alternative."
     )
 
 
@@ -81,7 +82,7 @@ class DeterminismViolation(TemporalexError):
     """Workflow code did something whose result can differ on replay."""
 
     code = "determinism_violation"
-    next_step = "Use the primitive that the message names, or move the code into an activity."
+    next_step = "Use the primitive that the message suggests, or move the code into an activity."
 
 
 class DeterminismWarning(RuntimeWarning):
@@ -95,11 +96,11 @@ class NotAwaited(TemporalexError):
     """A primitive was called and never awaited, or the call was used as if it were its result."""
 
     code = "not_awaited"
-    next_step = "Write `await` before the call that the message names."
+    next_step = "Write `await` before the call that the message mentions."
 
 
 class UnknownWorkflow(TemporalexError):
-    """No workflow of that name is registered in this process."""
+    """No workflow with that name is registered in this process."""
 
     code = "unknown_workflow"
     next_step = "Check the name. Define the class in `workflows.py` of an installed app, or import it there."
@@ -109,14 +110,14 @@ class UnknownVersion(TemporalexError):
     """The workflow has no version with that number."""
 
     code = "unknown_version"
-    next_step = "Start one of the versions that the class has."
+    next_step = "Start an existing version of the class."
 
 
 class EngineNotFound(TemporalexError):
-    """No engine with that name is running, or several are running and the call does not say which one it means."""
+    """No engine with that name is running, or several are running and the call does not specify one of them."""
 
     code = "engine_not_found"
-    next_step = "Register an engine, or pass the name of the one that you mean."
+    next_step = "Register an engine, or pass the name of the engine to use."
 
 
 class NotConfigured(TemporalexError):
@@ -124,13 +125,13 @@ class NotConfigured(TemporalexError):
 
     code = "not_configured"
     next_step = (
-        "Correct the settings that the message names. Or add `temporalex_django` to `INSTALLED_APPS`, call "
+        "Correct the settings that the message mentions. Or add `temporalex_django` to `INSTALLED_APPS`, call "
         "`django.setup()` in scripts, or use a `WorkflowEnvironment`."
     )
 
 
 class ScheduleInvalid(TemporalexError):
-    """A schedule, or one of its specs, is wrong: it cannot be read, never fires or contradicts itself."""
+    """A schedule or one of its specs is invalid: it cannot be read, never fires or contradicts itself."""
 
     code = "schedule_invalid"
-    next_step = "Correct the argument that the message names; the message says what is accepted."
+    next_step = "Correct the argument that the message mentions; the message says what is accepted."

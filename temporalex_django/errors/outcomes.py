@@ -8,7 +8,7 @@ from temporalex_django.errors.base import TemporalexError
 
 
 class UpdateRejected(TemporalexError):
-    """The run refused this update: its validator rejected it, or a subclass names another reason.
+    """The run refused this update: its validator rejected it, or a subclass gives another reason.
 
     ``reason`` is the value of the validator's ``Err``, or the text of the exception that it raised. ``accepts`` is
     None, or names the signals and updates that the run accepts now (see ``NotAccepting``). ``path`` names the field of
@@ -29,7 +29,9 @@ class NotAccepting(UpdateRejected):
     """The run does not accept that update now; ``accepts`` lists the ``signals`` and ``updates`` that it accepts."""
 
     code = "not_accepting"
-    next_step = "Read `accepts` for what the run accepts now. Nothing has changed, and you can use the update id again."
+    next_step = (
+        "Check `accepts` to see what the run accepts now. Nothing has changed, and you can use the update id again."
+    )
 
 
 class RunBlocked(UpdateRejected):
@@ -40,7 +42,8 @@ class RunBlocked(UpdateRejected):
 
     code = "blocked"
     next_step = (
-        "Correct what `reason` names, and send the update again. None of it was kept, and you can use its id again."
+        "Fix the problem that `reason` describes, and send the update again. Nothing of it was kept, and you can "
+        "use its id again."
     )
 
 
@@ -60,10 +63,12 @@ class RunPaused(UpdateRejected):
 
 
 class WorkflowSwitchedOff(UpdateRejected):
-    """Somebody switched the workflow class off; until it is on again, its runs stop and accept no updates."""
+    """Somebody switched off the workflow class; until it is switched on again, its runs stop and accept no updates."""
 
     code = "switched_off"
-    next_step = "Send it again when the class is on; `temporalex switches` says who switched it off, when and why."
+    next_step = (
+        "Send it again when the class is switched on; `temporalex switches` shows who switched it off, when and why."
+    )
 
 
 class TooManyUpdates(UpdateRejected):
@@ -74,7 +79,7 @@ class TooManyUpdates(UpdateRejected):
 
 
 class UpdateFailed(TemporalexError):
-    """The update failed: its handler raised, or its validator failed because of a fault in the code.
+    """The update failed: its handler raised an exception, or its validator failed because of a bug.
 
     ``type`` is the class name of the exception. ``accepted`` is False if the validator failed: nothing was changed, and
     the update id is free. The log has that failure under ``reference``.
@@ -111,8 +116,8 @@ class UpdateTimeout(TemporalexError):
 
     code = "update_timeout"
     next_step = (
-        "Ask again with the same `update_id`; an accepted update is not lost. With code `busy`, ask outside the "
-        "open transaction. With code `unknown`, it may have run: send it again only with that id."
+        "Send it again with the same `update_id`; an accepted update is not lost. With code `busy`, send it "
+        "outside the open transaction. With code `unknown`, it may have run, so send it again only with that id."
     )
 
     def __init__(
@@ -132,7 +137,7 @@ class UpdateTimeout(TemporalexError):
 
 
 class ResultTimeout(TemporalexError):
-    """The run has no result yet, and the time allowed for waiting has run out."""
+    """The run did not have a result within the time allowed for waiting."""
 
     code = "result_timeout"
     next_step = "Wait longer, or call `describe()` to see what the run waits for."
@@ -146,7 +151,7 @@ class WorkflowFailed(TemporalexError):
     """
 
     code = "workflow_failed"
-    next_step = "Look at `reason`, or at `type` and `traceback` of the exception that escaped."
+    next_step = "Check `reason`, or the `type` and `traceback` of the exception that was not caught."
 
     def __init__(
         self,
@@ -169,7 +174,7 @@ class WorkflowTerminated(WorkflowFailed):
     """The run was terminated from outside."""
 
     code = "workflow_terminated"
-    next_step = "Read the reason; somebody closed the run on purpose."
+    next_step = "Check the reason; somebody closed the run on purpose."
 
 
 class WorkflowTimedOut(WorkflowFailed):
@@ -217,11 +222,11 @@ class UnexpectedError(TemporalexError):
     """Workflow code raised an exception that is not an ``Exception``, for example ``SystemExit``."""
 
     code = "unexpected"
-    next_step = "Correct the code that the message names; the run then continues by itself."
+    next_step = "Correct the code that the message mentions; the run then continues automatically."
 
 
 class ActivityFailure(TemporalexError):
-    """An activity failed, and there is no further attempt.
+    """An activity failed, and it has no attempts left.
 
     ``type`` is the class name of the last exception (``TimeoutError`` if a timeout ended the activity) and ``cause`` is
     its message. ``attempts`` is the number of attempts. ``timeout`` names the timeout that ended the activity, or is
@@ -230,7 +235,8 @@ class ActivityFailure(TemporalexError):
 
     code = "activity_failure"
     next_step = (
-        "Catch it in the workflow, or give the activity another retry policy; `type` and `cause` say what it raised."
+        "Catch it in the workflow, or give the activity a different retry policy; `type` and `cause` say what it "
+        "raised."
     )
 
     def __init__(
@@ -261,7 +267,7 @@ class ChildWorkflowFailure(TemporalexError):
     """
 
     code = "child_workflow_failure"
-    next_step = "Catch it in the parent, or look at the child's own history."
+    next_step = "Catch it in the parent, or check the child's history."
 
     def __init__(self, message: str | None = None, *, cause: str | None = None, type: str | None = None) -> None:
         super().__init__(message)

@@ -7,7 +7,7 @@ from temporalex_django.errors.base import TemporalexError
 
 # Blocks the run and does not fail it: the history is right, and corrected code can continue it (see decision 16).
 class NondeterminismError(TemporalexError):
-    """The code does not do what the history of the run recorded.
+    """The code does something other than what the history of the run recorded.
 
     ``seq`` is the number of the command at which code and history differ (the number of the event if there is no
     command). ``recorded`` is what the history holds there and ``produced`` is what the code did; "nothing" stands for a
@@ -17,8 +17,8 @@ class NondeterminismError(TemporalexError):
 
     code = "nondeterminism"
     next_step = (
-        "Restore the old code, or keep the old path for open runs with `api.patched()`. The run then continues by "
-        "itself."
+        "Restore the old code, or keep the old path for open runs with `api.patched()`. The run then continues "
+        "automatically."
     )
 
     def __init__(
@@ -48,8 +48,8 @@ class EngineChanged(TemporalexError):
 
     code = "engine_changed"
     next_step = (
-        "Let these runs end under the version of temporalex_django that started them, or terminate them and start them "
-        "again."
+        "Let these runs finish under the version of temporalex_django that started them, or terminate them and "
+        "start them again."
     )
 
 
@@ -62,11 +62,11 @@ class JudgingFailed(TemporalexError):
     """
 
     code = "judging_failed"
-    next_step = "Check the authentication backends: the message has their error. The run is retried automatically."
+    next_step = "Check the authentication backends; the message contains their error. The run is retried automatically."
 
 
 class DeadlockDetected(TemporalexError):
     """Workflow code did not reach a wait within the deadlock timeout."""
 
     code = "deadlock"
-    next_step = "Find the loop with the stack in the log, and move the computation into an activity."
+    next_step = "Use the stack trace in the log to find the loop, and move the computation into an activity."

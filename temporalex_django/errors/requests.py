@@ -31,7 +31,8 @@ class AmbiguousId(TemporalexError):
 
     code = "ambiguous_id"
     next_step = (
-        "Name the workflow (`Class.handle(id)`, `?workflow=` in REST), or the run by its own id: `candidates` has both."
+        "Specify the workflow (`Class.handle(id)`, or `?workflow=` in REST), or use the run's own id: "
+        "`candidates` contains both."
     )
 
     def __init__(self, message: str | None = None, *, candidates: Sequence[Mapping[str, str]] = ()) -> None:
@@ -54,7 +55,7 @@ class ScheduleNotFound(TemporalexError):
 
 
 class AlreadyRunning(TemporalexError):
-    """A run with this id is open already.
+    """A run with this id is already open.
 
     ``pending`` is True if the other start is part of a transaction that has not ended, so it is not known yet whether
     it counts.
@@ -82,14 +83,14 @@ class InvalidStart(TemporalexError):
     """A start option is malformed or contradicts another option."""
 
     code = "invalid_start"
-    next_step = "Correct the option that the message names. Nothing was started."
+    next_step = "Correct the option that the message mentions. Nothing was started."
 
 
 class InvalidHeaders(TemporalexError):
-    """The headers are not short texts by name, or they are larger than 4 KB in all."""
+    """The headers are not short texts with names, or they exceed 4 KB in total."""
 
     code = "invalid_headers"
-    next_step = "Correct the header that the message names. Nothing was started or sent."
+    next_step = "Correct the header that the message mentions. Nothing was started or sent."
 
 
 class ResumeRefused(TemporalexError):
@@ -100,7 +101,7 @@ class ResumeRefused(TemporalexError):
     """
 
     code = "resume_refused"
-    next_step = "Name the step, or an event that exactly one waiting step declares."
+    next_step = "Specify the step, or an event that exactly one waiting step declares."
 
 
 def no_process(run: str) -> ResumeRefused:
@@ -112,14 +113,14 @@ def no_process(run: str) -> ResumeRefused:
 
 
 class NotCancellable(TemporalexError):
-    """The run cannot be cancelled, because it is closed already."""
+    """The run cannot be cancelled, because it is already closed."""
 
     code = "not_cancellable"
     next_step = "Nothing to do: the run has ended."
 
 
 class UnknownQuery(TemporalexError):
-    """The workflow does not answer a query of that name."""
+    """The workflow does not have a query with that name."""
 
     code = "unknown_query"
     next_step = "Use one of the queries that the message lists."
@@ -144,7 +145,7 @@ class QueryFailed(TemporalexError):
 
 
 class ActivityNotFound(TemporalexError):
-    """No activity of that name is registered in this process."""
+    """No activity with that name is registered in this process."""
 
     code = "activity_not_found"
     next_step = (
@@ -157,7 +158,7 @@ class ActionNotPermitted(TemporalexError):
     """The user does not have the permission for this operation."""
 
     code = "not_permitted"
-    next_step = "Ask for the permission that the message names."
+    next_step = "Ask for the permission that the message mentions."
 
 
 # The people who are excluded come from the whole chain and from the runs behind it (see decision 49).
@@ -186,7 +187,7 @@ class HumanTaskClosed(TemporalexError):
     """The human task is no longer open: the message says who decided what and when, or what happened instead."""
 
     code = "human_task_closed"
-    next_step = "Nothing is left to decide. Look at the run to see how it continued. Nothing was done."
+    next_step = "There is nothing left to decide, and nothing was done. Check the run to see how it continued."
 
 
 class FormChanged(TemporalexError):
@@ -204,23 +205,23 @@ class HumanTaskClaimed(TemporalexError):
 
 
 class ActionNotPossible(TemporalexError):
-    """The operation is not possible in the present state of the run or of what it acts on."""
+    """The operation is not possible in the current state of the run or of the object that it acts on."""
 
     code = "not_possible"
     next_step = (
-        "Read the reason in the message. If it is about a run, look at the run again: somebody may have been quicker. "
-        "Nothing was done."
+        "Read the reason in the message. If it is about a run, check the run again: somebody may have been "
+        "faster. Nothing was done."
     )
 
 
 class RunChanged(TemporalexError):
-    """The run or schedule has changed since the person or program that acts on it read it.
+    """The run or schedule has changed since it was last read by the person or program that acts on it.
 
     ``changes`` maps the name of each difference to a dict of what it ``was`` and what it ``is``.
     """
 
     code = "changed"
-    next_step = "Look at it again, and try again if you still want to."
+    next_step = "Check it, and try again if you still want to."
 
     def __init__(self, message: str | None = None, *, changes: Mapping[str, Mapping[str, Any]] | None = None) -> None:
         super().__init__(message)

@@ -22,7 +22,7 @@ _MAX_DIGITS = 12
 
 
 class RetryLater(ApplicationError):
-    """The activity asked to be tried again later.
+    """The activity asked to be retried later.
 
     Raise it in an activity that knows when another attempt makes sense, for example because a service said so.
 
@@ -43,8 +43,8 @@ class RetryLater(ApplicationError):
 
     code = "retry_later"
     next_step = (
-        "Nothing to do while attempts are left: the next one begins at the time that the activity named. If none is "
-        "left, allow more attempts or more time, or pass `counts=False`."
+        "Nothing to do while attempts are left: the next one begins at the time that the activity requested. If "
+        "none is left, allow more attempts or more time, or pass `counts=False`."
     )
 
     def __init__(

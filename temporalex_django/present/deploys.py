@@ -68,8 +68,8 @@ def input_diagnoses(mismatches: Sequence[CodeMismatch], *, strict: bool) -> list
             severity="error" if strict else "warning",
             code="deploy_input",
             text=ngettext(
-                "%(count)d history of %(name)s has a different input from the one that this code produces: %(why)s",
-                "%(count)d histories of %(name)s have a different input from the one that this code produces: %(why)s",
+                "In %(count)d history of %(name)s, an input differs from the one that this code produces: %(why)s",
+                "In %(count)d histories of %(name)s, an input differs from the one that this code produces: %(why)s",
                 mismatch.count,
             )
             % {"count": mismatch.count, "name": mismatch.name, "why": mismatch.reason},
@@ -96,10 +96,10 @@ def _mismatch_diagnosis(mismatch: CodeMismatch) -> Diagnosis:
             "%(count)d unfinished activities need %(name)s, which this code does not have.",
             mismatch.count,
         )
-        next_step = _("Keep the activity under that name until its unfinished calls have ended.")
+        next_step = _("Keep an activity with that name until its unfinished calls have ended.")
     elif mismatch.kind == "step":
         text = ngettext(
-            "%(count)d open run waits in the step %(name)s, which this code does not have.",
+            "%(count)d open run is waiting at the step %(name)s, which this code does not have.",
             "%(count)d open runs are waiting at the step %(name)s, which this code does not have.",
             mismatch.count,
         )
@@ -114,8 +114,6 @@ def _mismatch_diagnosis(mismatch: CodeMismatch) -> Diagnosis:
         )
     # The kinds key and payload: both come from a codec that cannot read what another process wrote.
     else:
-        text = _("A payload of %(name)s %(run)s cannot be read here: %(why)s")
-        next_step = _("Add the key to the codec of this code; see: manage.py temporalex describe %(run)s") % {
-            "run": quoted_run
-        }
+        text = _("This process cannot read a payload of %(name)s %(run)s: %(why)s")
+        next_step = _("Add the key to the codec. See: manage.py temporalex describe %(run)s") % {"run": quoted_run}
     return Diagnosis(severity="error", code=f"deploy_{mismatch.kind}", text=text % words, next_step=next_step)

@@ -198,10 +198,10 @@ def _message_diagnoses(project: ProjectView, now: datetime) -> Iterator[Diagnosi
         run = shlex.quote(group.example)
         if group.kind == "signal":
             text = ngettext(
-                "%(count)d signal “%(name)s” to runs of %(workflow)s has failed in its handler since %(since)s. It is kept, and "
-                "the run has not consumed it.",
-                "%(count)d signals “%(name)s” to runs of %(workflow)s have failed in their handler since %(since)s. They are "
-                "kept, and the runs have not consumed them.",
+                "The handler of the signal “%(name)s” of %(workflow)s has failed for %(count)d signal since "
+                "%(since)s. The signal is kept, but the run has not consumed it.",
+                "The handler of the signal “%(name)s” of %(workflow)s has failed for %(count)d signals since "
+                "%(since)s. The signals are kept, but the runs have not consumed them.",
                 group.count,
             )
             next_step = _("Fix the handler, then: manage.py temporalex redeliver %(run)s") % {"run": run}
@@ -222,7 +222,7 @@ def _message_diagnoses(project: ProjectView, now: datetime) -> Iterator[Diagnosi
             "senders got an error.",
             group.count,
         )
-        next_step = _("Fix the validator: the log has each failure under its reference.")
+        next_step = _("Fix the validator. The log contains each failure with its reference.")
         yield Diagnosis(
             severity="error",
             code="validator_fault",
@@ -238,10 +238,10 @@ def _undecidable_diagnoses(project: ProjectView, now: datetime) -> Iterator[Diag
     """Yield diagnoses of human tasks that nobody may decide."""
     for group in project.undecidable_tasks:
         text = ngettext(
-            "%(count)d human task of %(workflow)s has been waiting since %(since)s, and nobody may decide it: every "
-            "candidate took part in the run.",
-            "%(count)d human tasks of %(workflow)s have been waiting since %(since)s, and nobody may decide them: "
-            "every candidate took part in the run.",
+            "%(count)d human task of %(workflow)s has been waiting since %(since)s, but nobody may decide it, "
+            "because every candidate took part in the run.",
+            "%(count)d human tasks of %(workflow)s have been waiting since %(since)s, but nobody may decide "
+            "them, because every candidate took part in the run.",
             group.count,
         )
         words: dict[str, object] = {
@@ -281,11 +281,11 @@ def _outgoing_diagnoses(project: ProjectView, now: datetime) -> Iterator[Diagnos
             step = _("Send it again, or drop it: manage.py temporalex outbox again %(message)s")
         else:
             text = ngettext(
-                "%(count)d message to %(destination)s has waited since %(since)s: %(error)s.",
-                "%(count)d messages to %(destination)s have waited since %(since)s. The oldest: %(error)s.",
+                "%(count)d message to %(destination)s has been waiting since %(since)s: %(error)s.",
+                "%(count)d messages to %(destination)s have been waiting since %(since)s. The oldest: %(error)s.",
                 group.count,
             )
-            step = _("Check that a worker runs and that it reaches the destination: manage.py temporalex outbox show")
+            step = _("Check that a worker is running and can reach the destination: manage.py temporalex outbox show")
         yield Diagnosis(
             severity="error" if group.code else "warning",
             code="dead_letters" if group.code else "outbox_late",
@@ -314,7 +314,7 @@ def _overdue_diagnoses(project: ProjectView, now: datetime) -> Iterator[Diagnosi
             severity="warning",
             code="overdue",
             text=text % words,
-            next_step=_("See who was asked: manage.py temporalex describe %(run)s")
+            next_step=_("See who may decide: manage.py temporalex describe %(run)s")
             % {"run": shlex.quote(group.example)},
             evidence=[group.example],
             about=group.workflow,
@@ -493,8 +493,14 @@ def _healthy_diagnosis(project: ProjectView) -> Diagnosis:
         next_step = _("Start one: manage.py temporalex start FLOW")
     else:
         text = ngettext(
-            "Nothing is wrong: %(count)d run is open, and continues when what it is waiting for arrives.",
-            "Nothing is wrong: %(count)d runs are open, and continue when what they are waiting for arrives.",
+            (
+                "No problems found: %(count)d run is open and will continue when the event that it is waiting for "
+                "arrives."
+            ),
+            (
+                "No problems found: %(count)d runs are open and will continue when the events that they are waiting "
+                "for arrive."
+            ),
             project.open_count,
         ) % {"count": project.open_count}
         next_step = _("See what a run is waiting for: manage.py temporalex doctor RUN")

@@ -80,7 +80,7 @@ def describe_task(task: TaskView, *, now: datetime) -> str:
         words = {"who": task.claimed_by, "until": format_time(task.claimed_until, now)}
         sentences.append(_("%(who)s has claimed it until %(until)s.") % words)
     if task.nobody_left:
-        sentences.append(_("There is nobody left who may decide it: every candidate took part in the run."))
+        sentences.append(_("Nobody is left who may decide it, because every candidate took part in the run."))
     return " ".join(sentences)
 
 
@@ -103,7 +103,7 @@ def _ending_sentence(task: TaskView, closed_at: datetime, now: datetime) -> str:
         case "decided":
             return _("It was decided %(at)s: “%(outcome)s”.") % words
         case "overdue":
-            return _("Nobody decided in time: it became overdue %(at)s.") % words
+            return _("Nobody decided in time, so it became overdue %(at)s.") % words
         case "cancelled":
             return _("The run stopped waiting for it %(at)s.") % words
     return _("The run closed %(at)s, before anybody decided.") % words

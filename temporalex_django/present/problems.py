@@ -66,8 +66,8 @@ def _retry_later_text(failure: AttemptFailure, words: Mapping[str, object]) -> s
     """
     reason = _first_line(failure.message)
     if not reason:
-        return _("%(activity)s asked to be tried again later (%(last)s).") % words
-    text = _("%(activity)s asked to be tried again later (%(last)s): %(reason)s.")
+        return _("%(activity)s asked to be retried later (%(last)s).") % words
+    text = _("%(activity)s asked to be retried later (%(last)s): %(reason)s.")
     return text % {**words, "reason": reason}
 
 
@@ -179,7 +179,7 @@ def short_activity(activity_view: ActivityView, now: datetime) -> tuple[bool, st
     count = failure.attempt if failure else 0
     words = {"activity": activity_view.title, "count": count}
     if failure is not None and failure.retry_later and state == "failing":
-        return False, _("%(activity)s (asked to be tried later)") % words
+        return False, _("%(activity)s (asked to be retried later)") % words
     if state == "failing":
         return True, ngettext(
             "%(activity)s (retrying after %(count)d failure)", "%(activity)s (retrying after %(count)d failures)", count
@@ -217,7 +217,7 @@ def stopped_sentence(blocked: BlockedView, *, now: datetime) -> str:
         return sentences[0]
     # It is not retried by itself: its code ended several processes (see decision 22).
     if blocked.code == "crash":
-        sentences.append(_("Once you have fixed the code, try it again: one worker then runs it, alone."))
+        sentences.append(_("Once you have fixed the code, try it again: a single worker then runs only this run."))
     elif blocked.waits_for is None:
         sentences.append(_("Nothing is lost. It continues by itself once the code is fixed."))
     if blocked.tries and blocked.next_try is not None:

@@ -33,7 +33,7 @@ _SENTENCES: Mapping[str, _Sentence] = {
             "%(count)d schedules are overdue (for example, %(schedule)s since %(since)s): no worker is firing schedules.",
             "count",
         ),
-        _("Start a worker, or look at the logs of those that are running: manage.py temporalex worker"),
+        _("Start a worker, or check the logs of the running workers: manage.py temporalex worker"),
     ),
     "ahead": _Sentence(
         "error",
@@ -54,17 +54,23 @@ _SENTENCES: Mapping[str, _Sentence] = {
     "class": _Sentence(
         "error",
         ngettext_lazy(
-            "The class %(workflow)s is gone: %(count)d schedule starts runs of it (%(schedule)s).",
-            "The class %(workflow)s is gone: %(count)d schedules start runs of it (such as %(schedule)s).",
+            "The class %(workflow)s no longer exists, but %(count)d schedule starts runs of it (%(schedule)s).",
+            (
+                "The class %(workflow)s no longer exists, but %(count)d schedules start runs of it (such as "
+                "%(schedule)s)."
+            ),
             "count",
         ),
-        _("Bring the class back, or: manage.py temporalex schedules pause %(name)s"),
+        _("Restore the class, or: manage.py temporalex schedules pause %(name)s"),
     ),
     "unpolled": _Sentence(
         "warning",
         ngettext_lazy(
-            "%(count)d schedule starts runs of %(workflow)s (%(schedule)s), and these are waiting for %(detail)s.",
-            "%(count)d schedules start runs of %(workflow)s (such as %(schedule)s), and these are waiting for %(detail)s.",
+            "%(count)d schedule starts runs of %(workflow)s (%(schedule)s), which are waiting for %(detail)s.",
+            (
+                "%(count)d schedules start runs of %(workflow)s (such as %(schedule)s), which are waiting for "
+                "%(detail)s."
+            ),
             "count",
         ),
         _("Start a worker that has the class and polls its queue: manage.py temporalex worker"),
@@ -76,13 +82,13 @@ _SENTENCES: Mapping[str, _Sentence] = {
             "%(count)d slots of the schedule %(schedule)s were missed in the last day.",
             "count",
         ),
-        _("See which: manage.py temporalex schedules show %(name)s (schedules backfill starts them)"),
+        _("See which: manage.py temporalex schedules show %(name)s (to start them: schedules backfill)"),
     ),
     "failures": _Sentence(
         "warning",
         ngettext_lazy(
-            "The schedule %(schedule)s paused itself after %(count)d failure, at %(since)s.",
-            "The schedule %(schedule)s paused itself after %(count)d failures in a row, at %(since)s.",
+            "The schedule %(schedule)s was paused automatically after %(count)d failure, at %(since)s.",
+            "The schedule %(schedule)s was paused automatically after %(count)d failures in a row, at %(since)s.",
             "count",
         ),
         _("Fix the cause, then: manage.py temporalex schedules unpause %(name)s"),

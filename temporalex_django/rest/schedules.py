@@ -75,7 +75,7 @@ _RANGE = (
     Parameter(
         name="start",
         required=True,
-        help="Begin of the range, inclusive (ISO 8601; without an offset: in the zone of the schedule).",
+        help="Start of the range, inclusive (ISO 8601; without an offset: in the zone of the schedule).",
     ),
     Parameter(name="end", required=True, help="End of the range, inclusive; as `start`."),
 )

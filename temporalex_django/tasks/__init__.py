@@ -194,7 +194,7 @@ class DurableBackend(BaseTaskBackend):
                 checks.Warning(
                     f"TASKS[{self.alias!r}]['QUEUES'] is empty: every queue is accepted, so workers do not know "
                     "which queues exist.",
-                    hint="Name the queues, or run: manage.py temporalex worker --queues NAME",
+                    hint="List the queues, or run: manage.py temporalex worker --queues NAME",
                     id="temporalex_django.W020",
                 )
             )

@@ -155,7 +155,7 @@ class MemoryOperator:
         if task is None:
             self._refuse("no activity with that number is open: it has ended, or was cancelled")
         if manual_only and not operator_overrides.allows_overrides(task.options):
-            self._refuse("the code of the activity does not allow this by hand (by_hand=False)")
+            self._refuse("the code of the activity does not allow operators to do this (by_hand=False)")
         return task
 
     def _finish_task(self, result: TaskResult) -> None:

@@ -390,12 +390,10 @@ class MemoryRunOperations(MemoryRunReads):
         with storage.transaction():
             run, plan, code = self._plan(in_trouble=False, to=to, messages=messages, edited=edited)
             if plan.record.expires_at is not None and plan.record.expires_at <= env.clock:
-                raise ActionNotPossible(
-                    "the time for all its runs together (execution_timeout) has run out: fork it instead"
-                )
+                raise ActionNotPossible("the time limit of its chain (execution_timeout) has passed: fork it instead")
             start = RunStart(workflow_id=self._id, args=None, **start_options(code))
             if run.closed and not storage.reopen(self._chain_id, start):
-                raise ActionNotPossible("another open run has its id now")
+                raise ActionNotPossible("another open run now has its id")
             new_run_id = storage.new_run_id()
             apply.reset(storage, run, plan, run_id=new_run_id)
         env.evict_run(run.run_id)

@@ -86,7 +86,7 @@ def test_the_next_attempt_begins_when_the_activity_says(env, act):
         None,
         ("RetryLater", "the bank is busy", {"code": 429}),
         ("Closed", "closed", None),
-        *[("RetryLater", "The activity asked to be tried again later.", None)] * 2,
+        *[("RetryLater", "The activity asked to be retried later.", None)] * 2,
     ]
     assert [kind for kind in kinds(h) if kind.startswith("Activity")][-1] == "ActivityCompleted"
 

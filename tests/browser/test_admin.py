@@ -380,4 +380,4 @@ def test_human_tasks_are_decided_in_the_inbox(operator: Operator) -> None:
     operator.presses("link", "Shall we order more?")
     operator.page.get_by_role("radio", name="Yes").check()
     operator.presses("button", "Decide")
-    assert "Your decision is in the history." in operator.page.inner_text("main")
+    assert "Your decision was recorded in the history." in operator.page.inner_text("main")

@@ -138,7 +138,7 @@ class RunActionView(ABC):
         return success_message
 
     def _duplicate_response(self, request: HttpRequest, run: Instance) -> HttpResponse:
-        messages.info(request, _("This form was already submitted. Nothing more was done."))
+        messages.info(request, _("This form was already submitted, so nothing was done this time."))
         return HttpResponseRedirect(self.get_success_url(request, run))
 
     def render_page(
@@ -199,4 +199,4 @@ def superseded_error(run: Instance) -> str | None:
     """
     if run.chain.run_id == run.pk:
         return None
-    return _("This is an earlier run: another run of its chain followed it. Look at the newest run.")
+    return _("This is an earlier run of its chain. Go to the newest run.")

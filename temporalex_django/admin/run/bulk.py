@@ -83,7 +83,9 @@ def _bulk_action(action: type[OperatorRunAction[Any]]) -> Callable[..., HttpResp
         else:
             chosen = [str(pk) for pk in runs.order_by().values_list("pk", flat=True)[: MAX_CHOSEN + 1]]
             if not 0 < len(chosen) <= MAX_CHOSEN:
-                limit_message = _("Choose at most %(most)s runs, or all that match the filters.") % {"most": MAX_CHOSEN}
+                limit_message = _("Select at most %(most)s runs, or all runs that match the filters.") % {
+                    "most": MAX_CHOSEN
+                }
                 messages.warning(request, limit_message if chosen else _no_runs_text())
                 return None
             query_params["chosen"] = _encode_ids(chosen)
@@ -180,7 +182,7 @@ class BulkActionForm(OperatorActionForm):
     def clean(self) -> dict[str, Any]:
         """Require the hidden field ``newest``; its error is shown for the whole form."""
         if self.cleaned_data.get("newest") is None:
-            raise forms.ValidationError(_("The form does not say which runs were shown. Open this page again."))
+            raise forms.ValidationError(_("The form does not contain the runs that were shown. Open this page again."))
         return self.cleaned_data
 
 
@@ -377,7 +379,9 @@ def _refusal(action: type[OperatorRunAction[Any]], user: Person, run: Instance, 
         return action.refusal(run)
     if part_count:
         return None
-    return action.why_not_open(run) or _("nothing in this run that matches the selection allows this action now")
+    return action.why_not_open(run) or _(
+        "no activity or timer of this run that matches the selection allows this action now"
+    )
 
 
 def _parts_text(action: type[OperatorRunAction[Any]], parts: Counter[UUID]) -> str:

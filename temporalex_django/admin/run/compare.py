@@ -57,9 +57,8 @@ class CompareView(RunActionView):
         return Confirmation(
             heading=_("Compare inputs with the code"),
             effect=_(
-                "This replays the history with the code of this process. "
-                "The page lists the inputs of activities and children, and the durations of timers, "
-                "that differ between the code and the history. Nothing is changed."
+                "This replays the history with the code of this process, and lists the inputs of activities and "
+                "children and the durations of timers that differ from the history. Nothing is changed."
             ),
             button=_("Compare"),
             why_not=CompareInputs.why_not(run),

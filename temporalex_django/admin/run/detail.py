@@ -380,8 +380,9 @@ def _next_step_texts() -> dict[str, str]:
     return {
         **texts,
         "crash": _(
-            "The processes that ran the code of this run died: look at the logs of the workers. "
-            "Correct the code, then click “Try again now”: one worker retries the run on its own. Alternatively, terminate the run."
+            "The processes that ran the code of this run died. Check the logs of the workers and correct the "
+            "code. Then click “Try again now”, and a single worker retries only this run. Alternatively, "
+            "terminate the run."
         ),
     }
 

@@ -129,7 +129,7 @@ class SendMessageView(RunActionView):
         # The token is the id of the message, so a form that is posted twice sends one message (see decision 25).
         if kind == "signal":
             SendSignal(target, signal=name, payload=form.payload, id=token, exact=True, by=actor).execute()
-            return _("Sent: the run will read “%(name)s” in its next turn.") % {"name": name}
+            return _("“%(name)s” was sent. The run will read it in its next turn.") % {"name": name}
         if kind == "resume":
             Resume(target, event=name, step=step, data=form.payload, timeout=_ANSWER_TIMEOUT, by=actor).execute()
             return _("Decided: “%(name)s”.") % {"name": name}
@@ -142,7 +142,9 @@ class SendMessageView(RunActionView):
             # With another code (busy, unknown), the update is not stored, or not for sure: show the error itself.
             if exc.code != UpdateTimeout.code:
                 raise
-            return _("Sent: “%(name)s” has no answer yet. Look for the answer in the messages below.") % {"name": name}
+            return _("“%(name)s” was sent but has no answer yet. The answer will appear in the messages below.") % {
+                "name": name
+            }
         if answer is None:
             return _("“%(name)s” is done.") % {"name": name}
         return _("“%(name)s” is done: %(answer)s") % {"name": name, "answer": shorten(format_payload(answer).preview)}
@@ -164,7 +166,9 @@ class SendMessageView(RunActionView):
 
 def _effect_texts() -> dict[str, str]:
     return {
-        "signal": _("The run reads it in its next turn and does not answer."),
-        "update": _("The run accepts it and answers, or rejects it with a reason and changes nothing."),
-        "resume": _("The step that waits for it continues. Your decision is recorded with your name."),
+        "signal": _("The run reads this message in its next turn. You do not get an answer."),
+        "update": _(
+            "The run either accepts this message and answers it, or rejects it with a reason and changes nothing."
+        ),
+        "resume": _("The step that is waiting for this event continues. Your decision is recorded with your name."),
     }

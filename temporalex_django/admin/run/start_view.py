@@ -65,13 +65,13 @@ class StartForm(PayloadForm):
             field.label = workflow.unique.key
             field.help_text = _("The value that identifies the run. A value that is already in use is refused.")
         else:
-            field.help_text = _("If you leave it empty, an id is generated.")
+            field.help_text = _("Leave it empty to generate an id.")
 
     def _attribute_field(self, name: str) -> forms.Field:
         kind = ATTRIBUTE_TYPES[self.declared_attributes[name]]
         field = forms.CharField(required=False, label=_("Search attribute %(name)s") % {"name": name})
         field.widget.attrs["class"] = "vTextField"
-        field.help_text = _("%(kind)s. If you leave it empty, it is not set.") % {"kind": kind.name}
+        field.help_text = _("%(kind)s. Leave it empty if you do not want to set it.") % {"kind": kind.name}
         return field
 
     def clean(self) -> dict[str, Any]:
@@ -191,7 +191,7 @@ class StartView:
         return HttpResponseRedirect(self.admin.address_of(target.row))
 
     def _duplicate_response(self, request: HttpRequest) -> HttpResponse:
-        messages.info(request, _("This form was already submitted. Nothing more was started."))
+        messages.info(request, _("This form was already submitted, so nothing was started this time."))
         return HttpResponseRedirect(self._list_address())
 
     def render_page(self, request: HttpRequest, *, status: int = 200, **extra_context: Any) -> HttpResponse:

@@ -88,7 +88,7 @@ class EditScheduleView:
         return HttpResponseRedirect(self.admin.address_of(saved_row))
 
     def _duplicate_response(self, request: HttpRequest) -> HttpResponse:
-        messages.info(request, _("This form was already submitted. Nothing more was saved."))
+        messages.info(request, _("This form was already submitted, so nothing was saved this time."))
         return HttpResponseRedirect(self.admin.list_address)
 
     def _render_choice(self, request: HttpRequest, row: Schedule | None, classes: list[type[Workflow]]) -> HttpResponse:

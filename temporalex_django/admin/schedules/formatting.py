@@ -202,9 +202,9 @@ def summary_text(row: Schedule, state: str, next_fire: datetime | None) -> str:
     """
     match state:
         case "gone":
-            return _("Paused: %(module)s no longer declares it.") % {"module": row.module}
+            return _("Paused, because %(module)s no longer declares it.") % {"module": row.module}
         case "paused" if row.paused_by_failures:
-            return _("It paused itself after %(n)d failures in a row.") % {"n": row.failures}
+            return _("Paused automatically after %(n)d failures in a row.") % {"n": row.failures}
         case "paused":
             names = {"name": row.paused_by or _("code"), "reason": row.pause_reason}
             if row.pause_reason:
@@ -215,4 +215,4 @@ def summary_text(row: Schedule, state: str, next_fire: datetime | None) -> str:
         case _ if next_fire is None:
             return _("Active, but its slots cannot be computed.")
         case _:
-            return _("Active: it fires next on %(time)s.") % {"time": time_text(next_fire, load_zone(row.tz))}
+            return _("Active. It fires next on %(time)s.") % {"time": time_text(next_fire, load_zone(row.tz))}

@@ -140,7 +140,7 @@ class ScheduleAdmin(ScheduleAdminBase):
         name = state_name(row)
         reason = row.pause_reason
         if name == "paused" and row.paused_by_failures:
-            reason = str(_("It paused itself after failures."))
+            reason = str(_("Paused automatically after failures."))
         if name != "paused" or not reason:
             return state_badge(name)
         return format_html('{}<span class="tx-under">{}</span>', state_badge(name), shorten(reason))
@@ -283,7 +283,7 @@ class ScheduleAdmin(ScheduleAdminBase):
         if form.is_valid() and self._is_first_post(request, form.cleaned_data["token"]):
             self._trigger(request, row, reason=form.cleaned_data["reason"])
         else:
-            messages.info(request, _("This form was already submitted. Nothing more was started."))
+            messages.info(request, _("This form was already submitted, so nothing was started this time."))
         return HttpResponseRedirect(self.address_of(row))
 
     def _is_first_post(self, request: HttpRequest, token: str) -> bool:

@@ -282,12 +282,12 @@ class ScheduleForm(PayloadForm):
         holidays = data.get("holidays")
         if not specs and not self.errors.keys() & _SPEC_FIELDS.keys():
             self.add_error(
-                "cron", _("Say when it fires: fill in at least one of cron expressions, rules, intervals or times.")
+                "cron", _("Specify when it fires: enter at least one cron expression, rule, interval or time.")
             )
         if not holidays:
             return specs
         if not any(is_working_day_rule(spec) for spec in specs) and "calendar" not in self.errors:
-            self.add_error("holidays", _("They affect only working days, and no calendar rule uses working days."))
+            self.add_error("holidays", _("Holidays affect only working days, and no calendar rule uses working days."))
         return [
             CalendarRule(spec.rule, spec.holidays or holidays)
             if isinstance(spec, CalendarRule) and is_working_day_rule(spec)

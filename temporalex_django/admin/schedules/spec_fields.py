@@ -134,7 +134,7 @@ class SpecLinesField(forms.CharField):
             if not line.strip():
                 continue
             if len(line) > _MAX_LINE_LENGTH:
-                line_errors.append(_("A line has at most %(limit)d characters.") % {"limit": _MAX_LINE_LENGTH})
+                line_errors.append(_("A line can have at most %(limit)d characters.") % {"limit": _MAX_LINE_LENGTH})
                 continue
             try:
                 specs.append(self.parse_line(line.strip()))

@@ -201,7 +201,9 @@ def _find_call(call: ActivityCall, name: str, run: ClusterRun) -> HistoryEvent:
     for event in events:
         if event.kind == "ActivityScheduled" and event.attributes["seq"] == call.seq:
             if not allows_overrides(event.attributes.get("options", {})):
-                call.refuse(_("the code of the activity does not allow this by hand (by_hand=False)"), closed=False)
+                call.refuse(
+                    _("the code of the activity does not allow operators to do this (by_hand=False)"), closed=False
+                )
             return event
     call.refuse(_("the activity has ended in the meantime"), closed=False)
     raise AssertionError("unreachable")
@@ -271,7 +273,7 @@ def _end_activity(call: ActivityCall, name: str, make: Any) -> None:
             if exc.status is not RPCStatusCode.NOT_FOUND:
                 raise
             call.refuse(
-                _("its worker was faster: the activity has ended in the meantime, or an attempt is running"),
+                _("a worker was faster: the activity has ended in the meantime, or an attempt is running"),
                 closed=False,
             )
 

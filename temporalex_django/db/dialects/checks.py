@@ -25,8 +25,8 @@ def _check_sqlite(connection: Any) -> Iterator[CheckMessage]:
         )
     if configured.get("ATOMIC_REQUESTS"):
         yield Warning(
-            "Workflows use SQLite with ATOMIC_REQUESTS: each request holds the only write lock until it ends, and "
-            "workers wait for it.",
+            "Workflows use SQLite with ATOMIC_REQUESTS: each request holds the only write lock until it ends, "
+            "and workers have to wait for it.",
             hint="Set ATOMIC_REQUESTS to False for this database, or use PostgreSQL.",
             id="temporalex_django.W002",
         )
@@ -52,8 +52,8 @@ def _check_postgresql(connection: Any) -> Iterator[CheckMessage]:
 
 def _refuse_vendor(connection: Any) -> Iterator[CheckMessage]:
     yield Error(
-        f"Workflows run on PostgreSQL and SQLite; the database {connection.alias!r} is {connection.vendor}.",
-        hint="Name another alias in TEMPORALEX['DATABASE'].",
+        f"Workflows require PostgreSQL or SQLite, but the database {connection.alias!r} is {connection.vendor}.",
+        hint="Set TEMPORALEX['DATABASE'] to another alias.",
         id="temporalex_django.E004",
     )
 

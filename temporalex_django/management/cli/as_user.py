@@ -43,7 +43,7 @@ def resolve_actor(as_user: str | None) -> Actor:
     user = user_model.objects.filter(**{user_model.USERNAME_FIELD: as_user}).first()
     if user is None:
         text = exit_codes.with_next_step(
-            f"--as-user {quoted(as_user)} is not a user", "Give the name that they log in with."
+            f"--as-user {quoted(as_user)} is not a user", "Pass the name with which they log in."
         )
         raise CommandError(text, returncode=exit_codes.NOT_FOUND)
     return Actor(user=cast("Person", user), source="command")

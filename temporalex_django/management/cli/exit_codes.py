@@ -65,13 +65,13 @@ _CODES_OF_ERRORS: tuple[tuple[type[errors.TemporalexError], int], ...] = (
 )
 #: Next steps for errors whose own advice is for code and has another name on the command line.
 _NEXT_STEPS: dict[type[errors.TemporalexError], str] = {
-    errors.AmbiguousId: "Name the class with --workflow, or the run by its own id.",
+    errors.AmbiguousId: "Specify the class with --workflow, or pass the run's own id.",
     errors.WorkflowNotFound: "Search for it: manage.py temporalex list --id-prefix …",
-    errors.WorkerNotFound: "List the workers: manage.py temporalex health, on its machine, or the admin.",
+    errors.WorkerNotFound: "To list the workers, run manage.py temporalex health on the worker's machine, or open the admin.",
     errors.HumanTaskNotFound: "Search for it: manage.py temporalex tasks list",
     errors.ScheduleNotFound: "List them: manage.py temporalex schedules list",
     errors.UnknownWorkflow: "Check the name; its class must be in workflows.py of an installed app.",
-    errors.ActionNotPermitted: "Give that user the permission, or name another user with --as-user.",
+    errors.ActionNotPermitted: "Give that user the permission, or use another user with --as-user.",
 }
 
 

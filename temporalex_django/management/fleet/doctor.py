@@ -242,9 +242,9 @@ def handle(
     Raises ``CommandError`` (exit status 1) if one of them is an error.
     """
     if workflow is not None and run is None:
-        raise exit_codes.usage_error("--workflow requires RUN", "Name the run as well: doctor RUN --workflow NAME.")
+        raise exit_codes.usage_error("--workflow requires RUN", "Pass the run as well: doctor RUN --workflow NAME.")
     if (deploy and run is not None) or (sample is not None and (not deploy or sample < 1)) or (strict and not deploy):
-        next_step = "Write doctor, doctor RUN, or doctor --deploy [--sample N] [--strict], with N at least 1."
+        next_step = "Use doctor, doctor RUN, or doctor --deploy [--sample N] [--strict], with N at least 1."
         raise exit_codes.usage_error("these arguments are not valid together", next_step)
     if deploy:
         report = _diagnose_deploy(command, as_user, sample or _DEFAULT_SAMPLE, strict=strict)

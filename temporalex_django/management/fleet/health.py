@@ -141,9 +141,10 @@ def _print_queues(command: BaseCommand, *, json: bool) -> None:
 
 def _problem_text(check: Check, outputs: Sequence[WorkerHealth]) -> str:
     if not outputs:
-        text = "no worker of this user runs on this database"
+        text = "this user has no running worker for this database"
         return exit_codes.with_next_step(
-            text, "Start one: manage.py temporalex worker. Check a worker on its machine, as its user."
+            text,
+            ("Start one: manage.py temporalex worker. Run this check on the machine of the worker, as the same user."),
         )
     failing = [worker_output for worker_output in outputs if not getattr(worker_output, check)]
     text = f"{len(failing)} of {len(outputs)} workers {'is' if len(failing) == 1 else 'are'} not {check}"

@@ -54,7 +54,7 @@ def add_arguments(parser: CommandParser) -> None:
         "--map", dest="names", action="append", default=[], metavar="OLD=NEW", help="A renamed step (can be repeated)."
     )
     people.add_user_argument(parser)
-    parser.add_argument("--dry-run", action="store_true", help="Report what would happen, and change nothing.")
+    parser.add_argument("--dry-run", action="store_true", help="Report what would happen, without changing anything.")
     parser.add_argument("--batch", type=int, default=500, metavar="N", help="Runs to read at a time (default: 500).")
     printing.add_json_argument(parser)
 

@@ -34,13 +34,13 @@ def add_arguments(parser: CommandParser) -> None:
     """Add the arguments of the command ``temporalex outbox`` to its parser."""
     parsers = parser.add_subparsers(dest="action", required=True, title="actions", metavar="ACTION", help="What to do.")
     for name, text in (
-        ("show", "List the messages that wait to be sent, and the dead letters."),
+        ("show", "List messages that are waiting to be sent, and dead letters."),
         ("again", "Send a dead letter again."),
-        ("drop", "Drop a message: it is never sent."),
+        ("drop", "Drop a message, so that it is never sent."),
     ):
         subparser = parsers.add_parser(name, description=text, help=text)
         if name != "show":
-            subparser.add_argument("message", metavar="ID", help="Id of the message, as `outbox show` prints it.")
+            subparser.add_argument("message", metavar="ID", help="Id of the message, as printed by `outbox show`.")
             subparser.add_argument("--reason", default="", metavar="TEXT", help="Reason, recorded in the audit log.")
         people.add_user_argument(subparser)
         printing.add_json_argument(subparser)
@@ -66,7 +66,7 @@ def handle(
         if json:
             printing.print_json(command, rows)
         elif not rows:
-            printing.write_line(command, "nothing waits to be sent")
+            printing.write_line(command, "no messages are waiting to be sent")
         for row in [] if json else rows:
             printing.write_line(command, _line(row))
         return

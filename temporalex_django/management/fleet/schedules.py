@@ -102,9 +102,9 @@ _HELP: dict[str, str] = {
     "show": "Show a schedule with its next fire times and the outcomes of its last slots.",
     "pause": "Pause a schedule: its slots are skipped until the pause ends.",
     "unpause": "End the pause of a schedule.",
-    "trigger": "Fire a schedule now; its overlap policy decides whether a run starts.",
-    "backfill": "Start the slots of a past range that have no run, or stop doing so.",
-    "diff": "List what differs between the schedules declared in code and their rows.",
+    "trigger": "Fire a schedule now; its overlap policy determines whether a run starts.",
+    "backfill": "Start the slots of a past range that have no run, or stop a backfill.",
+    "diff": "List differences between the schedules declared in code and their rows.",
     "delete": "Delete a schedule and its slots; its runs are kept.",
 }
 
@@ -145,12 +145,14 @@ def _add_backfill_arguments(parser: CommandParser) -> None:
     parser.add_argument(
         "--start",
         metavar="TIME",
-        help="Begin of the range, inclusive, such as 2026-01-31T00:00; without an offset, in the schedule's zone.",
+        help="Start of the range, inclusive, such as 2026-01-31T00:00; without an offset, in the schedule's zone.",
     )
     parser.add_argument("--end", metavar="TIME", help="End of the range, inclusive.")
-    parser.add_argument("--per-minute", type=int, metavar="N", help="Start at most N runs a minute (default: 60).")
-    parser.add_argument("--dry-run", action="store_true", help="Print what would be started, and start nothing.")
-    parser.add_argument("--stop", action="store_true", help="Stop the backfill that is under way.")
+    parser.add_argument("--per-minute", type=int, metavar="N", help="Start at most N runs per minute (default: 60).")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="Print what would be started, without starting anything."
+    )
+    parser.add_argument("--stop", action="store_true", help="Stop the backfill in progress.")
 
 
 def handle(command: BaseCommand, *, verb: str, as_user: str | None, json: bool, **options: Any) -> None:
@@ -236,7 +238,7 @@ def _backfill(
     if stop:
         StopBackfill(name, reason=reason, by=actor).execute()
         changed = ScheduleChanged(name=name, action=StopBackfill.name)
-        _print_changed(command, changed, "is not backfilled any more", json=json)
+        _print_changed(command, changed, "is no longer being backfilled", json=json)
         return
     alias, rate = storage().alias, _DEFAULT_RATE if per_minute is None else per_minute
     row = (find_schedule if dry_run else find_manageable_schedule)(name, actor.user, alias=alias)
@@ -277,7 +279,7 @@ def _print_differences(command: BaseCommand, actor: Actor, *, json: bool) -> Non
     if json:
         printing.print_json(command, differences)
     elif not differences:
-        printing.write_line(command, "the schedules are as the code declares them")
+        printing.write_line(command, "the schedules match the code")
     for difference in () if json else differences:
         printing.write_line(command, f"{difference.kind}: {printing.escape(difference.text)}")
     # After the differences, so that a pipeline stops but its log says why.

@@ -89,12 +89,12 @@ def add_arguments(parser: CommandParser) -> None:
     parser.add_argument(
         "--metrics-port",
         type=_port,
-        help="Serve the metrics of this process to Prometheus on this port (0: a free one).",
+        help="Serve the metrics of this process to Prometheus on this port (0: any free port).",
     )
     parser.add_argument(
         "--metrics-host",
         default="127.0.0.1",
-        help="The address on which they are served (default: 127.0.0.1, so that no other machine can read them).",
+        help="Address on which to serve the metrics (default: 127.0.0.1, which other machines cannot reach).",
     )
     printing.add_json_argument(parser)
 
@@ -201,15 +201,13 @@ def _parse_queues(command: BaseCommand, queues: str | None) -> list[str]:
     queue_names = list(dict.fromkeys(name.strip() for name in queues.split(",") if name.strip()))
     if not queue_names:
         raise exit_codes.usage_error(
-            "--queues names no queue", f"Leave it out to use all queues: {', '.join(known_queues)}."
+            "--queues contains no queue", f"Leave it out to use all queues: {', '.join(known_queues)}."
         )
     for name, similar_name in unknown_queues(queue_names).items():
-        suggestion = (
-            f"Did you mean {similar_name}?" if similar_name else f"The project names {', '.join(known_queues)}."
-        )
+        suggestion = f"Did you mean {similar_name}?" if similar_name else f"The project uses {', '.join(known_queues)}."
         command.stderr.write(
-            f"No workflow, activity or task of this project names the queue {printing.escape(name)}: it gets "
-            f"work only from calls that name it, with options(queue=...). {suggestion}"
+            f"No workflow, activity or task of this project uses the queue {printing.escape(name)}, so it gets "
+            f"work only from calls with options(queue=...). {suggestion}"
         )
     return queue_names
 
@@ -223,7 +221,7 @@ def _serve_metrics(host: str, port: int) -> str:
     except OSError as exc:
         raise exit_codes.usage_error(
             f"metrics cannot be served on {host}, port {port}: {exc.strerror or exc}",
-            "Choose another --metrics-port or --metrics-host; each worker of a machine needs a port of its own.",
+            "Choose another --metrics-port or --metrics-host; each worker on a machine needs its own port.",
         ) from exc
     return f"http://{f'[{host}]' if ':' in host else host}:{port}/metrics"
 

@@ -234,7 +234,7 @@ def _wait_for_job(command: BaseCommand, job: BulkJob) -> BulkJob:
                 return job
             # Workers may all have stopped meanwhile, and then the job would never end.
             if not live_workers(alias=storage().alias).workflow_versions:
-                text = f"no live worker can process the job {job.pk}; it waits"
+                text = f"no live worker can process the job {job.pk}, so it is waiting"
                 raise CommandError(
                     exit_codes.with_next_step(text, "Start one: manage.py temporalex worker"),
                     returncode=exit_codes.TRY_AGAIN,

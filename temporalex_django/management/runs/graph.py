@@ -119,7 +119,9 @@ def handle(
         cls = instance.workflow
     if not issubclass(cls, GraphWorkflow):
         problem = f"{printing.escape(name)} is not a graph workflow, so there is nothing to draw"
-        raise CommandError(exit_codes.with_next_step(problem, "Name a graph workflow."), returncode=exit_codes.REFUSED)
+        raise CommandError(
+            exit_codes.with_next_step(problem, "Pass the name of a graph workflow."), returncode=exit_codes.REFUSED
+        )
     graph = cls._require_graph()
     text = render_svg(render.d2(graph, instance)) if format == "svg" else render.FORMATS[format](graph, instance)
     if output is not None:

@@ -196,8 +196,10 @@ def _fail_for_findings(report: HistoriesReplayed, *, strict: bool) -> None:
         raise CommandError(exit_codes.with_next_step(text, next_step), returncode=exit_codes.FINDINGS)
     differing = {(difference.run, difference.source) for difference in report.differences if difference.kind == "input"}
     if strict and differing:
-        text = f"the code gives other inputs than those in {len(differing)} of {report.checked} histories"
-        next_step = "Give new fields and parameters defaults, sort what comes from a set, or replay without --strict."
+        text = f"the code produces different inputs from those in {len(differing)} of {report.checked} histories"
+        next_step = (
+            "Give new fields and parameters defaults, sort values that come from a set, or replay without --strict."
+        )
         raise CommandError(exit_codes.with_next_step(text, next_step), returncode=exit_codes.FINDINGS)
 
 
@@ -312,7 +314,7 @@ def _history_files(names: Sequence[str]) -> list[Path]:
     files: list[Path] = []
     for path in map(Path, names):
         if not path.exists():
-            raise exit_codes.usage_error(f"--file {printing.escape(path)} does not exist", "Name a file or a folder.")
+            raise exit_codes.usage_error(f"--file {printing.escape(path)} does not exist", "Pass a file or a folder.")
         files += sorted(path.rglob("*.json")) if path.is_dir() else [path]
     return files
 

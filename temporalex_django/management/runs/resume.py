@@ -17,7 +17,7 @@ output = GraphResumed
 def add_arguments(parser: CommandParser) -> None:
     """Add the arguments of the command ``temporalex resume`` to its parser."""
     command_arguments.add_run_arguments(parser)
-    parser.add_argument("event", metavar="EVENT", help="What happened, such as approved.")
+    parser.add_argument("event", metavar="EVENT", help="Name of the event, such as approved.")
     parser.add_argument("--step", metavar="KEY", help="Key of the step, if several steps wait for the event.")
     parser.add_argument(
         "--data", metavar="JSON", help="Data of the event, as JSON; use - to read it from standard input."

@@ -81,13 +81,16 @@ def add_arguments(parser: CommandParser) -> None:
         "--debounce",
         metavar="SECONDS",
         type=float,
-        help="The run begins after this many seconds. A further start with the id replaces the input of one that has not begun.",
+        help=(
+            "The run begins after this many seconds. If it has not begun, another start with the same id replaces "
+            "its input."
+        ),
     )
     parser.add_argument(
         "--throttle",
         metavar=("COUNT", "SECONDS"),
         nargs=2,
-        help="At most COUNT runs of the workflow begin in SECONDS; further ones begin later.",
+        help="At most COUNT runs of the workflow begin within SECONDS; others begin later.",
     )
     people.add_user_argument(parser)
     printing.add_json_argument(parser)

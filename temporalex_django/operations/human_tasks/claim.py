@@ -73,7 +73,7 @@ class Release(HumanTaskAction[None]):
     name: ClassVar[str] = "release"
     label: ClassVar[Promise] = _("Release")
     effect: ClassVar[Promise] = _("Others can claim and decide it again.")
-    done: ClassVar[Promise] = _("The claim is released.")
+    done: ClassVar[Promise] = _("The claim was released.")
 
     def perform(self) -> None:
         with self.storage.transaction():

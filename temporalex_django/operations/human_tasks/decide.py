@@ -48,7 +48,7 @@ class Decide(RequestAction):
     kind: ClassVar[str] = REQUEST
     label: ClassVar[Promise] = _("Decide")
     effect: ClassVar[Promise] = _("The run continues with your decision.")
-    done: ClassVar[Promise] = _("Your decision is in the history.")
+    done: ClassVar[Promise] = _("Your decision was recorded in the history.")
 
     def __init__(
         self,

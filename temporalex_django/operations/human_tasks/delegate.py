@@ -37,7 +37,7 @@ class Delegate(HumanTaskAction[None]):
     name: ClassVar[str] = "delegate"
     label: ClassVar[Promise] = _("Delegate")
     effect: ClassVar[Promise] = _("Another person may decide it as well. Your claim ends.")
-    done: ClassVar[Promise] = _("The task is delegated.")
+    done: ClassVar[Promise] = _("The task was delegated.")
 
     def __init__(self, task: HumanTask | UUID | str, *, to: Person | str, reason: str = "", by: Actor) -> None:
         super().__init__(task, reason=reason, by=by)

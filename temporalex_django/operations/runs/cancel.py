@@ -33,7 +33,7 @@ class Cancel(OperatorRunAction[None]):
     label: ClassVar[Promise] = _("Cancel")
     summary: ClassVar[Promise] = _("Ask a run to end.")
     effect: ClassVar[Promise] = _("The code of a function workflow may clean up first. A graph ends at once.")
-    done: ClassVar[Promise] = _("The run is asked to end.")
+    done: ClassVar[Promise] = _("The run was asked to end.")
     destructive: ClassVar[bool] = True
     _was_unbegun = False
 
@@ -60,9 +60,9 @@ class Cancel(OperatorRunAction[None]):
     @property
     def done_message(self) -> Text:
         if self._was_unbegun:
-            return _("The run is cancelled. It had not begun.")
+            return _("The run was cancelled before it began.")
         if self.is_held_by_pause:
-            return _("The run is asked to end. It is paused, so it receives the request when it is unpaused.")
+            return _("The run was asked to end. It is paused, so it receives the request when you unpause it.")
         return f"{self.done} {self.notice}".strip()
 
     @classmethod

@@ -30,7 +30,7 @@ class CompleteActivity(ActivityAction):
     effect: ClassVar[Promise] = _(
         "The run continues as if the activity had returned this result. The result of a running attempt is ignored."
     )
-    done: ClassVar[Promise] = _("The activity is completed.")
+    done: ClassVar[Promise] = _("The activity was completed.")
     destructive: ClassVar[bool] = True
     selectors: ClassVar[tuple[Input, ...]] = tuple(
         replace(selector, required=selector.name == "activity") for selector in ActivityAction.selectors
@@ -58,7 +58,7 @@ class FailActivity(ActivityAction):
         "The activity fails for good with this error, and the run receives it. The result of a "
         "running attempt is ignored."
     )
-    done: ClassVar[Promise] = _("The activity has failed.")
+    done: ClassVar[Promise] = _("The activity was marked as failed.")
     destructive: ClassVar[bool] = True
     selectors: ClassVar[tuple[Input, ...]] = tuple(
         replace(selector, required=selector.name == "activity") for selector in ActivityAction.selectors

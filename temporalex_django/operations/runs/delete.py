@@ -28,7 +28,7 @@ class Delete(OperatorRunAction[None]):
         "The run is deleted for good, with all earlier and later runs of its chain, their histories and messages. "
         "The audit log is kept."
     )
-    done: ClassVar[Promise] = _("The run is deleted.")
+    done: ClassVar[Promise] = _("The run was deleted.")
     destructive: ClassVar[bool] = True
 
     @classmethod

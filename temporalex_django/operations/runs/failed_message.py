@@ -112,7 +112,7 @@ class Discard(FailedMessageAction):
     effect: ClassVar[Promise] = _(
         "The run never receives a discarded message, even if it is sent again with the same id. The message stays in the list of messages."
     )
-    done: ClassVar[Promise] = _("The message is discarded.")
+    done: ClassVar[Promise] = _("The message was discarded.")
     destructive: ClassVar[bool] = True
 
     def act(self, message_id: str) -> HandledMessage | None:

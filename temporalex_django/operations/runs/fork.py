@@ -47,8 +47,8 @@ class Fork(ReplayFromAction[RunTarget]):
     label: ClassVar[Promise] = _("Fork")
     summary: ClassVar[Promise] = _("Fork a run.")
     effect: ClassVar[Promise] = _(
-        "A new run with its own id continues from the activation that you choose, with the current "
-        "code. This run stays as it is. Both runs do the work that was open at that point."
+        "A new run with its own id continues from the activation that you choose, with the current code. This "
+        "run stays as it is. Work that was open at that point is done by both runs."
     )
     done: ClassVar[Promise] = _("A new run continues from there.")
     inputs: ClassVar[tuple[Input, ...]] = (

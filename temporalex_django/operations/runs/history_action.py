@@ -62,7 +62,7 @@ class ReplayFromAction(OperatorRunAction[T]):
             name="messages",
             kind=str,
             label=_("Later messages"),
-            help=_("Whether signals and updates that came later are delivered again (the default) or dropped."),
+            help=_("Whether to deliver later signals and updates again (the default) or to drop them."),
             choices=(REDELIVER, DROP),
         ),
         Input(

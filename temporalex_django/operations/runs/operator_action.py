@@ -392,7 +392,7 @@ class ActivityAction(OperatorRunAction[None]):
     permission: ClassVar[str] = "retry_activity"
     target_kind: ClassVar[Literal["run", "activity", "timer"]] = "activity"
     selectors: ClassVar[tuple[Input, ...]] = (
-        Input(name="activity", kind=str, label=_("Activity"), help=_("Only activities of this name.")),
+        Input(name="activity", kind=str, label=_("Activity"), help=_("Only activities with this name.")),
         Input(name="cause", kind=str, label=_("Cause"), help=_("Only activities that fail with this cause.")),
     )
 
@@ -468,7 +468,7 @@ class ActivityAction(OperatorRunAction[None]):
             raise AssertionError("unreachable")
         self.require_activity_access([task.activity])
         if not operator_overrides.allows_overrides(task.options) and (self.edits_input or self.sees_payloads):
-            self.refuse(_("the code of the activity does not allow this by hand (by_hand=False)"), closed=False)
+            self.refuse(_("the code of the activity does not allow operators to do this (by_hand=False)"), closed=False)
         return task
 
     def find_activity(self, task: TaskState) -> Activity[Any, Any]:
@@ -493,7 +493,7 @@ class ActivityAction(OperatorRunAction[None]):
         # The fence of the result rejects it if a worker has claimed or finished the activity since it was loaded.
         if not self.storage.finish_tasks([result]):
             self.refuse(
-                _("its worker was faster: the activity has ended in the meantime, or an attempt is running"),
+                _("a worker was faster: the activity has ended in the meantime, or an attempt is running"),
                 closed=False,
             )
         details = {"seq": self.seq, "activity": result.task.activity, **digests}

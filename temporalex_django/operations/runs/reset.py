@@ -37,8 +37,8 @@ class Reset(ReplayFromAction[str]):
     label: ClassVar[Promise] = _("Reset")
     summary: ClassVar[Promise] = _("Reset a run.")
     effect: ClassVar[Promise] = _(
-        "The run ends, and a new run with the same id continues from the activation that you choose, "
-        "with the current code. Work that its activities did after that point is done again."
+        "The run ends, and a new run with the same id continues from the activation that you choose, with the "
+        "current code. Activities that ran after that point run again."
     )
     done: ClassVar[Promise] = _("The run is reset: a new run continues in its place.")
 
@@ -61,13 +61,11 @@ class Reset(ReplayFromAction[str]):
         """
         run_record, storage = plan.record, self.storage
         if run_record.expires_at is not None and run_record.expires_at <= storage.now():
-            self.refuse(
-                _("the time for all its runs together (execution_timeout) has run out: fork it instead"), closed=False
-            )
+            self.refuse(_("the time limit of its chain (execution_timeout) has passed: fork it instead"), closed=False)
         # The chain was moved to another version since the run that is reset, and its queue belongs to that version.
         if run.queue != code.task_queue and run_record.run_id != run.run_id:
             run.queue = code.task_queue
             Chain.objects.using(storage.alias).filter(pk=run.chain_id).update(queue=code.task_queue)
         start = RunStart(workflow_id=run_record.workflow_id, args=None, **start_options(code))
         if run.closed and not reopen_chain(run.chain_id, start, storage=storage):
-            self.refuse(_("another open run has its id now"), closed=False)
+            self.refuse(_("another open run now has its id"), closed=False)

@@ -24,7 +24,7 @@ class RetryActivity(ActivityAction):
     label: ClassVar[Promise] = _("Retry now")
     summary: ClassVar[Promise] = _("Retry an activity now.")
     effect: ClassVar[Promise] = _("The activity is retried at once, before its next attempt is due.")
-    done: ClassVar[Promise] = _("The activity is due.")
+    done: ClassVar[Promise] = _("The activity will be retried now.")
     needs_worker: ClassVar[bool] = True
     inputs: ClassVar[tuple[Input, ...]] = (
         Input(

@@ -26,7 +26,7 @@ class Terminate(OperatorRunAction[None]):
     effect: ClassVar[Promise] = _(
         "The run is closed at once. None of its code runs any more, so nothing is cleaned up."
     )
-    done: ClassVar[Promise] = _("The run is terminated.")
+    done: ClassVar[Promise] = _("The run was terminated.")
     destructive: ClassVar[bool] = True
 
     def perform(self) -> None:

@@ -103,7 +103,7 @@ def test_in_the_admin(task: HumanTask) -> None:
     refused = text(browser(bob).get(f"{page}change/"))
     assert "is claimed by ann until" in refused
     assert "is claimed by ann until" in text(browser(bob).post(f"{page}decide/", fill()))
-    assert "The claim is released." in text(browser(ann).post(f"{page}release/", follow=True))
+    assert "The claim was released." in text(browser(ann).post(f"{page}release/", follow=True))
 
     wrong = browser(bob).post(f"{page}decide/", fill(**{"form-arg_cost_centre": "many"}))
     assert wrong.status_code == 409
@@ -144,7 +144,7 @@ def test_a_form_of_django_judges(settings: Any) -> None:
     assert [one.status_code for one in refused] == [403, 403]
     said = [re.search(r"ann may not delegate [^<]*", text(one))[0] for one in refused]
     assert said[0].replace("nobody", "gone") == said[1] and "active user of that name" in said[0]
-    assert "The task is delegated." in text(browser(ann).post(f"{page}delegate/", {"to": "eve"}, follow=True))
+    assert "The task was delegated." in text(browser(ann).post(f"{page}delegate/", {"to": "eve"}, follow=True))
     eve = browser(stored_again("eve"))
     right = {"outcome": "approved", "token": "t", "form-account": "goods", "form-cost_centre": "7"}
     assert "You decided" in text(eve.post(f"{page}decide/", right, follow=True))
@@ -182,7 +182,9 @@ def test_in_pages_and_templates_of_the_projects_own(task: HumanTask) -> None:
     assert f'<a href="{page}">Approve invoice 4711 over 1200 EUR</a>' in shown
     assert tags.render(Context({})).startswith("0:")
 
-    assert "Your decision is in the history." in text(browser(ann).post(page, fill(outcome="rejected"), follow=True))
+    assert "Your decision was recorded in the history." in text(
+        browser(ann).post(page, fill(outcome="rejected"), follow=True)
+    )
     again = browser(ann).post(page, fill())
     assert again.status_code == 409
     assert "ann decided" in text(again)
@@ -224,7 +226,7 @@ def test_by_a_link_in_a_mail() -> None:
     assert OperatorAction.objects.get(denied=True).actor == ann
     ann.groups.add(Group.objects.get(name=ACCOUNTING))
     done = client.post(link, {**fill(), "csrfmiddlewaretoken": token}, follow=True)
-    assert "Your decision is in the history." in text(done)
+    assert "Your decision was recorded in the history." in text(done)
     ann.set_password("another")
     ann.save()
     assert client.get(link).status_code == 404

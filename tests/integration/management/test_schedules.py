@@ -119,14 +119,16 @@ def test_a_backfill_and_a_deletion_are_asked_about_at_a_terminal(monkeypatch: py
     }  # fmt: skip
     row.refresh_from_db()
     assert (row.backfill["total"], row.backfill["pause"]) == (3, 12.0)
-    assert plain(answered("", "backfill", "nightly", "--stop")) == "the schedule nightly is not backfilled any more\n"
+    assert (
+        plain(answered("", "backfill", "nightly", "--stop")) == "the schedule nightly is no longer being backfilled\n"
+    )
     assert answered("", "delete", "nightly", "--yes").err == ""
     assert not Schedule.objects.exists()
 
 
 def test_diff_says_what_migrate_would_do_and_fails_a_pipeline() -> None:
     alike = shell("schedules", "diff")
-    assert (alike.status, alike.out) == (0, "the schedules are as the code declares them\n")
+    assert (alike.status, alike.out) == (0, "the schedules match the code\n")
     save(name="taken")
     for name in ("gone", "changed"):
         declare(name)

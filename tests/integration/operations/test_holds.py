@@ -105,7 +105,7 @@ def test_a_hold_keeps_activities_back_until_its_end_and_nobody_has_to_end_it(
 def test_people_read_what_waits_until_when_and_why() -> None:
     asked("queue")
 
-    assert said("first").startswith("Hold pay asked to be tried again later")
+    assert said("first").startswith("Hold pay asked to be retried later")
     text = said("same")
     assert "Activities of the queue default are held back; they continue " in text
     assert text.endswith("Requested by test.hold_pay: the bank is closed.")

@@ -177,7 +177,7 @@ def test_the_answer_says_that_a_paused_run_hears_of_its_cancelling_later() -> No
 
     assert (
         str(action.done_message)
-        == "The run is asked to end. It is paused, so it receives the request when it is unpaused."
+        == "The run was asked to end. It is paused, so it receives the request when you unpause it."
     )
     assert Message.objects.filter(kind="cancel").count() == 1
 

@@ -256,7 +256,7 @@ def test_a_message_that_is_being_sent_is_not_dropped(file: Path) -> None:
 
 def test_the_command_shows_messages_sends_them_again_and_drops_them(file: Path) -> None:
     run = lambda *args: call("outbox", *args)  # noqa: E731
-    assert run("show") == "nothing waits to be sent\n"
+    assert run("show") == "no messages are waiting to be sent\n"
     message = dead(file)
     assert message in run("show")
     assert "not_possible" in run("show")

@@ -234,8 +234,8 @@ def test_an_activity_that_fails(env):
 @pytest.mark.parametrize(
     ("sees", "text"),
     [
-        (True, "Charge the card asked to be tried again later (00:00): the bank is closed. Next attempt at 00:05;"),
-        (False, "Charge the card asked to be tried again later (00:00). Next attempt at 00:05;"),
+        (True, "Charge the card asked to be retried later (00:00): the bank is closed. Next attempt at 00:05;"),
+        (False, "Charge the card asked to be retried later (00:00). Next attempt at 00:05;"),
     ],
 )
 def test_an_activity_that_asked_for_a_later_attempt(env, sees, text):
@@ -425,9 +425,9 @@ def test_blocked_because_it_kills_who_runs_it(env):
     found = said(env, handle)
 
     assert found.text == (
-        "Paused safely since 00:02: 3 processes in a row died while running the code of this run; look for a segmentation "
-        "fault, running out of memory or os._exit. Once you have fixed the code, try it again: one worker then runs it, "
-        "alone."
+        "Paused safely since 00:02: 3 processes in a row died while running the code of this run; look for a "
+        "segmentation fault, running out of memory or os._exit. Once you have fixed the code, try it again: a "
+        "single worker then runs only this run."
     )
     assert said(env, handle, view=Redactor(may_see_payloads=False)).text == found.text
 

@@ -239,7 +239,7 @@ def test_checks_say_what_is_missing() -> None:
         (said,) = results.task_backends["default"].check()
         assert (said.id, said.hint) == (
             "temporalex_django.W020",
-            "Name the queues, or run: manage.py temporalex worker --queues NAME",
+            "List the queues, or run: manage.py temporalex worker --queues NAME",
         )
         if django.VERSION >= (6, 0):  # the backport's own app registers its check
             assert any(one.id == said.id for one in run_checks())

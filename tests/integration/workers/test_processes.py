@@ -63,7 +63,9 @@ def test_a_worker_of_no_queue_is_refused(subprocess_env: dict[str, str], tmp_pat
     with running(["temporalex", "worker", "--queues", " ,"], subprocess_env, tmp_path / "out") as process:
         assert process.popen.wait(30) == 2
 
-    assert "--queues names no queue. Leave it out to use all queues: crowd, default." in (tmp_path / "out").read_text()
+    assert (
+        "--queues contains no queue. Leave it out to use all queues: crowd, default." in (tmp_path / "out").read_text()
+    )
 
 
 def test_a_worker_deletes_what_was_kept_long_enough(subprocess_env: dict[str, str], tmp_path: Path) -> None:

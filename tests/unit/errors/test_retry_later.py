@@ -89,4 +89,4 @@ def test_a_header_takes_the_arguments_of_the_class() -> None:
 def test_it_is_exported() -> None:
     assert temporalex_django.RetryLater is errors.RetryLater
     assert issubclass(RetryLater, errors.ApplicationError)
-    assert RetryLater().message == "The activity asked to be tried again later."
+    assert RetryLater().message == "The activity asked to be retried later."

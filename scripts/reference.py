@@ -336,8 +336,9 @@ _SECTIONS: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "operators": (
         "Refused operations",
         (
-            "The reason why a button is disabled or an operation on a run is refused: the text of `ActionNotPossible`, or of a form. Nothing was done. "
-            "*Next step*: look at the run again, because another person or the run itself was faster."
+            "The reason why a button is disabled or an operation on a run is refused: the text of "
+            "`ActionNotPossible`, or of a form. Nothing was done. *Next step*: check the run again, because "
+            "another person or the run itself was faster."
         ),
         ("operations/",),
     ),

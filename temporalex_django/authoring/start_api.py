@@ -160,7 +160,7 @@ class Startable:
         With ``debounce``, a timedelta or seconds, the run begins after that time. A further start with ``debounce`` and
         the same id replaces the input of a run that has not begun, and the waiting time restarts. ``throttle`` is
         ``(count, period)`` or ``(count, period, key)``: at most that many runs of the class, or of those with the key,
-        begin in any such period; further ones begin later. Until the transaction ends, it locks the row that counts
+        begin in any such period; others begin later. Until the transaction ends, it locks the row that counts
         them.
 
         ``headers`` are texts by name, at most 4 KB in all, which travel with the run; ``api.headers()`` returns them.

@@ -107,7 +107,7 @@ def update_result(outcome: Outcome | None, *, update_id: str, label: str) -> Any
         else:
             state = "has not been processed yet"
         raise errors.UpdateTimeout(
-            f"{label} {state}; ask again with the same id", update_id=update_id, accepted=accepted
+            f"{label} {state}; send it again with the same id", update_id=update_id, accepted=accepted
         )
     if outcome.status == "completed":
         return deep_copy(outcome.value)

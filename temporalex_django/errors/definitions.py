@@ -40,7 +40,7 @@ class PayloadWarning(RuntimeWarning):
 # Not a PayloadError: that is a fault of the value, and this is a gap of the process that another worker may not have
 # (see decision 28).
 class KeyMissing(TemporalexError):
-    """The payload codec of this process lacks the key that a payload needs; ``key`` names it.
+    """The payload codec of this process lacks the key that a payload needs; ``key`` is its name.
 
     Raise it from ``decode`` of your codec. In a worker it is not a failure: the run or activity is left to a worker
     that has the key.

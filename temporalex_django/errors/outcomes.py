@@ -26,7 +26,7 @@ class UpdateRejected(TemporalexError):
 
 
 class NotAccepting(UpdateRejected):
-    """The run does not accept that update now; ``accepts`` lists the ``signals`` and ``updates`` that it accepts."""
+    """The run does not currently accept this update; ``accepts`` lists the ``signals`` and ``updates`` that it accepts."""
 
     code = "not_accepting"
     next_step = (
@@ -72,7 +72,7 @@ class WorkflowSwitchedOff(UpdateRejected):
 
 
 class TooManyUpdates(UpdateRejected):
-    """The run has as many waiting updates as the setting ``WAITING_UPDATES`` allows, and accepts no more for now."""
+    """The run already has as many waiting updates as the setting ``WAITING_UPDATES`` allows."""
 
     code = "too_many_updates"
     next_step = "Wait a moment and send it again; `describe().waiting_for` shows what the run waits for."
@@ -106,7 +106,7 @@ class UpdateFailed(TemporalexError):
 
 
 class UpdateTimeout(TemporalexError):
-    """The update had no outcome in time; ask again with the same ``update_id``.
+    """The update had no outcome in time; send it again with the same ``update_id``.
 
     ``accepted`` is True if the update is in the history and only its outcome is missing. The ``code`` of an instance of
     this class is ``busy`` if the run could not be locked inside the caller's transaction. It is ``unknown`` if the

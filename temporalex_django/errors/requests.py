@@ -127,7 +127,7 @@ class UnknownQuery(TemporalexError):
 
 
 class UnknownSignal(TemporalexError):
-    """The class of the run does not declare this signal; ``known`` names the signals that it declares."""
+    """The class of the run does not declare this signal; ``known`` lists the signals that it declares."""
 
     code = "unknown_signal"
     next_step = "Send one of the signals that the message lists, or add the name to `signals` of the class."
@@ -180,7 +180,7 @@ class WorkerNotFound(TemporalexError):
     """The worker does not exist: it has ended, was declared dead, or continues under a new id."""
 
     code = "worker_not_found"
-    next_step = "List the workers in the admin, or with `GET workers/`."
+    next_step = "To list the workers, open the admin or request `GET workers/`."
 
 
 class HumanTaskClosed(TemporalexError):

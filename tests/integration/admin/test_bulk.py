@@ -145,7 +145,7 @@ def test_a_form_does_what_it_was_made_for_and_nothing_else() -> None:
     form = {"token": hidden(text, "token"), "newest": hidden(text, "newest"), "reason": "enough"}
     for newest in ({}, {"newest": ""}, {"newest": "x"}):
         blind = right.post(address, {"token": form["token"], "reason": "enough", **newest})
-        assert (blind.status_code, b"which runs were shown" in blind.content) == (200, True)
+        assert (blind.status_code, b"the runs that were shown" in blind.content) == (200, True)
     assert not BulkJob.objects.exists()
     assert right.post(address, form).status_code == 302
     for other, more in (
@@ -196,7 +196,7 @@ def test_odd_addresses_and_methods(admin: Client, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(bulk, "MAX_CHOSEN", 3)
     many = choose(admin, "terminate", baskets(*(f"m-{number}" for number in range(4))))
     assert many["Location"] == RUNS
-    assert "Choose at most 3 runs" in admin.get(RUNS).content.decode()
+    assert "Select at most 3 runs" in admin.get(RUNS).content.decode()
     strict = Client(enforce_csrf_checks=True)
     strict.force_login(get_user_model().objects.get(username="root"))
     assert strict.post(good, {"token": "t", "reason": "r"}).status_code == 403

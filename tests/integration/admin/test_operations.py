@@ -181,7 +181,7 @@ def test_a_form_that_is_posted_twice_acts_once(admin, run):
 
     assert len(Knock.calls) == 1
     assert "Knocked." in texts[0]
-    assert "Nothing more was done" in texts[1]
+    assert "so nothing was done this time" in texts[1]
 
 
 @pytest.mark.django_db(transaction=True)

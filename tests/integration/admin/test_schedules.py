@@ -223,7 +223,7 @@ def test_a_schedule_is_paused_with_a_reason_and_unpaused(admin: Client) -> None:
     text = text_of(admin.post(page(row, "pause"), {"reason": "the bank is closed"}, follow=True))
     assert "Paused by root: the bank is closed" in text
     assert "already paused" in text_of(admin.post(page(row, "pause"), {}, follow=True))
-    assert "Active: it fires next on" in text_of(admin.post(page(row, "unpause"), {"reason": ""}, follow=True))
+    assert "Active. It fires next on" in text_of(admin.post(page(row, "unpause"), {"reason": ""}, follow=True))
     actions = OperatorAction.objects.exclude(action="view_payload").order_by("id")
     assert [*actions.values_list("action", "reason")] == [
         ("save_schedule", ""), ("pause_schedule", "the bank is closed"), ("unpause_schedule", "")
@@ -276,7 +276,7 @@ def test_a_backfill_that_is_impossible_says_why(admin: Client, changes: dict[str
 def test_a_schedule_is_deleted_after_a_confirmation(admin: Client) -> None:
     row = make()
 
-    assert "Its runs stay" in text_of(admin.get(page(row, "delete")))
+    assert "Its runs are kept" in text_of(admin.get(page(row, "delete")))
     assert ScheduleRow.objects.exists()
     assert "Deleted nightly." in text_of(admin.post(page(row, "delete"), {"reason": "not needed"}, follow=True))
     assert not ScheduleRow.objects.exists()
@@ -346,7 +346,7 @@ def test_a_schedule_is_created_previewed_and_changed(admin: Client) -> None:
     [
         ({"cron": "30 2 * *"}, "cron", "must have five fields"),
         ({"cron": "0 0 30 2 *"}, "cron", "never fires"),
-        ({"cron": ""}, "cron", "Say when it fires"),
+        ({"cron": ""}, "cron", "Specify when it fires"),
         ({"every": "often"}, "every", "is not a duration"),
         ({"every": "1 h, offset 2 h"}, "every", "less than the interval"),
         ({"calendar": "some day"}, "calendar", "cannot be read"),

@@ -151,7 +151,7 @@ def test_a_run_is_started_with_what_the_form_says(admin):
 
 def test_search_attributes_are_fields_of_the_form(admin):
     form = admin.get(f"{START}?workflow=test.AdminFound").content.decode()
-    assert "Search attribute total" in form and "Decimal. If you leave it empty, it is not set" in form
+    assert "Search attribute total" in form and "Decimal. Leave it empty if you do not want to set it" in form
     given = {"attribute_total": "120.50", "attribute_labels": "red, blue,", "attribute_paid": "true"}
     start(admin, "test.AdminFound", **given)
     run = Instance.objects.get()

@@ -71,13 +71,13 @@ def test_the_task_says_so_in_every_interface(told: list[dict[str, Any]]) -> None
     assert note["asked"] == (f"perm:{MAY}",)
     detail = client(manager).get(f"{URL}{task.pk}/").json()
     assert (detail["nobody_left"], detail["four_eyes"]) == (True, "chain")
-    assert "There is nobody left who may decide it" in detail["text"]
+    assert "Nobody is left who may decide it" in detail["text"]
     (listed,) = client(manager).get(f"{URL}?all=true").json()["results"]
     assert listed["nobody_left"] is True
-    assert "There is nobody left who may decide it" in text(browser(manager).get(f"{INBOX}{task.pk}/change/"))
+    assert "Nobody is left who may decide it" in text(browser(manager).get(f"{INBOX}{task.pk}/change/"))
     assert "Nobody can decide" in text(browser(manager).get(f"{INBOX}?whose=all"))
     run_page = text(browser(manager).get(f"/admin/temporalex_django/instance/{task.run_id}/change/"))
-    assert "There is nobody left" in run_page
+    assert "Nobody is left" in run_page
     done = shell("tasks", "show", task.pk, "--json")
     assert json.loads(done.out)["nobody_left"] is True
     assert "nobody can decide these tasks" in shell("tasks", "list").out

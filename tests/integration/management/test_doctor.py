@@ -196,7 +196,7 @@ BROKEN: dict[str, Broken] = {
     ),
     "nothing to do": Broken("No runs are open: there is nothing to do.", worker, severity="note"),
     "nothing wrong": Broken(
-        "Nothing is wrong: 1 run is open, and continues when what it is waiting for arrives.",
+        "No problems found: 1 run is open and will continue when the event that it is waiting for arrives.",
         lambda: (worker(), Basket.start(id="basket-1"), drain()),
         severity="note",
     ),
@@ -299,10 +299,10 @@ def test_other_inputs_fail_a_deploy_when_that_is_asked(monkeypatch: pytest.Monke
     monkeypatch.setattr("temporalex_django.management.fleet.doctor.replay_runs", changed)
     told = shell("doctor", "--deploy")
     assert told.status == 0
-    assert "warning: 1 history of" in told.out
+    assert "warning: In 1 history of" in told.out
     assert "activity shop.pay, cents" in told.out
     assert "duration" not in told.out
     strict = shell("doctor", "--deploy", "--strict")
     assert strict.status == exit_codes.FINDINGS
-    assert "error: 1 history of" in strict.out
+    assert "error: In 1 history of" in strict.out
     assert shell("doctor", "--strict").status == exit_codes.USAGE_ERROR

@@ -276,7 +276,7 @@ def test_the_admin_sends_again_and_drops(file: Path, client: Any) -> None:
     assert "not_possible" in client.get(page).content.decode()
     for action, left in (("send_again", 1), ("drop", 0)):
         answer = client.post(page, {"action": action, "_selected_action": [message]}, follow=True)
-        assert "1 message is done." in answer.content.decode()
+        assert "1 message was processed." in answer.content.decode()
         assert Outbox.objects.waiting().count() == left
 
 
@@ -286,7 +286,7 @@ def test_doctor_reports_what_waits_for_half_a_minute_and_dead_letters(file: Path
     Outbox.objects.update(created_at=timezone.now() - timedelta(seconds=31), error="away")
     (late,) = findings()
     assert (late.code, late.severity, late.count) == ("outbox_late", "warning", 1)
-    assert "1 message to file has waited since" in late.text
+    assert "1 message to file has been waiting since" in late.text
     Outbox.objects.update(failed={"code": "gave_up", "error": "away for good", "at": ""})
     (dead_letter,) = findings()
     assert (dead_letter.code, dead_letter.severity) == ("dead_letters", "error")

@@ -45,7 +45,7 @@ def test_a_worker_takes_its_queues_and_no_others(subprocess_env: dict[str, str],
 
 
 @pytest.mark.parametrize(
-    ("near", "meant"), [("crwod", "Did you mean crowd?"), ("elsewhere", "The project names crowd, default.")]
+    ("near", "meant"), [("crwod", "Did you mean crowd?"), ("elsewhere", "The project uses crowd, default.")]
 )
 def test_a_worker_says_of_which_queue_nothing_in_the_project_knows(
     near: str, meant: str, subprocess_env: dict[str, str], tmp_path: Path

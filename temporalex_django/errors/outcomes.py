@@ -26,7 +26,7 @@ class UpdateRejected(TemporalexError):
 
 
 class NotAccepting(UpdateRejected):
-    """The run does not currently accept this update; ``accepts`` lists the ``signals`` and ``updates`` that it accepts."""
+    """The run does not currently accept this update; ``accepts`` lists the ``signals`` and ``updates`` it accepts."""
 
     code = "not_accepting"
     next_step = (

@@ -47,9 +47,11 @@ class DeclaredMessage:
 
 @lru_cache(maxsize=1024)
 def messages_of(cls: type[Workflow]) -> Mapping[tuple[MessageKind, str], DeclaredMessage]:
-    """Return the messages that the phases and waits of a class name in its source, by ``(kind, name)``.
+    """Return the signals and updates that a workflow class takes, by ``(kind, name)``, without running it.
 
-    Never raises.
+    They are read from the source of the class: from the handlers in its calls of ``phase``, and from its calls of
+    ``wait_for_signal``. A message whose name the source does not show is left out, and so are those of a function whose
+    source cannot be read. Never raises.
     """
     messages: dict[tuple[MessageKind, str], DeclaredMessage] = {}
     for fn in _functions_of(cls):

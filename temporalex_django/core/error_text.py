@@ -52,9 +52,9 @@ def is_about_code(exc: BaseException) -> bool:
 
 
 def _field_path(exc: BaseException) -> str:
-    """Return the path of the field whose annotation a payload does not fit, after the word "for".
+    """Return " for" and the path of the field that a payload does not fit, or "" if the error is not about a payload.
 
-    The result is empty for other errors. The path consists of declared names. The value at that path is left out.
+    The path consists of declared names. The value of the field is not quoted.
     """
     if not isinstance(exc, errors.PayloadError) or not isinstance(exc.__cause__, msgspec.ValidationError):
         return ""

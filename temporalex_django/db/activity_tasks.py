@@ -170,7 +170,10 @@ class ActivityTasks:
         return [(queue, name) for queue, name in rows]
 
     def owned_tasks(self, owner: int) -> set[tuple[int, int, int]]:
-        """Return ``(id, attempt, owner)`` of each activity that the epoch ``owner`` has claimed. Locks nothing."""
+        """Return the attempts that the worker with the epoch ``owner`` has claimed. Locks nothing.
+
+        An attempt is ``(id of the task, attempt, owner)``, which ``release_tasks`` takes.
+        """
         rows = self._sql.select(_ATTEMPT.select("where owner = %s"), [owner], _ATTEMPT.types)
         return {(task, attempt, own) for task, attempt, own in rows}
 

@@ -233,7 +233,11 @@ def _send_in(pool: Executor | None, row: OutboxRow, storage: DjangoStorage) -> C
 
 
 def _text(error: Exception) -> str:
-    """Return the text about an error that is stored with a row. That of an unknown error could quote payloads."""
+    """Return the text to store with a row that could not be sent.
+
+    It is the message of a ``DeliveryFailed`` or of another error of this package. The message of any other error could
+    quote payloads, so its ``error_line`` is used instead.
+    """
     return (str(error) if isinstance(error, (DeliveryFailed, TemporalexError)) else error_line(error))[:2000]
 
 

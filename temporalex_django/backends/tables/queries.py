@@ -23,7 +23,10 @@ _Row = tuple[str, bytes | None, bool, bool, int, datetime | None]
 
 
 class TablesQuery:
-    """A query of a run on the tables; ``call`` is the operation that asks."""
+    """A query to a run whose state is in the database, and not on a Temporal cluster.
+
+    ``answer()`` computes the answer from the state that the run has published. ``call`` is the operation that asks.
+    """
 
     def __init__(self, call: RunQueryCall) -> None:
         self.call = call

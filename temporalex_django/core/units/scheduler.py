@@ -222,9 +222,10 @@ class Scheduler:
             self.unparked_unit = unit
 
     def adopt_generator(self, generator: AsyncGenerator[Any, Any]) -> None:
-        """Add a new async generator to the active unit.
+        """Record that the coroutine that runs now, the active unit, has started an async generator.
 
-        Raises ``NestingError`` outside a unit, where nothing could close it.
+        The unit closes the generator before it ends. This is the ``firstiter`` hook of ``sys.set_asyncgen_hooks`` while
+        workflow code runs. Raises ``NestingError`` outside of a unit, where nothing could close the generator.
         """
         unit = self.current
         if unit is None:

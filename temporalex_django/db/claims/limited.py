@@ -213,10 +213,12 @@ class LimitedClaims:
     # -- choosing -----------------------------------------------------------------------------------------------------
 
     def _common_candidates(self, queue: str, off: Collection[str], limit: int, claim: LimitedClaim) -> list[_Candidate]:
-        """Return due activities outside of partitions, as many as the worker can use (``limit``) and often more.
+        """Return the due activities of the queue that are in no partition, ``limit`` of them or more.
 
-        They are triples of id, name and None. Activities with a limited or switched-off name (``off``) are moved to
-        partitions instead, and ``claim`` counts them.
+        A partition has the activities that wait for each other because of a key, a limit or a switch. Each result is
+        ``(id, name, concurrency key)``, whose key is None here. Activities whose name has a limit or is switched off
+        (``off``) are not returned: this moves them to the partition of their name and adds their number to
+        ``claim.moved``.
         """
         availability, absent = self._task_claims.availability_filter()
         condition = f"{availability} and not atomic and line is null{' and crashes > 0' if self._suspects else ''}"

@@ -50,9 +50,10 @@ def start_many(requests: Sequence[StartRequest], *, by: Actor = CODE) -> list[St
 def _insert_plain(
     starts: Sequence[Start], new_starts: Sequence[NewStart], results: list[Start | AlreadyRunning]
 ) -> None:
-    """Insert the runs of all starts without a policy, with few statements for each backend.
+    """Insert the runs of the starts that have no policy (``on_conflict``, ``on_closed``, a throttle or a debounce).
 
-    Writes an ``AlreadyRunning`` into ``results`` for each run whose id an open run has.
+    The three lists correspond: ``new_starts[i]`` is what ``starts[i]`` inserts, and ``results[i]`` is its result. The
+    result becomes an ``AlreadyRunning`` if an open run has the id. Takes few statements for each backend.
     """
     for backend in {start.backend.name: start.backend for start in starts}.values():
         numbers = [

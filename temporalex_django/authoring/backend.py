@@ -260,7 +260,7 @@ def engine(name: str | None = None) -> StandaloneEngine:
         return next(iter(engines.values()))
     if engines:
         raise EngineNotFound(
-            f"several engines are running ({names}): name the one that you mean, "
-            "with lookup(name) or engine = name in the workflow"
+            f"several engines are running ({names}): choose one with lookup(name), or with engine = name in the "
+            "workflow"
         )
     raise EngineNotFound("no engine is running: start one, with Engine(name).start() or inside `with Engine(name):`")

@@ -81,7 +81,7 @@ def _check_unit(unit: Unit | None, primitive: Primitive, name: str | None) -> Un
     Raises ``OutsideWorkflow`` if ``unit`` is None, and ``NestingError`` if a unit of its kind may not make the call.
     """
     if unit is None:
-        raise OutsideWorkflow(f"{name or primitive.name} was called outside of a unit of the workflow")
+        raise OutsideWorkflow(f"{name or primitive.name} was called outside a unit of the workflow")
     reason = primitive.refusals.get(unit.kind) if primitive.refusals else None
     if reason is not None:
         raise NestingError(

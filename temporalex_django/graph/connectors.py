@@ -131,7 +131,7 @@ def of(config: Any) -> Connector:
     """
     key = config.get("connector") if isinstance(config, Mapping) else getattr(config, "connector", None)
     if not isinstance(key, str):
-        raise NotConfigured("the config of the step names no connector: add {'connector': 'its key'}")
+        raise NotConfigured("the config of the step contains no connector: add {'connector': 'its key'}")
     return get(key)
 
 

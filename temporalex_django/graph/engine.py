@@ -238,14 +238,14 @@ def resumed_by(instance: Instance, event: str, step: StepRef | str | None = None
     if matching:
         step_names = ", ".join(name_of(ref) for ref in matching)
         raise ResumeRefused(
-            f"{instance.id}: several steps wait for the event {event!r}: {step_names}; name one with step="
+            f"{instance.id}: several steps are waiting for the event {event!r}: {step_names}; name one with step="
         )
     waits = "; ".join(
         f"{name_of(ref)}: {', '.join(external_events(ref)) or 'its timer'}"
         for ref in instance.graph.refs(instance.waiting)
     )
     raise ResumeRefused(
-        f"{instance.id}: no step waits for the event {event!r}{step_text} (waiting: {waits or 'no step'})"
+        f"{instance.id}: no step is waiting for the event {event!r}{step_text} (waiting: {waits or 'no step'})"
     )
 
 

@@ -101,13 +101,13 @@ def _require_committed_data(alias: str) -> None:
     connection = connections[alias]
     if connection.in_atomic_block:
         raise TemporalexError(
-            "a worker beside the test sees only committed data: use a TransactionTestCase, a StaticLiveServerTestCase "
-            "or the fixtures transactional_db and live_server"
+            "a worker alongside the test sees only committed data: use a TransactionTestCase, a "
+            "StaticLiveServerTestCase or the fixtures transactional_db and live_server"
         )
     # Only the SQLite backend has this method.
     in_memory = getattr(connection, "is_in_memory_db", None)
     if in_memory is not None and in_memory():
         raise TemporalexError(
-            "a worker beside the test needs a connection of its own, which an in-memory database cannot provide: "
-            f'name a file, DATABASES[{alias!r}]["TEST"] = {{"NAME": "test.sqlite3"}}'
+            "a worker alongside the test needs its own connection, which an in-memory database cannot provide: "
+            f'use a file, DATABASES[{alias!r}]["TEST"] = {{"NAME": "test.sqlite3"}}'
         )

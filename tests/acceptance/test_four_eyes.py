@@ -73,10 +73,10 @@ def test_the_event_of_a_timer_is_not_sent_from_outside(env: Any) -> None:
     ann, bob, _ = users(env)
     run = env.start(Payment, value="1")
     run.resume("approved", by=ann)
-    with pytest.raises(ResumeRefused, match="no step waits for the event 'overdue'"):
+    with pytest.raises(ResumeRefused, match="no step is waiting for the event 'overdue'"):
         run.resume("overdue", by=bob)
     run.resume("approved", by=bob)
-    with pytest.raises(ResumeRefused, match="no step waits for the event 'timeout'.*parcel.: came"):
+    with pytest.raises(ResumeRefused, match="no step is waiting for the event 'timeout'.*parcel.: came"):
         run.resume("timeout")
     env.advance(61)
     assert run.status == "completed"

@@ -206,7 +206,7 @@ def test_an_event_for_several_steps_is_refused_until_the_step_is_named(env):
     cls, one, _, _ = two_waiting("go", "go")
     h = env.start(cls, {}, value="1")
     before = h.history()
-    with pytest.raises(errors.ResumeRefused, match=r"several steps wait for the event 'go': .*first.*second"):
+    with pytest.raises(errors.ResumeRefused, match=r"several steps are waiting for the event 'go': .*first.*second"):
         h.resume("go")
     assert h.history() == before
     h.resume("go", step="second", data=[1])
@@ -218,9 +218,9 @@ def test_an_event_for_several_steps_is_refused_until_the_step_is_named(env):
 @pytest.mark.parametrize(
     ("event", "step", "message"),
     [
-        ("nothing", None, "no step waits for the event 'nothing'"),
-        ("shipped", None, "no step waits for the event 'shipped'"),
-        ("delivered", "review", "no step waits for the event 'delivered' of step review"),
+        ("nothing", None, "no step is waiting for the event 'nothing'"),
+        ("shipped", None, "no step is waiting for the event 'shipped'"),
+        ("delivered", "review", "no step is waiting for the event 'delivered' of step review"),
         ("", None, "'' is not a valid event name"),
         (7, None, "7 is not a valid event name"),
         ("__resume__", None, "not a valid event name"),
@@ -656,7 +656,7 @@ def test_a_resume_while_the_step_is_being_tried_is_refused(env):
             raise OSError
 
     h = env.start(graph(Tries, {(Tries, "ok"): Done}), {}, value="1")
-    with pytest.raises(errors.ResumeRefused, match="no step waits for the event 'ok'"):
+    with pytest.raises(errors.ResumeRefused, match="no step is waiting for the event 'ok'"):
         h.resume("ok")
 
 

@@ -98,7 +98,7 @@ def parse_specs(
     intervals = _values(every)
     rules = [CalendarRule(rule) for rule in _values(calendar)]
     if offset is not None and not intervals:
-        raise ScheduleInvalid("offset: it moves the slots of an interval, and there is none: add `every`")
+        raise ScheduleInvalid("offset: it shifts the slots of an interval, but there is no interval: add `every`")
     if holidays is not None:
         rules = _with_holidays(rules, holidays)
     specs: list[Spec] = [

@@ -158,16 +158,16 @@ class TablesRequest:
             if not self._is_new and not status.is_finished:
                 # Nobody could finish it while this transaction holds the lock. The savepoint releases the lock.
                 raise UpdateTimeout(
-                    f"{self.call.request_label} was accepted before and has not finished. Ask again after this transaction, "
-                    "with the same id",
+                    f"{self.call.request_label} was accepted before and has not finished. Send it again after "
+                    "this transaction, with the same id",
                     update_id=self.message_id,
                     accepted=True,
                 )
         # Under a test environment, the environment runs the activities after the block.
         if not status.is_finished and not inline_turn.runs_atomic(self.storage):
             raise UpdateTimeout(
-                f"{self.call.request_label} was accepted but has not finished: it continues when the transaction commits. Ask "
-                "again then with the same id",
+                f"{self.call.request_label} was accepted but has not finished: it continues when the transaction "
+                "commits. Then send it again with the same id",
                 update_id=self.message_id,
                 accepted=True,
             )
@@ -183,9 +183,9 @@ class TablesRequest:
             # No progress: the handler waits for something that cannot happen inside this transaction.
             if not any(write.events for write in report.writes):
                 raise ActionNotPossible(
-                    f"{self.call.request_label} inside a transaction: its handler would still wait for something (an external "
-                    "activity, a timer, a person, another run) that cannot arrive before the transaction ends. "
-                    "Nothing was written. Send it outside of the transaction"
+                    f"{self.call.request_label} inside a transaction: its handler would still wait for something "
+                    "(an external activity, a timer, a person, another run) that cannot arrive before the "
+                    "transaction ends. Nothing was written. Send it outside the transaction"
                 )
             status = self._status()
             if not status.is_finished and not self.deadline.seconds_left:
@@ -194,8 +194,8 @@ class TablesRequest:
 
     def _busy_error(self, reason: str) -> UpdateTimeout:
         return UpdateTimeout(
-            f"{self.call.request_label} inside a transaction: {reason}. Nothing was written. Send it again, outside "
-            "of the transaction if possible",
+            f"{self.call.request_label} inside a transaction: {reason}. Nothing was written. Send it again, "
+            "outside the transaction if possible",
             update_id=self.message_id,
             code="busy",
         )

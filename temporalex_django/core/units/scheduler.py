@@ -229,9 +229,7 @@ class Scheduler:
         """
         unit = self.current
         if unit is None:
-            raise NestingError(
-                "an async generator was started outside of a unit of the workflow: nothing could close it"
-            )
+            raise NestingError("an async generator was started outside a unit of the workflow: nothing could close it")
         generators = unit.generators
         count = len(generators)
         if count >= _GENERATORS and count & (count - 1) == 0:  # at powers of two, so that it costs little

@@ -172,8 +172,8 @@ class Projection:
 
     def _mismatch_error(self, reason: str) -> TemporalexError:
         return TemporalexError(
-            f"the history does not match the graph {self.workflow.__name__} as it is now: {reason}. Restore the code, "
-            "or run the old code as a version of its own"
+            f"the history does not match the graph {self.workflow.__name__} as it is now: {reason}. Restore the "
+            "code, or run the old code as a separate version"
         )
 
     def _step_number(self, key: str) -> int:

@@ -223,7 +223,7 @@ class StartBulk(Action[BulkJob]):
         # One more than the limit says that there are too many, without counting all of them.
         run_ids = list(queryset.order_by("-id").values_list("pk", flat=True)[: limit + 1])
         if max(len(requested_ids), len(run_ids)) > limit:
-            raise ActionNotPossible(f"a bulk job accepts at most {limit:,} runs (BULK_LIMIT): choose fewer")
+            raise ActionNotPossible(f"a bulk job accepts at most {limit:,} runs (BULK_LIMIT): select fewer")
         # A run of another tenant and one that does not exist get the same error.
         if missing := requested_ids - set(run_ids):
             raise WorkflowNotFound(f"there is no run {min(map(str, missing))}")
@@ -259,8 +259,8 @@ class StartBulk(Action[BulkJob]):
             )
         if len(parts) > limit:
             raise ActionNotPossible(
-                f"a bulk job accepts at most {action.count_text(limit)} (BULK_LIMIT), and more are selected: "
-                "choose fewer"
+                f"a bulk job accepts at most {action.count_text(limit)} (BULK_LIMIT), but more are selected: "
+                "select fewer"
             )
         return parts
 

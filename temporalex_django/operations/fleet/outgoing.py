@@ -99,7 +99,9 @@ class SendAgain(Action[OutgoingMessage]):
         with self.storage.transaction():
             row = self._lock()
             if row.failed is None:
-                raise ActionNotPossible(f"the message {row.pk} is no dead letter: it is sent by itself at {row.due_at}")
+                raise ActionNotPossible(
+                    f"the message {row.pk} is not a dead letter: it will be sent automatically at {row.due_at}"
+                )
             row.failed, row.error, row.tries, row.due_at = None, None, 0, self.storage.now()
             row.save(using=self.storage.alias, update_fields=["failed", "error", "tries", "due_at"])
             self._record(row)

@@ -104,7 +104,7 @@ class SwitchOff(Action[SwitchedOff]):
         self.reason = check_text(reason, label="the reason")
         self.key = check_text(key, label="the key")
         if self.key and kind != SwitchedOff.Switchable.HOLD:
-            raise ActionNotPossible("only a hold has a key: leave the key out")
+            raise ActionNotPossible("only holds have a key: leave out the key")
 
     def perform(self) -> SwitchedOff:
         if self.kind == SwitchedOff.Switchable.HOLD:

@@ -124,7 +124,7 @@ class BackfillSchedule(ScheduleAction[BackfillPreview]):
             if self.by.user is not None:
                 require_run_access(self.by, require_workflow(row), row.overlap, alias=self.storage.alias)
             if row.backfill is not None:
-                raise ActionNotPossible(f"a backfill of {row.name} is under way: wait until it has finished")
+                raise ActionNotPossible(f"a backfill of {row.name} is already in progress: wait until it has finished")
             preview = preview_backfill(row, self.start, self.end, alias=self.storage.alias)
             if not preview.to_start or preview.last is None:
                 raise ActionNotPossible(f"every slot of {row.name} in this range has been started: nothing to do")

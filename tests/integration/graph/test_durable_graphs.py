@@ -214,7 +214,7 @@ def test_a_refused_resume_leaves_nothing():
     Delivery.start("1", {})
     drain()
     length = HistoryEvent.objects.count()
-    with pytest.raises(errors.ResumeRefused, match="no step waits for the event 'delivered'"):
+    with pytest.raises(errors.ResumeRefused, match="no step is waiting for the event 'delivered'"):
         Delivery.resume("1", "delivered")
     assert (HistoryEvent.objects.count(), Message.objects.count()) == (length, 0)
     with pytest.raises(errors.WorkflowNotFound):

@@ -172,7 +172,7 @@ def test_what_cannot_be_done_with_a_hold_says_why() -> None:
             lambda: SwitchOn("hold", "default", key="a").execute(),
             "no hold is in effect for .* default with the key 'a'",
         ),
-        (lambda: SwitchOn("queue", "default", key="a"), "only a hold has a key"),
+        (lambda: SwitchOn("queue", "default", key="a"), "only holds have a key"),
     ):
         with pytest.raises(errors.ActionNotPossible, match=text):
             refused()

@@ -227,7 +227,7 @@ def test_a_dead_letter_is_sent_again_before_what_waits_behind_it(
 ) -> None:
     message = dead(file)
     insert(file, "behind")
-    with pytest.raises(ActionNotPossible, match="is no dead letter"):
+    with pytest.raises(ActionNotPossible, match="is not a dead letter"):
         SendAgain(str(Outbox.objects.waiting().get().pk)).execute()
     assert SendAgain(message, reason="corrected").execute().is_dead is False
     monkeypatch.setattr(kind, "send", lambda prepared: kind.settled.append(prepared["line"]) or prepared["line"])

@@ -69,8 +69,8 @@ def test_actions_are_listed_and_one_that_there_is_not_is_an_error_result():
     ("act", "error", "message"),
     [
         (lambda: connectors.get("nowhere"), errors.NotConfigured, "no connector 'nowhere' is registered"),
-        (lambda: connectors.of({}), errors.NotConfigured, "the config of the step names no connector"),
-        (lambda: connectors.of(None), errors.NotConfigured, "the config of the step names no connector"),
+        (lambda: connectors.of({}), errors.NotConfigured, "the config of the step contains no connector"),
+        (lambda: connectors.of(None), errors.NotConfigured, "the config of the step contains no connector"),
         (
             lambda: connectors.register("", Payments),
             errors.WorkflowDefinitionError,

@@ -114,7 +114,7 @@ def test_specs_are_said_with_their_zone() -> None:
         ({"every": float("nan")}, "every"),
         ({"every": 60, "offset": 60}, "offset: .* less than the interval"),
         ({"every": 60, "offset": -1}, "offset: .* at least 0"),
-        ({"cron": "0 0 * * *", "offset": 5}, "there is none: add `every`"),
+        ({"cron": "0 0 * * *", "offset": 5}, "there is no interval: add `every`"),
         ({"calendar": "sometimes"}, "'sometimes' cannot be read"),
         ({"calendar": "first moonday 09:00"}, "'first moonday' cannot be read"),
         ({"calendar": "monday 09:00"}, "does not say which monday of the month"),

@@ -40,7 +40,7 @@ def test_lookup() -> None:
             Engine("one").start()
         with Engine("two") as two:
             with pytest.raises(
-                errors.EngineNotFound, match="several engines are running \\('one', 'two'\\): name the one"
+                errors.EngineNotFound, match="several engines are running \\('one', 'two'\\): choose one"
             ):
                 lookup()
             assert lookup("two") is two

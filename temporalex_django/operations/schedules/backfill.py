@@ -154,7 +154,7 @@ class StopBackfill(ScheduleAction[Schedule]):
         with self.storage.transaction():
             row = self.lock()
             if row.backfill is None:
-                raise ActionNotPossible(f"no backfill of {row.name} is under way")
+                raise ActionNotPossible(f"no backfill of {row.name} is in progress")
             self.save(row, backfill=None)
             self.record_schedule(row)
         return row

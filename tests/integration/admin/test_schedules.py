@@ -251,7 +251,7 @@ def test_a_backfill_is_previewed_confirmed_and_stopped(admin: Client) -> None:
     row.refresh_from_db()
     assert row.backfill["total"] == 5
     assert row.backfill["pause"] == 2
-    assert "under way" in text_of(admin.post(page(row, "backfill"), {**wall, "_confirm": "1"}))
+    assert "in progress" in text_of(admin.post(page(row, "backfill"), {**wall, "_confirm": "1"}))
     assert "The backfill has been stopped" in text_of(admin.post(page(row, "stop-backfill"), {}, follow=True))
     row.refresh_from_db()
     assert row.backfill is None

@@ -411,7 +411,7 @@ def test_a_backfill_is_previewed_bounded_and_done_by_workers() -> None:
     with pytest.raises(errors.ScheduleInvalid, match="past"):
         BackfillSchedule("report", start=end + HOUR, end=end + 2 * HOUR).execute()
     BackfillSchedule("report", start=start, end=end, per_minute=6000).execute()
-    with pytest.raises(errors.ActionNotPossible, match="under way"):
+    with pytest.raises(errors.ActionNotPossible, match="in progress"):
         BackfillSchedule("report", start=start, end=end).execute()
     while ScheduleRow.objects.get().backfill is not None:
         fire.fire_schedule(row.pk, DjangoStorage())

@@ -75,7 +75,7 @@ def test_an_interrupt_from_the_keyboard_is_for_the_process(where):
 
 def test_engine_code_between_two_units_is_no_place_for_a_primitive():
     """TX-177."""
-    with current.use_runtime(executor_of(once(work))), pytest.raises(errors.OutsideWorkflow, match="outside of a unit"):
+    with current.use_runtime(executor_of(once(work))), pytest.raises(errors.OutsideWorkflow, match="outside a unit"):
         api.random()
 
 

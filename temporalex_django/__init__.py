@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         Stop,
         TimedOut,
     )
+    from temporalex_django.db.once import once
     from temporalex_django.errors import RetryLater
     from temporalex_django.graph.definition.transitions import transit
     from temporalex_django.graph.events import event
@@ -43,6 +44,7 @@ _HOME = {
     "api": "temporalex_django.authoring.api",
     "activity": "temporalex_django.authoring.activity",
     "activity_context": "temporalex_django.authoring.activity_context",
+    "once": "temporalex_django.db.once",
     "signal": "temporalex_django.authoring.handlers",
     "update": "temporalex_django.authoring.handlers",
     "RetryLater": "temporalex_django.errors",
@@ -70,7 +72,7 @@ _MODULES = frozenset({"errors", "api"})
 __version__ = "0.1.0.dev0"
 __all__ = [  # noqa: RUF022 - grouped as the documentation groups them
     "Workflow", "GraphWorkflow", "VersionedWorkflow", "Step", "transit", "Done", "Wait", "WaitForEvent", "Debug", "Approval",
-    "activity", "activity_context", "api", "query", "signal", "update", "event",
+    "activity", "activity_context", "once", "api", "query", "signal", "update", "event",
     "Ok", "Err", "ContinueAsNew", "Reply", "NoReply", "Stop", "Async", "TimedOut", "Event", "Pending",
     "Decision", "Escalation", "RetryLater", "RetryPolicy", "Unique", "Schedule", "Overlap", "WorkflowHandle", "errors",
 ]  # fmt: skip

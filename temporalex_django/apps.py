@@ -51,13 +51,13 @@ class TemporalexConfig(AppConfig):
     def ready(self) -> None:
         """Check the settings, connect the engine to Django and import the modules of all apps.
 
-        Raises ``NotConfigured`` when a setting is wrong, so that nothing is stored under the default of that setting.
+        Raises ``NotConfigured`` when a setting is wrong, so that nothing is stored under the default of that setting,
+        and ``WorkflowDefinitionError`` for a class on a cluster that cannot work there.
         """
         from temporalex_django import checks  # noqa: PLC0415 - importing it registers them
 
         if errors := problems():
-            # Both commands list every problem themselves, so they must get past this point.
-            if sys.argv[1:2] == ["check"] or sys.argv[1:3] == ["temporalex", "doctor"]:
+            if _lists_problems():
                 return
             raise NotConfigured(" ".join(errors))
         from temporalex_django.authoring import backend, django_tasks  # noqa: PLC0415 - nothing is needed before the app is ready
@@ -83,8 +83,15 @@ class TemporalexConfig(AppConfig):
         exporters.install(get_settings().METRICS)
         chain.install(load_interceptors(tuple(get_settings().INTERCEPTORS)))
         checks.definition_errors[:] = _import_app_modules()
+        if (problem := next(checks.shared_transaction_problems(TEMPORAL), None)) and not _lists_problems():
+            raise WorkflowDefinitionError(f"{problem}: it cannot live on a Temporal cluster")
         post_migrate.connect(_sync_schedules, sender=self, dispatch_uid="temporalex_django.schedules")
         _start_local_runner()
+
+
+def _lists_problems() -> bool:
+    """Return True in the commands that list every problem themselves."""
+    return sys.argv[1:2] == ["check"] or sys.argv[1:3] == ["temporalex", "doctor"]
 
 
 def _register_refusals() -> None:

@@ -25,9 +25,10 @@ from django.utils.connection import ConnectionDoesNotExist
 
 from temporalex_django import conf
 from temporalex_django.authoring import workflow as workflows
+from temporalex_django.authoring.lint.activities import named_activities
 from temporalex_django.authoring.lint.checks import Finding, lint
 from temporalex_django.core.determinism.rules import is_project_file
-from temporalex_django.core.names import TEMPORAL
+from temporalex_django.core.names import TABLES, TEMPORAL
 from temporalex_django.db.dialects.checks import check_connection
 from temporalex_django.errors import ScheduleInvalid, WorkflowDefinitionError
 
@@ -69,6 +70,44 @@ def check_cluster_sdk(app_configs: Sequence[AppConfig] | None, **_: Any) -> list
             hint="Run: pip install 'temporalex-django[temporal]'",
             id="temporalex_django.E011",
         )
+    ]
+
+
+def shared_transaction_problems(backend: str) -> Iterator[str]:
+    """Yield a sentence for each activity that needs a transaction with its run, of classes on this backend."""
+    default = conf.read()[0].BACKEND
+    for cls in workflows.concrete_classes():
+        if (cls.backend or default) != backend:
+            continue
+        for name, activity in sorted(named_activities(cls).items()):
+            if activity.options_set.shared_transaction:
+                yield (
+                    f"{cls.name} calls {name}, which needs the next step of its run in the same transaction "
+                    "(shared_transaction=True)"
+                )
+
+
+@register(TAG)
+def check_shared_transactions(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[CheckMessage]:
+    """Check that no class on a Temporal cluster needs a transaction with its run; warn about those that cannot move."""
+    del app_configs
+    messages: list[CheckMessage] = [
+        Error(
+            f"{problem}, and the class lives on a Temporal cluster.",
+            hint="Set backend = 'tables' on the class, or use an activity that can commit before that step.",
+            id="temporalex_django.E012",
+        )
+        for problem in shared_transaction_problems(TEMPORAL)
+    ]
+    if not conf.read()[0].CLUSTER:
+        return messages
+    return messages + [
+        Warning(
+            f"{problem}: the class cannot move to the Temporal cluster.",
+            hint="Leave it on the tables, or use an activity that can commit before that step.",
+            id="temporalex_django.W014",
+        )
+        for problem in shared_transaction_problems(TABLES)
     ]
 
 

@@ -46,6 +46,9 @@ class ActivityOptions:
     ``lane="process"`` runs the activity in a process of its own, for long computations. The turns of the worker and its
     other activities do not wait for it, and the worker can end that process.
 
+    ``shared_transaction=True``: the activity is atomic and needs the next step of its run in the same commit. Its
+    classes cannot live on a Temporal cluster, where that step commits later.
+
     ``by_hand=False``: people cannot complete the activity, fail it or change its input; they can try it again.
     """
 
@@ -63,6 +66,7 @@ class ActivityOptions:
     concurrency_key: str | None = None
     lane: Literal["process"] | None = None
     by_hand: bool = True
+    shared_transaction: bool = False
 
     def __post_init__(self) -> None:
         errors = [*self._limit_errors(), *self._value_errors(), *self._combination_errors()]
@@ -82,7 +86,11 @@ class ActivityOptions:
             yield f"retry must be a RetryPolicy, not {self.retry!r}"
         if self.queue is not None and not is_name(self.queue):
             yield f"queue must be a name of 1 to 200 printable characters, not {quoted(self.queue)}"
-        for name, flag in {"local": self.local, "by_hand": self.by_hand}.items():
+        for name, flag in {
+            "local": self.local,
+            "by_hand": self.by_hand,
+            "shared_transaction": self.shared_transaction,
+        }.items():
             if not isinstance(flag, bool):
                 yield f"{name} must be True or False, not {flag!r}"
 
@@ -94,6 +102,8 @@ class ActivityOptions:
             yield "a local activity does not wait in a queue: remove queue and schedule_to_start"
         if self.atomic and self.heartbeat is not None:
             yield "an atomic activity cannot heartbeat: it is one short transaction"
+        if self.shared_transaction and not self.atomic:
+            yield "shared_transaction needs atomic=True: only an atomic activity commits together with its run"
         if self.atomic and (self.queue is not None or self.start_to_close is not None):
             yield "an atomic activity runs in the turn itself: remove queue and start_to_close"
 
@@ -143,7 +153,8 @@ class ActivityOptions:
 class CallOptions(TypedDict, total=False):
     """The options of an activity that a call site may set by ``Activity.options``, such as ``retry`` and ``queue``.
 
-    ``atomic``, the limits, ``lane`` and ``by_hand`` are part of the definition of the activity and cannot be set here.
+    ``atomic``, ``shared_transaction``, the limits, ``lane`` and ``by_hand`` are part of the definition of the activity
+    and cannot be set here.
     """
 
     retry: RetryPolicy | None
@@ -271,7 +282,7 @@ class Activity(Generic[P, R]):
             raise WorkflowDefinitionError(
                 f"{self.name}: you cannot change atomic for one call: set it in the definition"
             )
-        if fixed := [name for name in (*_LIMITS, "lane", "by_hand") if name in changes]:
+        if fixed := [name for name in (*_LIMITS, "lane", "by_hand", "shared_transaction") if name in changes]:
             raise WorkflowDefinitionError(
                 f"{self.name}: you cannot change {', '.join(fixed)} for one call: set it in the definition"
             )
@@ -439,6 +450,7 @@ def activity(
     concurrency_key: str | None = None,
     lane: Literal["process"] | None = None,
     by_hand: bool = True,
+    shared_transaction: bool = False,
 ) -> _Decorator: ...
 def activity(
     fn: Any = None,
@@ -461,6 +473,7 @@ def activity(
     concurrency_key: str | None = None,
     lane: Literal["process"] | None = None,
     by_hand: bool = True,
+    shared_transaction: bool = False,
 ) -> Any:
     """Make a plain function an activity.
 
@@ -489,6 +502,7 @@ def activity(
         concurrency_key=concurrency_key,
         lane=lane,
         by_hand=by_hand,
+        shared_transaction=shared_transaction,
     )
     if fn is not None and (options != ActivityOptions() or aliases or name is not None or label is not None):
         raise WorkflowDefinitionError("activity: pass the options as @activity(...), without the function")

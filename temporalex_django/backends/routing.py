@@ -43,5 +43,10 @@ def _cluster() -> RunBackend:
 
 @cache
 def _load_cluster() -> Any:
-    # The import is by name: it needs the SDK of Temporal, which is an extra.
-    return import_module("temporalex_django.backends.cluster.backend").ClusterBackend()
+    return cluster_module("backend").ClusterBackend()
+
+
+def cluster_module(name: str) -> Any:
+    """Return a module of ``backends.cluster``. Raises ``ImportError`` without the SDK of Temporal."""
+    # The import is by name: the SDK is an extra.
+    return import_module(f"temporalex_django.backends.cluster.{name}")

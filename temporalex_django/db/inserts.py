@@ -107,8 +107,10 @@ def copy_forked_columns(run_id: UUID, source_run_id: UUID, *, alias: str) -> Non
     runs.filter(pk=run_id).update(**runs.values(*names).get(pk=source_run_id))
 
 
-def insert_start(start: NewStart, *, storage: DjangoStorage) -> StartedRun:
+def insert_start(start: NewStart, *, ids: StartedRun | None = None, storage: DjangoStorage) -> StartedRun:
     """Insert a chain that is due when its run begins, and that run; return their ids.
+
+    ``ids`` are those that they get; None: new ones.
 
     If the caller has a transaction open, this is part of it, and the transaction stays usable after an error. Workers
     are notified after the commit. It locks no row that exists. It waits at most ``START_LOCK_WAIT`` for another open
@@ -118,7 +120,7 @@ def insert_start(start: NewStart, *, storage: DjangoStorage) -> StartedRun:
     after the wait. On SQLite it raises Django's ``OperationalError`` then, since the writer lock says nothing about
     ids. Raises ``InvalidId`` if the id is the run id of another run.
     """
-    started = StartedRun(uuid7(), uuid7())
+    started = ids or StartedRun(uuid7(), uuid7())
     run_id = None
     if not start.generated:
         run_id = parse_run_id(start.workflow_id)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import timedelta
+from typing import Any
 
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.models import Lease
@@ -34,7 +36,17 @@ def take_lease(name: str, *, seconds: float, storage: DjangoStorage) -> bool:
     return bool(free.update(until=until))
 
 
-def set_lease(name: str, *, seconds: float, storage: DjangoStorage) -> None:
-    """Let the lease ``name`` of this process end in ``seconds``."""
-    until = storage.now() + timedelta(seconds=seconds)
-    Lease.objects.using(storage.alias).filter(name=name).update(until=until)
+def set_lease(name: str, *, seconds: float, notes: Mapping[str, Any] | None = None, storage: DjangoStorage) -> None:
+    """Let the lease ``name`` of this process end in ``seconds``.
+
+    ``notes`` are left for the next holder; with None, those of the holder before stay.
+    """
+    changes: dict[str, Any] = {} if notes is None else {"notes": dict(notes)}
+    changes["until"] = storage.now() + timedelta(seconds=seconds)
+    Lease.objects.using(storage.alias).filter(name=name).update(**changes)
+
+
+def lease_notes(name: str, *, storage: DjangoStorage) -> dict[str, Any]:
+    """Return what the last holder of the lease ``name`` has left. One read."""
+    notes = Lease.objects.using(storage.alias).filter(name=name).values_list("notes", flat=True).first()
+    return notes or {}

@@ -29,6 +29,7 @@ from temporalex_django.engine.run_start import RunStart
 from temporalex_django.models import (
     ActivityTask,
     Chain,
+    DoneOnce,
     EndedTask,
     HistoryEvent,
     Instance,
@@ -244,6 +245,7 @@ ENDED_TASKS = SqlTable(EndedTask)
 SEARCH_ATTRIBUTES = SqlTable(SearchAttribute)
 OUTBOX = SqlTable(Outbox)
 LIMITS = SqlTable(Limit)
+DONE_ONCE = SqlTable(DoneOnce)
 SWITCHES = SqlTable(SwitchedOff)
 SCHEDULES = SqlTable(Schedule)
 SLOTS = SqlTable(ScheduleSlot)

@@ -17,6 +17,7 @@ from temporalex_django.models.idempotency import KeptAnswer
 from temporalex_django.models.instance import Instance, InstanceQuerySet, Status
 from temporalex_django.models.limits_and_switches import Limit, SwitchedOff
 from temporalex_django.models.message import Message
+from temporalex_django.models.once import DoneOnce
 from temporalex_django.models.outbox import Outbox
 from temporalex_django.models.schedules import Schedule, ScheduleSlot
 from temporalex_django.models.search_attributes import SearchAttribute
@@ -29,6 +30,7 @@ __all__ = [
     "BulkJob",
     "Candidate",
     "Chain",
+    "DoneOnce",
     "EndedTask",
     "Ending",
     "EnqueuedTask",

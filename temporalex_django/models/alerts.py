@@ -32,6 +32,7 @@ class Lease(models.Model):
 
     name = models.CharField(max_length=100, primary_key=True)
     until = models.DateTimeField(help_text=_("When another process may take it."))
+    notes = models.JSONField(default=dict, help_text=_("What its holder leaves for the next one."))
 
     class Meta:
         db_table = "temporalex_lease"

@@ -135,6 +135,9 @@ class Instance(models.Model):
     cluster_run_id = models.UUIDField(
         null=True, help_text=_("The id of the run on its Temporal cluster, once it is there.")
     )
+    cluster_task_at = models.DateTimeField(
+        null=True, help_text=_("When its Temporal cluster began the task that the row shows, by the cluster's clock.")
+    )
     mirrored_at = models.DateTimeField(
         null=True,
         help_text=_("When its row was last written from its Temporal cluster; empty for runs on these tables."),

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, ClassVar
 
 from temporalio import activity as sdk
 from temporalio.api.common.v1 import Payload
@@ -41,6 +41,8 @@ class ActivityRunner:
     Plain functions run in threads of ``executor`` (None: that of the event loop), and async ones in the event loop.
     """
 
+    attempt_class: ClassVar[type[ActivityAttempt]] = ActivityAttempt
+
     def __init__(self, options: HostOptions, executor: Executor | None = None) -> None:
         self._options = options
         self._executor = executor
@@ -57,7 +59,7 @@ class ActivityRunner:
     async def run(self, args: Sequence[RawValue]) -> RawValue:
         """Run one attempt and return its result as a payload. Raises the failure of the attempt for the SDK."""
         info, payloads = sdk.info(), self._options.payloads
-        attempt = ActivityAttempt(self._options, info, sdk.client(), asyncio.get_running_loop(), _headers.get({}))
+        attempt = self.attempt_class(self._options, info, sdk.client(), asyncio.get_running_loop(), _headers.get({}))
         beats = asyncio.create_task(attempt.send_heartbeats())
         try:
             result = await attempt.run([arg.payload for arg in args], self._executor)

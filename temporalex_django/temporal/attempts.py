@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from concurrent.futures import Executor
+from contextlib import AbstractContextManager
 from contextvars import copy_context
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
@@ -58,10 +59,10 @@ class ActivityAttempt:
         self._kwargs: Mapping[str, Any] = call.get("kwargs", {})
         self._retry: dict[str, Any] | None = call.get("retry")
         self._headers: dict[str, str] = call.get("headers", {})
+        self._workflow_id: str = call.get("id", info.workflow_id or "")
         self._run_id: str = call.get("run_id", info.workflow_run_id or "")
         self._details = list(info.heartbeat_details)
         self._events: Sequence[HistoryEvent] | None = None
-        self._cancelled = False
 
     async def run(self, payloads: Sequence[Payload], executor: Executor | None) -> Any:
         """Run the function and return its result as plain data.
@@ -75,31 +76,38 @@ class ActivityAttempt:
                 if isinstance(activity, StepActivity):
                     self._events = await self._query_events()  # a query would block the event loop later
                 fn, positional, keywords = activity.decode_call(args, self._kwargs, self)
-                with use_context(self._context()):
+                with self.surroundings(activity):
                     value = await fn(*positional, **keywords)
-                return self._encode(activity, value, args)
-            return await self._loop.run_in_executor(executor, copy_context().run, self._call, activity, args)
-        except asyncio.CancelledError:
-            self._cancelled = True
-            raise
+                return self.encode(activity, value, args)
+            return await self.start_in_thread(activity, args, executor)
         except Exception as exc:
             raise self._failure(exc) from exc
 
-    def _call(self, activity: Activity[Any, Any], args: Sequence[Any]) -> Any:
+    def start_in_thread(self, activity: Activity[Any, Any], args: Sequence[Any], executor: Any) -> Awaitable[Any]:
+        """Call ``run_in_thread`` in a thread of ``executor``, and return what to await for its result."""
+        return self._loop.run_in_executor(executor, copy_context().run, self.run_in_thread, activity, args)
+
+    def surroundings(self, activity: Activity[Any, Any]) -> AbstractContextManager[None]:
+        """Return the context manager in which the function of ``activity`` runs."""
+        del activity
+        return use_context(self._context())
+
+    def run_in_thread(self, activity: Activity[Any, Any], args: Sequence[Any]) -> Any:
         """Call a plain function in a thread, between two checks of the database connections."""
         close_old_connections()
         try:
             fn, positional, keywords = activity.decode_call(args, self._kwargs, self)
-            with use_context(self._context()):
+            with self.surroundings(activity):
                 value = fn(*positional, **keywords)
-            return self._encode(activity, value, args)
+            return self.encode(activity, value, args)
         except (KeyboardInterrupt, SystemExit, asyncio.CancelledError) as exc:
             # These would end the thread or the event loop; here they end the attempt.
             raise RuntimeError(f"{activity.name} raised {type(exc).__name__}") from exc
         finally:
             close_old_connections()
 
-    def _encode(self, activity: Activity[Any, Any], value: Any, args: Sequence[Any]) -> Any:
+    def encode(self, activity: Activity[Any, Any], value: Any, args: Sequence[Any]) -> Any:
+        """Return the value of the function as plain data. Raises ``PayloadError`` if the history cannot keep it."""
         encoded = activity.encode_result(value, args, self)
         label = f"the result of {activity.name}"
         return encode_lossless(
@@ -111,13 +119,13 @@ class ActivityAttempt:
         return ActivityContext(
             attempt=self._info.attempt,
             idempotency_key=f"{self._run_id}:{self._seq}",
-            workflow_id=self._info.workflow_id or "",
+            workflow_id=self._workflow_id,
             run_id=self._run_id,
             heartbeat_details=self._details[0] if self._details else None,
             headers=self._headers,
             _seq=self._seq,
             _heartbeat=self._note_heartbeat,
-            _is_cancelled=lambda: self._cancelled or sdk.is_cancelled(),
+            _is_cancelled=sdk.is_cancelled,
         )
 
     # -- heartbeats ---------------------------------------------------------------------------------------------------
@@ -126,19 +134,13 @@ class ActivityAttempt:
         """Send a heartbeat from any thread. Details stay until others come, also for the next attempt."""
         if details is not None:
             self._details = [details]
-        self._loop.call_soon_threadsafe(self._beat)
-
-    def _beat(self) -> None:
-        sdk.heartbeat(*self._details)
+        self._loop.call_soon_threadsafe(sdk.heartbeat, *self._details)
 
     async def send_heartbeats(self) -> None:
         """Send heartbeats until this task is cancelled, so that the server notices a dead worker."""
-        limit = self._info.heartbeat_timeout
-        if not limit:
-            return
-        while True:
+        while limit := self._info.heartbeat_timeout:
             await asyncio.sleep(limit.total_seconds() / _BEATS_IN_LIMIT)
-            self._beat()
+            self._note_heartbeat(None)
 
     # -- the end of an attempt ----------------------------------------------------------------------------------------
 
@@ -172,9 +174,7 @@ class ActivityAttempt:
 
     def instance(self, version: int) -> Any:
         """Return the instance of the graph as it was when the step was scheduled, computed by a query of the run."""
-        events = self._events
-        if events is None:
-            events = asyncio.run_coroutine_threadsafe(self._query_events(), self._loop).result()
+        events = self._events or asyncio.run_coroutine_threadsafe(self._query_events(), self._loop).result()
         projection = Projection(self.workflow(version))
         projection.feed(events)
         return projection.activity_instances[self._seq]

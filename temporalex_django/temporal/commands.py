@@ -13,9 +13,8 @@ from temporalio.bridge.proto import child_workflow
 from temporalio.bridge.proto.workflow_commands import ActivityCancellationType, WorkflowCommand
 
 from temporalex_django.authoring.retry import RetryPolicy as OwnRetryPolicy
-from temporalex_django.core.history.activation import DeliveryRecord
+from temporalex_django.core.history.activation import DeliveryRecord, RunInfo
 from temporalex_django.core.history.events import Command
-from temporalex_django.core.messages.headers import Headers
 from temporalex_django.temporal import names
 from temporalex_django.temporal.failures import write_failure
 from temporalex_django.temporal.payloads import Payloads
@@ -38,20 +37,18 @@ _PARENT_CLOSE: Final = {
 class CommandWriter:
     """Writes the commands of one run.
 
-    ``namespace`` and ``run_id`` are those of the run, and ``task_queue`` is the queue of its worker.
+    ``info`` and ``namespace`` are those of the run, and ``task_queue`` is the queue of its worker.
     ``queue_name(queue)`` returns the task queue for a queue of this package, and ``workflow_id(id)`` the id of the
     cluster for a business id. ``child_facts(attributes)`` returns the facts with which a child starts.
-    ``headers`` are those of the run, or None.
     """
 
     payloads: Payloads
+    info: RunInfo
     namespace: str
-    run_id: str
     task_queue: str
     queue_name: Callable[[str], str]
     workflow_id: Callable[[str], str]
     child_facts: Callable[[Mapping[str, Any]], StartFacts]
-    headers: Headers | None
 
     def write(self, command: Command, protocol_ids: Mapping[str, str]) -> WorkflowCommand:
         """Return a command of the SDK.
@@ -92,8 +89,9 @@ class CommandWriter:
         activity.seq, activity.activity_id, activity.activity_type = seq, str(seq), attributes["activity"]
         activity.task_queue = self.queue_name(options["queue"]) if "queue" in options else self.task_queue
         activity.arguments.extend(self.payloads.encode(argument) for argument in attributes["args"])
-        facts = {"seq": seq, "run_id": self.run_id, "kwargs": attributes.get("kwargs"), "retry": options.get("retry")}
-        facts |= {"has_heartbeat": "heartbeat" in options, "headers": self.headers}
+        facts = {"seq": seq, "run_id": self.info.run_id, "id": self.info.id, "headers": self.info.headers}
+        facts |= {"kwargs": attributes.get("kwargs"), "retry": options.get("retry")}
+        facts |= {"has_heartbeat": "heartbeat" in options}
         activity.headers[names.CALL].CopyFrom(
             self.payloads.encode({name: fact for name, fact in facts.items() if fact is not None})
         )
@@ -104,7 +102,7 @@ class CommandWriter:
             activity.start_to_close_timeout.FromTimedelta(ACTIVITY_LIMIT)
         beat = options.get("heartbeat")
         activity.heartbeat_timeout.FromTimedelta(HEARTBEAT if beat is None else timedelta(seconds=beat))
-        activity.retry_policy.CopyFrom(_retry_policy(options.get("retry")))
+        activity.retry_policy.CopyFrom(_retry_policy(options))
         activity.cancellation_type = ActivityCancellationType.TRY_CANCEL
 
     def _write_timer(self, written: WorkflowCommand, attributes: Mapping[str, Any], seq: int) -> None:
@@ -129,8 +127,8 @@ class CommandWriter:
         signal.seq, signal.signal_name = seq, attributes["name"]
         self._write_target(signal.workflow_execution, attributes["id"])
         signal.args.append(self.payloads.encode(attributes["payload"]))
-        if self.headers:
-            signal.headers[names.HEADERS].CopyFrom(self.payloads.encode(self.headers))
+        if self.info.headers:
+            signal.headers[names.HEADERS].CopyFrom(self.payloads.encode(self.info.headers))
 
     def _write_external_cancel(self, written: WorkflowCommand, attributes: Mapping[str, Any], seq: int) -> None:
         cancel = written.request_cancel_external_workflow_execution
@@ -203,13 +201,15 @@ def write_record(number: int, record: DeliveryRecord) -> WorkflowCommand:
     return written
 
 
-def _retry_policy(retry: Mapping[str, Any] | None) -> RetryPolicy:
-    """Return a retry policy of ours for the server, which counts the attempts and waits between them.
+def _retry_policy(options: Mapping[str, Any]) -> RetryPolicy:
+    """Return the retry policy of an activity for the server, which counts the attempts and waits between them.
 
-    The wrapper of activities judges which errors end the retries.
+    The wrapper of activities judges which errors end the retries. An attempt of an atomic activity that the server has
+    lost is done again, whatever the policy says.
     """
-    policy = retry or OwnRetryPolicy().as_dict()
-    written = RetryPolicy(backoff_coefficient=policy["backoff"], maximum_attempts=policy["max_attempts"])
+    policy = options.get("retry") or OwnRetryPolicy().as_dict()
+    most = 0 if options.get("atomic") else policy["max_attempts"]
+    written = RetryPolicy(backoff_coefficient=policy["backoff"], maximum_attempts=most)
     initial = max(timedelta(seconds=policy["initial_interval"]), _SHORTEST_TIMER)
     written.initial_interval.FromTimedelta(initial)
     written.maximum_interval.FromTimedelta(max(timedelta(seconds=policy["max_interval"]), initial))

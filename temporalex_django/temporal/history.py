@@ -19,7 +19,7 @@ class TemporalHistory:
     def __init__(self) -> None:
         self.events: list[HistoryEvent] = []
         self._activations = 0
-        self._human_tasks: dict[str, HumanTaskState] = {}
+        self.human_tasks: dict[str, HumanTaskState] = {}
 
     @property
     def closing(self) -> HistoryEvent | None:
@@ -35,7 +35,7 @@ class TemporalHistory:
         start = None if activation.start is None else dict(activation.start)
         for kind, attributes in activation_events(completion, start=start, stamp=stamp):
             self.add(kind, attributes, activation.now)
-        self._human_tasks.update((change.task.key, change.task) for change in executor.human_task_changes())
+        self.human_tasks.update((change.task.key, change.task) for change in executor.human_task_changes())
 
     def add(self, kind: str, attributes: dict[str, Any], now: datetime) -> None:
         """Add an event to the last activation. One that closes the run without its code is added by the caller."""
@@ -45,7 +45,7 @@ class TemporalHistory:
     def state(self, executor: Executor, *, after: int) -> dict[str, Any]:
         """Return what the run shows, with its events behind the number ``after``, as plain data."""
         state, closing = executor.visible_state()._asdict(), self.closing
-        state["human_tasks"] = list(self._human_tasks.values())
+        state["human_tasks"] = list(self.human_tasks.values())
         state["events"] = [[e.number, e.activation, e.kind, e.at, e.attributes] for e in self.events[after:]]
         state["closing"] = None if closing is None else closing.attributes
         if closing is not None:

@@ -135,13 +135,12 @@ class TemporalRun(InstanceFacts):
         self._new_executor(skip_failed=False)
         self._writer = CommandWriter(
             payloads=self._payloads,
+            info=self.run_info,
             namespace=self._info.namespace,
-            run_id=self.run_info.run_id,
             task_queue=self._info.task_queue,
             queue_name=self._options.queue_name,
             workflow_id=self._options.workflow_id,
             child_facts=self._child_facts,
-            headers=self.run_info.headers,
         )
         return started_attributes(
             self.run_info,

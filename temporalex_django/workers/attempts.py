@@ -61,6 +61,11 @@ class Attempt:
         """The values that identify the attempt: task id, attempt and owner (the epoch of the worker)."""
         return (self.task.id, self.task.attempt, self.task.owner or 0)
 
+    @property
+    def workflow(self) -> str:
+        """The name of the workflow class of the run, by which attempts take turns."""
+        return self.task.workflow
+
     def context(self) -> ActivityContext:
         """Return the context that the code of the activity sees."""
         return activity_policy.activity_context(

@@ -10,27 +10,28 @@ from uuid import UUID
 from temporalex_django.core.limits import interleave
 from temporalex_django.engine.contracts.records import TaskResult
 from temporalex_django.workers.attempts import Attempt
+from temporalex_django.workers.pooled_calls import PooledCall
 
 
 class FairQueue:
-    """A queue of attempts in which workflow classes take turns, each in its own order. Thread-safe.
+    """A queue of attempts and calls in which workflow classes take turns, each in its own order. Thread-safe.
 
     So a few attempts of one class do not wait for all attempts of another one.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._by_class: dict[str, deque[Attempt]] = {}  # the next class first; none is empty
+        self._by_class: dict[str, deque[Attempt | PooledCall]] = {}  # the next class first; none is empty
 
     def __bool__(self) -> bool:
         return bool(self._by_class)
 
-    def extend(self, attempts: Iterable[Attempt]) -> None:
+    def extend(self, attempts: Iterable[Attempt | PooledCall]) -> None:
         with self._lock:
             for attempt in attempts:
-                self._by_class.setdefault(attempt.task.workflow, deque()).append(attempt)
+                self._by_class.setdefault(attempt.workflow, deque()).append(attempt)
 
-    def pop(self) -> Attempt | None:
+    def pop(self) -> Attempt | PooledCall | None:
         """Remove and return the next attempt, or None if there is none."""
         with self._lock:
             for name in self._by_class:

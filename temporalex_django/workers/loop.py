@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -16,7 +16,7 @@ from temporalex_django.authoring import workflow
 from temporalex_django.conf import get_settings
 from temporalex_django.core import crash_points
 from temporalex_django.core.error_text import error_line
-from temporalex_django.core.names import TABLES
+from temporalex_django.core.names import TABLES, TEMPORAL
 from temporalex_django.db import background_hooks, background_tasks
 from temporalex_django.db.atomic_activities import run_atomic_activity
 from temporalex_django.db.background_hooks import SCHEDULE_HOOKS
@@ -35,6 +35,7 @@ from temporalex_django.liveness.leases import WorkerRow
 from temporalex_django.liveness.load import activity_threads
 from temporalex_django.liveness.recovery import release_activities
 from temporalex_django.workers.admission import Admission
+from temporalex_django.workers.cluster import ClusterPoller, uses_cluster
 from temporalex_django.workers.health_report import handover_threads
 from temporalex_django.workers.maintenance import Maintenance
 from temporalex_django.workers.outbox import send_batch
@@ -43,7 +44,7 @@ from temporalex_django.workers.polling.single_runs import SingleRuns
 from temporalex_django.workers.polling.task_intake import TaskIntake
 from temporalex_django.workers.pool import InlinePool, Pool
 from temporalex_django.workers.quarantine import Quarantine
-from temporalex_django.workers.queue_names import all_queues
+from temporalex_django.workers.queue_names import all_queues, run_queues
 from temporalex_django.workers.reconnect import next_pause, retry_until_available
 from temporalex_django.workers.turn_handover import TurnHandover
 from temporalex_django.workers.turn_runner import TurnRunner
@@ -57,8 +58,9 @@ log = logging.getLogger("temporalex_django.workers")
 class WorkerLoop:
     """One worker: it claims due runs and activities, advances the runs and runs the activities, until it is stopped.
 
-    ``queues`` None means all queues of the project. ``kind`` says for people what runs the loop. ``inline`` runs
-    activities in the thread of the loop. ``on_heartbeat`` is called several times a second.
+    ``queues`` None means all queues of the project. ``backends`` names what it polls: the tables, the Temporal cluster
+    of the project, or both. ``kind`` says for people what runs the loop. ``inline`` runs activities in the thread of
+    the loop. ``on_heartbeat`` is called several times a second.
 
     One thread calls ``run``, which runs the turns: the transactions that advance runs. A maintenance thread sends
     heartbeats, a listener thread receives notifications, and activities have threads of their own. Workers share
@@ -70,6 +72,7 @@ class WorkerLoop:
         *,
         alias: str | None = None,
         queues: Sequence[str] | None = None,
+        backends: Collection[str] = (TABLES, TEMPORAL),
         kind: str = "worker",
         inline: bool = False,
         on_heartbeat: Callable[[], None] = lambda: None,
@@ -77,7 +80,8 @@ class WorkerLoop:
         settings = get_settings()
         self.storage = DjangoStorage(alias, worker=True)
         self.alias = self.storage.alias
-        self.queues = list(queues or all_queues())
+        self.polls_tables = TABLES in backends
+        self.queues = list(queues or all_queues()) if self.polls_tables else []
         self.storage.priority_queues = background_tasks.priority_queues(self.queues)
         self.admission = Admission(self.storage, self.queues)
         self.wake = threading.Event()
@@ -96,6 +100,15 @@ class WorkerLoop:
                 mark_running=partial(self.marker.record_work, "task"),
             )
         )
+        self.cluster: ClusterPoller | None = None
+        if TEMPORAL in backends and not inline and uses_cluster():
+            self.cluster = ClusterPoller(
+                self.pool,
+                self.row,
+                queues=queues or run_queues(),
+                alias=self.alias,
+                resolve=self.admission.resolve,
+            )
         announce = partial(self.row.announce, self.storage)
         self.quarantine = Quarantine(self.pool, MarkerSlot(self.marker), announce=announce)
         self.engine = WorkflowEngine(
@@ -211,6 +224,8 @@ class WorkerLoop:
         ``TimeoutError``. When it returns, activities that have not started are released and the attempt does not count;
         those that still run are released with their attempt counted.
         """
+        if until_idle:
+            self.cluster = None  # it cannot say when it has no work
         maintenance = Maintenance(self, fires_schedules=not until_idle)
         self._stop_event = stop
         with worker_session(self.alias):
@@ -218,7 +233,10 @@ class WorkerLoop:
             try:
                 retry_until_available(maintenance.start, storage=self.storage, stop=stop, timeout=timeout)
                 self.handover.register_thread()
-                self._run_loop(stop, until_idle=until_idle, timeout=timeout)
+                if self.polls_tables:
+                    self._run_loop(stop, until_idle=until_idle, timeout=timeout)
+                else:
+                    self._stay(stop)
             finally:
                 self._shut_down(maintenance, hurried=until_idle)
         return self.turn_count
@@ -262,6 +280,11 @@ class WorkerLoop:
                     return
                 continue
             self._wait_for_work(due)
+
+    def _stay(self, stop: threading.Event) -> None:
+        """Wait for the stop of a worker that leaves the tables to others, and be seen as alive meanwhile."""
+        while not stop.wait(policy.MAINTENANCE_SECONDS):
+            self.polled_at = time.monotonic()
 
     def _has_waiting(self, due: float | None) -> bool:
         """Return True if work waits that this worker could not take.
@@ -393,10 +416,14 @@ class WorkerLoop:
         """
         settings = get_settings()
         self.stop_deadline = time.monotonic() + settings.DRAIN_SECONDS + settings.LEAVE_SECONDS
+        if self.cluster is not None:
+            self.cluster.begin_stop()
         waiting = self.pool.drain(0.0 if hurried else settings.DRAIN_SECONDS)
         if maintenance is not None:
             maintenance.stop()
         self.handover.join(seconds=self.stop_deadline - settings.LEAVE_SECONDS / 2 - time.monotonic())
+        if self.cluster is not None:
+            self.cluster.finish_stop(self.stop_deadline - settings.LEAVE_SECONDS / 2 - time.monotonic())
         try:
             with self.handover.turn_lock:
                 # Results come before the release: an activity that has ended must not be released and run again.

@@ -10,6 +10,7 @@ from temporalex_django.engine.contracts.task_storage import WorkerStorage
 from temporalex_django.engine.turn import WorkflowEngine
 from temporalex_django.liveness.leases import WorkerRow
 from temporalex_django.workers.admission import Admission
+from temporalex_django.workers.cluster import ClusterPoller
 from temporalex_django.workers.polling.poll_modes import Poller
 from temporalex_django.workers.pool import Pool
 from temporalex_django.workers.turn_handover import TurnHandover
@@ -32,6 +33,7 @@ class MaintainedLoop(Protocol):
     admission: Admission
     handover: TurnHandover
     poller: Poller
+    cluster: ClusterPoller | None
     wake: threading.Event
     listener: Listener | None
     #: Runs that were advanced, and polls that are over.

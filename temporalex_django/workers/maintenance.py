@@ -232,12 +232,14 @@ class Maintenance:
             self.alert_thread.ensure_running()
 
     def _read_switches(self) -> None:
-        """Read what is switched off and pass it to the worker loop; make runs due whose class is on again."""
+        """Read what is switched off, pass it to the loop and the cluster, and make runs due whose class is on again."""
         admission = self.loop.admission
         previous_switches, admission.switches = admission.switches, read_switches(self.storage.sql)
         if admission.switches != previous_switches:
             self._switched_at = time.monotonic()
             self.loop.wake.set()
+        if self.loop.cluster is not None:
+            self.loop.cluster.update(admission.switches)
         # A worker that has not read the change yet may still block a run after this one has looked.
         if time.monotonic() - self._switched_at < policy.SWITCH_SECONDS:
             woken = wake_switched_on(self.storage, admission.switches.workflows)

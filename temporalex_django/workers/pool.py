@@ -12,6 +12,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Collection
+from concurrent.futures import Future
 from contextlib import AbstractContextManager, nullcontext, suppress
 from datetime import datetime, timedelta
 from typing import Any
@@ -28,6 +29,7 @@ from temporalex_django.liveness.load import LoadMeter
 from temporalex_django.workers import processes
 from temporalex_django.workers.attempts import Attempt
 from temporalex_django.workers.fair_queue import FairQueue
+from temporalex_django.workers.pooled_calls import PooledCall
 
 log = logging.getLogger("temporalex_django.workers")
 
@@ -64,6 +66,7 @@ class Pool:
         self._wakeups: queue.SimpleQueue[bool] = queue.SimpleQueue()
         self._attempts: dict[tuple[int, int, int], Attempt] = {}
         self._results: list[TaskResult] = []
+        self._calls: set[PooledCall] = set()
         self._alive = 0
         # By activity: the seconds from one result to the next, as a moving average, and the time of the last result.
         # The duration of each would not do: threads wait for each other, and then it does not say how many end in a
@@ -85,6 +88,8 @@ class Pool:
             now, waiting = time.monotonic(), 0
             runs = {result.task.chain_id for result in self._results}
             free, responsive = [self._threads, self._tasks], [self._threads, self._tasks]
+            free[0] -= len(self._calls)
+            responsive[0] -= len(self._calls)
             slow_names: set[str] = set()
             for attempt in self._attempts.values():
                 free[attempt.is_async] -= 1
@@ -145,6 +150,26 @@ class Pool:
             if attempt.is_async:
                 self._submit_async(attempt)
 
+    def call(self, workflow: str, function: Callable[[], Any]) -> Future[Any]:
+        """Run ``function`` in a thread of the pool, in turn with the attempts, and return the future of its result.
+
+        ``workflow`` is the name of the class for whose run it is called.
+        """
+        call = PooledCall(workflow, function)
+        with self._lock:
+            self._calls.add(call)
+        self._waiting.extend([call])
+        if self._alive < self._threads:
+            self._add_thread()
+        self._wakeups.put(True)
+        return call.future
+
+    @property
+    def has_free_thread(self) -> bool:
+        """True if a plain function can start at once."""
+        with self._lock:
+            return len(self._calls) + sum(not attempt.is_async for attempt in self._attempts.values()) < self._threads
+
     @property
     def _async_names(self) -> Collection[str]:
         """The names of the activities that run in the event loop."""
@@ -173,14 +198,15 @@ class Pool:
         """The numbers of used and of free places: of the threads, and of the tasks in the event loop."""
         with self._lock:
             started = [attempt.is_async for attempt in self._attempts.values() if attempt.is_started]
-        tasks, threads = sum(started), len(started) - sum(started)
+            calls = sum(call.future.running() for call in self._calls)
+        tasks, threads = sum(started), len(started) - sum(started) + calls
         return (threads, max(0, self._threads - threads)), (tasks, max(0, self._tasks - tasks))
 
     @property
     def busy(self) -> int:
         """The number of attempts in the pool, including those whose result is not committed."""
         with self._lock:
-            return len(self._attempts) + len(self._results)
+            return len(self._attempts) + len(self._results) + len(self._calls)
 
     # --- watching ----------------------------------------------------------------------------------------------------
 
@@ -292,6 +318,9 @@ class Pool:
         keep_open()
         try:
             while (attempt := self._next_attempt()) is not None:
+                if isinstance(attempt, PooledCall):
+                    self._run_call(attempt)
+                    continue
                 if not self._start_attempt(attempt):
                     continue
                 call_in_process = None
@@ -306,8 +335,14 @@ class Pool:
             processes.close_process()
             connections.close_all()
 
-    def _next_attempt(self) -> Attempt | None:
-        """Wait for the next attempt of this thread and return it, or None to end the thread.
+    def _run_call(self, call: PooledCall) -> None:
+        call.run()
+        close_old_connections()
+        with self._lock:
+            self._calls.discard(call)
+
+    def _next_attempt(self) -> Attempt | PooledCall | None:
+        """Wait for the next attempt or call of this thread and return it, or None to end the thread.
 
         A thread that finds none for a moment closes its connections.
         """

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import datetime
 from typing import Any
@@ -21,6 +22,7 @@ from django.conf import settings
 
 from temporalex_django.core.payloads.copying import deep_copy
 from temporalex_django.engine import activity_policy
+from temporalex_django.engine.contracts.records import TaskState
 from temporalex_django.engine.scheduling import policy
 from temporalex_django.errors import ApplicationError, RetryLater
 from temporalex_django.workers.attempts import Attempt, UnfitResult
@@ -84,16 +86,21 @@ class ActivityProcess:
 
 
 def call_in_process(attempt: Attempt) -> Any:
-    """Run the activity of an attempt in the child process of this thread, and return its value.
+    """Run the activity of an attempt in the child process of this thread, and return its value: see ``run_task``."""
+    return run_task(attempt.task, lambda: attempt.cancelled, attempt.context().heartbeat)
 
-    Raises the exception of the activity, as an object of a class with the same name (``_decode_result``). Raises
-    ``UnfitResult`` for a value that cannot be stored, and ``WorkerLost`` when the process ended. Cancelled code gets a
-    moment to stop by itself; then its process is killed.
+
+def run_task(task: TaskState, is_cancelled: Callable[[], bool], heartbeat: Callable[[Any], None]) -> Any:
+    """Run an activity in the child process of this thread, and return its value.
+
+    ``heartbeat`` gets the details of its heartbeats. Raises the exception of the activity, as an object of a class with
+    the same name (``_decode_result``). Raises ``UnfitResult`` for a value that cannot be stored, and ``WorkerLost``
+    when the process ended. Once ``is_cancelled()`` is True, the code gets a moment to stop by itself; then its process
+    is killed.
     """
     process: ActivityProcess | None = getattr(_thread_state, "child", None)
     if process is None or process.popen.poll() is not None:
         process = _thread_state.child = ActivityProcess()
-    task = attempt.task
     context = {
         "attempt": task.attempt,
         "idempotency_key": activity_policy.idempotency_key(task),
@@ -115,7 +122,7 @@ def call_in_process(attempt: Attempt) -> Any:
             process.kill()
             raise WorkerLost(f"the process of {task.activity} {_exit_text(status)}") from None
         if message is None:
-            if attempt.cancelled and kill_at is None:
+            if is_cancelled() and kill_at is None:
                 process.send(cancel=True)
                 kill_at = time.monotonic() + policy.PROCESS_GRACE_SECONDS
             elif kill_at is not None and time.monotonic() > kill_at:
@@ -123,7 +130,7 @@ def call_in_process(attempt: Attempt) -> Any:
                 _thread_state.child = None
                 raise WorkerLost(f"{task.activity} did not react to its cancellation: its process was killed")
         elif "beat" in message:
-            attempt.context().heartbeat(message["beat"])
+            heartbeat(message["beat"])
         elif "ready" not in message:
             return _decode_result(message)
 

@@ -10,10 +10,14 @@ from temporalex_django.db import background_tasks
 
 
 def all_queues() -> list[str]:
-    """Return the names of all queues that the workflows and activities of this process use."""
+    """Return the names of all queues that the workflows, activities and background tasks of this process use."""
+    return sorted({"default", *run_queues(), *(background_tasks.backend_queues() or ())})
+
+
+def run_queues() -> set[str]:
+    """Return the names of the queues that the workflows and activities of this process use."""
     names = {cls.task_queue for cls in workflow.concrete_classes()}
-    names |= {act.options_set.queue for act in [*activity.registry.values()] if act.options_set.queue}
-    return sorted(names | {"default", *(background_tasks.backend_queues() or ())})
+    return names | {act.options_set.queue for act in [*activity.registry.values()] if act.options_set.queue}
 
 
 def unknown_queues(queues: Iterable[str]) -> dict[str, str | None]:

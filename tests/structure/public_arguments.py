@@ -21,7 +21,9 @@ _ATTRIBUTES = {
     "VersionedWorkflow": "name versions current",
     "Step": "events key retry timeout heartbeat queue atomic",
 }
-_OF_DEFINITION = frozenset({"atomic", "concurrency", "rate", "concurrency_per_key", "lane", "by_hand"})
+_OF_DEFINITION = frozenset(
+    {"atomic", "concurrency", "rate", "concurrency_per_key", "lane", "by_hand", "shared_transaction"}
+)
 _OF_LIST = ("by", "value", *CODE_FILTERS)
 
 

@@ -47,7 +47,7 @@ MODEL_FIELDS: Final[dict[ColumnType, tuple[type[Any], ...]]] = {
 #: Columns of memory that have another form there: it finds chains and subjects by other keys, and computes ``ended``.
 NOT_IN_MEMORY: Final = {
     *("chain_id", "ended", "subject_type_id", "subject_id", "attempt"),
-    *("cluster_id", "cluster_run_id", "mirrored_at"),  # nothing in memory lives on a cluster
+    *("cluster_id", "cluster_run_id", "cluster_task_at", "mirrored_at"),  # nothing in memory lives on a cluster
 }
 #: What a description computes from a column and from other rows.
 COMPUTED: Final = {"waiting_for"}

@@ -224,6 +224,7 @@ RUN_COLUMNS: Final[tuple[RunColumn, ...]] = (
     _start("run_timeout", ColumnType.NUMBER),
     _turn("cluster_id", _TEXT, NextRun.COPIED),
     _turn("cluster_run_id", _KEY),
+    _turn("cluster_task_at", _TIME),
     _turn("mirrored_at", _TIME, NextRun.COPIED, places=frozenset({Place.REST})),
     _inserted("subject_type_id", _KEY, NextRun.COPIED, forked=True),
     _inserted("subject_id", _TEXT, NextRun.COPIED, forked=True),

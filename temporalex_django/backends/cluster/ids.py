@@ -1,4 +1,4 @@
-"""Ids of runs on the cluster, made of the business id and the scope in which it is unique."""
+"""Ids of runs on the cluster, made of the business id and the scope in which it is unique, and names of task queues."""
 
 from __future__ import annotations
 
@@ -14,6 +14,21 @@ def prefix() -> str:
     """Return the prefix of all ids of this project on the cluster."""
     text: str = get_settings().CLUSTER.get("PREFIX", "")
     return text
+
+
+def task_queue(queue: str) -> str:
+    """Return the task queue on the cluster for a queue of this project, which other projects do not share."""
+    return f"{prefix()}{queue}"
+
+
+def queue_of(name: str) -> str:
+    """Return the queue of this project for a task queue on the cluster."""
+    return name.removeprefix(prefix())
+
+
+def quoted(text: str) -> str:
+    """Return a text as a literal of the server's list filter."""
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
 def cluster_id(start: RunStart, chain_id: UUID) -> str:

@@ -7,25 +7,25 @@ written, nor the row of a later run.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from datetime import datetime
 from functools import partial
 from typing import Any
 from uuid import UUID
 
-from django.db import DatabaseError, close_old_connections
-
-from temporalex_django.backends.cluster.mirrored_run import ObservedRun
+from temporalex_django.authoring import workflow as workflows
+from temporalex_django.backends.cluster.ids import queue_of
+from temporalex_django.backends.cluster.mirrored_run import FailedTask, ObservedRun
 from temporalex_django.backends.cluster.runs import adopt
-from temporalex_django.backends.host import host
+from temporalex_django.conf import codec
 from temporalex_django.core.failures import error_data, run_failure_cause
 from temporalex_django.core.history.events import CLOSING, HistoryEvent
 from temporalex_django.core.names import TABLES
-from temporalex_django.db.inserts import NewStart, insert_start
+from temporalex_django.db.inserts import NewStart, StartedRun, insert_start
 from temporalex_django.db.messages import notify
 from temporalex_django.db.people.human_tasks import closed_with_run
 from temporalex_django.db.storage import DjangoStorage
+from temporalex_django.engine.blocked import block_cause, block_mark_of
 from temporalex_django.engine.contracts.records import (
     HumanTaskWrite,
     NewEvent,
@@ -39,85 +39,99 @@ from temporalex_django.engine.contracts.typed_dicts import RowChanges
 from temporalex_django.engine.ids import uuid7
 from temporalex_django.engine.run_closing import parent_messages
 from temporalex_django.engine.turn_report import TurnReport
-from temporalex_django.errors import WorkflowClosed
+from temporalex_django.errors import TemporalexError, WorkflowClosed, WorkflowSwitchedOff
 from temporalex_django.models import Chain, HumanTask, Instance
 
-#: Seconds that a write waits for the row of a chain, and those for which it is tried. After that the task fails, and
-#: the server has it done again later. The SDK ends a task of 2 seconds.
+#: Seconds that a write waits for the row of a chain. After that the task fails, and the server has it done again later.
 _LOCK_WAIT = 1.0
-_TRY_SECONDS = 1.2
 
 
 class MirrorBusy(Exception):
     """Raised if the row of a chain was locked for too long."""
 
 
-def observe(run: ObservedRun) -> None:
-    """Write the rows of a run as its activation has left it: the observer of workers of the SDK."""
-    close_old_connections()
-    storage, started_at = host().storage(), time.monotonic()
-    try:
-        while True:
-            try:
-                write(run, storage=storage)
-            except DatabaseError as exc:
-                if not storage.is_transient(exc) or time.monotonic() - started_at > _TRY_SECONDS:
-                    raise
-                time.sleep(0.05)
-            else:
-                return
-    finally:
-        close_old_connections()
+def lock_order(run: ObservedRun) -> str:
+    """Return the key by which the runs of one transaction are ordered, so that two do not wait for each other."""
+    return run.facts.get("chain") or run.first_run_id
 
 
-def write(run: ObservedRun, *, storage: DjangoStorage) -> None:
-    """Write the rows of a run, in one transaction. Raises ``MirrorBusy``."""
-    with storage.transaction():
+def write(run: ObservedRun, *, storage: DjangoStorage, wait: float = _LOCK_WAIT, restores: bool = False) -> None:
+    """Write the rows of a run, in the open transaction or in one of its own.
+
+    It waits at most ``wait`` seconds for the row of the chain. With ``restores``, a chain without rows gets its rows
+    again; otherwise somebody has deleted the run. Raises ``MirrorBusy``.
+    """
+    with storage.transaction("mirror alone"):
         chain_id = _chain_of(run, storage)
-        state = None if chain_id is None else storage.lock_run(chain_id, wait=_LOCK_WAIT)
+        state = None if chain_id is None else storage.lock_run(chain_id, wait=wait)
         if state is None:
             if chain_id is not None and Chain.objects.using(storage.alias).filter(pk=chain_id).exists():
-                raise MirrorBusy(f"the row of the chain of {run.cluster_id} was not free within {_LOCK_WAIT:g} s")
-            if "chain" in run.facts:
-                return  # somebody has deleted the run
+                raise MirrorBusy(f"the row of the chain of {run.cluster_id} was not free within {wait:g} s")
+            if "chain" in run.facts and not restores:
+                return
             state = _insert_chain(run, storage)
         row = _row_of(run, state, storage)
         if row is None or _is_later(row, state, run):
             return
-        _write_run(run, row, state, storage)
+        if row.pk == state.run_id:
+            _write_run(run, row, state, storage)
+        elif run.closing is not None:
+            _close_earlier(row.pk, run.closing.kind, run.closing.attributes, run.closing.at, storage)
 
 
 def _chain_of(run: ObservedRun, storage: DjangoStorage) -> UUID | None:
-    """Return the chain of a run: its start has named it, or else it is found by the first run. None: it has no rows."""
+    """Return the chain of a run: its start has named it, or else a run of it has a row. None: it has no rows."""
     if "chain" in run.facts:
         return UUID(run.facts["chain"])
-    rows = Instance.objects.using(storage.alias).filter(cluster_run_id=UUID(run.first_run_id))
+    ids = {UUID(run.first_run_id), UUID(run.run_id)}
+    rows = Instance.objects.using(storage.alias).filter(cluster_run_id__in=ids)
     chain: UUID | None = rows.values_list("chain_id", flat=True).first()
     return chain
 
 
-def _insert_chain(run: ObservedRun, storage: DjangoStorage) -> RunState:
-    """Insert the rows of a chain that another run, or another program, has started on the cluster."""
-    first = run.events[0].attributes if run.events and run.events[0].kind == "WorkflowStarted" else {}
+def _insert_chain(run: ObservedRun, storage: DjangoStorage, *, chain_id: UUID | None = None) -> RunState:
+    """Insert the rows of a chain that has none: another program has started it, or they were deleted.
+
+    The run is the first one of the rows, whatever its number in the chain. ``chain_id`` is the id of the chain (None:
+    that with which it was started, or a new one).
+    """
+    is_ours = "chain" in run.facts
+    is_first = run.info.attempt == 1 and "run" in run.facts
+    ids = StartedRun(
+        chain_id or (UUID(run.facts["chain"]) if is_ours else uuid7()), UUID(run.facts["run"]) if is_first else uuid7()
+    )
     start = NewStart(
         workflow_id=run.info.id,
         workflow=run.info.workflow,
         version=run.info.version,
-        args=first.get("args"),
-        queue=run.queue,
-        scope="none",  # the cluster keeps its id unique
+        args=run.start.get("args"),
+        queue=queue_of(run.queue),
+        scope=_scope_of(run) if is_ours and run.closing is None else "none",  # the cluster keeps other ids unique
         generated=True,
         parent=run.info.parent,
-        search_attributes=first.get("search_attributes"),
-        snapshot=first.get("snapshot"),
+        search_attributes=run.start.get("search_attributes"),
+        snapshot=run.start.get("snapshot"),
         headers=run.info.headers,
+        # Runs that this project has started have a parent, or facts that name their chain.
+        metadata=None if is_ours or run.info.parent else {"started_by": "another client of the cluster"},
     )
-    started = insert_start(start, storage=storage)
+    started = insert_start(start, ids=ids, storage=storage)
     adopt([(started.chain_id, run.cluster_id)], storage=storage)
-    Instance.objects.using(storage.alias).filter(pk=started.run_id).update(cluster_run_id=UUID(run.first_run_id))
+    Instance.objects.using(storage.alias).filter(pk=started.run_id).update(
+        cluster_run_id=UUID(run.run_id), attempt=run.info.attempt
+    )
     state = storage.lock_run(started.chain_id, wait=_LOCK_WAIT)
     assert state is not None
     return state
+
+
+def _scope_of(run: ObservedRun) -> str:
+    """Return the scope in which the id of a run of this project is unique."""
+    try:
+        cls = workflows.class_for_run(run.info.workflow, run.info.version)
+    except TemporalexError:
+        return "none"
+    return "global" if cls.unique is None else cls.unique.scope
 
 
 def _row_of(run: ObservedRun, state: RunState, storage: DjangoStorage) -> Instance | None:
@@ -129,7 +143,13 @@ def _row_of(run: ObservedRun, state: RunState, storage: DjangoStorage) -> Instan
     run_id = UUID(run.run_id)
     if (row := rows.filter(cluster_run_id=run_id).first()) is not None:
         return row
-    current = rows.get(pk=state.run_id)
+    current = rows.filter(pk=state.run_id).first()
+    if current is None:  # somebody has deleted the row of the run, and left that of the chain
+        storage.sql.execute("delete from temporalex_chain where id = %s", [state.chain_id])
+        restored = _insert_chain(run, storage, chain_id=state.chain_id)
+        for name in ("run_id", "length", "activations"):
+            setattr(state, name, getattr(restored, name))
+        return rows.get(pk=restored.run_id)
     if current.cluster_run_id is None and run.info.attempt == current.attempt:
         rows.filter(pk=current.pk).update(cluster_run_id=run_id)
         return current
@@ -137,6 +157,19 @@ def _row_of(run: ObservedRun, state: RunState, storage: DjangoStorage) -> Instan
         return None
     # Somebody has reset the chain there, so its newest run is another one.
     return insert_next(state, current, run_id=run_id, is_reset=True, storage=storage)
+
+
+def mark_blocked(failed: FailedTask, *, storage: DjangoStorage) -> None:
+    """Note on the row of an open run why its task fails. The next activation that succeeds removes the note."""
+    if isinstance(failed.error, WorkflowSwitchedOff):
+        return
+    rows = Instance.objects.using(storage.alias).filter(cluster_run_id=UUID(failed.run_id), closed_at=None)
+    for row in rows.only("pk", "blocked"):
+        earlier = row.blocked or {}
+        mark = block_mark_of(failed.error, tries=earlier.get("attempt", 0) + 1, now=storage.now())
+        if "since" in earlier:
+            mark["since"] = earlier["since"]
+        rows.filter(pk=row.pk).update(blocked=mark, cause=block_cause(mark))
 
 
 def insert_next(
@@ -181,8 +214,13 @@ def _is_later(row: Instance, state: RunState, run: ObservedRun) -> bool:
     """Return True if the rows show something later than this activation."""
     if row.pk != state.run_id:
         return not row.is_open  # an earlier run of the chain, whose end is written already
-    # Somebody has terminated it here, which the server does not know yet; or the server has timed it out.
-    return row.status in ("terminated", "timed_out") or run.activation < state.activations
+    if row.status in ("terminated", "timed_out"):
+        return (
+            True  # somebody has terminated it here, which the server does not know yet; or the server has timed it out
+        )
+    if run.activation == state.activations and row.cluster_task_at is not None:
+        return run.now < row.cluster_task_at  # the server has had the same activation done again, by another worker
+    return run.activation < state.activations
 
 
 def _write_run(run: ObservedRun, row: Instance, state: RunState, storage: DjangoStorage) -> None:
@@ -199,22 +237,21 @@ def _write_run(run: ObservedRun, row: Instance, state: RunState, storage: Django
         )
         for change in run.human_tasks
     ]
-    if row.pk == state.run_id:
-        state.activations, state.length = run.activation, run.length
-        state.activated_at = state.next_moment(run.now)
+    state.activations, state.length = run.activation, run.length
+    state.activated_at = state.next_moment(run.now)
     record = storage.run_records([row.pk])[row.pk]
     is_over = closing is not None and closing.kind != "WorkflowContinuedAsNew"
     if closing is not None:
         except_for = {task_write.id for task_write in write.human_tasks}
         write.human_tasks += closed_with_run(row.pk, at=closing.at, except_for=except_for, alias=storage.alias)
-    if is_over and closing is not None and row.pk == state.run_id:
+    if is_over and closing is not None:
         state.closed = True
         _add_end(write, record, CLOSING[closing.kind], closing.attributes, storage)
     _store(write, storage)
-    Instance.objects.using(storage.alias).filter(pk=row.pk).update(mirrored_at=storage.now())
+    Instance.objects.using(storage.alias).filter(pk=row.pk).update(mirrored_at=storage.now(), cluster_task_at=run.now)
     if closed_ids := [task_write.id for task_write in write.human_tasks if task_write.task.ending]:
         HumanTask.objects.using(storage.alias).filter(pk__in=closed_ids).update(deciding=None)
-    if closing is not None and not is_over and row.pk == state.run_id:
+    if closing is not None and not is_over:
         _insert_continued(run, row, state, closing, storage)
     _announce(write, record, run.events, storage)
 
@@ -285,6 +322,33 @@ def close(chain_id: UUID, status: str, closing: dict[str, Any], *, storage: Djan
     if state is None or state.closed:
         return
     close_locked(state, status, closing, storage=storage)
+
+
+def close_run(run_id: UUID, status: str, closing: dict[str, Any], *, storage: DjangoStorage) -> bool:
+    """Close the row of a run in the open transaction, as the cluster has closed the run without a worker.
+
+    Returns False if it is closed, or if somebody else has locked it.
+    """
+    rows = Instance.objects.using(storage.alias).filter(pk=run_id, closed_at=None)
+    chain_id = rows.values_list("chain_id", flat=True).first()
+    state = None if chain_id is None else storage.lock_run(chain_id, wait=_LOCK_WAIT)
+    if state is None:
+        return False
+    if state.run_id == run_id:
+        if state.closed:
+            return False
+        close_locked(state, status, closing, storage=storage)
+        return True
+    kind = next(kind for kind, name in CLOSING.items() if name == status)
+    _close_earlier(run_id, kind, closing, storage.now(), storage)
+    return True
+
+
+def _close_earlier(run_id: UUID, kind: str, closing: dict[str, Any], at: datetime, storage: DjangoStorage) -> None:
+    """Close the row of a run that is not the newest of its chain. Nobody waits for it."""
+    columns: dict[str, Any] = {**_closed_columns(kind, closing, at), "paused": None}
+    columns["closing"] = codec().encode(closing)
+    Instance.objects.using(storage.alias).filter(pk=run_id).update(**columns, mirrored_at=storage.now())
 
 
 def close_locked(state: RunState, status: str, closing: dict[str, Any], *, storage: DjangoStorage) -> None:

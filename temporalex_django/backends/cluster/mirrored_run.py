@@ -7,7 +7,8 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, ClassVar
+from functools import partial
+from typing import Any, ClassVar, Protocol
 
 from temporalio import workflow as sdk
 from temporalio.bridge.proto.workflow_activation import QueryWorkflow, WorkflowActivation
@@ -44,10 +45,11 @@ class ObservedRun:
     """A run after an activation, before the server has the completion of the activation.
 
     ``cluster_id``, ``run_id`` and ``first_run_id`` are its ids on the cluster, and ``queue`` is its task queue there.
-    ``info`` and ``facts`` are those with which it started. ``activation`` is the number of the activation, and
-    ``events`` are those that it added; ``length`` counts all. ``closing`` is the event that closed the run, or None.
-    ``human_tasks`` are those that changed, or all open ones if the run was rebuilt for this activation. ``stores`` is
-    True if the class declares stored fields. ``next_facts`` are those of the next run of the chain, if there is one.
+    ``info`` and ``facts`` are those with which it started, and ``start`` has the attributes of its first event. ``now``
+    is the time of the activation by the clock of the cluster, and ``activation`` its number. ``events`` are those that
+    it added; ``length`` counts all. ``closing`` is the event that closed the run, or None. ``human_tasks`` are those
+    that changed, or all open ones if the run was rebuilt for this activation. ``stores`` is True if the class declares
+    stored fields. ``next_facts`` are those of the next run of the chain, if there is one.
     ``failed_signals`` are those whose handler has failed in this activation.
     """
 
@@ -57,6 +59,7 @@ class ObservedRun:
     queue: str
     info: RunInfo
     facts: MirroredFacts
+    start: Mapping[str, Any]
     now: datetime
     activation: int
     length: int
@@ -69,8 +72,26 @@ class ObservedRun:
     failed_signals: Sequence[FailedSignal]
 
 
-#: Takes each ``ObservedRun``. If it raises, the task fails, and the server has it done again.
-Observer = Callable[[ObservedRun], None]
+class Observer(Protocol):
+    """The code that is shown the runs of a worker."""
+
+    def observe(self, run: ObservedRun) -> None:
+        """Take a run after an activation. If it raises, the task fails, and the server has it done again."""
+
+    def note_failure(self, failed: FailedTask) -> None:
+        """Take a task that has failed because of the code of a run, or because this worker lacks it."""
+
+    def call(self, function: Callable[[], Any]) -> Any:
+        """Call a function that needs the database, and return its value."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailedTask:
+    """A task of a run that failed with ``error``. The server has it done again."""
+
+    cluster_id: str
+    run_id: str
+    error: Exception
 
 
 class ByHandReader(ActivationReader):
@@ -137,9 +158,9 @@ class MirroredRun(TemporalRun):
             self._seen, self._was_rebuilt = len(history.events), True
             return completion
         try:
-            self._observer(self._observed(act))
+            self._observer.observe(self._changes(act))
         except Exception as exc:  # noqa: BLE001 - the task fails, and the server has it done again
-            self.report_failure(exc)
+            super().report_failure(exc)
             completion.failed.CopyFrom(task_failure(exc))
         return completion
 
@@ -148,11 +169,20 @@ class MirroredRun(TemporalRun):
         answers = elsewhere.take_answers(act)
         if not act.is_replaying:
             answers = {
-                seq: elsewhere.deliver(kind, seq, self._called[seq], self.run_info, sent_by=self._info.run_id)
+                seq: self._observer.call(
+                    partial(elsewhere.deliver, kind, seq, self._called[seq], self.run_info, sent_by=self._info.run_id)
+                )
                 for seq, kind in elsewhere.failed_messages(act).items()
             }
         self._reader.known_answers = answers
         return [*(elsewhere.write_marker(*answer) for answer in answers.items()), *super()._perform(act)]
+
+    def report_failure(self, error: Exception) -> None:
+        """Log the failure of a task, and show it to the observer."""
+        super().report_failure(error)
+        self._observer.note_failure(
+            FailedTask(cluster_id=self._info.workflow_id, run_id=self._info.run_id, error=error)
+        )
 
     def _drop_foreign_signals(self, act: WorkflowActivation) -> None:
         """Remove the signals for another chain, which had the id of this run before. A replay removes the same."""
@@ -164,9 +194,26 @@ class MirroredRun(TemporalRun):
                 logger.warning("dropped a signal %r for an earlier chain of this id", signal.signal_name)
                 del act.jobs[number]
 
-    def _observed(self, act: WorkflowActivation) -> ObservedRun:
+    def _changes(self, act: WorkflowActivation) -> ObservedRun:
+        """Return the run after an activation, with what changed in it."""
         seen, self._seen = self._seen, len(self.history.events)
         every, self._was_rebuilt = self._was_rebuilt, False
+        return self.observed(
+            act.timestamp.ToDatetime(UTC),
+            events=self.history.events[seen:],
+            human_tasks=self.executor.human_task_changes(every=every),
+            failed_signals=self._failed_signals,
+        )
+
+    def observed(
+        self,
+        now: datetime,
+        *,
+        events: Sequence[HistoryEvent],
+        human_tasks: Sequence[HumanTaskChange],
+        failed_signals: Sequence[FailedSignal] = (),
+    ) -> ObservedRun:
+        """Return the run as it is now. ``now`` is the time of its last activation."""
         return ObservedRun(
             cluster_id=self._info.workflow_id,
             run_id=self._info.run_id,
@@ -174,16 +221,17 @@ class MirroredRun(TemporalRun):
             queue=self._info.task_queue,
             info=self.run_info,
             facts=self._facts,  # type: ignore[arg-type] # facts of a run with rows have more keys
-            now=act.timestamp.ToDatetime(UTC),
+            start=self.history.events[0].attributes if self.history.events else {},
+            now=now,
             activation=self.history.events[-1].activation if self.history.events else 0,
             length=len(self.history.events),
-            events=self.history.events[seen:],
+            events=events,
             closing=self.history.closing,
             visible=self.executor.visible_state(),
-            human_tasks=self.executor.human_task_changes(every=every),
+            human_tasks=human_tasks,
             stores=bool(self.executor.definition.stored),
             next_facts=self._next_facts,
-            failed_signals=self._failed_signals,
+            failed_signals=failed_signals,
         )
 
     def _activate(self, activation: Activation) -> Completion:

@@ -21,6 +21,7 @@ from temporalio.service import RPCError, RPCStatusCode
 from temporalex_django.backends.cluster import calls, mirror
 from temporalex_django.backends.cluster.answers import is_gone, is_transient, outcome_of_failure
 from temporalex_django.backends.cluster.client import DESTINATION, ClusterClient, cluster_client
+from temporalex_django.backends.cluster.ids import quoted, task_queue
 from temporalex_django.backends.cluster.names import STARTED_BY
 from temporalex_django.backends.cluster.runs import ClusterRun, find_on_cluster, note_first_run
 from temporalex_django.backends.target import RunTarget
@@ -147,7 +148,7 @@ class StartKind(ClusterKind):
             facts["scheduled_for"] = run.scheduled_for.isoformat()
         start = {
             "workflow": run.workflow,
-            "queue": run.queue,
+            "queue": task_queue(run.queue),
             "args": decode(bytes(run.args)),
             "facts": facts,
             "execution_timeout": _seconds_until(run.expires_at, now),
@@ -180,7 +181,7 @@ class StartKind(ClusterKind):
 
         The server forgets the id of a request once another run had the id of the run, so it is looked up by its memo.
         """
-        query = f"WorkflowId = {_quoted(prepared.run.cluster_id)}"
+        query = f"WorkflowId = {quoted(prepared.run.cluster_id)}"
         async for info in client.list_workflows(query, limit=20):
             payload = info.raw_info.memo.fields.get(STARTED_BY)
             if payload is not None and prepared.client.payloads.decode(payload) == str(prepared.row.chain_id):
@@ -457,8 +458,3 @@ def settle_request(row_id: UUID, message_id: str, *, is_taken: bool, storage: Dj
 
 def _seconds_until(moment: datetime | None, now: datetime) -> float | None:
     return None if moment is None else max((moment - now).total_seconds(), 1.0)
-
-
-def _quoted(text: str) -> str:
-    """Return a text as a literal of the server's list filter."""
-    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"

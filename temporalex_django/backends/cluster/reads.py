@@ -7,7 +7,9 @@ from datetime import datetime
 from typing import Any, Final
 from uuid import UUID
 
+from temporalio.api.common.v1 import WorkflowExecution
 from temporalio.api.enums.v1 import EventType, HistoryEventFilterType
+from temporalio.api.history.v1 import History
 from temporalio.api.workflowservice import v1 as service
 from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
@@ -149,7 +151,23 @@ async def _wait_for_end(sdk: Client, client: ClusterClient, run: ClusterRun) -> 
         history_event_filter_type=HistoryEventFilterType.HISTORY_EVENT_FILTER_TYPE_CLOSE_EVENT,
     )
     answer = await sdk.workflow_service.get_workflow_execution_history(request, retry=True)
-    for event in answer.history.events:
+    return _end_in(answer.history, client)
+
+
+async def read_end(sdk: Client, *, cluster_id: str, run_id: str) -> tuple[str, dict[str, Any]] | None:
+    """Return the status of a closed run and the attributes of its end. Returns None as ``_wait_for_end`` does."""
+    client = cluster_client()
+    request = service.GetWorkflowExecutionHistoryRequest(
+        namespace=client.namespace,
+        execution=WorkflowExecution(workflow_id=cluster_id, run_id=run_id),
+        history_event_filter_type=HistoryEventFilterType.HISTORY_EVENT_FILTER_TYPE_CLOSE_EVENT,
+    )
+    answer = await sdk.workflow_service.get_workflow_execution_history(request, retry=True)
+    return _end_in(answer.history, client)
+
+
+def _end_in(history: History, client: ClusterClient) -> tuple[str, dict[str, Any]] | None:
+    for event in history.events:
         status = _CLOSED.get(event.event_type)
         if status is None or status == "continued_as_new":
             return None

@@ -2,57 +2,186 @@
 
 from __future__ import annotations
 
-from concurrent.futures import Executor
-from typing import Any
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Callable, Collection
+from collections.abc import Set as AbstractSet
+from concurrent.futures import Executor, ThreadPoolExecutor
+from dataclasses import replace
+from datetime import timedelta
+from functools import partial
+from typing import Any, Final
 
 from temporalio.client import Client
-from temporalio.worker import Worker
+from temporalio.worker import FixedSizeSlotSupplier, PollerBehaviorSimpleMaximum, Worker, WorkerTuner
 
-from temporalex_django.backends.cluster import mirror
-from temporalex_django.backends.cluster.client import tls_config
-from temporalex_django.backends.cluster.ids import cluster_id_of
-from temporalex_django.backends.cluster.mirrored_run import MirroredPlugin
+from temporalex_django.authoring import workflow as workflows
+from temporalex_django.authoring.workflow import Workflow
+from temporalex_django.backends.cluster.attempts import ProcessCall, ProjectActivities, bind_process_call
+from temporalex_django.backends.cluster.client import cluster_client
+from temporalex_django.backends.cluster.ids import cluster_id_of, task_queue
+from temporalex_django.backends.cluster.mirror_writer import MirrorWriter
+from temporalex_django.backends.cluster.mirrored_run import MirroredPlugin, Observer
+from temporalex_django.backends.cluster.places import ActivitySlots, PoolExecutor, Threads
 from temporalex_django.conf import codec, get_settings
+from temporalex_django.core.error_text import error_line
+from temporalex_django.core.messages.sender import Judge
 from temporalex_django.db.people.deciders import DatabaseJudge
-from temporalex_django.temporal.plugin import TemporalexPlugin
+from temporalex_django.temporal.options import find_class
+
+log = logging.getLogger("temporalex_django.backends")
+
+#: Seconds of the first pause after the cluster has not answered, and of the longest one.
+_FIRST_PAUSE: Final = 0.5
+_LONGEST_PAUSE: Final = 15.0
+#: Activations at a time. Most of their time they wait for the commit of their rows, which they share.
+_WORKFLOW_TASKS: Final = 32
+_ACTIVITY_POLLERS: Final = 2
 
 
-def make_plugin(*, executor: Executor | None = None) -> TemporalexPlugin:
-    """Return the plugin for workers of this project: with its codec, its permissions, its ids and its mirror.
+class ProjectPlugin(MirroredPlugin):
+    """The plugin of workers of this project: with its codec, its permissions, its ids, its mirror and its attempts."""
 
-    ``executor`` has the threads of activities that are plain functions.
+    def __init__(self, observer: Observer, *, judge: Judge, executor: Executor) -> None:
+        super().__init__(
+            observer,
+            codec=codec(),
+            judge=judge,
+            queue_name=task_queue,
+            workflow_id=cluster_id_of,
+            unexpected_error=get_settings().UNEXPECTED_ERROR,
+            executor=executor,
+        )
+        self.activities = [ProjectActivities(self.options, executor).definition()]
+
+
+class ClusterWorker:
+    """The workers of the SDK of this process, one for each queue that it polls, in a thread with an event loop.
+
+    ``threads`` run plain activities, and ``tasks`` is the number of async ones at a time. ``alias`` is the database of
+    the rows. ``name`` is the identity that the cluster shows. ``resolve(name, version)`` returns the class of a run.
+    ``drain_seconds`` is the time that activities have to end when polling stops.
+
+    It polls nothing until ``poll`` names queues. A cluster that does not answer is tried again, with growing pauses.
     """
-    settings = get_settings()
-    return MirroredPlugin(
-        mirror.observe,
-        codec=codec(),
-        judge=_judge,
-        workflow_id=cluster_id_of,
-        unexpected_error=settings.UNEXPECTED_ERROR,
-        executor=executor,
-    )
+
+    def __init__(
+        self,
+        *,
+        threads: Threads,
+        thread_count: int,
+        tasks: int,
+        alias: str,
+        name: str,
+        drain_seconds: float,
+        resolve: Callable[[str, int], type[Workflow]] = workflows.class_for_run,
+        call_in_process: ProcessCall | None = None,
+    ) -> None:
+        self._slots = ActivitySlots(threads, limit=thread_count + tasks)
+        self._alias = alias
+        self._name = name
+        self._drain_seconds = drain_seconds
+        self._writer = MirrorWriter(alias)
+        self._tasks = ThreadPoolExecutor(_WORKFLOW_TASKS, thread_name_prefix="temporalex-cluster-task")
+        self._plugin = ProjectPlugin(self._writer, judge=self._judge, executor=PoolExecutor(threads))
+        self._plugin.options = replace(self._plugin.options, find_class=_finder(resolve))
+        if call_in_process is not None:
+            bind_process_call(call_in_process)
+        self._serving: dict[str, asyncio.Task[None]] = {}
+        self._ending: set[asyncio.Task[None]] = set()
+        #: The queues that a worker of the SDK polls now.
+        self.polled: set[str] = set()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="temporalex-cluster-worker", daemon=True)
+        self._thread.start()
+
+    def poll(self, queues: Collection[str]) -> None:
+        """Poll these queues of the project and no others. Returns at once; what runs of the others may end."""
+        self._loop.call_soon_threadsafe(self._set_queues, frozenset(queues))
+
+    def stop(self) -> None:
+        """Stop to poll, let activities end for ``drain_seconds``, and end the threads."""
+        asyncio.run_coroutine_threadsafe(self._end(), self._loop).result()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+        self._tasks.shutdown()
+        self._writer.close()
+
+    def _judge(self, key: str, permission: str, message: Any) -> bool:
+        """Return True if a user may send a message. Each question reads the user anew."""
+        question = partial(DatabaseJudge(self._alias), key, permission, message)
+        is_permitted: bool = self._writer.call(question)
+        return is_permitted
+
+    # -- on the event loop --------------------------------------------------------------------------------------------
+
+    def _set_queues(self, queues: AbstractSet[str]) -> None:
+        for queue in self._serving.keys() - queues:
+            task = self._serving.pop(queue)
+            task.cancel()  # once: a second time would not let its activities end
+            self._ending.add(task)
+            task.add_done_callback(self._ending.discard)
+        for queue in queues - self._serving.keys():
+            self._serving[queue] = self._loop.create_task(self._serve(queue))
+
+    async def _end(self) -> None:
+        self._set_queues(frozenset())
+        await asyncio.gather(*self._ending, return_exceptions=True)
+        await self._loop.shutdown_asyncgens()
+
+    async def _serve(self, queue: str) -> None:
+        """Poll one queue until it is cancelled, whatever happens to the cluster."""
+        pause = _FIRST_PAUSE
+        while True:
+            started_at = time.monotonic()
+            try:
+                worker = self._make_worker(await self._connect(), queue)
+                self.polled.add(queue)
+                await worker.run()
+            except Exception as exc:  # noqa: BLE001 - whatever it is, the cluster is tried again
+                log.warning("the queue %r of the cluster is polled again in %.1f s: %s", queue, pause, error_line(exc))
+            finally:
+                self.polled.discard(queue)
+            await asyncio.sleep(pause)
+            was_long = time.monotonic() - started_at > 2 * _LONGEST_PAUSE
+            pause = _FIRST_PAUSE if was_long else min(pause * 2, _LONGEST_PAUSE)
+
+    async def _connect(self) -> Client:
+        """Return the client of this process, with which the dispatcher of the outbox sends as well."""
+        return await asyncio.wrap_future(cluster_client().submit(_identity))
+
+    def _make_worker(self, client: Client, queue: str) -> Worker:
+        """Return a worker of the SDK for a queue. It must be created on the event loop."""
+        fixed = FixedSizeSlotSupplier(_WORKFLOW_TASKS)
+        return Worker(
+            client,
+            task_queue=task_queue(queue),
+            plugins=[self._plugin],
+            identity=self._name,
+            workflow_task_executor=self._tasks,
+            max_cached_workflows=get_settings().CACHE_SIZE,
+            tuner=WorkerTuner.create_composite(
+                workflow_supplier=fixed,
+                activity_supplier=self._slots,
+                local_activity_supplier=fixed,
+                nexus_supplier=fixed,
+            ),
+            activity_task_poller_behavior=PollerBehaviorSimpleMaximum(maximum=_ACTIVITY_POLLERS),
+            graceful_shutdown_timeout=timedelta(seconds=self._drain_seconds),
+        )
 
 
-def _judge(key: str, permission: str, message: Any) -> bool:
-    """Return True if a user may send a message. Each question reads the user anew."""
-    return DatabaseJudge(get_settings().DATABASE)(key, permission, message)
+async def _identity(client: Client) -> Client:
+    return client
 
 
-async def connect(*, executor: Executor | None = None) -> Client:
-    """Return a client of the SDK with the plugin, for workers of this project, by the setting ``CLUSTER``.
+def _finder(resolve: Callable[[str, int], type[Workflow]]) -> Callable[[str, int | None], type[Workflow]]:
+    """Return the function with which runs find their class, which asks ``resolve`` for all runs with a version."""
 
-    ``executor`` is that of ``make_plugin``.
-    """
-    settings = get_settings().CLUSTER
-    return await Client.connect(
-        settings.get("ADDRESS", "localhost:7233"),
-        namespace=settings.get("NAMESPACE", "default"),
-        api_key=settings.get("API_KEY"),
-        tls=tls_config(settings),
-        plugins=[make_plugin(executor=executor)],
-    )
+    def find(name: str, version: int | None) -> type[Workflow]:
+        return find_class(name, version) if version is None else resolve(name, version)
 
-
-def make_worker(client: Client, queue: str = "default", **options: Any) -> Worker:
-    """Return a worker of the SDK that polls one task queue. ``options`` are further options of ``Worker``."""
-    return Worker(client, task_queue=queue, **options)
+    return find

@@ -333,6 +333,15 @@ GUARDIAN_MAX_STEP = 0.6
 #: [tests/unit/liveness/test_guardian.py]
 GUARDIAN_REPORT_TIMEOUT = 5.0
 
+# --- runs on a cluster ------------------------------------------------------------------------------------------------
+
+#: Time between two looks for runs that the cluster has closed without a worker.
+#: [tests/integration/cluster/test_mirror.py]
+MIRROR_SECONDS = 5.0
+#: Time after which a sample of the open runs is compared with the cluster as well.
+#: [tests/integration/cluster/test_mirror.py]
+MIRROR_SAMPLE_SECONDS = 3600.0
+
 # --- the load of a worker ---------------------------------------------------------------------------------------------
 
 #: Time after which what a worker has measured counts a third (1/e), and the number of attempts below which a queue is

@@ -9,7 +9,7 @@ from django.core.management.base import BaseCommand, CommandParser
 
 from temporalex_django.management import background_tasks, tasks
 from temporalex_django.management.cli import exit_codes
-from temporalex_django.management.fleet import doctor, drain, health, migrate, outbox, schedules, switches, worker
+from temporalex_django.management.fleet import doctor, drain, health, migrate, outbox, schedules, switches, sync, worker
 from temporalex_django.management.runs import (
     bulk,
     describe,
@@ -110,6 +110,7 @@ class Command(BaseCommand):
         "migrate": migrate,
         "outbox": outbox,
         "replay": replay,
+        "sync": sync,
         "versions": versions,
         "worker": worker,
     }

@@ -20,11 +20,13 @@ from temporalex_django.authoring import workflow
 from temporalex_django.checks import unapplied_migrations
 from temporalex_django.conf import get_settings
 from temporalex_django.contrib.logs import PlainFormatter, facts_of
+from temporalex_django.core.names import TABLES, TEMPORAL
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.liveness.guardian import supervise
 from temporalex_django.liveness.recovery import report_deaths
 from temporalex_django.liveness.stop_signals import StopSignals
 from temporalex_django.management.cli import exit_codes, printing
+from temporalex_django.workers.cluster import uses_cluster
 from temporalex_django.workers.loop import WorkerLoop
 from temporalex_django.workers.queue_names import all_queues, unknown_queues
 from temporalex_django.workers.reconnect import retry_until_available
@@ -54,6 +56,7 @@ class WorkerSaid:
 
 output = WorkerSaid
 _LARGEST_PORT = 65_535
+_BACKENDS = (TABLES, TEMPORAL)
 
 
 class JsonLogHandler(logging.Handler):
@@ -84,7 +87,14 @@ def add_arguments(parser: CommandParser) -> None:
     parser.add_argument(
         "--queues", help="Names of queues, comma-separated (default: all queues that workflows and activities use)."
     )
-    parser.add_argument("--burst", action="store_true", help="Stop when nothing is due.")
+    parser.add_argument(
+        "--backend",
+        choices=_BACKENDS,
+        help="Poll only the tables, or only the Temporal cluster of the project (default: both).",
+    )
+    parser.add_argument(
+        "--burst", action="store_true", help="Stop when nothing is due on the tables. It does not poll a cluster."
+    )
     parser.add_argument("--timeout", type=float, help="With --burst: fail if work remains after this many seconds.")
     parser.add_argument(
         "--metrics-port",
@@ -110,6 +120,7 @@ def handle(
     command: BaseCommand,
     *,
     queues: str | None,
+    backend: str | None = None,
     burst: bool,
     timeout: float | None,
     json: bool,
@@ -128,6 +139,7 @@ def handle(
     """
     _log_to_console(command, verbosity, json=json)
     queue_names = _parse_queues(command, queues)
+    _check_backend(backend, burst=burst)
     settings, on_heartbeat = get_settings(), _do_nothing
     hard_limit = settings.HARD_DEADLOCK_TIMEOUT
     if hard_limit is not None and getattr(command, "_called_from_command_line", False):
@@ -165,10 +177,13 @@ def handle(
     if missing := unapplied_migrations(storage.alias):
         text = f"the workflow tables are not up to date: run manage.py migrate (not applied: {', '.join(missing)})"
         raise CommandError(text, returncode=exit_codes.NOT_SET_UP)
-    loop = WorkerLoop(queues=queue_names, kind="burst" if burst else "worker", on_heartbeat=on_heartbeat)
-    worker_id, text = str(loop.row.id), f"{len(workflow.registry)} workflows, queues {', '.join(queue_names)}"
-    if metrics_address is not None:
-        text += f", metrics on {metrics_address}"
+    loop = WorkerLoop(
+        queues=None if queues is None else queue_names,
+        backends=_BACKENDS if backend is None else (backend,),
+        kind="burst" if burst else "worker",
+        on_heartbeat=on_heartbeat,
+    )
+    worker_id, text = str(loop.row.id), _describe(loop, queue_names, metrics_address, burst=burst)
     start_event = WorkerSaid(
         event="started",
         at=datetime.now(UTC),
@@ -188,6 +203,33 @@ def handle(
     _print_event(
         command, WorkerSaid(event="ended", at=datetime.now(UTC), text=text, worker=worker_id, turns=turns), json=json
     )
+
+
+def _describe(loop: WorkerLoop, queue_names: Sequence[str], metrics_address: str | None, *, burst: bool) -> str:
+    """Return what a worker does, in words: its classes, its queues and where it looks for work."""
+    text = f"{len(workflow.registry)} workflows, queues {', '.join(queue_names)}"
+    if loop.cluster is not None and not burst:
+        address = get_settings().CLUSTER.get("ADDRESS", "localhost:7233")
+        text += f", {'tables and ' if loop.polls_tables else ''}cluster at {address}"
+    if metrics_address is not None:
+        text += f", metrics on {metrics_address}"
+    return text
+
+
+def _check_backend(backend: str | None, *, burst: bool) -> None:
+    """Raise ``CommandError`` for a cluster that the project does not use, or that would be polled until it is idle."""
+    if backend != TEMPORAL:
+        return
+    if burst:
+        raise exit_codes.usage_error(
+            "--burst and --backend temporal exclude each other: a cluster cannot say when it has no work",
+            "Leave out --burst.",
+        )
+    if not uses_cluster():
+        raise exit_codes.usage_error(
+            "--backend temporal: the settings name no Temporal cluster",
+            "Set TEMPORALEX['CLUSTER'].",
+        )
 
 
 def _parse_queues(command: BaseCommand, queues: str | None) -> list[str]:

@@ -1,0 +1,138 @@
+"""Attempts of activities of a cluster in a Django process: with interceptors, signals, lanes and ``atomic=True``."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import copy_context
+from typing import Any, ClassVar, Final
+from uuid import UUID
+
+from django.db import DatabaseError, close_old_connections
+
+from temporalex_django.authoring import activity as activities
+from temporalex_django.authoring.activity import Activity
+from temporalex_django.core.payloads import codec
+from temporalex_django.db.atomic_activities import send_activity_signal
+from temporalex_django.db.once import atomic_once
+from temporalex_django.db.storage import DjangoStorage
+from temporalex_django.engine.attempt_hooks import attempt_hooks
+from temporalex_django.engine.contracts.records import TaskState
+from temporalex_django.errors import ApplicationError, WorkflowDefinitionError
+from temporalex_django.temporal.activities import ActivityRunner
+from temporalex_django.temporal.attempts import ActivityAttempt
+
+#: Tries of an atomic activity whose transaction conflicts with another one, and the seconds between them.
+_CONFLICT_TRIES: Final = 5
+_CONFLICT_PAUSE: Final = 0.05
+#: Runs a task in a process of its own; ``is_cancelled`` and ``heartbeat`` are those of its attempt.
+ProcessCall = Callable[[TaskState, Callable[[], bool], Callable[[Any], None]], Any]
+_process_call: Final[list[ProcessCall]] = []
+
+
+def bind_process_call(call: ProcessCall) -> None:
+    """Set the function that runs activities with ``lane="process"``. A worker of this package calls it."""
+    _process_call[:] = [call]
+
+
+class ProjectAttempt(ActivityAttempt):
+    """An attempt in a worker of this package. Its task has the fields of one of the tables, and no row."""
+
+    def task_of(self, activity: Activity[Any, Any], args: Sequence[Any] = ()) -> TaskState:
+        """Return the activity as a task, for hooks and signals. ``args`` are its arguments as plain data."""
+        info = self._info
+        return TaskState(
+            id=0,
+            chain_id=UUID(int=0),
+            run_id=UUID(self._run_id),
+            workflow_id=self._workflow_id,
+            workflow=info.workflow_type or "",
+            seq=self._seq,
+            activity=activity.name,
+            args=args,
+            kwargs=self._kwargs,
+            options={},
+            queue=info.task_queue,
+            atomic=activity.options_set.atomic,
+            attempt=info.attempt,
+            scheduled_at=info.scheduled_time,
+            due_at=info.current_attempt_scheduled_time,
+            started_at=info.started_time,
+            heartbeat_details=self._details[0] if self._details else None,
+            headers=self._headers,
+        )
+
+    async def start_in_thread(self, activity: Activity[Any, Any], args: Sequence[Any], executor: Any) -> Any:
+        """Run a plain function in a thread. If it is atomic and has begun, its end counts, not its cancellation."""
+        call = executor.submit(copy_context().run, self.run_in_thread, activity, args)
+        try:
+            return await asyncio.shield(asyncio.wrap_future(call))
+        except asyncio.CancelledError:
+            if call.cancel() or not activity.options_set.atomic:
+                raise
+            return await asyncio.wrap_future(call)
+
+    def run_in_thread(self, activity: Activity[Any, Any], args: Sequence[Any]) -> Any:
+        """Run a plain function and return its result as plain data.
+
+        The writes of an atomic activity, its result and a row with its idempotency key commit together. A repeat of it
+        returns that result.
+        """
+        if activity.options_set.atomic:
+            return self._run_once(activity, args)
+        if activity.name in activities.process_names and _process_call:
+            context = self._context()
+            with self.surroundings(activity):
+                value = _process_call[0](self.task_of(activity, args), context.is_cancelled, context.heartbeat)
+            return self.encode(activity, value, args)
+        return super().run_in_thread(activity, args)
+
+    def _run_once(self, activity: Activity[Any, Any], args: Sequence[Any]) -> Any:
+        if activity.options_set.shared_transaction:
+            raise ApplicationError(
+                f"{activity.name} needs the next step of its run in the same transaction (shared_transaction=True), "
+                "and runs on a Temporal cluster cannot give it: run the class on the tables",
+                type=WorkflowDefinitionError.__name__,
+                non_retryable=True,
+            )
+        # After a reset the number may belong to another call, so the call is part of the key.
+        call = codec.digest([activity.name, list(args), dict(self._kwargs)])
+        key, storage = f"{self._run_id}:{self._seq}:{call}", DjangoStorage(worker=True)
+        close_old_connections()  # and not inside the transaction
+        for tries_left in reversed(range(_CONFLICT_TRIES)):
+            try:
+                with atomic_once(key, UUID(self._run_id), storage) as block:
+                    if block.is_first:
+                        block.result = self._perform(activity, args)
+            except DatabaseError as exc:
+                if not (tries_left and storage.is_transient(exc)):
+                    raise
+                time.sleep(_CONFLICT_PAUSE)
+            else:
+                return block.result
+        raise AssertionError("the last try returns or raises")
+
+    def _perform(self, activity: Activity[Any, Any], args: Sequence[Any]) -> Any:
+        fn, positional, keywords = activity.decode_call(args, self._kwargs, self)
+        try:
+            with self.surroundings(activity):
+                return self.encode(activity, fn(*positional, **keywords), args)
+        except (KeyboardInterrupt, SystemExit) as exc:
+            # These would end the thread; here they end the attempt.
+            raise RuntimeError(f"{activity.name} raised {type(exc).__name__}") from exc
+
+    @contextmanager
+    def surroundings(self, activity: Activity[Any, Any]) -> Iterator[None]:
+        """Send the Django signal that the attempt starts, and run it inside the interceptors."""
+        task = self.task_of(activity)
+        send_activity_signal("activity_started", task, attempt=task.attempt)
+        with attempt_hooks(task), super().surroundings(activity):
+            yield
+
+
+class ProjectActivities(ActivityRunner):
+    """Runs the activities of this project in a worker of the SDK."""
+
+    attempt_class: ClassVar[type[ActivityAttempt]] = ProjectAttempt

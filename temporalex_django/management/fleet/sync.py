@@ -1,0 +1,45 @@
+"""Write the rows of runs on the Temporal cluster anew, from their histories there.
+
+`sync` compares all runs, and `sync RUN` those of one chain. Rows that were deleted come back, and open rows whose run
+the cluster no longer has are closed. Workers keep the rows current by themselves: use it after a restored backup.
+"""
+
+from __future__ import annotations
+
+from django.core.management.base import BaseCommand, CommandParser
+
+from temporalex_django.management.cli import as_user as people
+from temporalex_django.management.cli import command_arguments, printing
+from temporalex_django.operations.fleet.mirror import MirrorSynced, SyncMirror
+
+output = MirrorSynced
+
+
+def add_arguments(parser: CommandParser) -> None:
+    """Add the arguments of the command ``temporalex sync`` to its parser."""
+    parser.add_argument("run", nargs="?", metavar="RUN", help="Business id or run id; without it, all runs.")
+    parser.add_argument("--workflow", metavar="NAME", help="Workflow class, if several classes have used the id.")
+    people.add_user_argument(parser)
+    printing.add_json_argument(parser)
+
+
+def handle(
+    command: BaseCommand,
+    *,
+    run: str | None,
+    workflow: str | None,
+    as_user: str | None,
+    json: bool,
+    **options: object,
+) -> None:
+    """Compare the rows with the cluster, write those of its runs anew, and print how many. Writes one audit row."""
+    del options
+    actor = people.resolve_actor(as_user)
+    target = None if run is None else command_arguments.find_visible_target(run, workflow, actor=actor)
+    done = SyncMirror(target, by=actor).execute()
+    if json:
+        printing.print_json(command, done)
+    else:
+        printing.write_line(
+            command, f"{done.compared} runs on the cluster: {done.written} written, {done.closed} closed here"
+        )

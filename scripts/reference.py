@@ -197,7 +197,7 @@ def metrics_page() -> str:
         "",
         *_metric_rows(is_fact=False),
         "",
-        "## Facts of the database",
+        "## Metrics from the database",
         "",
         f"One worker of the project reads these values every {FACTS_SECONDS:g} s: the oldest one that exports metrics. The other processes do not",
         "export them.",

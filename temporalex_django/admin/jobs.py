@@ -110,7 +110,7 @@ class BulkJobAdmin(ReadOnlyAdmin[BulkJob]):
 
     def resume_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
         """Resume a stopped bulk job on a POST: workers process the runs that are left."""
-        return self._operate(request, object_id, ResumeBulk, _("The job continues."))
+        return self._operate(request, object_id, ResumeBulk, _("The job will continue."))
 
     def _operate(
         self, request: HttpRequest, object_id: str, action: type[StopBulk], success_message: str

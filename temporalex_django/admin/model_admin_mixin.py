@@ -28,7 +28,7 @@ _MAX_RUNS = 10
 class SubjectRun:
     """A run that was started for an object, as the admin page of that object shows it.
 
-    ``waits_for`` is a text that names what the run waits for. ``tools`` are buttons of the operations that are
+    ``waits_for`` is a text that names what the run is waiting for. ``tools`` are buttons of the operations that are
     possible, and ``messages`` the messages that the user may send. ``address`` is the URL of the page of the run.
     """
 

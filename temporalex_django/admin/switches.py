@@ -123,11 +123,11 @@ class SwitchedOffAdmin(ReadOnlyAdmin[SwitchedOff]):
 
     def off_view(self, request: HttpRequest) -> HttpResponse:
         """Switch a queue, an activity or a workflow class off on a POST: workers start no more work of it."""
-        return self._operate(request, SwitchOff, _("Switched off. Workers stop taking this work within a second."))
+        return self._operate(request, SwitchOff, _("Switched off. Workers will stop taking this work within a second."))
 
     def on_view(self, request: HttpRequest) -> HttpResponse:
         """Switch a queue, an activity or a workflow class on again on a POST: work that has waited continues."""
-        return self._operate(request, SwitchOn, _("Switched on. Waiting work continues within a second."))
+        return self._operate(request, SwitchOn, _("Switched on. Waiting work will continue within a second."))
 
     def _operate(self, request: HttpRequest, action: type[SwitchOff], success_message: Any) -> HttpResponse:
         """Execute ``action`` if the request is a POST with a valid form, and redirect to the list.

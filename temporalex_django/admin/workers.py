@@ -96,12 +96,12 @@ class WorkerAdmin(ReadOnlyAdmin[Worker]):
 
     def drain_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
         """Drain the worker on a POST: it finishes the work that it has and takes no more. Redirects to its page."""
-        done = _("The worker stops taking new work within a few seconds. It finishes what it is running.")
+        done = _("The worker will stop taking new work within a few seconds. It will finish what it is running.")
         return self._operate(request, object_id, DrainWorker, done)
 
     def undrain_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
         """Let a drained worker take work again, on a POST, and redirect to its page."""
-        done = _("The worker takes new work again within a few seconds.")
+        done = _("The worker will take new work again within a few seconds.")
         return self._operate(request, object_id, UndrainWorker, done)
 
     def _operate(
@@ -242,6 +242,6 @@ class WorkerAdmin(ReadOnlyAdmin[Worker]):
             return ", ".join(names)
         return f"{', '.join(names[:6])}, … ({len(names)})"
 
-    @admin.display(description=_("clock"), ordering="clock_skew")
+    @admin.display(description=_("clock skew"), ordering="clock_skew")
     def skew(self, worker: Worker) -> str:
         return f"{worker.clock_skew:+.3f} s"

@@ -152,7 +152,7 @@ class WorkflowHandle(Generic[Result_co]):
         by: Person | str | None = None,
         timeout: float | None = ANSWER_TIMEOUT,
     ) -> RunRequest[None]:
-        """Give a graph the event that one of its steps waits for.
+        """Give a graph the event that one of its steps is waiting for.
 
         ``data`` is stored under the step's key, with the person who decided (``by``). ``step`` (a step, or its key)
         selects the step if several wait for the event. A plain name as ``by`` is recorded, and has no role. The call
@@ -428,7 +428,7 @@ class WorkflowHandle(Generic[Result_co]):
 
     @operation_method
     def describe(self, *, by: Person | None = None) -> RunRequest[Description]:
-        """Return the present state of the run: its status, what it waits for, and its open activities.
+        """Return the present state of the run: its status, what it is waiting for, and its open activities.
 
         If no live worker can process the run or one of its activities, ``waiting_for`` names the worker that is
         missing.

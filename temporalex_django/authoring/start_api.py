@@ -296,7 +296,7 @@ class Startable:
         by: Any = None,
         version: int | None = None,
     ) -> None:
-        """Give a step of a graph the event that it waits for. ``unique`` makes the id of the run from ``value``.
+        """Give a step of a graph the event that it is waiting for. ``unique`` makes the id of the run from ``value``.
 
         ``step`` (a step or its key) selects the step if several wait for the event. ``data`` is stored under the step's
         key, with the person who decided (``by``). ``version`` selects one of several open runs. Raises
@@ -315,7 +315,7 @@ class Startable:
         by: Any = None,
         version: int | None = None,
     ) -> None:
-        """Give a step of a graph the event that it waits for, from async code.
+        """Give a step of a graph the event that it is waiting for, from async code.
 
         ``unique`` makes the id of the run from ``value``. ``step`` (a step or its key) selects the step if several wait
         for the event. ``data`` is stored under the step's key, with the person who decided (``by``). ``version``

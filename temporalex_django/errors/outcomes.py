@@ -75,7 +75,7 @@ class TooManyUpdates(UpdateRejected):
     """The run already has as many waiting updates as the setting ``WAITING_UPDATES`` allows."""
 
     code = "too_many_updates"
-    next_step = "Wait a moment and send it again; `describe().waiting_for` shows what the run waits for."
+    next_step = "Wait a moment and send it again; `describe().waiting_for` shows what the run is waiting for."
 
 
 class UpdateFailed(TemporalexError):
@@ -140,7 +140,7 @@ class ResultTimeout(TemporalexError):
     """The run did not have a result within the time allowed for waiting."""
 
     code = "result_timeout"
-    next_step = "Wait longer, or call `describe()` to see what the run waits for."
+    next_step = "Wait longer, or call `describe()` to see what the run is waiting for."
 
 
 class WorkflowFailed(TemporalexError):

@@ -96,8 +96,8 @@ class InvalidHeaders(TemporalexError):
 class ResumeRefused(TemporalexError):
     """The event does not match exactly one waiting step.
 
-    A resume gives a waiting step of a graph the event that it waits for. It is refused when no waiting step, or more
-    than one, can take the event.
+    A resume gives a waiting step of a graph the event that it is waiting for. It is refused when no waiting step, or
+    more than one, can take the event.
     """
 
     code = "resume_refused"

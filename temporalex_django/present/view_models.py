@@ -168,7 +168,7 @@ class RunView:
     - ``workers``: set if the run waits for a worker, to begin or since ``due_since``.
     - ``switch``: the switch of its class or its queue that keeps it from continuing, or None.
     - ``failed_messages``: the number of signals of its chain whose handler failed and that are kept.
-    - ``may_decide``: True if the reader may decide what the run waits for.
+    - ``may_decide``: True if the reader may decide what the run is waiting for.
     """
 
     title: str

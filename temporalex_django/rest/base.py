@@ -259,7 +259,7 @@ class ContractViewSet(AuditedViewMixin, GenericViewSet):
         text = self.request.query_params.get(name)
         if text is None:
             return default
-        # ``int`` also reads other digits, signs and underscores, and takes long for thousands of digits.
+        # ``int`` also reads other digits, signs and underscores, and takes a long time for thousands of digits.
         if not text.isascii() or not text.isdigit() or len(text) > len(str(maximum)) or int(text) > maximum:
             raise ValidationError({name: [f"Enter a whole number from 0 to {maximum}."]})
         return int(text)

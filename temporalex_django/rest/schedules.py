@@ -414,7 +414,7 @@ class ScheduleViewSet(IdempotentViewSet):
     @with_contract(_action_contract(UnpauseSchedule, "End its pause", {200: ScheduleOut}))
     @with_idempotency_key
     def unpause(self, request: Request, schedule: str) -> Response:
-        """End the pause of a schedule: status 200. It fires again."""
+        """Unpause a schedule: status 200. The schedule will fire again."""
         return self._run_action(UnpauseSchedule(schedule, by=self._actor(), **self._body()))
 
     @with_contract(_action_contract(TriggerSchedule, "Fire it now", {200: SlotOut}))

@@ -537,7 +537,7 @@ class ResultOut(Base):
 class NoResultOut(Base):
     """The response about the result of a run that is still open.
 
-    ``detail`` says what it waits for, and ``blocked`` what blocks it, or null.
+    ``detail`` says what it is waiting for, and ``blocked`` what blocks it, or null.
     """
 
     status = serializers.CharField()

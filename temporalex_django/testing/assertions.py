@@ -44,7 +44,7 @@ def assert_waiting_for(
     - ``human_task``: the title or the key of a human task.
     - ``until``: the time at which one of these, or any wait, ends.
 
-    Raises ``AssertionError`` with what the run waits for instead, and ``TypeError`` when nothing is named.
+    Raises ``AssertionError`` with what the run is waiting for instead, and ``TypeError`` when nothing is named.
     """
     arguments = {
         "timer": timer,

@@ -64,7 +64,7 @@ def run_detail_context(
 
     ``page`` is the number of the page of its history, or empty for the last one. The texts are redacted by
     ``redactor``. Related runs are shown if they are in ``visible_runs``. ``may_decide`` is True if the user may decide
-    what the run waits for.
+    what the run is waiting for.
 
     - ``part_links`` takes "activity" or "timer" and a command number, and returns the buttons for that part of the run.
     - ``message_links`` takes the id of a failed message and returns its buttons.

@@ -42,7 +42,7 @@ _REASONS: dict[str, Promise] = {
     "gone": gettext_lazy("the code no longer declared the schedule"),
 }
 _CAUSES: dict[str, Promise] = {
-    "time": gettext_lazy("time"),
+    "time": gettext_lazy("scheduled time"),
     "backfill": gettext_lazy("backfill"),
     "trigger": gettext_lazy("triggered"),
 }
@@ -215,4 +215,4 @@ def summary_text(row: Schedule, state: str, next_fire: datetime | None) -> str:
         case _ if next_fire is None:
             return _("Active, but its slots cannot be computed.")
         case _:
-            return _("Active. It fires next on %(time)s.") % {"time": time_text(next_fire, load_zone(row.tz))}
+            return _("Active. It will next fire on %(time)s.") % {"time": time_text(next_fire, load_zone(row.tz))}

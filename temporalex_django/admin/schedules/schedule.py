@@ -231,12 +231,12 @@ class ScheduleAdmin(ScheduleAdminBase):
     def pause_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
         """Pause the schedule on a POST, and redirect to its page; until the pause ends, its slots start no runs."""
         return self._operate(
-            request, object_id, PauseSchedule, str(_("Paused. Its slots are skipped until you unpause it."))
+            request, object_id, PauseSchedule, str(_("Paused. The schedule will skip its slots until you unpause it."))
         )
 
     def unpause_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
         """End the pause of the schedule on a POST, and redirect to its page."""
-        return self._operate(request, object_id, UnpauseSchedule, str(_("Unpaused. It fires again.")))
+        return self._operate(request, object_id, UnpauseSchedule, str(_("Unpaused. The schedule will fire again.")))
 
     def stop_backfill_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
         """Stop the backfill of the schedule on a POST, and redirect to its page."""

@@ -67,21 +67,21 @@ class ScheduleForm(PayloadForm):
         Cron,
         label=gettext_lazy("Cron expressions"),
         help_text=gettext_lazy(
-            "Minute, hour, day of the month, month and day of the week, such as 30 2 * * mon-fri. Enter one per line."
+            "Minute, hour, day of the month, month and day of the week, such as “30 2 * * mon-fri”. Enter one per line."
         ),
     )
     every = SpecLinesField(
         parse_interval,
         label=gettext_lazy("Intervals"),
         help_text=gettext_lazy(
-            "For example: 15 min, or 1 d, offset 2 h. These are measured in elapsed time. Enter one per line."
+            "For example: “15 min” or “1 d, offset 2 h”. These are measured in elapsed time. Enter one per line."
         ),
     )
     calendar = SpecLinesField(
         parse_calendar_rule,
         label=gettext_lazy("Calendar rules"),
         help_text=gettext_lazy(
-            "For example: last working day 18:00, first monday 09:00 in mar, sep, or 15 08:00. Enter one per line."
+            "For example: “last working day 18:00”, “first monday 09:00 in mar, sep” or “15 08:00”. Enter one per line."
         ),
     )
     holidays = forms.ChoiceField(
@@ -92,7 +92,7 @@ class ScheduleForm(PayloadForm):
     at = SpecLinesField(
         parse_once,
         label=gettext_lazy("One-off times"),
-        help_text=gettext_lazy("For example: 2027-03-03 09:00. Enter one per line."),
+        help_text=gettext_lazy("For example: “2027-03-03 09:00”. Enter one per line."),
     )
     tz = forms.ChoiceField(
         label=gettext_lazy("Time zone"),
@@ -108,7 +108,9 @@ class ScheduleForm(PayloadForm):
     keep_input = forms.BooleanField(
         required=False,
         label=gettext_lazy("Keep the current input"),
-        help_text=gettext_lazy("You do not have permission to see it. The fields below are ignored."),
+        help_text=gettext_lazy(
+            "You do not have permission to see the current input. If you keep it, the fields below are ignored."
+        ),
     )
     overlap = forms.ChoiceField(
         choices=Schedule.OverlapPolicy.choices, label=gettext_lazy("If an earlier run is still open")
@@ -121,12 +123,12 @@ class ScheduleForm(PayloadForm):
     )
     catch_up = DurationTextField(
         label=gettext_lazy("Catch-up window"),
-        help_text=gettext_lazy("A slot that is overdue by more than this counts as missed. For example: 1 h."),
+        help_text=gettext_lazy("A slot that is overdue by more than this counts as missed. For example: “1 h”."),
     )
     jitter = DurationTextField(
         required=False,
         label=gettext_lazy("Jitter"),
-        help_text=gettext_lazy("Each slot is delayed by a random time of up to this length. For example: 5 min."),
+        help_text=gettext_lazy("Each slot is delayed by a random time of up to this length. For example: “5 min”."),
     )
     start = WallTimeField(required=False, label=gettext_lazy("Start"))
     end = WallTimeField(required=False, label=gettext_lazy("End"))
@@ -135,14 +137,14 @@ class ScheduleForm(PayloadForm):
         min_value=1,
         max_value=_MAX_NUMBER,
         label=gettext_lazy("Maximum number of slots"),
-        help_text=gettext_lazy("It ends after this number of slots."),
+        help_text=gettext_lazy("The schedule ends after this number of slots."),
     )
     pause_after = forms.IntegerField(
         required=False,
         min_value=1,
         max_value=_MAX_NUMBER,
         label=gettext_lazy("Pause after failures"),
-        help_text=gettext_lazy("It pauses itself after this number of failures in a row."),
+        help_text=gettext_lazy("The schedule pauses itself after this number of failures in a row."),
     )
     dst_gap = forms.ChoiceField(
         choices=[("shift", gettext_lazy("fires at the end of the gap")), ("skip", gettext_lazy("does not fire"))],

@@ -36,7 +36,8 @@ def parse_duration(text: str) -> timedelta:
     # The bound keeps the expression fast.
     if len(text) > _MAX_LINE_LENGTH or _DURATION.fullmatch(text.strip()) is None:
         raise ScheduleInvalid(
-            _("“%(text)s” is not a duration: write one such as 90 s, 15 min, 1 h 30 min or 2 days") % {"text": text}
+            _("“%(text)s” is not a duration: write one such as “90 s”, “15 min”, “1 h 30 min” or “2 days”")
+            % {"text": text}
         )
     parts = re.findall(_PART, text, re.IGNORECASE)
     try:
@@ -62,7 +63,7 @@ def parse_interval(line: str) -> Interval:
     """
     match = _INTERVAL.fullmatch(line)
     if match is None:
-        raise ScheduleInvalid(_("“%(text)s” is not an interval: write one such as 15 min") % {"text": line})
+        raise ScheduleInvalid(_("“%(text)s” is not an interval: write one such as “15 min”") % {"text": line})
     offset = timedelta()
     if match["offset"]:
         offset = parse_duration(match["offset"])

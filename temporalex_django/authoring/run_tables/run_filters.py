@@ -265,7 +265,7 @@ RUN_FILTERS: Final[Mapping[str, FilterRow]] = {
         FilterRow(
             name="blocked",
             type=FilterType.BOOLEAN,
-            help="true or false: whether the run is blocked: it cannot continue until somebody fixes a problem.",
+            help="true or false: whether the run is blocked (it cannot continue until somebody fixes a problem).",
             matches=lambda run, value: run.is_blocked == value,
             title="Blocked",
             example="true, or false",

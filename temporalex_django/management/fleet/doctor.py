@@ -219,7 +219,7 @@ def add_arguments(parser: CommandParser) -> None:
     parser.add_argument(
         "--strict",
         action="store_true",
-        help="With --deploy: also exit with status 1 if an input of an activity or a child differs from a history.",
+        help="With --deploy: also exit with status 1 if an input of an activity or a child differs from the recorded one.",
     )
     people.add_user_argument(parser)
     printing.add_json_argument(parser)

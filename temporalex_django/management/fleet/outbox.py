@@ -1,7 +1,7 @@
 """List outgoing messages, send dead letters again, and drop messages.
 
-`outbox show` lists what waits to be sent to other systems, and what they have refused. `outbox again ID` sends a
-dead letter again, and `outbox drop ID` drops a message.
+`outbox show` lists the messages that are waiting to be sent to other systems, and those that the systems refused.
+`outbox again ID` sends a dead letter again, and `outbox drop ID` drops a message.
 """
 
 from __future__ import annotations

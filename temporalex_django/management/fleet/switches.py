@@ -45,7 +45,7 @@ def add_arguments(parser: CommandParser) -> None:
                 "--reason",
                 default="",
                 metavar="TEXT",
-                help="Reason, recorded in the audit log and visible to people who wait.",
+                help="Reason, recorded in the audit log and shown to people whose runs are waiting.",
             )
         people.add_user_argument(subparser)
         printing.add_json_argument(subparser)

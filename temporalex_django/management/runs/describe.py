@@ -1,4 +1,4 @@
-"""Show the state of a run, what it waits for, and the messages that it accepts."""
+"""Show the state of a run, what it is waiting for, and the messages that it accepts."""
 
 from __future__ import annotations
 

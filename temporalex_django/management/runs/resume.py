@@ -1,4 +1,4 @@
-"""Give a graph the event that one of its steps waits for."""
+"""Give a graph the event that one of its steps is waiting for."""
 
 from __future__ import annotations
 

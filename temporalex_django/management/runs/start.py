@@ -81,10 +81,7 @@ def add_arguments(parser: CommandParser) -> None:
         "--debounce",
         metavar="SECONDS",
         type=float,
-        help=(
-            "The run begins after this many seconds. If it has not begun, another start with the same id replaces "
-            "its input."
-        ),
+        help="The run begins after this many seconds. Until then, another start with the same id replaces its input.",
     )
     parser.add_argument(
         "--throttle",

@@ -226,7 +226,7 @@ def test_a_job_is_stopped_and_resumed_by_its_owner(admin: Client) -> None:
     assert "is Stopped, not running" in again
     assert "Resume</button>" in again
     assert admin.get(address).status_code == 200  # superusers see all jobs
-    assert "The job continues" in ann.post(resume, {}, follow=True).content.decode()
+    assert "The job will continue" in ann.post(resume, {}, follow=True).content.decode()
     finished()
     assert set(statuses().values()) == {"terminated"}
     assert OperatorAction.objects.get(action="stop_bulk").reason == "wait"

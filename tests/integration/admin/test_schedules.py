@@ -223,7 +223,7 @@ def test_a_schedule_is_paused_with_a_reason_and_unpaused(admin: Client) -> None:
     text = text_of(admin.post(page(row, "pause"), {"reason": "the bank is closed"}, follow=True))
     assert "Paused by root: the bank is closed" in text
     assert "already paused" in text_of(admin.post(page(row, "pause"), {}, follow=True))
-    assert "Active. It fires next on" in text_of(admin.post(page(row, "unpause"), {"reason": ""}, follow=True))
+    assert "Active. It will next fire on" in text_of(admin.post(page(row, "unpause"), {"reason": ""}, follow=True))
     actions = OperatorAction.objects.exclude(action="view_payload").order_by("id")
     assert [*actions.values_list("action", "reason")] == [
         ("save_schedule", ""), ("pause_schedule", "the bank is closed"), ("unpause_schedule", "")

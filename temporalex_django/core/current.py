@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 class _ThreadState(threading.local):
     """The executor whose workflow code runs in this thread, and the pure context (such as a query) that runs in it.
 
-    Both are None outside. They are no context variables, because workflow code has contexts of its own, which are empty
-    at first.
+    Both are None while neither runs. They are attributes of a ``threading.local`` and no context variables: each unit
+    (coroutine) of workflow code runs in its own context, in which such variables would be empty.
     """
 
     runtime: WorkflowRuntime | None = None
@@ -68,7 +68,10 @@ def runtime_for(primitive: Primitive, name: str | None = None) -> WorkflowRuntim
 
 
 def unit_for(primitive: Primitive, name: str | None = None) -> Unit:
-    """Return the active unit, if ``primitive`` may be called in it. For arguments and errors see ``runtime_for``."""
+    """Return the active unit (the coroutine of workflow code that runs now), if it may call ``primitive``.
+
+    The arguments and the errors are those of ``runtime_for``.
+    """
     runtime = runtime_for(primitive, name)
     unit = runtime.scheduler.current
     # A primitive that acts has been checked there.
@@ -76,9 +79,10 @@ def unit_for(primitive: Primitive, name: str | None = None) -> Unit:
 
 
 def _check_unit(unit: Unit | None, primitive: Primitive, name: str | None) -> Unit:
-    """Return ``unit``, the active one, if it may call ``primitive``.
+    """Return ``unit``, the coroutine of workflow code that runs now, if it may call ``primitive``.
 
-    Raises ``OutsideWorkflow`` if ``unit`` is None, and ``NestingError`` if a unit of its kind may not make the call.
+    Raises ``OutsideWorkflow`` if ``unit`` is None. Raises ``NestingError`` if the primitive is refused in its kind of
+    unit: for example, a handler may not open a phase. ``name`` is the name of the call in the error message.
     """
     if unit is None:
         raise OutsideWorkflow(f"{name or primitive.name} was called outside a unit of the workflow")
@@ -94,7 +98,8 @@ def _check_unit(unit: Unit | None, primitive: Primitive, name: str | None) -> Un
 def use_runtime(runtime: WorkflowRuntime) -> Iterator[None]:
     """Return a context manager whose block runs as workflow code of the run of ``runtime``.
 
-    An async generator that starts inside belongs to the unit that started it.
+    An async generator that starts inside belongs to the unit (coroutine of workflow code) that started it, which closes
+    it.
     """
     adopt, hooks = runtime.scheduler.adopt_generator, sys.get_asyncgen_hooks()
     outer, _thread_state.runtime = _thread_state.runtime, runtime

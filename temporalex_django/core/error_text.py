@@ -47,7 +47,7 @@ def error_line(exc: BaseException) -> str:
 
 
 def is_about_code(exc: BaseException) -> bool:
-    """Return True if the message of the error names code and quotes no payload."""
+    """Return True if the message of the error only names code, so that it may go into a log."""
     return isinstance(exc, _CODE_ERRORS)
 
 

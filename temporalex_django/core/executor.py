@@ -266,8 +266,9 @@ class Executor:
     ) -> None:
         """Deliver the jobs of ``activation``, with this executor as the active one of the thread.
 
-        ``carried`` is the number of first signals that go straight into the mailbox. ``waiting`` has the updates that
-        go there, and ``incoming`` the messages to deliver one at a time.
+        The first ``carried`` signals come from the previous run of the chain and go straight into the mailbox. So do
+        the updates ``waiting``, which an earlier activation could not judge. The messages ``incoming`` are delivered
+        one at a time, and all code runs until it waits after each.
         """
         hooks = chain.workflow_code
         if not hooks:
@@ -282,7 +283,7 @@ class Executor:
             self._deliver_jobs(activation, carried, waiting, incoming)
 
     def _workflow_code(self) -> WorkflowCode:
-        """Return the facts of the run for interceptors."""
+        """Return the facts of the run that interceptors get around its code (``workflow_code``)."""
         info = self.run_context.info
         return WorkflowCode(
             workflow=info.workflow,
@@ -295,7 +296,10 @@ class Executor:
     def _deliver_jobs(
         self, activation: Activation, carried: int, waiting: list[Update], incoming: list[Job | Update]
     ) -> None:
-        """Deliver the jobs as workflow code of this run. For the arguments see ``_deliver``."""
+        """Deliver the jobs of an activation, while the thread counts as running workflow code of this run.
+
+        The arguments are those of ``_deliver``.
+        """
         dispatcher = self.dispatcher
         dispatcher.mailbox.updates.extend(waiting)
         if activation.start is not None:
@@ -348,9 +352,10 @@ class Executor:
         return await self.definition.entry(codec.convert(deep_copy(args), self.definition.args_type, label=label))
 
     def _position(self, after: int) -> int:
-        """Return the position at which a waiting update is delivered again: the number of signals before it.
+        """Return the number of signals that come before an update which waits and is delivered again.
 
-        ``after`` is that number in this run. Once the run has continued as new, only the carried signals count.
+        ``after`` is that number in this run. After a continue-as-new the next run delivers the update. That run has
+        only the signals that were left in the mailbox, so only those of them that came before the update count.
         """
         if self.run_context.closed is None:
             return after
@@ -454,7 +459,7 @@ class Executor:
         self.run_context.record_effect()
 
     def track_coroutine(self, coroutine: Coroutine[Any, Any, Any]) -> None:
-        """Remember a coroutine that was passed as a branch, so that eviction discards it if it never starts."""
+        """Remember a coroutine that was passed as a branch; if it never starts, the eviction of the run discards it."""
         self._tracked_coroutines[id(coroutine)] = coroutine
 
     def untrack_coroutine(self, coroutine: object) -> None:
@@ -462,7 +467,7 @@ class Executor:
         self._tracked_coroutines.pop(id(coroutine), None)
 
     def mark_suspect(self) -> None:
-        """Let the determinism guard watch this run from now on (Python 3.11)."""
+        """Let the determinism guard watch this run from now on (Python 3.11, where the guard is slow)."""
         self.is_suspect = True
 
     # -- for hosts ----------------------------------------------------------------------------------------------------
@@ -503,21 +508,24 @@ class Executor:
 
     @property
     def accepts(self) -> AcceptedNames:
-        """The names that the open phase handles: ``{"signals": [...], "updates": [...]}``."""
+        """The names that the open phase handles: ``{"signals": [...], "updates": [...]}``.
+
+        The open phase is the call of ``api.phase`` in which ``run`` waits now. Both lists are empty if there is none.
+        """
         return self.dispatcher.accepts
 
     @property
     def waiting_for(self) -> list[str]:
-        """The labels of what the units wait for, in the order in which the units were created; at most twenty."""
+        """The labels of everything that the run waits for, oldest coroutine of workflow code first; at most twenty."""
         units = islice(self.scheduler.units.values(), _MAX_UNITS_LISTED)
         waits = dict.fromkeys(label for unit in units if unit.waiting is not None for label in unit.waiting.labels)
         return list(islice(waits, _MAX_WAITS_LISTED))
 
     @property
     def wait_infos(self) -> list[WaitInfo]:
-        """Descriptions, for programs, of what the units wait for.
+        """Descriptions, for programs, of everything that the coroutines of the run (its units) wait for.
 
-        Activities are left out, because they have rows of their own.
+        Activities are left out, because the rows of activities describe them.
         """
         units = islice(self.scheduler.units.values(), _MAX_UNITS_LISTED)
         wait_infos = (wait for unit in units if unit.waiting is not None for wait in unit.waiting.wait_infos)
@@ -546,19 +554,19 @@ class Executor:
         )
 
     def human_task_changes(self, *, every: bool = False) -> list[HumanTaskChange]:
-        """Return the human tasks that the last activation changed. If it closed the run, all open tasks have changed.
+        """Return the human tasks that the last activation changed, in their new state.
 
-        With ``every``, other open tasks that did not change are included, for a host that does not know what it shows.
+        If the activation closed the run, these are all tasks that were open. With ``every``, open tasks that did not
+        change are included, for a host that does not know which tasks it has stored.
         """
         if self.opened_human_tasks is None:
             return []
         return self.opened_human_tasks.latest_changes(closed=self.run_context.closed is not None, every=every)
 
     def four_eyes_snapshot(self, *, child: bool) -> dict[str, Any] | None:
-        """Return a snapshot with the users who may not decide in another run that comes from this one.
+        """Return the users who may not decide in a child of this run (``child``), or in the next run of its chain.
 
-        With ``child`` it is for a child that starts now, else for the next run of the chain. Returns None if there are
-        none.
+        The other run gets them in its snapshot, the data with which it starts. None means that nobody is excluded.
         """
         if self.run_context.snapshot is None and self.opened_human_tasks is None:
             return None

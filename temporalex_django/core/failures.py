@@ -57,7 +57,10 @@ class AttemptFailure:
     retry_later: bool = False
 
     def payload(self) -> dict[str, Any]:
-        """Return what is stored beside the times: the texts, which may quote payloads, the details and the flag."""
+        """Return the part of the failure that is stored as a payload: its texts, its details and its flag.
+
+        The texts may quote payloads. The times and the number of the attempt are stored separately.
+        """
         payload: dict[str, Any] = {"type": self.type, "message": self.message, "traceback": self.traceback}
         if self.details is not None:
             payload["details"] = self.details

@@ -21,7 +21,7 @@ class Journal:
         self.completion = Completion()
 
     def begin(self, *, changed: bool) -> Completion:
-        """Begin a new activation and return its completion.
+        """Begin the record of a new activation, and return the completion that it fills.
 
         ``changed`` is True if the host must store something even if nothing takes effect.
         """

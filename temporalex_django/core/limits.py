@@ -44,7 +44,7 @@ class Rate:
         return f"{self.count}/{next(name for name, seconds in _PERIODS.items() if seconds == self.seconds)}"
 
     def recent_slices(self, starts: StartSlices, now: float) -> list[tuple[float, int]]:
-        """Return the slices of which a part may lie in the window that ends now.
+        """Return the slices (short parts of the window, with their starts) that may count for the window that ends now.
 
         A slice more than a window in the future was recorded by a clock that has since been set back. It is dropped, so
         that it delays nothing.
@@ -57,12 +57,12 @@ class Rate:
         return max(0, self.count - sum(count for _, count in self.recent_slices(starts, now)))
 
     def wait_seconds(self, starts: StartSlices, now: float) -> float:
-        """Return the seconds until the oldest counted slice expires; 0 if nothing is counted."""
+        """Return the seconds until the oldest start leaves the window; 0 if there was no start in it."""
         recent = self.recent_slices(starts, now)
         return max(0.0, min(at for at, _ in recent) + self.seconds * (1 + 1 / _SLICES) - now) if recent else 0.0
 
     def with_starts(self, starts: StartSlices, now: float, started_count: int) -> list[tuple[float, int]]:
-        """Return the slices to store when ``started_count`` more activities start now."""
+        """Return ``starts``, as it has to be stored, after ``started_count`` more activities start now."""
         recent, slice_ = self.recent_slices(starts, now), self.seconds / _SLICES
         current = now // slice_ * slice_
         before = sum(count for at, count in recent if at == current)
@@ -70,7 +70,7 @@ class Rate:
 
     @staticmethod
     def without_starts(starts: StartSlices, number: int) -> list[tuple[float, int]]:
-        """Return the slices to store when the last ``number`` starts are taken back, because they did not happen."""
+        """Return ``starts`` without the last ``number`` of them: these activities were claimed and not started."""
         slices = []
         for at, count in sorted(((at, int(count)) for at, count in starts), reverse=True):
             removed = min(count, number)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 
 class Patches:
-    """The patches of a run: the questions of its code whether it has a change, with the answers.
+    """The patches of a run: which changes (``api.patched(id)``) its code has asked about, and the answers.
 
-    ``recorded`` has the ids of the markers in the history. The first answer for an id is kept and given again.
+    ``recorded`` has the ids of the markers in the history, each of which says that the run took the new code. The first
+    answer for an id is kept and given again.
     """
 
     def __init__(self) -> None:
@@ -15,9 +16,10 @@ class Patches:
         self._marked: set[str] = set()
 
     def check_patch(self, patch: str, *, replaying: bool) -> tuple[bool, bool]:
-        """Return a pair: the answer to the patch with this id, and True if its marker must be emitted now.
+        """Return ``(answer, emit)``: if the run takes the changed code, and if it must emit the marker of the patch.
 
-        The answer is True at first execution, and in a replay if the history has the marker. A marker is emitted once.
+        The answer is True at first execution, and in a replay if the history has the marker. A marker is emitted once,
+        with the first answer that is True.
         """
         answer = self._is_patched(patch, replaying=replaying)
         return answer, answer and self._mark(patch)

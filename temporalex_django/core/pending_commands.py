@@ -76,7 +76,7 @@ class PendingCommands:
         return number
 
     def abandon(self, number: int) -> bool:
-        """Discard the call with this command number, for which no unit waits any more.
+        """Discard the call with this command number, because no code waits for its result any more.
 
         Returns True if its command was emitted, so that the host must be informed.
         """

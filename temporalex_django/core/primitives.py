@@ -19,7 +19,7 @@ from temporalex_django.errors import Cancelled, NestingError
 
 
 def filled_ivar(value: Any = None) -> IVar:
-    """Return an IVar that is set to ``value`` already, so that a wait for it does not suspend."""
+    """Return an IVar (a value to await) that is set to ``value`` already, so that a wait for it does not suspend."""
     ivar = IVar()
     ivar.put(value)
     return ivar
@@ -70,8 +70,8 @@ def sleep_until(runtime: WorkflowRuntime, until: datetime, then: str | None = No
 async def phase(runtime: WorkflowRuntime, open_phase: Phase, timeout: float | None) -> Any:
     """Open ``open_phase``, dispatch messages until it ends, and return its state (in ``TimedOut`` after the timeout).
 
-    A handler, ``timeout`` (in seconds, or None) or the cancel of the run ends the phase. Its units end before this
-    returns.
+    A handler, ``timeout`` (in seconds, or None) or the cancel of the run ends the phase. All coroutines that its
+    handlers have started end before this returns.
     """
 
     def expire() -> None:
@@ -132,8 +132,8 @@ def update_state(runtime: WorkflowRuntime, fn: Callable[[Any], Any]) -> IVar:
 async def wait_condition(runtime: WorkflowRuntime, predicate: Callable[..., Any], timeout: float | None) -> bool:
     """Wait until the predicate is true; return False after ``timeout`` seconds (None: no limit).
 
-    The predicate is evaluated at once, then after each step of a unit, in the order of the waits. A timer that is not
-    needed any more is cancelled.
+    The predicate is evaluated at once, then whenever a coroutine of the run has come to a wait, in the order of the
+    waits. A timer that is not needed any more is cancelled.
     """
     unit = runtime.scheduler.current
     assert unit is not None
@@ -166,7 +166,8 @@ async def wait_condition(runtime: WorkflowRuntime, predicate: Callable[..., Any]
 def wait_cancelled(runtime: WorkflowRuntime) -> IVar:
     """Return an IVar that is filled when the run is asked to cancel, or is full if it was asked already.
 
-    Outside a shield, the unit learns of the request by this wait, so ``Cancelled`` is not raised in it.
+    A coroutine that waits in this way outside ``shield`` learns of the request by the wait, so ``Cancelled`` is not
+    raised in it.
     """
     unit = runtime.scheduler.current
     assert unit is not None

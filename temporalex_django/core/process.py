@@ -1,4 +1,4 @@
-"""Processes: the drivers of a run beside plain code, whose steps are declared.
+"""Processes: the drivers of runs whose steps are declared (graphs), where a plain workflow has code in ``run``.
 
 A process runs inside ``run`` and uses the same ``WorkflowRuntime`` as primitives do. People reach it by requests. The
 core asks its request judge about a request and records the accepted request as the signal ``RECORDED_AS``. Then it
@@ -24,7 +24,10 @@ QUESTION: Final = ("question", "shown")
 
 
 def recorded_request(attributes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an accepted request as the judge got it, from the attributes of its signal in a history."""
+    """Return a request that was accepted, in the form that its judge got, from the signal that records it.
+
+    ``attributes`` are those of the event ``SignalReceived``.
+    """
     return {**attributes["payload"], **{name: attributes[name] for name in QUESTION if name in attributes}}
 
 

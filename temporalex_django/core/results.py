@@ -69,9 +69,10 @@ class Stop:
 
 @dataclass(frozen=True, slots=True)
 class Async:
-    """The value of a handler that sets the phase state and continues with ``fn()`` as a unit of its own.
+    """The value of a handler that sets the phase state and continues with ``fn()`` while the phase takes messages.
 
-    For an update, the return value of ``fn`` is the response.
+    ``fn()`` runs as a coroutine beside the phase, which does not end before it. For an update, its return value is the
+    response.
     """
 
     fn: Callable[[], Awaitable[Any]]

@@ -137,11 +137,11 @@ class RunContext:
             yield
 
     def record_effect(self) -> None:
-        """Count an effect that no command shows; see the attribute ``effects``."""
+        """Count an effect of workflow code that no command shows, such as a random number; see ``effects``."""
         self.effects += 1
 
     def set_blocking_error(self, error: Exception) -> None:
-        """Note the unexpected error that blocks the run."""
+        """Record the unexpected error because of which the host has to block the run."""
         self.blocking_error = error
 
     def log_failure(self, label: str, error: BaseException) -> None:

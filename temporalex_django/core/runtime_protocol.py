@@ -1,4 +1,4 @@
-"""The part of a run that its primitives and processes may use. Only the executor assigns to it."""
+"""The part of a run in memory that primitives and processes may use; only the executor sets its attributes."""
 
 from __future__ import annotations
 

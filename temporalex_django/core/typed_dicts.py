@@ -6,7 +6,7 @@ from typing import Any, NotRequired, TypedDict
 
 
 class AcceptedNames(TypedDict):
-    """The names of the messages that the open phase handles."""
+    """The names of the messages that a run accepts now: those that its open phase (``api.phase``) handles."""
 
     signals: list[str]
     updates: list[str]
@@ -15,8 +15,8 @@ class AcceptedNames(TypedDict):
 class CarriedMessages(TypedDict):
     """Messages that a run passes to the next run of its chain.
 
-    ``signals`` are those that no code took. ``cancel`` is a cancel request that no unit noticed. ``failed`` has
-    ``{"id", "name"}`` of signals whose handler failed and that were not redelivered.
+    ``signals`` are those that no code took. ``cancel`` is a cancel request that the code of this run has not noticed.
+    ``failed`` has ``{"id", "name"}`` of signals whose handler failed and that were not redelivered.
     """
 
     signals: list[dict[str, Any]]
@@ -25,7 +25,7 @@ class CarriedMessages(TypedDict):
 
 
 class WaitInfo(TypedDict):
-    """The wait of a unit, for programs. Times are ISO texts. A key without a value is absent.
+    """A wait of workflow code, described for programs. Times are ISO texts. A key without a value is absent.
 
     - ``kind``: timer, phase, signal, condition, child, step or human_task.
     - ``seq``: the number of the command.

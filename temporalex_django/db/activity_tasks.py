@@ -110,7 +110,7 @@ class ActivityTasks:
     def _release_keyless(self, tasks: Sequence[tuple[TaskState, KeyMissing]]) -> None:
         """Release activities whose payloads only another worker can read. They are due again soon.
 
-        The attempt does not count. ``tasks`` are pairs of an activity and the error that names the missing key.
+        The attempt does not count. ``tasks`` are pairs of an activity and the ``KeyMissing`` that names the key.
         """
         if not tasks:
             return
@@ -125,8 +125,8 @@ class ActivityTasks:
     def decode_tasks(self, tasks: Sequence[TaskState]) -> list[TaskState]:
         """Decode the payloads of activities and return those that could be read.
 
-        An activity that cannot be read fails at once. In a worker that lacks a key, a claimed activity is released to
-        another worker; elsewhere ``KeyMissing`` is raised.
+        An activity whose payloads cannot be decoded fails for good. In a worker that lacks a key, a claimed activity is
+        released to another worker; in any other process ``KeyMissing`` is raised.
         """
         decoded_tasks, broken, keyless = [], [], []
         for task in tasks:
@@ -158,13 +158,18 @@ class ActivityTasks:
         self._sql.write(_STARTED.columns, _STARTED_UPDATE, rows, key="id")
 
     def release_tasks(self, keys: Collection[tuple[int, int, int]]) -> None:
-        """Release activities that were claimed and never started, by (id, attempt, owner). No attempt is counted."""
+        """Release activities that were claimed and never started. The attempts do not count.
+
+        ``keys`` are triples of the id of the activity, the attempt, and the owner (the epoch of the worker). A key that
+        no longer matches its row changes nothing.
+        """
         self._sql.write(_ATTEMPT.columns, _RELEASE_UPDATE, keys, key="id")
 
     def release_with_names(self, keys: Collection[tuple[int, int, int]]) -> list[tuple[str, str]]:
-        """Release activities that were claimed and never started, by (id, attempt, owner). No attempt is counted.
+        """Release activities that were claimed and never started, and return the queue and the name of each.
 
-        Returns the queue and the name of each activity whose claim was still valid.
+        ``keys`` are triples of the id of the activity, the attempt, and the owner (the epoch of the worker). An
+        activity that this owner has lost stays as it is and is not returned. The attempts do not count.
         """
         rows = self._sql.write_returning(_ATTEMPT.columns, _RELEASE_RETURNING, keys, _RELEASED.types, key="id")
         return [(queue, name) for queue, name in rows]
@@ -172,7 +177,8 @@ class ActivityTasks:
     def owned_tasks(self, owner: int) -> set[tuple[int, int, int]]:
         """Return the attempts that the worker with the epoch ``owner`` has claimed. Locks nothing.
 
-        An attempt is ``(id of the task, attempt, owner)``, which ``release_tasks`` takes.
+        The epoch is the number under which a worker owns what it claims. An attempt is ``(id of the task, attempt,
+        owner)``, which ``release_tasks`` takes.
         """
         rows = self._sql.select(_ATTEMPT.select("where owner = %s"), [owner], _ATTEMPT.types)
         return {(task, attempt, own) for task, attempt, own in rows}
@@ -228,8 +234,9 @@ class ActivityTasks:
     ) -> Callable[[], tuple[list[int], list[FinishedActivity]]]:
         """Send the deletion of activities that have ended, and return a function that completes it.
 
-        ``final`` has their results by (id, attempt, owner); a row that has another attempt or owner by now stays. The
-        function returns the ids of the deleted activities, and their results to deliver.
+        ``final`` maps ``(id, attempt, owner)``, where the owner is the epoch of a worker, to results. A row that has
+        another attempt or owner by now stays. The function returns the ids of the deleted activities, and their results
+        to deliver.
         """
         types = (*_ATTEMPT.types, *_RECIPIENT.types)
         rows = self._sql.submit_write(_ATTEMPT.columns, _DELETED, list(final), types, key="id")
@@ -263,7 +270,8 @@ class ActivityTasks:
     def _finish_and_deliver(self, final: Mapping[tuple[int, int, int | None], TaskResult]) -> list[int]:
         """Delete activities that have ended, send their results as messages to their runs, and return the ids.
 
-        ``final`` has the results by (id, attempt, owner); a row that has another attempt or owner by now stays.
+        ``final`` maps ``(id, attempt, owner)``, where the owner is the epoch of a worker, to results. A row that has
+        another attempt or owner by now stays.
         """
         if not self._sql.chained_writes:
             valid, activities = self._submit_delete(final)()
@@ -333,7 +341,10 @@ class ActivityTasks:
         return None
 
     def owned_background_tasks(self, *, owner: int) -> list[TaskState]:
-        """Return the background tasks of the epoch ``owner``, except those that this process cannot read."""
+        """Return the background tasks that the worker with the epoch ``owner`` (its number) has claimed.
+
+        Tasks that this process cannot read, because it lacks an encryption key, are left out.
+        """
         return self._select_background_tasks("owner = %s", owner)
 
     def free_background_task(self, task_id: int) -> TaskState | None:
@@ -367,7 +378,8 @@ class ActivityTasks:
     def record_heartbeats(self, heartbeats: Mapping[tuple[int, int, int], Any]) -> set[tuple[int, int, int]]:
         """Store heartbeats, and return the keys of the attempts that the worker still owns.
 
-        The keys are (id, attempt, owner), and the values the details of each heartbeat.
+        ``heartbeats`` maps ``(id, attempt, owner)`` to the details of a heartbeat; the owner is the epoch of the
+        worker. An attempt whose key is not returned has lost its activity and should end.
         """
         if not heartbeats:
             return set()
@@ -394,7 +406,7 @@ class ActivityTasks:
 
 
 def _results_of_runs(results: Sequence[TaskResult]) -> dict[tuple[int, int, int | None], TaskResult]:
-    """Return the final results of activities of runs by (id, attempt, owner), without those of background tasks."""
+    """Return the final results of activities of runs by ``(id, attempt, owner)``, without those of background tasks."""
     return {r.task.fence: r for r in results if r.outcome is not None and r.task.chain_id is not None}
 
 

@@ -90,9 +90,10 @@ def insert_task(new: NewBackgroundTask, *, storage: StorageSession) -> tuple[UUI
 
 @lru_cache(maxsize=8)
 def _insert_statement(mark: Placeholder, now: str, *, deferred: bool) -> str:
-    """Return the SQL that enqueues a task. ``now`` is an SQL expression for the present time.
+    """Return the SQL that enqueues a background task.
 
-    With ``deferred`` the due time is a parameter of its own.
+    ``mark`` is the placeholder of the database, and ``now`` an SQL expression for the present time. With ``deferred``
+    the task has a due time of its own, which is one more parameter; else it is due now.
     """
     due = {}
     if not deferred:
@@ -103,8 +104,8 @@ def _insert_statement(mark: Placeholder, now: str, *, deferred: bool) -> str:
 def finish_tasks(final: Mapping[tuple[int, int, int | None], TaskResult], *, sql: Dialect, now: datetime) -> list[int]:
     """Move background tasks to the ended tasks, with their results; return the ids of their rows.
 
-    ``final`` maps an attempt, as (id, attempt, owner), to its result. An attempt whose owner has lost the task changes
-    nothing. Call it inside a transaction.
+    ``final`` maps an attempt, as ``(id, attempt, owner)``, to its result; the owner is the epoch of the worker. An
+    attempt whose owner has lost the task changes nothing. Call it inside a transaction.
     """
     result_rows = _RESULT.encode_rows([*background_task.task_end(result, now)] for result in final.values())
     rows = [(*fence, *result_values) for fence, result_values in zip(final, result_rows, strict=True)]

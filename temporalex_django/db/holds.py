@@ -46,6 +46,6 @@ def _store(hold: Hold, sql: Dialect) -> None:
 def _delete_ended(now: datetime, sql: Dialect) -> None:
     """Delete the rows of holds (queues or keys that were kept back for a while) that have ended.
 
-    Otherwise the rows would pile up, and a new hold would not have a fresh start.
+    Otherwise the rows would pile up, and a new hold of the same queue or key would show the start of the old one.
     """
     sql.execute(f"delete from {SWITCHES.name} where until <= {sql.placeholder('timestamptz')}", [now])

@@ -146,7 +146,7 @@ def insert_start(start: NewStart, *, ids: StartedRun | None = None, storage: Dja
 
 
 def pending_error(start: RunStart) -> AlreadyRunning:
-    """Return the error for a start whose id another transaction is starting, which has not ended in time."""
+    """Return the ``AlreadyRunning`` (``pending``) for a start whose id an unfinished transaction is starting."""
     wait = get_settings().START_LOCK_WAIT
     return AlreadyRunning(
         f"{start.workflow} {start.workflow_id!r}: another transaction is starting this id and has not ended after "
@@ -156,7 +156,7 @@ def pending_error(start: RunStart) -> AlreadyRunning:
 
 
 def open_already_error(start: RunStart) -> AlreadyRunning:
-    """Return the error for a start whose id an open run has."""
+    """Return the ``AlreadyRunning`` for a start whose business id an open run has."""
     return AlreadyRunning(f"{start.workflow} {start.workflow_id!r} is open already: use its handle, or another id")
 
 
@@ -174,7 +174,7 @@ def _notification_with_next(queue: str, storage: DjangoStorage) -> Iterator[None
 def _insert_with_attributes(start: NewStart, started: StartedRun, storage: DjangoStorage) -> bool:
     """Insert chain, run and search attributes; return False if an open run has the business id.
 
-    ``started`` has the ids for the new rows.
+    ``started`` has the ids that the new chain and run get.
     """
     if storage.sql.chained_writes:
         insert = _insert_chain_and_run
@@ -244,7 +244,7 @@ def subject_columns(start: NewStart, alias: str) -> dict[str, Any]:
 def _run_row(start: NewStart, started: StartedRun, alias: str, **when: datetime | None) -> dict[str, Any]:
     """Return the values of the row of the first run, by column; columns without a value are left out.
 
-    ``started`` has the ids of the chain and the run. ``when`` has times by column.
+    ``started`` has the ids of the chain and the run. ``when`` has the times to store, by column.
     """
     subject = subject_columns(start, alias)
     if start.seed is not None:

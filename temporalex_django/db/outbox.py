@@ -297,7 +297,7 @@ def _announce_refusal(row: OutboxRow, code: str, message: str, storage: DjangoSt
 
 
 def _own_row(row: OutboxRow, storage: DjangoStorage) -> QuerySet[Outbox]:
-    """Return the row if it is still claimed by this try; another process may have claimed it after the lease."""
+    """Return a queryset of the row, empty if this try lost it: another process claimed it after the lease."""
     return Outbox.objects.using(storage.alias).filter(pk=row.id, tries=row.tries, failed__isnull=True)
 
 

@@ -48,7 +48,7 @@ class _EqualsAny(Func):
 
 
 def semi_join(rows: QuerySet[M], ids: QuerySet[Any, Any], *, column: str = "pk") -> QuerySet[M]:
-    """Return a queryset of the rows whose ``column`` is among ``ids``, a queryset of one column.
+    """Return the queryset of those ``rows`` whose ``column`` is among ``ids``, a queryset of one column.
 
     Nothing is read yet. On PostgreSQL the ids become an array, so that the database looks them up by an index.
     """

@@ -37,7 +37,8 @@ _PARTS = (*_SETTLED, "request_id is null and not settled")
 class RetentionPolicy(NamedTuple):
     """The seconds for which runs are kept after they have closed; None means for ever.
 
-    ``closed`` is for chains that have closed, and ``earlier`` for earlier runs of chains that continue.
+    ``closed`` is for all runs of a chain that has closed, and ``earlier`` for the earlier runs of a chain that
+    continues.
     """
 
     closed: float | None
@@ -49,9 +50,9 @@ class RetentionPolicy(NamedTuple):
 
 
 def retention_policies() -> dict[str, dict[int | None, RetentionPolicy]]:
-    """Return the retention policies of the classes that this process has, by name and version.
+    """Return the retention policies of the classes that this process has, by class name and version.
 
-    The version None means all versions.
+    Classes that keep everything are left out. The version None means all versions.
     """
     policies: dict[str, dict[int | None, RetentionPolicy]] = {}
     for name, cls in workflows.named_classes():

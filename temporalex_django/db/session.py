@@ -129,7 +129,10 @@ class StorageSession:
         return nullcontext()
 
     def _send_commit(self, failed: type[BaseException] | None, *_: object) -> None:
-        """Send the commit inside the pipeline, unless the block raised an error of the type ``failed``."""
+        """Send the commit together with the last statements (the pipeline), unless the block raised an error.
+
+        ``failed`` is the type of that error, or None.
+        """
         if failed is None:
             self.sql.execute("commit")  # Django's own commit finds no open transaction afterwards
 

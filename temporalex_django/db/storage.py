@@ -34,7 +34,7 @@ class _PartMethod:
     """A descriptor by which a storage offers a method of one of its parts.
 
     ``part`` and ``name`` are the names of the attribute that holds the part, and of the method. The bound method is
-    kept in the storage at the first use, so a later call costs no more than one of the part itself.
+    kept in the storage at the first use, so a later call costs no more than a direct call of the part.
     """
 
     __slots__ = ("_name", "_part")

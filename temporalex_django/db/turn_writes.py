@@ -139,10 +139,10 @@ _NEXT_INSERT = RUNS.insert(
 
 @cache
 def _run_update(names: tuple[str, ...]) -> tuple[ColumnSet, str]:
-    """Return the set of these columns of runs, and the statement that updates them for many runs.
+    """Return ``(columns, statement)``: these columns of runs, and the SQL that updates them for many runs.
 
-    For each run and column the statement gets a value and a flag that says if the run has a new value. Columns without
-    one stay.
+    For each run and column the statement gets a value and a flag that says if the run has a new value. A column without
+    a new value stays as it is.
     """
     columns = RUNS.pick_columns("id", *names, **{f"has_{name}": "bool" for name in names})
     sets = {name: f"case when v.has_{name} then v.{name} else {RUNS.name}.{name} end" for name in names}
@@ -164,7 +164,8 @@ class TurnWriter:
     def _partition(self, task: NewTask) -> str | None:
         """Return the name of the partition of its queue in which an activity has to wait.
 
-        None means outside of partitions, as for most activities.
+        A partition holds activities that wait for each other because of a key, a limit or a switch. None, as for most
+        activities, means that it is in no partition.
         """
         key = task.options.get("concurrency_key")
         if (key is None and task.activity not in activity.limits_by_name) or self._session.clock is not None:
@@ -406,7 +407,7 @@ class TurnWriter:
 
 
 def _has_orm_rows(w: RunWrite) -> bool:
-    """Return True if the write has rows that are written by the ORM, after the pipeline."""
+    """Return True if the write has rows that Django's ORM writes, after the statements that are sent together."""
     return bool(
         w.refused_signals or w.refused_redeliveries or w.human_tasks or w.failed_signals or w.is_closed_externally
     )
@@ -439,9 +440,9 @@ def _chain_state(w: RunWrite) -> RunState:
 
 
 def _awaited_kinds(w: RunWrite) -> int | None:
-    """Return what the chain's run may wait for after the turn: bits for a message, a timer and a child.
+    """Return what the chain's run may wait for after the turn: one bit each for a message, a timer and a child.
 
-    The order is that of ``AWAITED_KINDS``. None means that the turn changes none of the marks.
+    The order is that of ``AWAITED_KINDS``. None means that the turn does not change what the run waits for.
     """
     if w.run.closed or w.next_run is not None:
         return 0

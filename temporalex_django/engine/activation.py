@@ -103,7 +103,8 @@ class ActivationStep:
     def must_close(self) -> bool:
         """True if the run must be closed without running its code.
 
-        Its parent closed, its deadline has passed, or it is cancelled before it begins.
+        This is so if its parent has closed and asks for that, if its deadline has passed, or if it is cancelled before
+        it begins.
         """
         run = self.run
         if run.closed:
@@ -140,10 +141,11 @@ class ActivationStep:
         return self.write
 
     def park(self, reason: str = "") -> RunWrite:
-        """Let the messages of a run that is blocked or paused, or that begins later, wait without making it due.
+        """Let the messages of a run wait, because its code may not run now: it is blocked or paused, or begins later.
 
-        Updates and requests are rejected, because their senders wait for an answer, unless a reset or fork delivered
-        them again. ``reason`` says why the run is blocked.
+        The messages do not make the run due. Updates and requests are rejected, because their senders wait for an
+        answer, unless a reset or fork delivered them again. ``reason`` says in the errors why the run is blocked; empty
+        if it is not.
         """
         for message in self.messages:
             if message.kind not in ("update", REQUEST) or message.redelivered:
@@ -192,8 +194,9 @@ class ActivationStep:
     ) -> RunWrite:
         """Deliver results, timers and messages to the executor of ``entry``, and return what the activation writes.
 
-        ``token`` is the new head token, and ``new_run_id`` returns an id for the next run of the chain. ``results`` are
-        those of atomic activities of the same transaction. Messages are delivered until ``enough`` returns True; if
+        ``token`` is a new random number: the activation is stored under it, and only an executor that has executed the
+        activation knows it. ``new_run_id`` => ``new_run_id`` returns an id for the next run of the chain. ``results``
+        are those of atomic activities of the same transaction. Messages are delivered until ``enough`` returns True; if
         some are left, the run is due again at once. ``limits`` are the arguments ``admit_updates`` and ``max_pending``
         of ``Activation``, if any. ``judge`` decides who may send what.
         """
@@ -356,7 +359,8 @@ class ActivationStep:
     ) -> None:
         """Add the events of the activation to the history of the run.
 
-        ``start`` are the attributes with which a new run starts, or None. ``stamp`` has the token and the limits.
+        ``start`` are the attributes with which a new run starts, or None. ``stamp`` has what ``ActivationStarted`` says
+        about the activation: its token and its limits.
         """
         run = self.run
         run.activations += 1
@@ -369,7 +373,7 @@ class ActivationStep:
         entry.length = run.length
 
     def _append_event(self, kind: str, attributes: dict[str, Any], encoded: bytes | None = None) -> None:
-        """Append an event to the history; ``encoded`` has its attributes as they are stored, if they are known."""
+        """Append an event to the history; ``encoded`` has its attributes as bytes, if they were encoded before."""
         run = self.run
         run.length += 1
         self.write.events.append(
@@ -405,7 +409,8 @@ class ActivationStep:
     def _settle_messages(self, completion: Completion, entry: CachedRun, token: int) -> None:
         """Give every message that was read its outcome, or leave it in the inbox to wait.
 
-        ``token`` is the head token of the activation; the reference under which a fault is logged contains it.
+        ``token`` is the number that identifies the activation. If a validator failed by a fault in the code, its sender
+        gets a reference that contains it, under which the log has the error.
         """
         write = self.write
         outcomes = update_outcomes(completion)
@@ -454,7 +459,8 @@ class ActivationStep:
     def _fault_outcomes(self, completion: Completion, token: int) -> dict[str, Outcome]:
         """Return the answers to updates whose validator failed by a fault in the code, by update id.
 
-        ``token`` is the head token; the reference under which the fault is logged contains it.
+        Such an answer contains a reference, under which the log has the error. It is made from ``token``, the number
+        that identifies the activation.
         """
         outcomes: dict[str, Outcome] = {}
         for number, fault in enumerate(completion.faults):
@@ -576,11 +582,14 @@ def _waiting_first_key(message: InboxMessage) -> bool:
 
 
 def _origin(message: InboxMessage) -> dict[str, Any]:
-    """Return the sender and the headers of a message as attributes of its job."""
+    """Return who sent a message, and its headers, as attributes of the job that delivers it."""
     return {**sender_attributes(message.sender), **headers_attributes(message.headers)}
 
 
 def _job_marks(message: InboxMessage) -> dict[str, Any]:
-    """Return further attributes of the job of an update or a request: its origin, and that it was delivered again."""
+    """Return the attributes that the jobs of updates and requests have in addition to their own.
+
+    They say who sent the message, and that a reset or fork delivers it again, if so.
+    """
     redelivered = {"redelivered": True} if message.redelivered else {}
     return {**redelivered, **_origin(message)}

@@ -94,8 +94,8 @@ def edited_input(
 ) -> dict[str, Any]:
     """Return the last input of an activity that a person edited, in the form of the event attribute ``edited``.
 
-    ``args`` and ``kwargs`` are that input, ``options`` says who edited it (``edited``), and ``key`` is the idempotency
-    key.
+    ``args`` and ``kwargs`` are that input, ``options`` are those of the activity, whose item ``edited`` says who edited
+    it, and ``key`` is the idempotency key.
     """
     edit = options["edited"]
     return {"args": list(args), "kwargs": dict(kwargs), "key": key, **(edit if isinstance(edit, dict) else {})}
@@ -232,7 +232,8 @@ def check_timeout(task: TaskState, now: datetime) -> TaskResult | None:
 def timeout_result(task: TaskState, timeout: str, now: datetime) -> TaskResult:
     """Return the result of an activity that has exceeded the timeout with the name ``timeout``.
 
-    ``start_to_close`` and ``heartbeat`` end one attempt, which may be retried; the two others end the activity.
+    ``start_to_close`` and ``heartbeat`` end one attempt, and another one may follow. ``schedule_to_start`` and
+    ``schedule_to_close`` end the activity.
     """
     message = f"the {timeout} timeout of {task.options[timeout]:g} s expired"
     if timeout in ("start_to_close", "heartbeat"):
@@ -279,14 +280,15 @@ UNAVAILABLE_ERRORS = (ActivityNotFound, KeyMissing, UnknownWorkflow)
 class ActivityUnavailable(Exception):
     """Raised when an atomic activity needs code or an encryption key that this process lacks.
 
-    It rolls back the transaction, and another worker runs the activity.
+    The transaction of the turn is rolled back, and another worker runs the activity.
     """
 
 
 def is_permanent_error(error: BaseException) -> bool:
     """Return True if another attempt would fail with the same error.
 
-    That is so for a payload that does not fit and, where there is no other worker, for an activity without code.
+    That is so for a payload that does not fit and for an activity without code in an environment that has no other
+    worker.
     """
     return isinstance(error, (ActivityNotFound, PayloadError))
 

@@ -175,9 +175,10 @@ class AtomicPhase:
             entry = next_entry
 
     def _store_activation(self, write: RunWrite, report: TurnReport, *, continues: bool) -> CachedRun | None:
-        """Store one activation of a run, and return its executor for the next activation in this transaction.
+        """Store one activation of a run, and return the cache entry with its executor for the next activation.
 
-        With ``continues`` False the run has no more atomic work, and the result is None.
+        The next activation happens in the same transaction. With ``continues`` False there is none, because the run has
+        no more atomic work, and the result is None.
         """
         self._storage.write([write])
         report.writes.append(write)
@@ -187,9 +188,9 @@ class AtomicPhase:
         return None
 
     def _load_tasks(self, chain_id: UUID) -> tuple[list[TaskState], dict[int, datetime]]:
-        """Return the due atomic activities of a run, and the due times of its other ones, by command number.
+        """Return the due atomic activities of a run, and when its other ones are due, by command number.
 
-        The other ones failed before and are tried again later.
+        The result is a pair. The other ones failed before and are tried again later.
         """
         now, rows = self._storage.now(), self._advancer.tasks.atomic_tasks(chain_id)
         due_tasks = [task for task in rows if task.due_at <= now]
@@ -228,7 +229,7 @@ class AtomicPhase:
     def _perform_all(
         self, tasks: Sequence[TaskState], report: TurnReport
     ) -> tuple[list[tuple[Job, TaskState]], list[TaskResult]]:
-        """Run each activity in a savepoint of its own; return the jobs with final results, and the results to retry.
+        """Run each activity in a savepoint of its own, and return ``(jobs with final results, results to retry)``.
 
         Raises errors of the database that end the whole transaction.
         """

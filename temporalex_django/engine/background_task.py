@@ -71,8 +71,8 @@ class BackgroundTask:
 def log_entry(worker: int | None, at: datetime | None, error: Mapping[str, str] | None) -> dict[str, Any]:
     """Return the log entry of an attempt of a background task.
 
-    ``worker`` is the epoch of the worker, ``at`` the time when the attempt started, and ``error`` its class path and
-    traceback, or None.
+    ``worker`` is the epoch of the worker (the number under which it owns what it claims), ``at`` the time when the
+    attempt started, and ``error`` its class path and traceback, or None.
     """
     return {
         "worker": None if worker is None else str(worker),

@@ -22,10 +22,11 @@ _PAYLOAD_FACTOR = 4
 class CachedRun:
     """A cache entry: the executor of a run, and its position in the history of the run.
 
-    ``head`` is the unique token of the latest activation, and ``head_number`` the number of the event that carries it.
-    ``length`` is the number of events that the executor has seen. ``row`` is the state that the row of the run shows,
-    or None if it is not known; only changes to it are written. ``payload_bytes`` is the size of all payloads that the
-    run received. ``crashes`` is the number of deaths counted against the run when the executor was built.
+    ``head`` is the random token of the latest activation that the executor has seen: the entry is valid only while the
+    row of the run has the same one. ``head_number`` is the number of the event that carries it. ``length`` is the
+    number of events that the executor has seen. ``row`` is the state that the row of the run shows, or None if it is
+    not known; only changes to it are written. ``payload_bytes`` is the size of all payloads that the run received.
+    ``crashes`` is the number of deaths counted against the run when the executor was built.
     """
 
     executor: Executor

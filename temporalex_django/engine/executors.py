@@ -40,8 +40,8 @@ logger = logging.getLogger("temporalex_django.engine")
 class _Rebuild:
     """A run whose executor is being rebuilt from its history, page by page and between turns.
 
-    ``entry`` has the executor, or None before the first slice. ``page`` holds the events that the executor is
-    replaying, and ``steps`` is the iterator that replays them bit by bit.
+    ``entry`` has the executor, or None before its first part is replayed. ``page`` holds the events that the executor
+    is replaying, and ``steps`` is the iterator that replays them bit by bit.
     """
 
     run: RunState
@@ -391,7 +391,7 @@ class Executors:
         )
 
     def _rebuild_slice(self, work: _Rebuild) -> bool:
-        """Replay events of a run for a moment, and return True if its executor has seen the whole committed history."""
+        """Replay a part of a run's history for a moment; return True if the executor has seen all committed events."""
         until = time.monotonic() + policy.REBUILD_SLICE_SECONDS
         if work.entry is None:
             run = work.run

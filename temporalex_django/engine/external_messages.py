@@ -52,7 +52,7 @@ class NewMessage:
         return delivery
 
     def answer(self, delivery: Delivery) -> tuple[str, dict[str, Any]]:
-        """Return the name and the payload of the message that tells the sender whether this message was stored.
+        """Return ``(name, payload)`` of the message that tells the sender if this message was stored.
 
         ``delivery`` says where the message went, or why it went nowhere.
         """
@@ -79,7 +79,7 @@ class Delivery(NamedTuple):
 
     ``exists`` is True if there was a run with the id. ``error`` is set if several runs could be meant, or if the run
     does not take the message. ``workflow`` and ``version`` name the class of the run. ``is_elsewhere`` is True if the
-    run does not live on these tables.
+    state of the run is not in this database, but on a Temporal cluster.
     """
 
     chain_id: UUID | None

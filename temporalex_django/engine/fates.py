@@ -26,8 +26,9 @@ class TurnDecision(Enum):
 def decide(run: RunState, *, closing: bool, parked: bool, atomic: bool, early: bool = False) -> TurnDecision:
     """Return the action that a turn takes on a claimed run.
 
-    ``closing`` is True if the run must be closed without running its code, and ``parked`` if it is paused, or blocked
-    and not due. ``atomic`` is True if an atomic activity of the run is due, and ``early`` if the run begins later.
+    ``closing`` is True if the run must be closed without running its code. ``parked`` is True if its code may not run
+    now, because the run is paused, or blocked and not due. ``atomic`` is True if an atomic activity of the run is due,
+    and ``early`` if the run begins later.
     """
     if run.closed:
         return TurnDecision.ANSWER
@@ -49,15 +50,15 @@ def is_parked(run: RunState, now: datetime, *, force: bool) -> bool:
 
 
 def is_unstarted(run: RunState) -> bool:
-    """Return True if the run has had no turn, and no failed attempt of one."""
+    """Return True if the run has not executed any of its code: it has had no turn, and no turn of it has failed."""
     return run.head_token is None and not run.closed and not run.failed_tries
 
 
 def may_begin_later(run: RunState, now: datetime) -> bool:
     """Return True if the run has had no turn and is due later than ``now``.
 
-    Its record then has to say whether its start was delayed. Other reasons are a clock that was set back, and a pause
-    after a crash.
+    The caller then reads the record of the run, which says if its start was delayed. Otherwise a clock was set back, or
+    the run waits after a crash.
     """
     return is_unstarted(run) and not run.paused and run.due_at is not None and run.due_at > now
 

@@ -51,7 +51,8 @@ def human_task_id(run_id: UUID, key: str) -> UUID:
 def token() -> int:
     """Return a random number from 1 to 2**63 - 1, which is never drawn twice.
 
-    It serves as the token of an activation, as a worker's epoch, or as the seed of a run.
+    It serves as the token of an activation, as the epoch of a worker (the number under which it owns what it claims),
+    or as the random seed of a run.
     """
     try:
         return _token_pool.pop()

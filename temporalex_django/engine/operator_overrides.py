@@ -24,7 +24,7 @@ _TIMER_ENDS = end_kinds_of("timer")
 
 
 def allows_overrides(options: Mapping[str, Any]) -> bool:
-    """Return True if people may complete or fail an activity with these options, or give it another input."""
+    """Return True if the ``options`` of an activity let people complete or fail it, or give it another input."""
     return options.get("by_hand") is not False
 
 

@@ -321,7 +321,7 @@ class WorkflowEngine(Executors):
         return step, decision
 
     def _is_deadlocked(self, run: RunState) -> bool:
-        """Return True if the run is blocked because its code computed for too long without reaching a wait."""
+        """Return True if the run is blocked because its code computed for too long without coming to an ``await``."""
         mark = self.storage.block_reason(run.run_id)
         return mark is not None and mark["code"] == DeadlockDetected.code
 
@@ -452,9 +452,9 @@ class WorkflowEngine(Executors):
         return inbox
 
     def _page_size(self, runs: Sequence[RunState]) -> int | None:
-        """Return the number of messages to read for each run, or None if there is no limit.
+        """Return the number of messages to read for each run, or None if none of the runs has a long inbox.
 
-        If handlers are slow, a turn should not read many times more than it can process.
+        It is twice what a turn has processed of such an inbox: if handlers are slow, reading more would be wasted.
         """
         message_counts = [self._long_inboxes[run.chain_id] for run in runs if run.chain_id in self._long_inboxes]
         if message_counts:
@@ -464,7 +464,7 @@ class WorkflowEngine(Executors):
     def _split_long(self, steps: Collection[ActivationStep]) -> tuple[list[ActivationStep], list[ActivationStep]]:
         """Return two lists: the runs (as ``ActivationStep``) with short inboxes, and those with long ones.
 
-        Of the long ones, the run that was served last is at the end.
+        Among those with long inboxes, the run that was served last comes last.
         """
         if not self._long_inboxes:
             return list(steps), []

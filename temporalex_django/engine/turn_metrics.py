@@ -32,7 +32,7 @@ def record_turn(report: TurnReport) -> None:
 
 
 def _outcome(write: RunWrite) -> str:
-    """Return how an activation ended. A rebuild writes nothing, so a replay is never counted."""
+    """Return how an activation ended, as the label of its metric. Replays have no writes, so they do not count."""
     if not write.executed:
         return "blocked"
     if write.closing is not None or write.next_run is not None:

@@ -74,9 +74,9 @@ class _WatchedCode:
         self.rearm()
 
     def rearm(self) -> None:
-        """Start the limits anew from now: one for the next unit, and a multiple of it for all units together.
+        """Start the time limits anew from now: one for the next part of the code, and a multiple of it for all parts.
 
-        A unit is a part of the code, such as a branch, that runs until its next wait.
+        A part is a coroutine of the workflow, such as a branch, which runs until its next wait.
         """
         self.armed = now = time.monotonic()
         self.deadline, self.end = now + self.limit, now + self.limit * policy.TOTAL_DEADLOCK_FACTOR
@@ -153,15 +153,15 @@ class Watchdog:
         return value  # type: ignore[return-value] # None only when it was interrupted
 
     def note_unit_blocked(self) -> None:
-        """Record that a unit (a part of the code, such as a branch) of the call in this thread has reached a wait.
+        """Record that a coroutine of the watched call in this thread, such as a branch, has come to a wait.
 
-        The next unit gets the whole limit; all units together get a multiple of it.
+        The next one gets the whole limit; all of them together get a multiple of it. The scheduler calls this.
         """
         if (watched := self._watched.get(threading.get_ident())) is not None and not watched.fired:
             watched.deadline = min(time.monotonic() + watched.limit, watched.end)
 
     def note_all_blocked(self) -> None:
-        """Record that every part of the workflow code in this thread waits, so that its time limits start again."""
+        """Record that all coroutines of the workflow code in this thread wait, so that its time limits start again."""
         if (watched := self._watched.get(threading.get_ident())) is not None and not watched.fired:
             watched.rearm()
 

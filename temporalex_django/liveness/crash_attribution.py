@@ -17,7 +17,8 @@ class CrashVerdict:
     """The decision about one run or activity that a process was running when it died.
 
     ``mark`` names the run or activity. ``crashes`` is the new number of deaths for its row. If ``is_final``, its code
-    is no longer run. Otherwise it is due again after ``wait`` seconds, and runs alone then.
+    is no longer run. Otherwise it is due again after ``wait`` seconds, and runs alone then, so that another death shows
+    the cause.
     """
 
     mark: MarkedWork
@@ -40,13 +41,14 @@ def attribute_crashes(
     dead worker explains this death. One of them then counts for a run that was alone at its second death, as the first
     of three.
 
-    - The only run in the process: its death counts, whatever activities ran beside it. An activation takes a moment, so
-      a run that is found there repeatedly is no bystander. Besides, no run is activated beside a suspected activity.
-    - An activity that was alone, or on trial (``workers.quarantine``: nothing else started beside it): its death
+    - The only run in the process: its death counts, whatever activities ran at the same time. An activation takes a
+      moment, so a run that is found there repeatedly is no bystander. Besides, no run is activated while an activity
+      runs that may have ended a process (a suspect).
+    - An activity that was alone, or on trial (the quarantine of a worker started nothing else while it ran): its death
       counts.
-    - Work that ran beside other work is suspected (one death) and never more. Innocent work must not be blocked or
-      failed for its neighbours. If an activity was on trial, the other activities are not even suspected. Suspects come
-      back one by one, so that the next death identifies the cause.
+    - Work that ran at the same time as other work becomes a suspect: one death is counted, and never more. Innocent
+      work must not be blocked or failed for its neighbours. If an activity was on trial, the other activities are not
+      even suspected. Suspects come back one by one, so that the next death identifies the cause.
     """
     run_count = len({mark.key for mark in marks if mark.kind in ("chain", "run")})
     tried = {mark.key for mark in marks if mark.kind == "trial"}
@@ -66,7 +68,9 @@ def attribute_crashes(
 def _task_crashes(before: int, *, to_blame: bool, is_cleared: bool) -> int:
     """Return the new number of deaths of an activity that had ``before``.
 
-    ``to_blame`` is True if it ran alone or on trial. ``is_cleared`` is True if another activity was on trial beside it.
+    ``to_blame`` is True if it ran alone, or on trial: as a suspect beside which the worker starts nothing.
+    ``is_cleared`` is True if another activity that ran at the same time was on trial, so that this one is not
+    suspected.
     """
     if to_blame:
         return before + 1

@@ -70,7 +70,7 @@ class MarkerContent:
 
 
 class MarkerSlot:
-    """One slot of a crash marker, for one thread or one attempt of an activity at a time.
+    """One record in the crash marker, the file that says what this process runs, for one thread or attempt.
 
     The slot is empty, or it names the work that runs now. If work is recorded while other work is, the new record hides
     the older one until ``clear`` removes it.
@@ -84,7 +84,10 @@ class MarkerSlot:
         self._at = marker.acquire_slot()
 
     def record(self, kind: Kind, key: UUID | int) -> None:
-        """Record that a run or activity runs from now on; ``MarkedWork`` lists the kinds and their keys."""
+        """Record in the marker that a run or activity runs from now on, in case its code ends the process.
+
+        ``kind`` and ``key`` are those of ``MarkedWork``.
+        """
         at, data = self._at, self._marker.data
         # The kind is cleared first and written last. A process that dies in between leaves an empty slot, never a kind
         # with half a key.
@@ -181,9 +184,10 @@ class CrashMarker:
             self._lock = None
 
     def acquire_slot(self) -> int:
-        """Return the offset in bytes of a free slot, or that of the last slot, which many may share and nobody reads.
+        """Return the offset in bytes of a free slot (record) of the marker file.
 
-        It is called for each thread or attempt that begins to run code which may end the process.
+        If none is free, it is the offset of the last slot, which many may share and nobody reads: their work is not
+        recorded. It is called for each thread or attempt that begins to run code which may end the process.
         """
         if self._free:
             return self._free.pop()
@@ -194,9 +198,9 @@ class CrashMarker:
             self._free.append(at)
 
     def record_chain(self, chain: UUID | None) -> None:
-        """Record in this thread's slot that the thread runs code of the run whose chain has the id ``chain``.
+        """Record in the marker that this thread runs code of the run whose chain has the id ``chain``.
 
-        None clears the record: the code has returned.
+        If the process dies, other processes read it. None clears the record: the code has returned.
         """
         slot = self._own.slot
         if slot is None:
@@ -276,7 +280,7 @@ def _remove_all() -> None:
 def _unlock_in_child() -> None:
     """Close the inherited lock handles in the child of a fork.
 
-    The lock then ends with the process that took it, even while children of its forks live on.
+    The lock of the crash marker then ends with the process that took it, even if its children live on.
     """
     for marker in _markers.values():
         if marker.pid != os.getpid():

@@ -31,7 +31,7 @@ class Health:
     """The content of the health file of one worker. Times are seconds of the monotonic clock.
 
     - ``wrote_at``: the last write, by its maintenance.
-    - ``looked_at``: the last poll of its worker loop.
+    - ``looked_at``: the last time at which its worker loop looked for work.
     - ``lease_until``: the end of its lease; 0.0: it has none.
     - ``leaves_by``: the time by which it has ended, once it was asked to stop; 0.0: it was not asked.
     - ``guardian``: the pid of the process that ends it when it hangs; 0: there is none.
@@ -105,7 +105,7 @@ def judge_health(health: Health, *, now: float, limit: float, guardian_at: float
 class _ProcessFile:
     """A file in which this process reports about itself, for one database, which ``domain`` identifies.
 
-    If the folder cannot be used or written, the process continues without the file.
+    If the folder cannot be written, the process continues without the file, and ``temporalex health`` does not see it.
     """
 
     suffix: str

@@ -14,8 +14,9 @@ from datetime import datetime
 class Heartbeats:
     """The heartbeats of workers as one process has observed them, which searches for dead workers.
 
-    Workers are identified by their epoch. The silence of a worker begins when the process sees a new heartbeat of it,
-    or the first one. So a process that has just started finds no worker late.
+    Workers are identified by their epoch, the number that a worker draws when it registers. The silence of a worker
+    begins when the process sees a new heartbeat of it, or the first one. So a process that has just started finds no
+    worker late.
     """
 
     def __init__(self) -> None:
@@ -23,7 +24,10 @@ class Heartbeats:
         self._confirmed: set[int] = set()
 
     def observe(self, heartbeats: Iterable[tuple[int, datetime]]) -> None:
-        """Record the heartbeats that the rows of workers have now, as (epoch, time); forget workers without a row."""
+        """Record the heartbeats in the rows of workers, as pairs ``(epoch, time)``; forget workers without a row.
+
+        The epoch is the number that a worker draws when it registers.
+        """
         now, before, self._seen = time.monotonic(), self._seen, {}
         for epoch, beat_at in heartbeats:
             last = before.get(epoch)
@@ -37,11 +41,11 @@ class Heartbeats:
         self._confirmed &= self._seen.keys()
 
     def silence(self, epoch: int) -> float:
-        """Return the seconds since this process saw a new heartbeat of the worker with this epoch."""
+        """Return the seconds since this process saw a new heartbeat of the worker with this epoch (its number)."""
         return time.monotonic() - self._seen[epoch][1]
 
     def is_confirmed(self, epoch: int) -> bool:
-        """Return True if the worker with this epoch has sent a heartbeat since this process first saw the worker."""
+        """Return True if the worker with this epoch (number) has sent a heartbeat since this process first saw it."""
         return epoch in self._confirmed
 
     def clear(self) -> None:

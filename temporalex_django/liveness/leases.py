@@ -75,7 +75,7 @@ class WorkerRow:
         return moment + timedelta(seconds=time.monotonic() - at)
 
     def _sync_clock(self, storage: WorkerStorage) -> datetime:
-        """Read the database's time. It counts as that of the middle between the query and its answer."""
+        """Read the database's time. It is taken as the time of the moment half-way between the query and its answer."""
         started = time.monotonic()
         now = storage.now()
         self._clocks = now, (started + time.monotonic()) / 2
@@ -143,7 +143,7 @@ class WorkerRow:
         return bool(changed)
 
     def samples_facts(self, storage: WorkerStorage) -> bool:
-        """Return True if this worker is the one that samples the metrics of the database. One read.
+        """Return True if this worker is the one of the project that samples the metrics of the database. One read.
 
         That is the oldest worker with a lease that exports metrics and is not drained. Ids are in the order of time.
         """
@@ -157,19 +157,20 @@ class WorkerRow:
         return bool(rows) and rows[0][0] == self.id
 
     def renew_epoch(self) -> None:
-        """Take a new id and a new epoch, after this worker was declared dead.
+        """Take a new id and a new epoch (the number under which it owns its claims), after it was declared dead.
 
         The worker no longer owns what it claimed under the old epoch. ``register`` then inserts the new row.
         """
         self.id, self.epoch = uuid7(), token()
 
     def announce(self, storage: WorkerStorage, suspects: Sequence[MarkedWork]) -> bool:
-        """Commit to this row the runs and activities (``suspects``) that are about to run; an empty list clears it.
+        """Commit to this row the runs and activities (``suspects``) that it is about to run; an empty list clears it.
 
-        Recovery reads the announcement if this worker dies and its crash marker cannot be read.
+        Suspects are runs and activities that may have ended a process. Other workers read the announcement if this
+        worker dies and its crash marker cannot be read.
 
-        Returns False if the row of another worker announces one of them. That other worker is running it, or died of it
-        and is not declared dead yet. Returns False, too, if this worker was declared dead itself.
+        Returns False if the row of another worker announces one of them. That other worker is running it, or has died
+        while it ran and is not declared dead yet. Returns False, too, if this worker was declared dead itself.
         """
         if not suspects:
             storage.sql.execute(

@@ -98,7 +98,7 @@ class LoadMeter:
 
 
 def extra_connections() -> int:
-    """Return the number of connections of a worker beside those of its threads for activities.
+    """Return the number of database connections of a worker that are not those of its threads for activities.
 
     They are those of its turns, maintenance, LISTEN, background work, and the thread in which its ``async`` activities
     use the database. With a Temporal cluster the thread that sends the outbox has one, too.

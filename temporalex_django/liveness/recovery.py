@@ -73,7 +73,7 @@ class RecoveryResult:
 
 
 class _WorkerRecord(NamedTuple):
-    """The row of another worker, as the process reads it that searches for dead workers.
+    """The row of a worker, as read by another process that searches for dead workers.
 
     ``trying`` is the work that the worker has announced, as JSON. ``buried_at`` is when it was declared dead without an
     explanation; None: it was not.
@@ -165,11 +165,7 @@ def report_deaths(storage: WorkerStorage) -> None:
 
 
 def release_orphans(storage: WorkerStorage) -> None:
-    """Release claimed activities whose owner (the epoch of a worker) has no row among the workers that live.
-
-    No worker can finish such an activity, and no search for dead workers would find its owner. One transaction for each
-    owner.
-    """
+    """Release activities whose owner is the epoch (number) of no worker that counts as alive."""
     rows = storage.sql.select(
         "select distinct owner from temporalex_activity_task where owner is not null"
         " and not exists (select 1 from temporalex_worker w where w.epoch = owner and w.buried_at is null)",
@@ -186,8 +182,8 @@ def _declare_dead(
 ) -> None:
     """Declare the worker of ``row`` dead, make its activities due again, and add the outcome to ``result``.
 
-    Several processes may try this. The one whose DELETE (or UPDATE) matches the row releases the work in the same
-    transaction, so it happens exactly once.
+    Several processes may try this at once. The one whose DELETE (or UPDATE) matches the row releases the work in the
+    same transaction, so it happens exactly once.
 
     ``left`` is what the crash marker says that the worker was running when it ended, or None if its process may still
     live. ``unknown`` is True if the marker cannot be read. Then the work that the worker announced in its row takes the
@@ -246,7 +242,7 @@ def _declare_dead(
 
 
 def _unexplained_deaths(storage: WorkerStorage) -> int:
-    """Return the number of workers that died recently without any run or activity being found at fault."""
+    """Return the number of workers that died recently and whose death is counted against no run or activity."""
     statement = "select count(*) from temporalex_worker where buried_at is not null"
     number: int = storage.sql.select(statement, [], ("int8",))[0][0]
     return number
@@ -264,7 +260,7 @@ def _clear_unexplained(storage: WorkerStorage) -> None:
 
 
 def _attribute_crash(storage: WorkerStorage, left: MarkerContent, *, earlier: int = 0) -> None:
-    """Count the death of a process against the work that it was running, and block or fail what died too often.
+    """Count the death of a process against the work that it was running, and block or fail what was found at fault.
 
     ``left`` is the content of its crash marker. Call it inside a transaction; it locks the rows of that work.
     ``earlier`` is the number of earlier deaths of workers that nothing explained.
@@ -398,10 +394,11 @@ _LOST = TASKS.pick_columns("chain_id", "run_id", "run_queue", "seq", "attempt", 
 
 
 def release_activities(storage: WorkerStorage, epoch: int) -> tuple[int, int]:
-    """Release all activities that a worker has claimed under ``epoch``: due again, or failed if no attempt is left.
+    """Release all activities that the worker with the number ``epoch`` has claimed.
 
-    Used when a worker stops or was declared dead. The attempt stays counted, so ``max_attempts=1`` means at most once.
-    Call it inside a transaction; it locks those activities. Returns how many are due and how many failed.
+    They are due again, or have failed if no attempt is left. Used when a worker stops or was declared dead. The attempt
+    stays counted, so ``max_attempts=1`` means at most once. Call it inside a transaction; it locks those activities.
+    Returns ``(number due, number failed)``.
     """
     now = storage.now()
     # Background tasks have no chain to send a message to. Their log of attempts is in their options, so they take the

@@ -315,8 +315,8 @@ def _first_untrusted(claims: Iterable[str], networks: list[Any], address: Addres
     """Return the first of the ``claims`` that is not the address of a trusted proxy.
 
     ``claims`` are the entries of ``X-Forwarded-For``, the last one first. ``networks`` are the networks of the trusted
-    proxies. The search ends at an entry that is not an address, and returns the entry before it. If there is none
-    before it, it returns ``address``, the peer of the connection. If all entries are proxies, it returns the last one.
+    proxies. At an entry that is not an address the search ends, and the proxy before it is returned; without one,
+    ``address``, the peer of the connection. If all entries are trusted proxies, the last one is returned.
     """
     for claim in claims:
         parsed_address = _parse_address(claim)

@@ -127,7 +127,7 @@ class Action(ABC, Generic[T]):
         return result
 
     def flush(self) -> None:
-        """Hook that is called after ``perform``, when its own transaction is over: it sends what waits for that."""
+        """Send what ``perform`` has stored for another system; ``execute`` calls this when its transaction is over."""
 
     async def aexecute(self) -> T:
         """Execute the operation from async code, and return its result.

@@ -65,8 +65,8 @@ class DjangoRunner:
     ) -> None:
         """Give a waiting step of the run the event and ``data``; ``step`` names it if several wait for the event.
 
-        ``by`` is the user who decides, or a name as text, which has no role. Raises what
-        ``operations.runs.resume.Resume`` raises.
+        ``by`` is the user who decides, or a name as text. A name alone has no role, so steps that require a role refuse
+        it. Raises what ``operations.runs.resume.Resume`` raises.
         """
         user, name = split_decider(by)
         target = _find_target(id, workflow, version)

@@ -51,7 +51,7 @@ class RunAction(Action[T]):
     target: RunTarget
 
     def flush(self) -> None:
-        """Send what the operation has written for the backend of the run."""
+        """Send to the backend of the run (such as a Temporal cluster) what the operation has stored for it."""
         backend_of(self.target).flush(self.target.chain_id, storage=self.storage)
 
     @property

@@ -109,11 +109,11 @@ def _refuse_below(rule: Rule, caller: FrameType) -> None:
 
 
 def explain(error: BaseException) -> BaseException:
-    """Return the error to report for ``error``, which ended a unit.
+    """Return the error to report for ``error``, which ended a coroutine of workflow code.
 
-    That is a ``DeterminismViolation`` if the unit awaited code of asyncio, because workflow code has no event loop. The
-    ``a`` methods of the ORM fail for the same reason: Django runs them in a thread by means of the loop. Any other
-    error is returned unchanged.
+    That is a ``DeterminismViolation`` if it awaited code of asyncio, because workflow code has no event loop. The ``a``
+    methods of the ORM fail for the same reason: Django runs them in a thread by means of the loop. Any other error is
+    returned unchanged.
     """
     if type(error) is not RuntimeError or str(error) != "no running event loop" or _mode == "off":
         return error

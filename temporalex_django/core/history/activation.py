@@ -58,7 +58,7 @@ class RunInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeliveryRecord:
-    """The facts about the messages of an activation that a replay must know, and that no event of theirs shows.
+    """The facts about the messages of an activation that a replay must know and that their events do not show.
 
     A completion has the record of its activation. The host keeps it, and passes it with the activation in a replay.
 
@@ -96,9 +96,9 @@ class DeliveryRecord:
         )
 
     def stamp(self) -> dict[str, Any]:
-        """Return the attributes of ``ActivationStarted`` in which a history of events keeps the record.
+        """Return the record as attributes of the event ``ActivationStarted``.
 
-        They have no failed signals, because these have events of their own.
+        Failed signals are left out, because each has an event ``SignalFailed``.
         """
         data: dict[str, Any] = {}
         if self.refused:

@@ -15,9 +15,10 @@ from temporalex_django.core.process import RECORDED_AS
 
 
 def next_run_snapshot(events: Iterable[HistoryEvent]) -> dict[str, Any]:
-    """Return the part of a snapshot that is about people, for a run that continues after these events.
+    """Return who started a chain and who may not decide in it, for the run that continues after these events.
 
-    It names who started the chain and the users who may not decide; see ``core.people.four_eyes``.
+    The result is a part of the snapshot: the data with which the next run starts besides its input. See
+    ``core.people.four_eyes``.
     """
     snapshot: dict[str, Any] | None = None
     deciders: dict[str, None] = {}

@@ -242,7 +242,8 @@ def _apply_edits(prefix: HistoryPrefix, edited: Mapping[str, EditedInput], origi
 def _apply_later_edits(prefix: HistoryPrefix, later_events: Iterable[HistoryEvent]) -> None:
     """Apply edits of activities themselves that were made after the end of the prefix.
 
-    No reset undoes such an edit, because the activity may have taken effect with that input.
+    Such an edit was made to the activity itself, so it stays after a reset: the activity may have taken effect with
+    that input.
     """
     for event in later_events:
         edited: Mapping[str, EditedInput] = {}

@@ -63,7 +63,8 @@ class TracingExecutor(Executor):
     def _current_place(self) -> str | None:
         """Return the place (``path:line``) of the innermost user code that is running.
 
-        If there is none, return the line where the unit, or one of its ancestors, is suspended.
+        If there is none, return the line where the active unit (coroutine of workflow code), or one of the units that
+        started it, is suspended.
         """
         frame: FrameType | None = sys._getframe(2)  # noqa: SLF001 - the way that `traceback` and `logging` look, too
         while frame is not None and frame.f_code is not Executor._activate.__code__:  # noqa: SLF001 - one of ours
@@ -78,9 +79,9 @@ class TracingExecutor(Executor):
         return self._suspended_place()
 
     def _suspended_place(self) -> str | None:
-        """Return the file and line (``path:line``) of user code at which the first suspended unit waits.
+        """Return the file and line (``path:line``) of user code at which the oldest suspended coroutine waits.
 
-        If no unit is suspended in user code, it is the first line of ``run``, and None before the run has started.
+        If none is suspended in user code, return the first line of ``run``, or None before the run has started.
         """
         for unit in self.scheduler.units.values():
             if place := _place_of_unit(unit):

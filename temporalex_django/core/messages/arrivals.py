@@ -67,7 +67,10 @@ def order_deliveries(
 def _order_recorded(
     jobs: Sequence[Job], recorded: RecordedActivation, *, received: int, carried: int
 ) -> tuple[list[Update], list[Job | Update]]:
-    """Do what ``order_deliveries`` does, for an activation that is replayed."""
+    """Return the updates that waited and the messages that arrive, for an activation that is replayed.
+
+    The arguments and the result are those of ``order_deliveries``; ``recorded`` is the activation of the history.
+    """
     # The history has only the accepted updates, each with the number of signals before it. Updates with a number below
     # the offset waited since an earlier activation; the others go back between the signals of this activation.
     signal_offset = received + carried

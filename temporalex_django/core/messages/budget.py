@@ -54,9 +54,9 @@ class Budget:
     def is_spent(self, *, since: int) -> bool:
         """Return True if the messages that are still in the mailbox must wait for the next activation.
 
-        ``since`` is a value of ``dispatch_count``: the budget is not spent before a further message was taken. Once it
-        is spent, it stays so until the activation ends. Call this only where a message would be taken next, because a
-        replay decides by the number of messages taken.
+        The budget is not spent before more than ``since`` messages of the activation were taken: a caller that passes
+        the number so far takes at least one more. Once it is spent, it stays so until the activation ends. Call this
+        only where a message would be taken next, because a replay decides by the number of messages taken.
         """
         # The clock of the host differs between executions, so the count at which it stopped is part of the history.
         if self.spent_at is None:

@@ -82,7 +82,10 @@ class Dispatcher:
 
     @property
     def open_phase(self) -> Phase | None:
-        """The phase, while it takes messages; None before it is entered and once it begins to leave."""
+        """The phase (a call of ``api.phase``) that takes messages now.
+
+        None before a phase is entered, and from the moment when it begins to leave.
+        """
         phase = self.phase
         return phase if phase is not None and phase.leave_reason is None else None
 
@@ -115,7 +118,7 @@ class Dispatcher:
         self.handler_runner.failures.begin(recorded.failed)
 
     def deliver(self, incoming: Sequence[Job | Update], *, consumes_all: bool) -> None:
-        """Run until every unit is blocked, then deliver the messages one by one, and run the units after each.
+        """Deliver the messages one by one; before the first and after each, run all workflow code until it waits.
 
         Stops when the budget of the activation is spent or the run has closed. ``Completion.unapplied`` is then the
         number of messages that were not delivered. For ``consumes_all`` see ``Activation``.
@@ -188,7 +191,7 @@ class Dispatcher:
         )
 
     def _has_buffered_work(self) -> bool:
-        """Return True if a phase or a wait can continue with a buffered signal, even if nothing new is delivered."""
+        """Return True if a phase or a wait can take a signal from the mailbox, although no new message has come."""
         phase = self.open_phase
         return bool(self._scheduler.parked) or (phase is not None and self.mailbox.has_signal(phase.signals))
 
@@ -214,7 +217,7 @@ class Dispatcher:
         )
 
     def _deliver_message(self, message: Job | Update) -> None:
-        """Give a message to a unit that waits for it, or put it into the mailbox."""
+        """Give a message to a coroutine of workflow code (a unit) that waits for it, or put it into the mailbox."""
         if isinstance(message, Update):
             # The count is taken here: signals of this activation that were refused leave no event to count.
             message.after = self.mailbox.received
@@ -306,7 +309,7 @@ class Dispatcher:
     # -- messages are taken -------------------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Run units and dispatch messages to the open phase until nothing can continue."""
+        """Run workflow code and give messages of the mailbox to the open phase, until neither can continue."""
         mailbox, scheduler, budget = self.mailbox, self._scheduler, self._budget
         initial_count = budget.dispatch_count
         while True:
@@ -342,11 +345,12 @@ class Dispatcher:
                 self.handler_runner.run_signal(phase, message)
 
     def _serve_parked(self, initial_count: int) -> bool:
-        """Give the unit that was parked first the signal that it waits for.
+        """Give the first of the parked units (coroutines of workflow code) the signal that it waits for.
 
-        A unit is parked while the budget, or another unit, keeps it from a buffered signal. If the unit cannot have the
-        signal any more, it waits for the next signal of that name. Returns False if the budget of the activation is
-        spent; the unit then stays parked. ``initial_count`` is the ``since`` of ``Budget.is_spent``.
+        A unit is parked if a signal for it is in the mailbox, but the budget is spent or other units come first. If the
+        unit cannot have the signal any more, it waits for the next signal of that name. Returns False if the budget of
+        the activation is spent; the unit then stays parked. ``initial_count`` is the number of messages that were taken
+        before the caller's loop (``since`` of ``Budget.is_spent``).
         """
         scheduler, mailbox = self._scheduler, self.mailbox
         name, unit, ivar = scheduler.parked[0]
@@ -362,10 +366,10 @@ class Dispatcher:
         return True
 
     def _is_eligible(self, name: str, unit: Unit) -> bool:
-        """Return True if ``unit`` may take a buffered signal with that name.
+        """Return True if ``unit``, a coroutine of workflow code, may take a buffered signal with that name.
 
-        If the open phase has a handler for the signal, only the handler takes it, except for units inside a busy
-        handler.
+        If the open phase has a handler for the signal, only the handler takes it. Units inside a handler that runs now
+        may take it all the same, because the phase gives it no message before that handler ends.
         """
         phase = self.open_phase
         if phase is None or name not in phase.signals:
@@ -374,7 +378,7 @@ class Dispatcher:
         return phase.busy is not None and unit.is_within(phase.busy)
 
     def _match_waiters(self, name: str) -> None:
-        """Give buffered signals with that name to the units that wait for them, oldest wait first."""
+        """Give buffered signals with that name to the coroutines (units) that wait for them, oldest wait first."""
         for unit, ivar in list(self.mailbox.waiters(name)):
             if self._is_eligible(name, unit):
                 signal = self.mailbox.take_signal(name)
@@ -384,14 +388,17 @@ class Dispatcher:
                 self._resolve_wait(unit, ivar, signal)
 
     def _take_buffered(self, name: str, unit: Unit, ivar: IVar) -> None:
-        """Give the oldest buffered signal with that name, which must exist, to the wait ``ivar`` of a unit."""
+        """Give the oldest buffered signal with that name, which must exist, to ``unit``, which waits with ``ivar``."""
         signal = self.mailbox.take_signal(name)
         assert signal is not None
         self._budget.count_dispatch()
         self._resolve_wait(unit, ivar, signal)
 
     def _resolve_wait(self, unit: Unit, ivar: IVar, signal: Signal) -> None:
-        """Fill ``ivar``, for which ``unit`` waits, with the payload of ``signal``, and note the sender in the unit."""
+        """Fill ``ivar``, for which ``unit`` waits, with the payload of ``signal``, and store the sender in the unit.
+
+        A unit is a coroutine of workflow code. From then on ``api.sender()`` returns that sender in it.
+        """
         self._run_context.record_effect()
         unit.sender = signal.sender
         ivar.taken_signals = (*ivar.taken_signals, signal)
@@ -400,11 +407,11 @@ class Dispatcher:
     # -- units wait ---------------------------------------------------------------------------------------------------
 
     def wait_for_signal(self, name: str) -> IVar:
-        """Return an IVar that gets the next signal with that name for the active unit.
+        """Return an IVar (a value to await) that gets the next signal with that name for the code that runs now.
 
-        The IVar is set already if a signal is buffered and the unit may take it now. If the unit must first let the
-        host or other units go on, it is parked: its signal is there, and it gets the signal later. Otherwise it waits
-        for a signal to arrive.
+        The IVar is set already if a signal is buffered and the active unit (the coroutine that runs now) may take it
+        now. If the budget of the activation is spent, or other units wait for their turn, the unit is parked and gets
+        the buffered signal later. Otherwise it waits for a signal to arrive.
         """
         scheduler, mailbox = self._scheduler, self.mailbox
         unit = scheduler.current
@@ -426,9 +433,9 @@ class Dispatcher:
         return ivar
 
     def return_signals(self, signals: tuple[Signal, ...]) -> None:
-        """Return signals to the mailbox, because nothing will use the result of the unit that took them.
+        """Return signals to the mailbox, because the result of the branch that took them is dropped.
 
-        They keep their order, for other units and handlers that want them.
+        They keep their order, and other coroutines and handlers may take them.
         """
         for signal in signals:
             self.mailbox.return_signal(signal)
@@ -439,14 +446,15 @@ class Dispatcher:
     # -- phases -------------------------------------------------------------------------------------------------------
 
     def enter_phase(self, phase: Phase) -> None:
-        """Open ``phase``: it takes messages from now on."""
+        """Open ``phase``, which ``run`` has just entered: its handlers take messages from now on."""
         self.phase = phase
         self._run_context.is_continued = False
 
     def leave_phase(self, phase: Phase, reason: Literal["stop", "timeout", "cancel"]) -> None:
         """Begin to leave ``phase``: stop dispatching, cancel its timer and refuse the waiting updates.
 
-        ``reason`` says what ends it. Does nothing if the phase is leaving already.
+        ``phase`` ends when its last handler has ended. ``reason`` says what made it leave. Does nothing if the phase is
+        leaving already.
         """
         if phase.leave_reason is not None:
             return
@@ -459,7 +467,7 @@ class Dispatcher:
             self._match_waiters(name)
 
     def close_phase(self) -> None:
-        """Forget the phase; all units that belong to it have ended."""
+        """Forget the open phase. All coroutines that belong to it have ended, and ``run`` continues after it."""
         self.phase = None
 
     def _admit(self, phase: Phase, update: Update) -> bool:
@@ -471,7 +479,7 @@ class Dispatcher:
         return False
 
     def _admit_waiting(self, phase: Phase) -> None:
-        """Judge the updates that wait behind a busy handler now, by the present state of the phase.
+        """Judge now the updates that wait because a handler of the phase is running, by the present phase state.
 
         Accepted updates keep their position in the mailbox.
         """
@@ -532,6 +540,6 @@ class Dispatcher:
     # -- eviction -----------------------------------------------------------------------------------------------------
 
     def release_references(self) -> None:
-        """Drop the references that form cycles, so that reference counts free the memory without the collector."""
+        """Drop the references that form cycles, because the run is evicted: reference counts then free the memory."""
         self.handler_runner.release_references()
         self.phase = self._request_judge = None

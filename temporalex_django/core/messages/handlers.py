@@ -234,10 +234,10 @@ class HandlerRunner:
         error: BaseException | None,
         effects_before: EffectSnapshot,
     ) -> None:
-        """Apply the end of a handler: set the state, answer the update, settle the phase.
+        """Apply the end of a handler: set the phase state, answer the update, and close the phase if it can end now.
 
-        The handler returned ``value`` or raised ``error``. ``unit`` is the unit in which it ran, and ``effects_before``
-        the snapshot from before the call.
+        The handler returned ``value`` or raised ``error``. ``unit`` is the one in which it ran, and ``effects_before``
+        what the activation had left behind before the call.
         """
         response, name, update = None, message.name, message.message_id if isinstance(message, Update) else None
         if error is None:
@@ -274,9 +274,10 @@ class HandlerRunner:
         caller: Unit,
         fn: Callable[[], Any],
     ) -> None:
-        """Run ``fn`` of the ``Async`` that a handler returned, as a unit of its own. Its value answers an update.
+        """Run ``fn`` of the ``Async`` that a handler returned as a new unit, a coroutine that runs beside the phase.
 
-        ``caller`` is the unit of the handler, whose sender and headers the new unit keeps.
+        If the message is an update, the value of ``fn`` is its answer. ``caller`` is the unit of the handler; the new
+        unit keeps its sender and headers.
         """
         name, update = message.name, message.message_id if isinstance(message, Update) else None
 
@@ -316,8 +317,9 @@ class HandlerRunner:
     ) -> None:
         """Handle the exception ``error`` of the handler of a message: fail the update, or record the failed signal.
 
-        ``effects_before`` is the snapshot from before the call. It is None if the handler may have left anything
-        behind. Raises ``error`` if it fails the activation.
+        ``effects_before`` is what the activation had left behind before the call. It is None for code that runs beside
+        the phase (``Async``), which may have left something behind in earlier activations. Raises ``error`` if it fails
+        the activation.
         """
         if isinstance(error, (MemoryError, RecursionError)):
             raise error

@@ -161,7 +161,8 @@ class Mailbox:
     def remove_unjudged(self) -> list[Update]:
         """Remove and return the updates that were not judged.
 
-        In a replay they include accepted updates that no phase took; the caller drops those.
+        In a replay they include updates that the history has accepted and that no phase of the present code took; the
+        caller drops those.
         """
         unjudged = [update for update in self.updates if not update.admitted]
         if unjudged:
@@ -171,18 +172,18 @@ class Mailbox:
         return unjudged
 
     def add_waiter(self, name: str, unit: Unit, ivar: IVar) -> None:
-        """Let ``unit`` wait with ``ivar`` for the next signal with this name, after the units that wait already."""
+        """Let the coroutine ``unit`` wait with ``ivar`` for the next signal with this name, behind earlier waits."""
         queue = self._waiters.setdefault(name, deque())
         entry = (unit, ivar)
         queue.append(entry)
         ivar.abandon = lambda: queue.remove(entry)
 
     def waiters(self, name: str) -> deque[tuple[Unit, IVar]]:
-        """Return the waits for a signal with this name, oldest first, as pairs of unit and IVar."""
+        """Return the waits for a signal with this name, oldest first, as pairs ``(coroutine that waits, IVar)``."""
         return self._waiters.get(name, _NO_WAITERS)
 
     def awaited_names(self) -> list[str]:
-        """Return the names of buffered signals that a unit waits for."""
+        """Return the names of signals in the mailbox for which a coroutine of workflow code waits."""
         return [name for name in self._signals if self._waiters.get(name)]
 
     def buffered_signals(self) -> list[Signal]:

@@ -91,8 +91,8 @@ class Phase:
     """An open phase, with its state and its handlers.
 
     ``signals`` and ``updates`` map names to handlers. ``timed`` is True if it has a timeout, and ``host`` is the unit
-    that opens it. ``done`` is an IVar. It is set when the last unit of the phase has ended, to the value that
-    ``api.phase`` returns.
+    (the coroutine of ``run``) that opens it. ``done`` is an IVar. It is set when the last unit of the phase has ended,
+    to the value that ``api.phase`` returns.
     """
 
     def __init__(
@@ -140,7 +140,7 @@ class Phase:
         return {name: handler.label for name, handler in handlers if handler.label is not None}
 
     def settle(self) -> None:
-        """Set ``done`` if the phase is leaving and all its units have ended."""
+        """Set ``done``, so that ``run`` continues, if the phase is leaving and all its coroutines have ended."""
         if self.leave_reason is not None and self.busy is None and not self.running:
             self.done.put(TimedOut(self.state) if self.leave_reason == "timeout" else self.state)
 

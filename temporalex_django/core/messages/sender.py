@@ -59,7 +59,7 @@ class Permissions:
         self.refused_arrivals: tuple[int, ...] = ()
 
     def begin(self, judge: Judge | None, *, refused: tuple[int, ...], refused_arrivals: tuple[int, ...]) -> None:
-        """Begin a new activation with its judge, or None without one, and the refusals that a replay repeats."""
+        """Begin a new activation with its judge (None: nobody is asked), and the refusals that a replay repeats."""
         self._judge, self.refused, self.refused_arrivals = judge, refused, refused_arrivals
 
     def is_permitted(self, permission: str, sender: Sender | None, message: str) -> bool:

@@ -108,7 +108,7 @@ class SignalFailures:
     def add(self, signal: Signal, error: BaseException, *, untouched: bool) -> None:
         """Record that the handler of a signal failed with ``error``. ``untouched`` is True if it left nothing behind.
 
-        Raises ``HandlerFixed`` if it left nothing behind when the history was made, and now does.
+        Raises ``HandlerFixed`` if it left nothing behind when the history was made, but leaves something behind now.
         """
         # It failed without an effect when the history was made. Now it has one, so it does not fail in that way.
         if self._recorded.get(signal.number) and not untouched:
@@ -150,7 +150,7 @@ class SignalFailures:
             )
 
     def mark_delivered(self, message_id: str) -> None:
-        """Note that a signal with this id has come. If it had failed before, it is redelivered now."""
+        """Record that a signal with this id has come. If it was a failed message, it is none any more."""
         self.open_failures.pop(message_id, None)
 
     def carried_failures(self) -> list[dict[str, Any]]:
@@ -162,7 +162,7 @@ class SignalFailures:
         self.open_failures = {failed["id"]: failed["name"] for failed in carried}
 
     def _mark_failed(self, signal: Signal) -> str:
-        """Note that the signal is a failed message now, and return its message id."""
+        """Record that the signal has become a failed message, and return its message id."""
         self._recorded.pop(signal.number, None)
         # The id of a failed message must be the same in each rebuild, so it comes from the run id and the number.
         message_id = signal.message_id or f"{self._run_context.info.run_id}:{signal.number}"

@@ -49,7 +49,7 @@ class Decision:
 
 
 class Approvals:
-    """The part that judges decisions for the approvals of workflow code (not of a process).
+    """The part that judges decisions of people for ``api.approval`` in workflow code; graphs have another one.
 
     It is attached to the run when the run asks for its first approval.
     """

@@ -59,10 +59,11 @@ def barred_people(scope: str, snapshot: Snapshot, deciders: Iterable[str]) -> di
 
 
 def next_run_snapshot(snapshot: Snapshot, deciders: Iterable[str]) -> dict[str, Any] | None:
-    """Return the part of the next run's snapshot that is about people: the chain's starter and the excluded users.
+    """Return the starter of a chain and the users who may not decide in it, to pass them to its next run.
 
-    ``snapshot`` is that of this run, and ``deciders`` are the keys of people who decided its human tasks. Returns None
-    if there is nothing to pass on.
+    They are a part of the snapshot: the data that a run starts with besides its input. ``snapshot`` is that of this
+    run, and ``deciders`` are the keys of people who decided its human tasks. Returns None if there is nothing to pass
+    on.
     """
     starter = {name: snapshot[name] for name in _STARTER_KEYS if name in snapshot} if snapshot else {}
     reasons = _exclusions_of(snapshot)
@@ -71,9 +72,10 @@ def next_run_snapshot(snapshot: Snapshot, deciders: Iterable[str]) -> dict[str, 
 
 
 def child_snapshot(snapshot: Snapshot, deciders: Iterable[str]) -> dict[str, Any] | None:
-    """Return the snapshot of a child: all users whom its parent excludes when it starts the child. None without any.
+    """Return the users whom a run excludes from decisions when it starts a child; None if it excludes nobody.
 
-    ``snapshot`` is that of the parent, and ``deciders`` are the keys of people who decided its human tasks.
+    The child gets them in its snapshot, the data that it starts with besides its input. ``snapshot`` is that of the
+    parent, and ``deciders`` are the keys of people who decided its human tasks.
     """
     # The reasons of the parent become ``ORIGIN``: these people did not start or fork the child itself.
     reasons = {key: reason if reason == DECIDED else ORIGIN for key, reason in _exclusions_of(snapshot).items()}
@@ -84,9 +86,10 @@ def child_snapshot(snapshot: Snapshot, deciders: Iterable[str]) -> dict[str, Any
 
 
 def fork_snapshot(snapshot: Snapshot, forker: Sender | None) -> dict[str, Any] | None:
-    """Return the snapshot of a fork: that of the forked run, with the person who forks it excluded in addition.
+    """Return the snapshot of a fork: the one of the forked run, with the person who forks it as an excluded user.
 
-    ``forker`` is None if code forks the run.
+    ``forker`` is None if code forks the run. A snapshot is data that a run starts with besides its input; it names the
+    users who may not decide.
     """
     if forker is None or not forker.key:
         return None if snapshot is None else dict(snapshot)
@@ -94,9 +97,10 @@ def fork_snapshot(snapshot: Snapshot, forker: Sender | None) -> dict[str, Any] |
 
 
 def add_starter(snapshot: Snapshot, starter: Sender) -> dict[str, Any]:
-    """Return the snapshot of a run that has not begun, and that one more person has started.
+    """Return the snapshot of a run that has not begun, after one more person (``starter``) has started it.
 
-    This person is the one who started it, and those before stay excluded for that reason.
+    From then on this person counts as the one who started the run. Those who did so before stay excluded from its
+    decisions.
     """
     reasons = _exclusions_of(snapshot)
     if earlier := (snapshot or {}).get("started_by"):

@@ -25,7 +25,8 @@ class _BranchGroup:
     """The branches of one call of ``parallel`` or ``race``.
 
     The run knows of them from the call on, and they start when the call is awaited. A signal that a branch took counts
-    as taken when the caller continues with the value of that branch. Otherwise the signal goes back to the mailbox.
+    as taken only if the caller continues with the value of that branch. If the branch lost or failed, the signal goes
+    back to the mailbox.
     """
 
     def __init__(self, runtime: WorkflowRuntime, name: str, branches: Sequence[Any]) -> None:
@@ -45,10 +46,10 @@ class _BranchGroup:
         self.running = 0
 
     def start_branch(self, index: int, host: Unit | None, on_end: BranchCallback) -> Unit:
-        """Start branch ``index`` as a unit and return the unit. ``host`` is its parent.
+        """Start branch ``index`` as a unit (a coroutine that the scheduler steps), and return the unit.
 
-        ``on_end(index, value, error, taken_signals)`` is called when the branch has ended. ``error`` is None if it
-        returned.
+        The unit ``host``, which called ``parallel`` or ``race``, is its parent. ``on_end(index, value, error,
+        taken_signals)`` is called when the branch has ended. ``error`` is None if it returned.
         """
 
         def on_finish(value: Any, error: BaseException | None) -> None:
@@ -140,7 +141,7 @@ class Parallel(_BranchGroup):
 class Race(_BranchGroup):
     """The branches of one ``race`` call.
 
-    The winner is chosen when every unit is blocked. Among branches that end in the same activation the lowest index
+    The winner is chosen when all code of the run waits. Among branches that end in the same activation the lowest index
     wins, whatever the order in which they were stepped. The others are cancelled. All have ended before the caller
     continues.
     """
@@ -173,7 +174,7 @@ class Race(_BranchGroup):
         return self._winner, value
 
     def _on_branch_end(self, index: int, value: Any, error: BaseException | None, taken_signals: TakenSignals) -> None:
-        """Note the result of a branch. The first one to end lets the winner be chosen when every unit is blocked."""
+        """Note the result of a branch. After the first one, choose the winner as soon as all code waits."""
         self._outcomes[index] = value, error, taken_signals
         if self._winner is None:
             # Do not choose yet: a branch with a lower index may still end in this round. See decision 10.

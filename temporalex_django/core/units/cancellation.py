@@ -23,9 +23,11 @@ class Cancellation:
         self.notice = IVar("a cancel request")
 
     def request(self, attributes: dict[str, Any]) -> None:
-        """Cancel every unit that has no parent; the scheduler passes the cancel on to their children.
+        """Record the cancel request, and raise ``Cancelled`` in every coroutine of the run that is not in a shield.
 
-        ``attributes`` are those of the job that delivers the request.
+        It is raised at the present wait of the coroutine, or at its next one. A coroutine that waits for the request
+        itself (``wait_cancelled``) continues without an error. ``attributes`` are those of the job that delivers the
+        request.
         """
         self.requested = True
         self._attributes = attributes
@@ -43,5 +45,5 @@ class Cancellation:
 
     @property
     def unseen_request(self) -> dict[str, Any] | None:
-        """The attributes of a cancel request that no unit has noticed; None without one."""
+        """The attributes of a cancel request that the code of the run has not noticed; None if there is none."""
         return self._attributes if self.requested and not self._scheduler.request_seen else None

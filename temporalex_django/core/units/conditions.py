@@ -19,7 +19,7 @@ from temporalex_django.errors import NestingError
 
 
 class Condition:
-    """A unit that waits in ``wait_condition``, with its predicate and the IVar that it waits for."""
+    """A coroutine (``unit``) that waits in ``wait_condition``, with its predicate and the IVar that it awaits."""
 
     __slots__ = ("ivar", "predicate", "unit")
 
@@ -43,7 +43,7 @@ class Condition:
     def resolve(self, error: BaseException | None) -> None:
         """Fill the IVar with True, or with ``error``.
 
-        It does not wake the unit, because the caller steps that unit itself.
+        It does not schedule the coroutine that waits, because the caller continues that coroutine itself.
         """
         self.ivar.waiters.clear()
         if error is None:
@@ -67,7 +67,7 @@ class Conditions:
         self._open_conditions: list[Condition] = []
 
     def watch(self, condition: Condition) -> None:
-        """Evaluate the condition after each step of a unit, until it is removed."""
+        """Evaluate the condition whenever a coroutine of the run has come to a wait, until it is removed."""
         self._open_conditions.append(condition)
         self._scheduler.set_next_waiter(self._next_unit)
 
@@ -81,7 +81,7 @@ class Conditions:
         self._open_conditions.clear()
 
     def _next_unit(self) -> Unit | None:
-        """Return the first unit whose condition holds; None if there is none.
+        """Return the first coroutine (unit) whose ``wait_condition`` holds now; None if there is none.
 
         Predicates are not evaluated while the activation has had no effect. Such an activation may only refuse an
         update, and then leaves no event. If a run advanced in it, because time has passed, a replay could not do the
@@ -93,9 +93,10 @@ class Conditions:
             return self._resolve_first()
 
     def _resolve_first(self) -> Unit | None:
-        """Fill the IVar of the first condition that holds, or whose predicate raises, and return its unit or None.
+        """Fill the IVar of the first condition that holds, or whose predicate raises, and return the unit that waits.
 
-        Units that continue anyway, because of a timer or a cancel, are skipped.
+        Returns None if there is none. Units (coroutines) that continue anyway, because of a timer or a cancel, are
+        skipped.
         """
         error: BaseException | None = None
         for condition in self._open_conditions:

@@ -29,7 +29,7 @@ def _mark_finalized(target: object) -> None:
 def suspended_parts(coroutine: Any) -> Iterable[Any]:
     """Yield the coroutine and all coroutines and generators that it is suspended in, from the outermost inwards.
 
-    A wrapper (``coroutine.__await__()``) has no attribute for its content; only ``gc`` finds it.
+    A wrapper (``coroutine.__await__()``) has no attribute for the coroutine in it, so ``gc`` is asked for that.
     """
     # The limit on ``seen`` ends the loop if coroutines await each other in a cycle.
     seen = 0

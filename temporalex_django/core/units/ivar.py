@@ -56,14 +56,14 @@ class IVar:
         return () if self.wait_info is None else (self.wait_info,)
 
     def put(self, value: Any = None) -> None:
-        """Set the value and wake every unit that waits. Does nothing if the IVar is set already."""
+        """Set the value and wake every coroutine that waits for it. Does nothing if the IVar is set already."""
         if not self.is_full:
             self.is_full = True
             self.value = value
             self._wake()
 
     def fail(self, error: BaseException) -> None:
-        """Set an error, which is raised in every unit that waits. Does nothing if the IVar is set already."""
+        """Set an error, which is raised in every coroutine that waits for it. Does nothing if the IVar is set."""
         if not self.is_full:
             self.is_full = True
             self.error = error

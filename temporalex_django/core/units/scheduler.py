@@ -95,13 +95,13 @@ class Unit:
         self.unawaited = Unawaited()
 
     def wake(self) -> None:
-        """Put the unit into the next round of the scheduler, unless it is there already."""
+        """Put this coroutine of workflow code into the next round of the scheduler, unless it is there already."""
         if not self.queued:
             self.queued = True
             self._scheduler.ready.append(self)
 
     def release(self) -> list[Any]:
-        """Return the objects in which the unit is suspended, and drop its references to them and its callback."""
+        """Return the objects in which the coroutine is suspended, and drop the references to them and its callback."""
         suspended = [*([] if self.coroutine is None else [self.coroutine]), *self.generators]
         self.coroutine, self.generators, self.on_finish = None, [], ignore_failure
         self.children.clear()
@@ -112,7 +112,7 @@ class Unit:
         return suspended
 
     def is_within(self, other: Unit | None) -> bool:
-        """Return True if this unit is ``other`` or one of its descendants."""
+        """Return True if this unit is ``other``, or was started by it or by one of its descendants."""
         unit: Unit | None = self
         while unit is not None and other is not None:
             if unit is other:
@@ -122,7 +122,7 @@ class Unit:
 
 
 class Scheduler:
-    """The part that owns the units of one run and steps them.
+    """The part that owns the units (coroutines of workflow code) of one run and steps them.
 
     ``log_failure(label, error)`` logs errors that no code receives. ``on_wait()`` is called when a unit has come to a
     wait, or has ended.
@@ -149,12 +149,12 @@ class Scheduler:
         self._last_number = 0
 
     def next_number(self) -> int:
-        """Take and return the next number for a unit, from 1."""
+        """Take and return the number for a new unit (coroutine of workflow code), from 1 in the order of creation."""
         self._last_number += 1
         return self._last_number
 
     def spawn(self, unit: Unit, coroutine: Coroutine[Any, Any, Any]) -> None:
-        """Run ``coroutine`` as ``unit`` from the next round on."""
+        """Run ``coroutine`` as ``unit`` from the next round on, in which every unit that is ready is stepped once."""
         unit.coroutine = coroutine
         self.units[unit.number] = unit
         if unit.parent is not None:
@@ -162,7 +162,7 @@ class Scheduler:
         unit.wake()
 
     def run(self) -> None:
-        """Step units until each of them is blocked or parked.
+        """Step units (coroutines) until each waits for something (blocked) or for its turn to take a signal (parked).
 
         When all are blocked and none is parked, the callbacks in ``when_blocked`` are called once. Units that they make
         ready are stepped as well.
@@ -187,25 +187,30 @@ class Scheduler:
                 call()
 
     def step_waiters(self) -> None:
-        """Step the units whose ``wait_condition`` holds, one by one: each may make the next condition false."""
+        """Step the coroutines whose ``wait_condition`` holds, one by one: each may make the next condition false."""
         while self.next_waiter is not None and (unit := self.next_waiter()) is not None:
             self._step(unit)
             if self.on_wait is not None:
                 self.on_wait()
 
     def set_next_waiter(self, next_waiter: Callable[[], Unit | None]) -> None:
-        """Call ``next_waiter`` after each step. It returns the next unit whose ``wait_condition`` holds, or None."""
+        """Call ``next_waiter`` after each step of a coroutine.
+
+        It returns the next unit (coroutine) whose ``wait_condition`` holds, or None. The executor passes a method of
+        ``Conditions``.
+        """
         self.next_waiter = next_waiter
 
     def acknowledge_request(self) -> None:
-        """Note that a unit has noticed the cancel request."""
+        """Record that the code of the run has noticed the cancel request, so that the next run does not get it."""
         self.request_seen = True
 
     def park(self, name: str, unit: Unit, ivar: IVar) -> None:
-        """Park ``unit``, which waits with ``ivar`` for the buffered signal ``name`` and cannot have it yet.
+        """Park ``unit``, a coroutine that waits with ``ivar`` for the signal ``name``, which is in the mailbox.
 
-        A parked unit is not blocked: it continues when it is its turn and the budget allows it. It keeps the signals
-        that it took before, because it has not waited.
+        It cannot have the signal yet, because other units come first or the budget of the activation is spent. A parked
+        unit is not blocked: it gets the signal when its turn comes and the budget allows it. It keeps the signals that
+        it took before, because it has not waited.
         """
         entry = (name, unit, ivar)
         ivar.taken_signals = unit.taken_signals
@@ -216,7 +221,10 @@ class Scheduler:
             self.parked.append(entry)
 
     def unpark(self, *, first: bool) -> None:
-        """Remove the oldest parked wait. With ``first``, its unit continues before the other parked units."""
+        """Remove the oldest parked wait: its unit (coroutine) gets the signal, or waits for another one.
+
+        With ``first``, the unit may take further signals before the other parked units.
+        """
         _, unit, _ = self.parked.popleft()
         if first:
             self.unparked_unit = unit
@@ -237,11 +245,11 @@ class Scheduler:
         generators.append(cast("AsyncGeneratorType[Any, Any]", generator))
 
     def cancel(self, root: Unit, *, requested: bool = False, notice: IVar | None = None) -> None:
-        """Raise ``Cancelled`` in ``root`` and its descendants, once in each: at the present wait or else the next.
+        """Raise ``Cancelled`` in the coroutine ``root`` and in those that it started, once in each, at a wait.
 
-        A unit in a shield gets it after the shield; the units that it started inside do not get it. A unit that waits
-        for ``notice`` learns of the cancel from that wait, which returns. ``requested`` is True for the cancel request
-        of the run.
+        It is the present wait, or the next one if the unit is not waiting. A unit (coroutine) in a shield gets it after
+        the shield; the units that it started inside do not get it. A unit that waits for ``notice`` learns of the
+        cancel from that wait, which returns. ``requested`` is True for the cancel request of the run.
         """
         pending = [root]
         while pending:
@@ -259,9 +267,9 @@ class Scheduler:
                 unit.wake()
 
     def call(self, unit: Unit, fn: Callable[[], Any]) -> Any:
-        """Run the plain function ``fn`` as ``unit``, without a coroutine, and return its value.
+        """Run the plain function ``fn`` as ``unit``: primitives that it calls see that unit as the active one.
 
-        Raises what ``fn`` raises.
+        Returns the value of ``fn``, and raises what it raises.
         """
         outer, self.current = self.current, unit
         try:
@@ -271,9 +279,9 @@ class Scheduler:
         return value
 
     def drop(self) -> list[Any]:
-        """Forget all units and callbacks, and return the objects in which the units are suspended.
+        """Forget all units (coroutines of workflow code) and callbacks; return the objects in which they are suspended.
 
-        No code of the units runs any more.
+        No code of the units runs any more. The caller discards the returned objects.
         """
         suspended: list[Any] = []
         for unit in self.units.values():
@@ -285,7 +293,7 @@ class Scheduler:
         return suspended
 
     def _step(self, unit: Unit) -> None:
-        """Continue the coroutine of ``unit``, or raise its error in it, until it waits or ends."""
+        """Continue the coroutine of ``unit``, or raise in it the error that it has to get, until it waits or ends."""
         coroutine = unit.coroutine
         assert coroutine is not None
         waited, unit.waiting = unit.waiting, None
@@ -315,7 +323,10 @@ class Scheduler:
             self.current = None
 
     def _block(self, unit: Unit, trap: object) -> None:
-        """Let ``unit`` wait for ``trap``, the object that it awaits. Anything but an IVar is an error in the unit."""
+        """Let the coroutine ``unit`` wait for ``trap``, the object that it awaits.
+
+        If that is no IVar, an error is raised in the coroutine.
+        """
         if not isinstance(trap, IVar):
             # The error is thrown into the coroutine at its next step, so that the traceback shows the await.
             unit.error = DeterminismViolation(
@@ -332,7 +343,7 @@ class Scheduler:
             unit.wake()
 
     def _finish(self, unit: Unit, value: Any, error: BaseException | None) -> None:
-        """End ``unit``, which returned ``value`` or raised ``error``, once its async generators are closed."""
+        """End ``unit``, whose coroutine returned ``value`` or raised ``error``, after its generators are closed."""
         # Before the unit counts as ended: its generators run code, and the same code must run in every rebuild.
         if unit.generators and not _is_fatal(error):
             self._close_generators_first(unit, value, error)
@@ -347,7 +358,11 @@ class Scheduler:
         on_finish(value, error)
 
     def _close_generators_first(self, unit: Unit, value: Any, error: BaseException | None) -> None:
-        """Close the async generators that the unit left open, as a shielded last part of it, before the unit ends."""
+        """Close the async generators that the coroutine of ``unit`` left open, before the unit ends.
+
+        Their code runs as a last part of the unit, in which no cancel is raised. After that the unit ends with
+        ``value`` or ``error``.
+        """
         taken_signals = unit.taken_signals
 
         def on_close(_: Any, failure: BaseException | None) -> None:
@@ -378,5 +393,5 @@ def ignore_failure(_label: object, _error: BaseException | None) -> None:
 
 
 def _is_fatal(error: BaseException | None) -> bool:
-    """Return True if the error fails the activation and not the unit."""
+    """Return True if the error of a coroutine fails the whole activation, which is then repeated."""
     return isinstance(error, (MemoryError, RecursionError))

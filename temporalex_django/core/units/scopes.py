@@ -27,7 +27,7 @@ class _Scope(PendingCall):
         self._entered = False
 
     def enter(self) -> Unit:
-        """Check the place, note that the block is entered, and return the active unit."""
+        """Check that the block is allowed here, record that it is entered, and return the coroutine that runs now."""
         unit = current.unit_for(self.primitive)
         if self._entered:
             raise NestingError(f"{self.name} was entered twice: call it again for a second block")

@@ -54,13 +54,16 @@ class Unawaited:
         self.lost: tuple[Entry, ...] = ()
 
     def wait_error(self, unit: Unit) -> NotAwaited:
-        """Return the error for a unit that is about to wait and has dropped calls. Each call is reported once."""
+        """Return the error for a coroutine (``unit``) that is about to wait after it dropped calls without an await.
+
+        Each call is reported once.
+        """
         dropped, self.dropped = self.dropped, ()
         self.lost += dropped
         return _not_awaited_error(unit, dropped)
 
     def end_error(self, unit: Unit) -> NotAwaited | None:
-        """Return the error for a unit that ends with calls it never used, or None."""
+        """Return the error for a coroutine (``unit``) that ends with calls of primitives it never used, or None."""
         entries = [*self.lost, *self.dropped, *self.unused_calls.values()]
         self.unused_calls.clear()
         self.lost = self.dropped = ()
@@ -73,9 +76,10 @@ class PendingCall:
     __slots__ = ("_number", "_owner", "name", "primitive")
 
     def __init__(self, primitive: Primitive, name: str | None = None) -> None:
-        """Register the call with the active unit. Raises ``OutsideWorkflow`` or ``NestingError``.
+        """Register the call with the coroutine of workflow code that runs now (the active unit).
 
-        ``name`` stands for the primitive in messages. Pass it for the call of an activity.
+        ``name`` stands for the primitive in messages. Pass it for the call of an activity. Raises ``OutsideWorkflow``
+        and ``NestingError`` as ``current.unit_for`` does.
         """
         owner = current.unit_for(primitive, name).unawaited
         self.primitive = primitive
@@ -90,7 +94,7 @@ class PendingCall:
         return self.primitive.usage.format(self.name)
 
     def settle(self) -> None:
-        """Note that the call has been used, or was passed to another unit."""
+        """Record that the call has been used, or passed to another coroutine: it is not reported as forgotten."""
         owner = self._owner
         if owner is not None:
             self._owner = None

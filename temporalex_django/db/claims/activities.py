@@ -26,9 +26,10 @@ log = logging.getLogger("temporalex_django.db")
 
 
 class TaskClaims:
-    """The part of a database storage that claims due activities for a worker, outside of partitions of queues.
+    """The part of a database storage that claims due activities for a worker, except those in partitions.
 
-    It locks the rows of the activities, and skips locked ones. It knows the names of activities whose code this process
+    A partition is a part of a queue whose activities wait for each other because of a key, a limit or a switch. It
+    locks the rows of the activities, and skips locked ones. It knows the names of activities whose code this process
     lacks, and does not claim these.
     """
 
@@ -45,12 +46,12 @@ class TaskClaims:
     ) -> list[TaskState]:
         """Claim due activities that no worker has, queue after queue, the longest due first.
 
-        ``capacity`` is that of the worker, from which each claimed activity is subtracted, and ``owner`` its epoch.
-        With ``atomic`` it also claims atomic activities. With ``suspects`` it claims only activities during which a
-        worker has died.
+        ``capacity`` is that of the worker, from which each claimed activity is subtracted, and ``owner`` its epoch (the
+        number under which it owns what it claims). With ``atomic`` it also claims atomic activities. With ``suspects``
+        it claims only activities during which a worker has died.
 
         If more wait than are claimed, a quarter of the claimed ones are the newest, so that new work does not wait for
-        a whole backlog. Activities in partitions are not claimed here.
+        a whole backlog. Activities in partitions (which a key, a limit or a switch may hold back) are not claimed here.
         """
         with self._session.join_transaction():
             with self._sql.pipeline():
@@ -94,8 +95,9 @@ class TaskClaims:
     ) -> Callable[[], list[TaskState]]:
         """Send a claim of due activities of one queue, and return a function for the claimed ones.
 
-        They are claimed by priority if some have one. ``owner`` is the epoch of the worker. ``condition`` is SQL that
-        the rows must meet, and ``excluded`` has the values of its placeholders.
+        They are claimed by priority if some have one. ``owner`` is the epoch of the worker, the number under which it
+        owns what it claims. ``condition`` is SQL that the rows must meet, and ``excluded`` has the values of its
+        placeholders.
         """
         # A claim for async activities alone does not show how many others wait, so it does not count.
         limit = 0
@@ -128,9 +130,10 @@ class TaskClaims:
         return "due_at, id"
 
     def _starts_with_newest(self, queue: str) -> bool:
-        """Return True if the next claim of the queue should take the newest activities; never with a virtual clock.
+        """Return True if the next claim of the queue should take the newest activities, and not the oldest.
 
-        While more wait than a claim takes, every other claim does.
+        This alternates from claim to claim while more activities wait than a claim takes. It is False with a virtual
+        clock, where the order must not depend on it.
         """
         return self._session.clock is None and self._backlogs[queue].starts_with_newest()
 
@@ -163,8 +166,9 @@ class TaskClaims:
     ) -> Callable[[], list[TaskState]]:
         """Send one statement that claims due activities of one queue, and return a function for the claimed ones.
 
-        It claims nothing if activities there have priorities. ``owner`` is the epoch of the worker. ``condition`` is
-        SQL that the rows must meet, and ``excluded`` has the values of its placeholders.
+        It claims nothing if activities there have priorities. ``owner`` is the epoch of the worker, the number under
+        which it owns what it claims. ``condition`` is SQL that the rows must meet, and ``excluded`` has the values of
+        its placeholders.
         """
         if queue in self._session.priority_queues:
             condition, excluded = f"{condition} and not ({background_tasks.HAS_PRIORITY})", [*excluded, queue, queue]
@@ -175,10 +179,10 @@ class TaskClaims:
         parameters: list[Any] = [owner]
 
         def add_arrays(lane: str, limit: int, names: Collection[str] = (), test: str = "") -> None:
-            """Add SQL arrays of ``limit`` ids to claim, some of them the newest.
+            """Add SQL arrays of ``limit`` ids to claim: while many activities wait, a quarter of them are the newest.
 
-            ``lane`` is a name under which the share of the newest ones is counted. With ``test``, only activities count
-            that pass it, as ``add_array`` describes.
+            ``lane`` names the kind of activities whose share of newest ones is counted. With ``test``, the ids are
+            those of activities that pass it, as ``add_array`` describes.
             """
             newest = 0
             if self._session.clock is None:
@@ -191,8 +195,8 @@ class TaskClaims:
         def add_array(limit: int, order: str, names: Collection[str], test: str) -> None:
             """Add an SQL array of the first ``limit`` ids in the SQL order ``order``.
 
-            With ``test``, SQL in which ``{}`` stands for "the name is among ``names``", it has only activities that
-            pass it.
+            With ``test``, SQL in which ``{}`` stands for "the name is among ``names``", the ids are those of activities
+            that pass this test.
             """
             if not test:
                 id_arrays.append(f"array(select id{free} order by {order} limit {self._sql.hidden_limit}{skip})")
@@ -238,7 +242,7 @@ class TaskClaims:
     def claim_by_ids(self, task_ids: Sequence[int], owner: int) -> list[TaskState]:
         """Claim those of the activities that no worker has, and return them in the order of ``task_ids``.
 
-        ``owner`` is the epoch of the worker.
+        ``owner`` is the epoch of the worker, the number under which it owns what it claims.
         """
         if not task_ids:
             return []

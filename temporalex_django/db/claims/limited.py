@@ -65,11 +65,12 @@ class LimitedClaims:
     ) -> LimitedClaim:
         """Claim the activities of a queue that may start now under their limits, in one transaction.
 
-        ``capacity`` is that of the worker, from which each claimed activity is subtracted, and ``owner`` its epoch.
-        ``off`` has the names of activities that are switched off, and ``held_keys`` the concurrency keys whose
-        activities are kept back for now. With ``unpartitioned`` it also claims activities outside of partitions. With
-        ``suspects`` it claims only those during which a worker has died. If no activity waits, nothing is locked.
-        Returns the claimed activities, and why others have to wait.
+        ``capacity`` is that of the worker, from which each claimed activity is subtracted, and ``owner`` its epoch (the
+        number under which it owns what it claims). ``off`` has the names of activities that are switched off, and
+        ``held_keys`` the concurrency keys whose activities are kept back for now. With ``unpartitioned`` it also claims
+        activities that are in no partition. A partition holds activities that wait for each other because of a key, a
+        limit or a switch. With ``suspects`` it claims only those during which a worker has died. If no activity waits,
+        nothing is locked. The result has the claimed activities, and says why others have to wait.
         """
         self._suspects = suspects
         limits = queue_limits().get(queue, NO_LIMITS)
@@ -111,7 +112,10 @@ class LimitedClaims:
         return _FREE
 
     def _has_due(self, queue: str, *, unpartitioned: bool) -> bool:
-        """Return True if activities of the queue are due in partitions or, with ``unpartitioned``, outside of them."""
+        """Return True if activities of the queue in partitions are due or, with ``unpartitioned``, any others.
+
+        A partition holds activities that wait for each other because of a key, a limit or a switch.
+        """
         now, moment = self._sql.now_expression(None)
         tests = [f"exists (select 1 {self._free_condition} and line is not null and due_at <= {now})"]
         if unpartitioned:
@@ -121,9 +125,10 @@ class LimitedClaims:
     # -- partitions ---------------------------------------------------------------------------------------------------
 
     def _next_partitions(self, queue: str) -> list[str]:
-        """Return the names of the next partitions of the queue in which activities wait. One index look-up for each.
+        """Return the names of some partitions of the queue in which activities wait. One index look-up for each.
 
-        The next call continues behind them, and begins again after the last one.
+        A partition holds activities that wait for each other because of a key, a limit or a switch. The next call
+        returns those that follow by name, and after the last one the first ones again.
         """
         names = self._partitions_after(queue, self._cursors.get(queue, ""), policy.PARTITION_PAGE)
         if len(names) < policy.PARTITION_PAGE and self._cursors.pop(queue, None) is not None:
@@ -139,7 +144,8 @@ class LimitedClaims:
     def _partitions_after(self, queue: str, cursor: str, limit: int) -> list[str]:
         """Return at most ``limit`` names of partitions of the queue in which activities wait, in order.
 
-        They begin behind the name ``cursor``.
+        They come after the name ``cursor`` in that order. A partition holds activities that wait for each other because
+        of a key, a limit or a switch.
         """
         first = f"select line {self._free_condition} and line is not null and line > %s order by line limit 1"
         # A loose scan of the index: each step jumps to the next partition, however many activities wait in one.
@@ -157,8 +163,9 @@ class LimitedClaims:
     ) -> QueuePartition | None:
         """Return the partition with this name if this worker may claim from it now, else None.
 
-        If no limit needs the partition any more, its activities move to another one, and ``claim`` counts them. ``off``
-        has the names of activities that are switched off.
+        A partition holds activities that wait for each other because of a key, a limit or a switch. If nothing needs it
+        any more, its activities move to another one or to none, and ``claim.moved`` counts them. ``off`` has the names
+        of activities that are switched off.
         """
         partition = QueuePartition.from_name(name)
         if partition.activity is None:
@@ -174,7 +181,7 @@ class LimitedClaims:
         return partition
 
     def _move_tasks(self, queue: str, condition: str, parameters: Sequence[Any], partition: str | None) -> int:
-        """Move waiting activities of the queue into a partition (None: out of all), and return the number that moved.
+        """Move waiting activities of the queue into a partition (None: into no partition); return how many moved.
 
         ``condition`` is the SQL test that selects them, and ``parameters`` are its values. One call moves at most
         ``policy.MOVE_PAGE``.
@@ -191,14 +198,20 @@ class LimitedClaims:
         return 0
 
     def repartition(self, queue: str, names: Collection[str]) -> int:
-        """Move waiting activities with these names to partitions of their own; return the number that moved."""
+        """Move waiting activities with these names to one partition for each name; return the number that moved.
+
+        The activities in a partition wait only for each other, so that a limit or a switch delays no others.
+        """
         return sum(
             self._move_tasks(queue, "line is null and activity = %s", [name], QueuePartition(name, None).name)
             for name in names
         )
 
     def move_to_partitions(self, tasks: Sequence[TaskState]) -> None:
-        """Move waiting activities to the partitions of their concurrency keys, for as long as these are held."""
+        """Move waiting activities to the partitions of their concurrency keys, because a hold keeps these keys back.
+
+        Other activities of the queue are then claimed without them.
+        """
         ids_by_partition: defaultdict[str | None, list[int]] = defaultdict(list)
         for task in tasks:
             name = task.activity if task.activity in activity.limits_by_name else None
@@ -261,9 +274,10 @@ class LimitedClaims:
     ) -> None:
         """Choose one activity of each partition, then another one of each, and claim them; ``claim`` gets the outcome.
 
-        It ends where the limits and the capacity of the worker end. ``limits`` are those of the queue, and
+        It ends when the limits or the capacity of the worker are used up. ``limits`` are those of the queue, and
         ``activity_limits`` those of activities, by name. ``groups`` has the due activities of each partition.
-        ``starts`` has the recent starts by the name of the limit. ``owner`` is the epoch of the worker.
+        ``starts`` has the recent starts by the name of the limit. ``owner`` is the epoch of the worker, under which it
+        owns what it claims.
         """
         rates = {name: limit.rate for name, limit in self._rate_limits(queue, limits, activity_limits)}
         now = 0.0
@@ -310,8 +324,8 @@ class LimitedClaims:
     def release_unstarted(self, keys: Collection[tuple[int, int, int]]) -> None:
         """Release activities that were claimed and never started, and subtract them from the starts that rates count.
 
-        ``keys`` are triples of id, attempt and owner. One statement if no limit has a rate. Otherwise it also locks the
-        limits with a rate, in the order of their names.
+        ``keys`` are triples of id, attempt and owner (the epoch of the worker). One statement if no limit has a rate.
+        Otherwise it also locks the limits with a rate, in the order of their names.
         """
         rated = {queue_limit_name(name): limit.rate for name, limit in queue_limits().items() if limit.rate is not None}
         rated |= {
@@ -333,7 +347,7 @@ class LimitedClaims:
 def lock_recent_starts(sql: Dialect, names: Sequence[str]) -> dict[str, StartSlices]:
     """Lock the rows of the limits with these names, and return the recent starts that each has counted, by name.
 
-    They are needed for rates. A limit without a row gets one.
+    Rates are computed from them: how many activities may start within a period. A limit without a row gets one.
     """
     starts: dict[str, StartSlices] = {}
     while len(starts) < len(names):

@@ -31,7 +31,7 @@ _STATE = CHAINS.pick_fields(RunState, chain_id="id")
 
 
 class _QueueScan:
-    """The position of claims in one queue, which the next claim continues.
+    """The place in one queue at which a claim of runs ended, so that the next claim continues there.
 
     - ``cursor``: the last chain whose messages were found; the next claim looks behind it. None: at the beginning.
     - ``fresh``: the number of chains with unread messages that the last claim found.
@@ -72,7 +72,7 @@ class QueueOrder:
 
 
 class Deferrals:
-    """The runs that one storage does not claim for a while, with the time (``time.monotonic``) until which it does not.
+    """The runs that one storage does not claim for a while, each with the end of its pause (``time.monotonic``).
 
     They are kept in memory; nothing is written, so other workers may claim them. A run is deferred, for example, while
     others have locked rows that it needs.
@@ -114,7 +114,7 @@ class Deferrals:
         return f" and not ({column} {test})", [parameter]
 
     def wait_seconds(self) -> float | None:
-        """Return the seconds until the first pause ends, or None if no run is deferred."""
+        """Return the seconds until a run may be claimed again that is deferred now, or None if no run is deferred."""
         if self._until:
             return max(0.01, min(self._until.values()) - time.monotonic())
         return None
@@ -142,8 +142,8 @@ class RunClaims:
         """Claim due runs and runs with unread messages, lock them, and return them.
 
         The runs of ``first`` (chains) come first, due or not. With ``chains`` only these are claimed. A chain that
-        another process has locked is left out in either case. A run whose code ended a process is returned for
-        ``chains`` only in workers.
+        another process has locked is left out in either case. A run whose code has ended a process is returned only to
+        a worker that names it in ``chains``.
         """
         if chains:
             return ClaimedRuns(
@@ -204,13 +204,13 @@ class RunClaims:
     ) -> Callable[[dict[UUID, RunState], Sequence[RunState]], datetime | None]:
         """Send a claim of at most ``limit`` runs of one queue, and return a function that completes it.
 
-        ``capacity`` is the number of runs for which the turn still has room. ``due`` limits the runs that are claimed
+        ``capacity`` is the number of runs that the turn can still take. ``due`` limits the runs that are claimed
         because they are due, and not for a message (None: only ``limit`` does).
 
         The function takes the runs claimed so far, to which it adds its own, and the runs with results
         (``finished_states``). The order is that in which they are to be activated: a few of each kind come first, since
-        the time may not suffice for all. It returns the time after the locks, or None if it had to lock more runs after
-        that.
+        the time may not suffice for all. It returns the database's time, read after the locks, or None if it had to
+        lock more runs later.
         """
         scan = self._scans.setdefault(queue, _QueueScan())
         # Messages first: they go to runs that are in memory. Each kind gets a share even if those before it would fill
@@ -241,9 +241,10 @@ class RunClaims:
     def _submit_due(
         self, queue: str, scan: _QueueScan, limit: int
     ) -> Callable[[], tuple[list[RunState], list[RunState]]]:
-        """Send a query that locks at most ``limit`` due runs; return a function for (newest ones, oldest ones).
+        """Send a query that locks at most ``limit`` due runs; return a function for the locked ones.
 
-        It takes newest ones only while more runs wait than one claim takes.
+        The function returns ``(newest runs, oldest runs)``. Newest runs are taken only while more runs wait than one
+        claim takes. ``scan`` has the place at which the last claim of the queue ended.
         """
         started = time.monotonic()
         newest = 0
@@ -292,9 +293,9 @@ class RunClaims:
     ) -> tuple[list[RunState], bool]:
         """Lock the chains of ``rows``, which have unread messages, except those in ``claimed``.
 
-        ``limit`` is the number of rows that the query asked for. Chains that another transaction has locked are
-        skipped. Returns the states of the locked ones, and True if it had to send a statement, so that a time that was
-        read before is too old.
+        ``scan`` has the place at which the last claim of the queue ended. ``limit`` is the number of rows that the
+        query asked for. Chains that another transaction has locked are skipped. Returns ``(states of the locked chains,
+        sent)``, where ``sent`` is True if it had to send a statement: a time that was read before is then too old.
         """
         chain_ids = [row[0] for row in rows]
         # The scan reached the end of the index: continue at its beginning.
@@ -314,8 +315,8 @@ class RunClaims:
     def _submit_fresh_chains(self, queue: str, cursor: UUID | None, limit: int) -> Answer:
         """Send a query for at most ``limit`` chains with unread messages, in the order of their ids.
 
-        It begins behind the chain ``cursor`` (None: at the first one). It looks into the index once for each chain,
-        however many messages the chain has.
+        Their ids are greater than ``cursor`` (None: any). It looks into the index once for each chain, however many
+        messages the chain has.
         """
         after = ""
         if cursor is not None:

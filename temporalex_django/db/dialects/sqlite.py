@@ -82,7 +82,7 @@ class SqliteDialect:
     def _thread_lock(self, timeout: float) -> Iterator[None]:
         """Wait at most ``timeout`` seconds until no other thread of this process has or wants the writer lock.
 
-        After that the block runs all the same, and SQLite reports if it does not get the lock.
+        After that time the block runs all the same, and SQLite raises an error if it does not get the lock.
         """
         lock = _THREAD_LOCKS.setdefault(self.alias, threading.Lock())
         is_acquired = lock.acquire(timeout=timeout)

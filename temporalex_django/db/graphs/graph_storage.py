@@ -256,7 +256,7 @@ def _graph_names() -> list[str]:
 
 
 def _identity(row: Instance) -> tuple[str, str, int | None]:
-    """Return the values that a graph's chains share: business id, name of the workflow, and version.
+    """Return ``(business id, workflow, version)`` of a graph's run: chains with equal values are one graph.
 
     The version is None unless the class declares its ids unique for each version.
     """
@@ -266,14 +266,14 @@ def _identity(row: Instance) -> tuple[str, str, int | None]:
 
 
 def _instance_status(row: Instance) -> str:
-    """Return the status of a graph's instance for the row of its closed run."""
+    """Return the status that the instance of a graph gets from the row of its closed run, such as "cancelled"."""
     if row.status in _AS_CANCELLED:
         return "cancelled"
     return row.status
 
 
 def _closing_attributes(instance: GraphInstance) -> dict[str, Any]:
-    """Return the attributes of the closing event that a run in the state of ``instance`` would have."""
+    """Return the attributes of the event that would close a run which ends in the state of ``instance``."""
     if instance.status == "completed":
         return {"result": {key: thaw(data) for key, data in instance.context.steps.items()}}
     if instance.status == "cancelled":

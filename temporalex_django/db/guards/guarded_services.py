@@ -35,7 +35,7 @@ def install() -> None:
 
 
 def _guard_method(original: Any, rule: Rule) -> Any:
-    """Return a function that first refuses workflow code by ``rule``, and then calls the method ``original``."""
+    """Return a function that refuses calls from workflow code by ``rule``, and passes others to ``original``."""
 
     @functools.wraps(original)
     def guarded(*args: Any, **kwargs: Any) -> Any:

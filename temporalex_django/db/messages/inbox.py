@@ -125,7 +125,7 @@ class Inboxes:
         return sorted([*new, *waiting, *results], key=itemgetter(1)), len(new) == page or len(results) == page * 10
 
     def _fill_inboxes(self, inboxes: dict[UUID, Inbox], by_chain: Mapping[UUID, list[tuple[Any, ...]]]) -> None:
-        """Decode the messages of the rows and add them to the inboxes; both are by chain.
+        """Decode the rows of messages in ``by_chain`` and add the messages to ``inboxes``; both are by chain.
 
         Large payloads are read by a statement of their own. A turn takes a limited number of their bytes, but one
         payload of each chain in any case. Messages behind that limit are removed from ``by_chain`` and left for another

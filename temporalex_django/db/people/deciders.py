@@ -229,7 +229,7 @@ def audit_refused_redeliveries(messages: Sequence[RefusedRedelivery], *, alias: 
 
 
 def _primary_key(key: str) -> Any:
-    """Return the primary key whose text is the sender's key, or None if there is none."""
+    """Return the primary key of the user model whose text is the key of a sender, or None if it has no such key."""
     field = get_user_model()._meta.pk  # noqa: SLF001 - Django's documented API
     try:
         if key:

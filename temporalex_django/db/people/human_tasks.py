@@ -160,13 +160,13 @@ def _column_name(name: str) -> str:
 
 
 def _candidate_rows(task_id: UUID, task: HumanTaskState) -> list[Candidate]:
-    """Return the rows that name who may decide a task (its candidates) and who may not (``barred`` users)."""
+    """Return the rows that name who may decide a task (its candidates) and who may not (excluded users)."""
     may = [Candidate(task_id=task_id, who=word, barred=False) for word in task.candidates]
     return may + [Candidate(task_id=task_id, who=f"key:{key}", barred=True) for key in task.barred]
 
 
 def closed_with_run(run: UUID, *, at: datetime, except_for: Collection[UUID], alias: str) -> list[HumanTaskWrite]:
-    """Return the writes that close the open human tasks of a run that was closed from outside, as by a termination.
+    """Return the writes that close the open human tasks of a run that was closed from outside, such as terminated.
 
     ``at`` is the time of its end. Tasks whose ids are in ``except_for`` are left out.
     """
@@ -185,7 +185,7 @@ def closed_with_run(run: UUID, *, at: datetime, except_for: Collection[UUID], al
 
 
 def _task_state(row: HumanTask) -> HumanTaskState:
-    """Return the state of a human task from its row, which does not hold all of it."""
+    """Return the state of a human task, as far as its row has it; the other fields have their defaults."""
     form = None
     if row.form is not None:
         form = FormSpec(**row.form)

@@ -61,9 +61,9 @@ def insert_many(starts: Sequence[NewStart], *, storage: DjangoStorage) -> list[S
 
 
 def _needs_checks(start: NewStart) -> bool:
-    """Return True if the start needs checks that only the statement for one run has.
+    """Return True if the start needs checks that only the insert of a single run makes.
 
-    Its id may be a run id, or its class has former names.
+    Its id has the form of a run id, or its class has former names under which a run with the id may be open.
     """
     return not start.generated and (parse_run_id(start.workflow_id) is not None or len(all_names(start.workflow)) > 1)
 
@@ -80,7 +80,7 @@ def _insert_chunk(
 ) -> dict[int, StartedRun | AlreadyRunning]:
     """Insert some of the runs with few statements, or one by one if that has to wait for too long.
 
-    Returns the results by the numbers of the starts.
+    Returns, by the number of each start in the call, the ids of its run, or the error if an open run has its id.
     """
     wait = nullcontext() if storage.sql.writer_lock else storage.sql.lock_timeout(get_settings().START_LOCK_WAIT)
     try:

@@ -148,13 +148,14 @@ class Dialect(Protocol):
         """
 
     def announce_wait(self, number: int) -> None:
-        """Announce that the open transaction waits, until its end, for the thing that ``number`` identifies.
+        """Announce that the open transaction waits for a lock, which ``number`` identifies, until its end.
 
-        If another transaction has announced the same number, this waits for its end first.
+        If another transaction has announced the same number, this waits for its end first. Transactions that hold the
+        lock ask ``is_waited_for(number)`` about it.
         """
 
     def is_waited_for(self, number: int) -> bool:
-        """Return True if a transaction that has announced ``number`` is waiting for a lock now."""
+        """Return True if a transaction that has announced ``number`` with ``announce_wait`` waits for a lock now."""
 
     def fixed_snapshot(self) -> str | None:
         """Return the isolation level of the open transaction if its snapshot is fixed, else None.

@@ -53,7 +53,7 @@ class RunState:
         return max(now, self.activated_at)
 
     def as_values(self) -> tuple[Any, ...]:
-        """Return all fields as a tuple, from which ``from_values`` makes the object again. It takes less memory."""
+        """Return all fields as a tuple, from which ``from_values`` makes an equal object. It takes less memory."""
         return _state_values(self)
 
     @classmethod
@@ -67,7 +67,7 @@ _state_values: Callable[[RunState], tuple[Any, ...]] = attrgetter(*_STATE_FIELDS
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRecord:
-    """The facts of a run that stay, such as its workflow, input and seed.
+    """The facts of a run that do not change from turn to turn, such as its workflow, input and seed.
 
     It is read only for runs that are not in the cache.
     """
@@ -279,8 +279,8 @@ class NewRun:
     """The next run of a chain, after continue-as-new, a move or a reset.
 
     ``source_run_id`` is the run from whose history a reset starts it. With None it follows the present run, and keeps
-    that run's pause and the stored fields of its state. ``snapshot`` is data that the run starts with beside ``args``.
-    ``search_attributes`` are those that it starts with.
+    that run's pause and the stored fields of its state. ``snapshot`` is data that the run starts with in addition to
+    its input ``args``, such as the state of a graph. ``search_attributes`` are those that it starts with.
     """
 
     run_id: UUID
@@ -427,7 +427,7 @@ class TaskState:
 
     @property
     def fence(self) -> tuple[int, int, int | None]:
-        """The values that identify this attempt in the storage: ``(id, attempt, owner)``.
+        """The values that identify this attempt in the storage: ``(id of the row, attempt, epoch of the worker)``.
 
         An atomic activity was read and not claimed, so ``attempt`` is one less: its row does not count the attempt yet.
         """
@@ -453,8 +453,8 @@ _TASK_FIELDS = frozenset(f.name for f in fields(NewTask)) & frozenset(f.name for
 class Hold:
     """A request of an attempt to keep back the activities of a queue, or those of its concurrency key, for a while.
 
-    ``key`` is None for the whole queue. ``since`` and ``until`` are times, ``activity`` is the name of the one that
-    asked for it, and ``reason`` its message, which may quote payloads.
+    ``key`` is None for the whole queue. ``since`` and ``until`` are times, ``activity`` is the name of the activity
+    that asked for it by raising ``RetryLater``. ``reason`` is the message of that error, which may quote payloads.
     """
 
     queue: str
@@ -470,9 +470,10 @@ class TaskResult:
     """The end of one attempt of an activity.
 
     ``outcome`` is ``(kind of event, attributes)`` of a final result. With None the activity is due again at
-    ``retry_at``, and ``failure`` says why; ``failure`` None keeps the stored one. A result whose attempt or owner does
-    not match the row any more changes nothing. With ``count`` False the attempt does not count, and ``waits_for`` names
-    the code or key that this process lacked. ``hold`` is what the attempt asked to keep back, or None.
+    ``retry_at``, and ``failure`` says why; None keeps the failure that is stored. If the row has another attempt or
+    owner by now, because this one was lost, the result changes nothing. With ``count`` False the attempt does not
+    count, and ``waits_for`` names the code or key that this process lacked. ``hold`` is what the attempt asked to keep
+    back, or None.
     """
 
     task: TaskState

@@ -40,9 +40,9 @@ class RunStorage(Protocol):
         """Open a savepoint; an error rolls it back and leaves the rest of the transaction as it is."""
 
     def checked_savepoint(self) -> AbstractContextManager[None]:
-        """Open a savepoint around an atomic activity, whose end raises the errors of deferred constraints.
+        """Open a savepoint around an atomic activity; its end checks deferred constraints and raises their errors.
 
-        The commit could not tell which activity caused such an error.
+        Otherwise the commit would raise them, when nobody knows which activity caused them.
         """
 
     def claim(

@@ -27,8 +27,9 @@ class TaskStorage(Protocol):
         """Claim external activities that are due and have no owner, the longest due first.
 
         ``capacity`` says how many the worker can take; each claimed activity is subtracted from it. ``owner`` is the
-        epoch of the worker. The claim counts the attempt, although nothing has started yet. With ``atomic`` it also
-        claims atomic activities, which test environments run like any other.
+        epoch of the worker: the number under which it owns what it claims, renewed after it was declared dead. The
+        claim counts the attempt, although nothing has started yet. With ``atomic`` it also claims atomic activities,
+        which test environments run like any other.
         """
 
     def finish_tasks(self, results: Sequence[TaskResult]) -> list[int]:
@@ -172,8 +173,9 @@ class WorkerStorage(RunStorage, TaskStorage, Protocol):
     ) -> list[TaskState]:
         """Claim external activities that are due and have no owner, the longest due first.
 
-        ``capacity`` says how many the worker can take, and ``owner`` is the epoch of the worker. With ``atomic`` it
-        also claims atomic activities. With ``suspects`` it claims only activities during which a worker has died.
+        ``capacity`` says how many the worker can take, and ``owner`` is the epoch of the worker (the number under which
+        it owns what it claims). With ``atomic`` it also claims atomic activities. With ``suspects`` it claims only
+        activities during which a worker has died.
         """
 
     def submit_task_claim(
@@ -197,14 +199,15 @@ class WorkerStorage(RunStorage, TaskStorage, Protocol):
     ) -> LimitedClaim:
         """Claim the activities of a queue that may start now under their limits, in a transaction of its own.
 
-        ``capacity`` says how many the worker can take, and ``owner`` is its epoch. With ``suspects`` it claims only
-        activities during which a worker has died, and with ``unpartitioned`` also activities outside of partitions.
-        ``off`` has the names of activities that are switched off, and ``held_keys`` the concurrency keys that a hold
-        keeps back.
+        ``capacity`` says how many the worker can take, and ``owner`` is its epoch, the number under which it owns what
+        it claims. With ``suspects`` it claims only activities during which a worker has died, and with
+        ``unpartitioned`` also activities that are in no partition. A partition of a queue holds activities that wait
+        for each other because of a key, a limit or a switch. ``off`` has the names of activities that are switched off,
+        and ``held_keys`` the concurrency keys that a hold keeps back.
         """
 
     def repartition(self, queue: str, names: Collection[str]) -> int:
-        """Move waiting activities with these names into partitions of the queue, one for each name.
+        """Move waiting activities with these names into partitions (parts of the queue), one for each name.
 
         So the activities of a name with a limit wait only for each other. Returns the number that moved.
         """
@@ -228,23 +231,25 @@ class WorkerStorage(RunStorage, TaskStorage, Protocol):
     def release_tasks(self, keys: Collection[tuple[int, int, int]]) -> None:
         """Give up attempts that were claimed and never started; they do not count.
 
-        ``keys`` are triples of task id, attempt and owner. A key that is not valid any more changes nothing.
+        ``keys`` are triples of task id, attempt and owner, the epoch of the worker. A key that is not valid any more
+        changes nothing.
         """
 
     def release_unstarted(self, keys: Collection[tuple[int, int, int]]) -> None:
         """Give up attempts that were claimed and not started, and subtract them from the starts that rate limits count.
 
-        ``keys`` are triples of task id, attempt and owner.
+        ``keys`` are triples of task id, attempt and owner, the epoch of the worker.
         """
 
     def owned_tasks(self, owner: int) -> set[tuple[int, int, int]]:
         """Return the attempts that the worker with the epoch ``owner`` has claimed. Locks nothing.
 
-        An attempt is a triple of task id, attempt and owner.
+        The epoch is the number under which a worker owns what it claims. An attempt is ``(id of the task, attempt,
+        owner)``.
         """
 
     def owned_background_tasks(self, *, owner: int) -> list[TaskState]:
-        """Return the background tasks that the worker with the epoch ``owner`` has claimed.
+        """Return the background tasks that the worker with the epoch ``owner`` (its number) has claimed.
 
         Tasks that this process cannot read, because it lacks an encryption key, are left out.
         """

@@ -116,7 +116,10 @@ class MemoryTasks(MemoryTables):
         return claimed_tasks
 
     def _fenced_task(self, number: int, attempt: int, owner: int | None) -> TaskState | None:
-        """Return the activity ``number`` if ``attempt`` and ``owner`` are those of its present attempt, else None."""
+        """Return the activity ``number`` if its present attempt has the number ``attempt`` and the worker ``owner``.
+
+        Else return None: the attempt was lost, and its result must not change anything.
+        """
         task = self.open_tasks.get(number)
         if task is not None and (task.attempt, task.owner) == (attempt, owner):
             return task

@@ -107,8 +107,8 @@ class MemoryInserts(MemoryTables):
     def _is_key_in_use(self, key: str, start: RunStart) -> bool:
         """Return True if an open run prevents the start of another one with the open key ``key``.
 
-        The open key contains the id and the scope in which it is unique. An open run prevents the start if it has the
-        same key, or the same id in a narrower scope that the scope of the start includes.
+        ``key`` contains the business id and the scope in which the id is unique. An open run prevents the start if it
+        has the same key, or the same id in a narrower scope that the scope of the start includes.
         """
         for chain_id in self._chains_of.get(start.workflow_id, ()):
             if (existing_key := self._open_keys.get(chain_id)) is None:

@@ -266,7 +266,7 @@ class MemoryTables:
         return message_id in self._message_numbers[chain_id]
 
     def _mark_fresh(self, chain_id: UUID, number: int) -> None:
-        """Record that the chain has unread messages, of which the first has the number ``number``."""
+        """Record that the chain has unread (fresh) messages, of which the first has the number ``number``."""
         if chain_id not in self._fresh:
             self._fresh[chain_id] = number
 

@@ -181,7 +181,8 @@ class MemoryWrites(MemoryInserts, MemoryTasks):
     def _record_leftovers(self, write: RunWrite) -> None:
         """Add to the events of ``write`` what is lost when activities are dropped or cancelled.
 
-        These are the inputs that people have edited, and the results that the run has not read.
+        What would be lost are the inputs that people have edited, and the results that the run has not read. A reset
+        needs both.
         """
         run_id, inbox = write.run.run_id, self._inboxes[write.run.chain_id]
         if write.drops_open_activities:
@@ -317,7 +318,7 @@ def _successor_record(record: RunRecord, new: NewRun) -> RunRecord:
 
 
 def _state_after(write: RunWrite) -> RunState:
-    """Return the state of the chain after the turn; if the chain has a next run, this is the current one."""
+    """Return the state of the chain's current run after the turn: the next run, if the turn has made one."""
     run = write.run
     # The next run has no history yet. ``activated_at`` stays, since time does not go back.
     if write.next_run is not None:

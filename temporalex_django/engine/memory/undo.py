@@ -18,7 +18,7 @@ _ABSENT: Any = object()
 class UndoLog:
     """The functions that undo the changes of the open transactions and savepoints in memory.
 
-    It also has the callbacks for the end of the outermost transaction.
+    It also keeps the callbacks to call when the outermost transaction has ended without an error.
     """
 
     def __init__(self) -> None:
@@ -27,9 +27,9 @@ class UndoLog:
         self._depth = 0
 
     def add_undo(self, undo: Callable[[], object]) -> None:
-        """Record a function that undoes a change, to be called if the open block raises.
+        """Record a function that undoes a change; it is called if the open transaction or savepoint raises.
 
-        Outside of blocks it does nothing.
+        Without an open transaction it does nothing, so the change stays.
         """
         if self._depth:
             self._undo.append(undo)

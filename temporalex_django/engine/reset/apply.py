@@ -180,7 +180,10 @@ def _successor_run(plan: ResetPlan, run_id: UUID) -> NewRun:
 
 
 def _initial_state(run: RunState, run_id: UUID, now: datetime, record: RunRecord) -> RunState:
-    """Return the state of the chain of ``run`` with a new run that has no history yet and is due at ``now``."""
+    """Return the state of the chain of ``run`` with the new run ``run_id``, which has no history and is due now.
+
+    ``record`` is the record of the new run, and ``now`` the time of the turn.
+    """
     return RunState(
         chain_id=run.chain_id,
         run_id=run_id,
@@ -195,7 +198,7 @@ def _initial_state(run: RunState, run_id: UUID, now: datetime, record: RunRecord
 
 
 def _unfinished_updates(storage: RunStorage, run: RunState, plan: ResetPlan) -> dict[str, Outcome]:
-    """Return a failure, by update id, for each accepted update that had not ended and that the reset drops.
+    """Return the outcome "failed", by update id, for each accepted update that had no answer when a reset drops it.
 
     Their senders wait for an outcome, which the new run would never give.
     """

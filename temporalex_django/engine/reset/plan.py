@@ -171,7 +171,7 @@ def check_replay(
 def _last_activation(events: Sequence[HistoryEvent], to: int | None) -> int:
     """Return the number of the last activation after which a new run can continue.
 
-    An activation that closed the run does not count. Raises ``ActionNotPossible`` if ``to`` is not one of these.
+    The last activation does not count if it closed the run. Raises ``ActionNotPossible`` if ``to`` is not one of these.
     """
     count = count_activations(events)
     last = count - is_closed_by_code(events)
@@ -255,7 +255,7 @@ def _require_reproducible(replay_check: ReplayCheck, *, to: int | None, last: in
 
 
 def _first_search_attributes(events: Sequence[HistoryEvent], record: RunRecord) -> Mapping[str, Any] | None:
-    """Return the search attributes with which the run started."""
+    """Return the search attributes with which the run started, from the first of its ``events``."""
     if not events:
         return record.search_attributes
     return kinds.WORKFLOW_STARTED.read(events[0]).get("search_attributes")

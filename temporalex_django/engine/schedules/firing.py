@@ -82,7 +82,7 @@ class ScheduleStore(Protocol):
         """Record that the runs of these slots have closed."""
 
     def check_start(self, schedule: ScheduleState, at: datetime) -> SlotFailure | None:
-        """Return the error that a start of the slot ``at`` would surely give, such as that of an arguments function.
+        """Return the error with which a start of the slot ``at`` would surely fail, such as a bad arguments function.
 
         Returns None if no such error is known. Nothing is started.
         """
@@ -125,7 +125,7 @@ class ScheduleFirer:
         return step.schedule
 
     def trigger(self, schedule: ScheduleState, now: datetime, *, actor: str = "") -> tuple[ScheduleState, SlotRecord]:
-        """Fire the schedule once now, because a person asked for it, also while it is paused.
+        """Fire the schedule once now, because a person asked for it, even if it is paused.
 
         Returns the new state and the record of the slot. The overlap policy decides as for any other slot. The times at
         which the schedule fires do not change. ``actor`` is the name of the person.
@@ -216,7 +216,7 @@ class _Step:
     def _pass_over(self, oldest: datetime) -> None:
         """Record the slots before ``oldest`` as missed, or as skipped if the schedule is paused, without starting runs.
 
-        Each gets a record of its own, unless they are very many.
+        Each slot gets a record. If they are very many, one record stands for all of them.
         """
         outcome, reason = SlotOutcome.MISSED, SlotReason.WINDOW
         if self.schedule.is_held:
@@ -273,7 +273,7 @@ class _Step:
             self.schedule = self.schedule.changed(backfill=replace(backfill, next_at=next_at))
 
     def _backfill_slot(self, at: datetime, previous: SlotRecord | None, backfill: Backfill) -> None:
-        """Start the run of the backfilled slot ``at``; if runs must not overlap, let the slot wait for open ones.
+        """Start the run of the backfilled slot ``at``; if runs must not overlap, let it wait until the open ones end.
 
         ``previous`` is an existing record of the slot, or None.
         """

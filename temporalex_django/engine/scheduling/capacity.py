@@ -17,7 +17,7 @@ UNMEASURED: Final = ""
 
 @dataclass(slots=True, kw_only=True)
 class Capacity:
-    """The number of activities that a worker can still claim in one poll; ``acquire`` consumes it.
+    """The number of activities that a worker can still claim in one poll; ``acquire`` reduces it.
 
     - ``threads``: the number of plain activities that can start at once.
     - ``tasks``: that of ``async def`` activities, whose names are ``async_names``.

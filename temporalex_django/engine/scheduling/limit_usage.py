@@ -21,7 +21,7 @@ LiveCounts = Iterable[tuple[str, str, str | None, int]]
 
 @dataclass(slots=True)
 class LimitedClaim:
-    """The result of a claim of activities under limits; ``tasks`` are the claimed ones.
+    """The result of a claim of activities under limits; ``tasks`` are the activities that were claimed.
 
     - ``moved``: the number of activities that moved to another partition of the queue.
     - ``has_due``: some activities are due.
@@ -55,8 +55,8 @@ class LimitUsage:
     """The free capacity of one queue under its limits.
 
     ``limits`` are those of the queue, and ``activity_limits`` those of activities, by name. ``live_counts`` has the
-    numbers of running activities, and ``recent_starts`` the latest starts by the name of the limit. ``now`` is in
-    seconds since 1970.
+    numbers of running activities, as ``(queue, activity, partition, number)``. ``recent_starts`` has the latest starts
+    by the name of the limit. ``now`` is in seconds since 1970.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class LimitUsage:
         return max(waits, default=None)
 
     def is_rate_limited(self, activity: str) -> bool:
-        """Return True if no activity of this name may start now because of a rate."""
+        """Return True if no activity of this name may start now, because a rate has been used up."""
         return any(self._remaining.get(name, 1) <= 0 for name, _ in self._limits_of(activity))
 
     def acquire(self, activity: str, key: str | None) -> None:

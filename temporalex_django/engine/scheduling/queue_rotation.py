@@ -15,7 +15,7 @@ class QueueRotation:
         self._credit: dict[str, int] = {}
 
     def order(self, queues: Sequence[str], weight: Callable[[str], int]) -> Sequence[str]:
-        """Return the queues in their order for the next round; the first one gets the capacity first.
+        """Return the queues in their order for the next round; the first one may use all of the worker's capacity.
 
         ``weight`` returns the weight of a queue: how often it comes first, in relation to the others.
         """
@@ -43,7 +43,8 @@ class NewestAndOldest:
     def newest_count(self, limit: int, lane: str = "") -> int:
         """Return how many of the next ``limit`` rows to claim should be the newest ones; 0 unless many rows wait.
 
-        ``lane`` is any name that the caller chooses; claims with different names are counted separately.
+        On average a quarter are. ``lane`` is any name that the caller chooses: claims with different names are counted
+        separately, so that each kind gets its quarter.
         """
         if not self._has_backlog:
             return 0

@@ -24,9 +24,9 @@ class TurnClock:
     def may_start(self, index: int, now: float, *, has_results: bool) -> bool:
         """Return True if the run at ``index`` of the turn may start at ``now`` (``time.monotonic``).
 
-        The first one always may. A run with finished activities (``has_results``) may start later than others. So may
-        the first one with a long inbox, whatever the others took: it comes after them, so otherwise it might never
-        start.
+        The first run always may. A run to which results of activities are delivered (``has_results``) may start after
+        more of the budget is spent than others. So may the first run with a long inbox: such runs come last, so
+        otherwise it might never start.
         """
         if has_results:
             budget = policy.TURN_SECONDS_WITH_RESULTS

@@ -60,8 +60,8 @@ def is_round_due(alias: str, *, since: float = 0.0) -> bool:
 def run_round(alias: str, *, is_worker: bool = True) -> bool:
     """Look for problems, and send one message about those that are new; return True if one was sent.
 
-    Only one process at a time does this; the others return False. A message that could not be sent is sent with the
-    next round. ``is_worker`` is False in a web process, which does not call the heartbeat address.
+    Only one process at a time does this; in the others it returns False at once. A message that could not be sent is
+    sent with the next round. ``is_worker`` is False in a web process, which does not call the heartbeat address.
     """
     storage = host().storage(alias)
     # Until the end of the round. If this process dies, another one may try after that time.
@@ -103,7 +103,7 @@ def _report_problems(alias: str, now: datetime) -> bool:
 
 
 def cause_of(finding: Diagnosis) -> str:
-    """Return the key of a problem: the code of the finding, and what it is about."""
+    """Return the key by which a problem is recognized again: the code of the finding, and what it is about."""
     return f"{finding.code} {finding.about}".strip()[:500]
 
 

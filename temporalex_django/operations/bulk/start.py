@@ -244,7 +244,7 @@ class StartBulk(Action[BulkJob]):
         return action.target_kind
 
     def _build_parts(self, runs: list[UUID]) -> list[tuple[UUID, int | None]]:
-        """Return the items of the job as pairs of a run id and the command number of an activity or timer.
+        """Return the items of the job as pairs ``(run id, command number of the activity or timer)``.
 
         For an operation on whole runs, the number is None. Raises ``ActionNotPossible`` if there are none, or more than
         ``BULK_LIMIT``.

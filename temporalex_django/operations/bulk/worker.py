@@ -198,8 +198,9 @@ def _check_and_run(job: BulkJob, item: BulkItem, storage: DjangoStorage) -> None
 def _finish_item(job: BulkJob, item: BulkItem, run_action: Callable[[], object], storage: DjangoStorage) -> None:
     """Perform ``run_action`` after the replay of its run and store the outcome, in one transaction.
 
-    ``item`` is the run in the bulk job ``job``. Nothing is done if another worker has taken the run over. If the job
-    was stopped meanwhile, the run is left for later and ``held_until`` of the job is reset.
+    ``item`` is the run in the bulk job ``job``. Nothing is done if another worker processes the item by now, because
+    the replay took too long. If the job was stopped meanwhile, the run is left for later and ``held_until`` of the job
+    is reset.
     """
     with storage.transaction("bulk end"):
         current_job = BulkJob.objects.using(storage.alias).select_for_update().get(pk=job.pk)
@@ -218,8 +219,8 @@ def _finish_item(job: BulkJob, item: BulkItem, run_action: Callable[[], object],
 def _release_item(job: BulkJob, item: BulkItem, storage: DjangoStorage) -> None:
     """Let any worker process the item of the bulk job again, after the database failed while this worker processed it.
 
-    The attempt is not counted as a crash, because no process ended. Does nothing if another worker has taken the item
-    over.
+    The attempt is not counted as a crash, because no process ended. Does nothing if another worker processes the item
+    by now.
     """
     with storage.transaction("bulk let go"):
         items = BulkItem.objects.using(storage.alias).filter(pk=item.pk, outcome="", crashes=item.crashes)

@@ -56,7 +56,10 @@ class CleanupJob:
 
 
 class BulkJobCleanup(CleanupJob):
-    """Deletes bulk jobs that were finished long ago. A job has up to a million items, which are deleted before it."""
+    """Deletes bulk jobs that were finished long ago.
+
+    A job has up to a million items (one for each run), which are deleted in batches before it.
+    """
 
     def delete_batch(self, alias: str) -> bool:
         """Delete a batch of items of the oldest expired bulk job, or the job itself if it has no items left.

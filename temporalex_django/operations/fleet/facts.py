@@ -91,7 +91,7 @@ def read_facts(alias: str) -> Facts:
 
 
 def _queue_facts() -> Facts:
-    """Return the facts about queues: those that workers poll first, then others in which something waits."""
+    """Return the facts about queues: first the queues that workers poll, then others in which something waits."""
     alias = storage().alias
     polled_queues = {
         queue for queues in Worker.objects.using(alias).values_list("queues", flat=True) for queue in queues
@@ -128,14 +128,14 @@ def _run_facts(alias: str) -> dict[tuple[str, ...], float]:
 
 
 def _schedule_lag(alias: str) -> float:
-    """Return the seconds since the most overdue schedule is due; 0.0 if none is due."""
+    """Return for how many seconds the most overdue schedule has been due; 0.0 if none is due."""
     rows = Schedule.objects.using(alias).filter(next_at__lte=Now())
     first, now = rows.aggregate(first=Min("next_at"))["first"], host().storage(alias).now()
     return 0.0 if first is None else max(0.0, (now - first).total_seconds())
 
 
 def _outbox_age(alias: str) -> float:
-    """Return the seconds since which the oldest outgoing message should have been sent; 0.0 if none waits."""
+    """Return for how many seconds the oldest outgoing message has been overdue; 0.0 if none is."""
     store = host().storage(alias)
     oldest = oldest_due(store)
     return 0.0 if oldest is None else max(0.0, (store.now() - oldest).total_seconds())

@@ -59,7 +59,7 @@ class LiveWorkers:
         return None
 
     def missing_if_overdue(self, run: Instance, *, since: datetime | None, now: datetime) -> str | None:
-        """Return the text of ``missing_worker`` for a run that has been due since ``since``, or None.
+        """Return why no live worker can claim a run that has been due since ``since`` (``missing_worker``), or None.
 
         It is None if a worker can claim the run, if nothing is due (``since`` None), and in the first seconds after
         ``since``: a live worker may need them.

@@ -112,7 +112,7 @@ def compute_demand(
 
 
 class _CombinedLoad(NamedTuple):
-    """The load of all workers of a queue: the sum of their rates, and means. None is a value that nobody measured."""
+    """The load of all workers of a queue: the sum of their rates, and their mean times; None if nobody measured it."""
 
     rate: float | None
     attempt_seconds: float | None
@@ -121,7 +121,7 @@ class _CombinedLoad(NamedTuple):
 
 
 def _combine(queue: str, loads: Sequence[WorkerLoad]) -> _CombinedLoad:
-    """Combine what workers have measured. Those that are busier count more."""
+    """Combine the loads that the workers of a queue have measured; a worker that is busier counts more."""
     measured = [load["queues"][queue] for load in loads if queue in load["queues"]]
     return _CombinedLoad(
         rate=round(sum(queue_load["rate"] for queue_load in measured), 4) if measured else None,

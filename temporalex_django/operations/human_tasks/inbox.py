@@ -203,7 +203,7 @@ def principals(user: Person) -> Collection[Person]:
 
 
 def role_words(user: Person) -> list[str]:
-    """Return the groups and permissions of a user as candidates, such as ``group:managers`` and ``perm:shop.pay``.
+    """Return a user's groups and permissions in the form of candidates: ``group:managers``, ``perm:shop.pay``.
 
     Do not call it for superusers, who have all of them.
     """

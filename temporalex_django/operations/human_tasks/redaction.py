@@ -21,8 +21,8 @@ from temporalex_django.operations.human_tasks.inbox import principals, role_word
 def redact_tasks(tasks: Iterable[HumanTask], user: Person | None) -> list[HumanTask]:
     """Return the tasks as ``user`` may see them; code (None) sees all of them whole.
 
-    Redacted tasks are copies, which must not be saved. The groups and permissions of the user, and of the people on
-    whose behalf they decide, are read once, if any payloads of the runs are redacted for them.
+    Redacted tasks are copies, which must not be saved. If something has to be redacted, the groups and permissions of
+    the user are read once for all tasks, and so are those of the people on whose behalf they decide.
     """
     if user is None:
         return [*tasks]

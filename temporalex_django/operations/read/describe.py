@@ -73,7 +73,7 @@ def describe(
 
 
 def _unmet_needs(run: Instance, *, storage: DjangoStorage) -> list[str]:
-    """Return phrases that name what due work of an open run needs and does not get."""
+    """Return phrases that name what the due work of an open run waits for: a worker with the code, or a switch."""
     now, parameters = storage.sql.now_expression(storage.clock)
     # One statement for everything that can be due, with the database's time: the clock of this process may differ.
     rows = storage.sql.select(

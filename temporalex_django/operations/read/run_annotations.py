@@ -32,8 +32,8 @@ def leading_tasks(runs: Sequence[UUID], *, alias: str, limit: int) -> QuerySet[A
 def annotate_ends(runs: QuerySet[Instance]) -> QuerySet[Instance]:
     """Annotate runs with how they ended, so that ``RunStateLoader`` needs no further read for it.
 
-    These are the attributes of the event that closed the run (``ended_with``), the person who ended it (``ended_by``)
-    and their reason (``ended_why``). It also adds the annotation of ``annotate_switches``.
+    ``ended_with`` has the attributes of the event that closed the run, ``ended_by`` the person who ended it, and
+    ``ended_why`` their reason. It also adds the annotation of ``annotate_switches``.
     """
     actions = OperatorAction.objects.filter(run_id=OuterRef("pk"), action__in=("cancel", "terminate"), denied=False)
     last_actions = actions.order_by("-id")

@@ -264,8 +264,8 @@ def _condition_on(condition: SearchCondition, *, row: str = "", alias: str) -> Q
 def _comparison(column: str, operator: str, value: Any, *, alias: str) -> Q:
     """Return the condition that compares a column with a value.
 
-    ``operator`` is a lookup of Django such as ``gte``, or "prefix" for text that begins with the value. If it is empty,
-    the two must be equal.
+    ``operator`` is a lookup of Django such as ``gte``, or "prefix" for text that begins with the value. An empty
+    operator means that column and value must be equal.
     """
     if operator != "prefix":
         return Q(**{f"{column}__{operator}" if operator else column: value})

@@ -56,7 +56,7 @@ def order_runs(runs: Runs, order: str) -> Runs:
 
 
 def after_place(runs: Runs, order: str, place: Place) -> Runs:
-    """Return the runs that come after ``place`` in ``order``, for the next page of a list.
+    """Return the runs that come after ``place`` in ``order``: those of the next pages of a list.
 
     ``place`` is the last row of the page before: a pair of the value by which the runs are sorted, and the run id.
     ``runs`` must be sorted by ``order_runs``.
@@ -81,7 +81,7 @@ def fetch_size(order: str, size: int) -> int:
 def limit_to_range(runs: Runs, order: str, at: datetime | None, *, rows: int) -> Runs:
     """Restrict the runs to a range of time that contains their first ``rows`` rows.
 
-    ``at`` is the time of closing after which these rows come; None means the beginning of the order. At most three
+    ``at`` is the time at which the last row of the page before was closed; None for the first page. At most three
     statements where the order is the time of closing, and none otherwise.
     """
     if order.lstrip("-") != "closed":
@@ -103,7 +103,7 @@ def limit_to_range(runs: Runs, order: str, at: datetime | None, *, rows: int) ->
 
 
 def _first_time(alias: str, *, newest: bool) -> datetime:
-    """Return the time at which a list of runs that is sorted by the time of closing begins.
+    """Return the time from which on a list of runs that is sorted by the time of closing has to be read.
 
     With ``newest`` (the newest runs first) this is now. Else it is when the first run was started, because no run
     closed before that.

@@ -474,7 +474,10 @@ def _is_stopped_by_switch(run: Instance) -> bool:
 
 
 def _without_failure_text(activity: OpenActivity) -> OpenActivity:
-    """Return a copy of the activity without the message of its last failure, because that text may quote payloads."""
+    """Return a copy of the activity without the message of its last failure.
+
+    The message may quote payloads that the reader may not see.
+    """
     failure = activity.last_failure
     if failure is None:
         return activity

@@ -30,9 +30,10 @@ def switch_view(row: SwitchedOff) -> SwitchView:
 
 
 def load_switches(alias: str, *, now: datetime) -> SwitchViews:
-    """Read everything that is switched off, by kind, name and concurrency key. One read.
+    """Read everything that is switched off, by ``(kind, name, concurrency key)``. One read.
 
-    The key is empty for everything but holds of one key. Holds that are over at the time ``now`` are left out.
+    The key is empty, except for a hold that keeps back only the activities with one key. Holds that are over at the
+    time ``now`` are left out.
     """
     return {
         (row.kind, row.name, row.key): switch_view(row)

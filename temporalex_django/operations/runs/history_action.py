@@ -88,8 +88,9 @@ class ReplayFromAction(OperatorRunAction[T]):
         """Replay the history of the run once, before the chain is locked: the lock is not held during user code.
 
         The result is kept for ``plan``, and a second call does nothing. The replay may take ``LEASE_SECONDS`` in all,
-        and ``DEADLOCK_TIMEOUT`` per activation. The crash marker of this process records it. Raises
-        ``ActionNotPossible`` if the code does not match the history.
+        and ``DEADLOCK_TIMEOUT`` per activation. The crash marker of this process (a file that outlives it) names the
+        run meanwhile, in case the code ends the process. Raises ``ActionNotPossible`` if the code does not match the
+        history.
         """
         settings, storage, run_id = get_settings(), self.storage, self.target.selected_run_id
         run_record = storage.run_records([run_id]).get(run_id)

@@ -367,7 +367,7 @@ _NOT_OPEN: Final = _("no activity with that number is open: it has ended, or was
 def waits_for(run: Instance, kind: str, seq: int | None) -> bool:
     """Return True if the row of a run says that it waits for a command of this kind, the one with the number ``seq``.
 
-    None as ``seq`` means any. Runs on a cluster have no other rows of their activities and timers.
+    None as ``seq`` means any. It is used for runs on a Temporal cluster, whose activities and timers have no rows here.
     """
     return any(wait["kind"] == kind and seq in (None, wait.get("seq")) for wait in run.waits or [])
 

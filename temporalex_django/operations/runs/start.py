@@ -71,7 +71,7 @@ class Start(Action[RunTarget]):
         require_saved_subject(request.subject, workflow_name=request.workflow.name)
 
     def flush(self) -> None:
-        """Send the start to the cluster, if the run lives there and the caller has no transaction open."""
+        """Send the start to the cluster, if the run lives there; inside a transaction, leave that to a worker."""
         if self.target is not None:
             self.backend.flush(self.target.chain_id, storage=self.storage)
 
@@ -223,7 +223,7 @@ class Start(Action[RunTarget]):
         return target
 
     def _use(self, open_run: RunTarget) -> RunTarget:
-        """Return ``open_run`` instead of a new run, because the request says ``on_conflict="use_existing"``.
+        """Return ``open_run`` instead of a new run, because the request has ``on_conflict="use_existing"``.
 
         Writes the audit row. Raises ``ActionNotPermitted`` if the user may not look at that run.
         """

@@ -99,7 +99,7 @@ class RequestAction(RunAction[Any]):
             return self._result()
 
     def send(self) -> None:
-        """Check access and commit the message for a worker, whatever the state of the run is; wait for nothing.
+        """Check access and store the message for a worker, whatever the state of the run is, without any wait.
 
         A turn of the run answers it, even if the run is closed or paused. Raises ``TooManyUpdates``.
         """

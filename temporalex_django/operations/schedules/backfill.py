@@ -74,8 +74,8 @@ def preview_backfill(row: Schedule, start: datetime, end: datetime, *, alias: st
 def range_time(row: Schedule, text: str, label: str) -> datetime:
     """Parse the start or end of a backfill from an ISO string, and return it in UTC.
 
-    A time without an offset is a wall-clock time of the schedule's zone. ``label`` names the time in errors. Raises
-    ``ScheduleInvalid``.
+    A time without a UTC offset is a wall-clock time in the zone of the schedule ``row``. ``label`` names the time in
+    errors. Raises ``ScheduleInvalid``.
     """
     moment = parse_time(text, label)
     check_year(moment, label)

@@ -139,12 +139,12 @@ def state_name(row: Schedule) -> str:
 
 
 def slots_of(row: Schedule, *, alias: str) -> QuerySet[ScheduleSlot]:
-    """Return the slots of a schedule, newest first."""
+    """Return the slots of a schedule (times at which it fired or should have fired), newest first."""
     return ScheduleSlot.objects.using(alias).filter(schedule_id=row.pk).order_by("-at")
 
 
 def last_slots(rows: Sequence[Schedule], *, alias: str, limit: int = LAST_SLOTS) -> dict[int, list[ScheduleSlot]]:
-    """Return the last ``limit`` slots of each of the schedules ``rows``, newest first.
+    """Return, for each of the schedules ``rows``, its last ``limit`` slots (times to fire), newest first.
 
     The keys are the primary keys of the schedules. Two reads.
     """

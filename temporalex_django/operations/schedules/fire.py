@@ -107,7 +107,7 @@ def _due_schedules(storage: DjangoStorage) -> tuple[QuerySet[Schedule], QuerySet
 
 
 def fire_schedules(keys: Sequence[int], storage: DjangoStorage) -> bool:
-    """Start what is due of the schedules with these primary keys; return True if any had something to do.
+    """Start the runs that the schedules with these primary keys have to start now; return True if there were any.
 
     They share a transaction. If that fails, each schedule gets a transaction of its own.
     """
@@ -123,7 +123,7 @@ def fire_schedules(keys: Sequence[int], storage: DjangoStorage) -> bool:
 
 
 def fire_schedule(key: int, storage: DjangoStorage) -> bool:
-    """Start what is due of the schedule with the primary key ``key``, in a transaction of its own.
+    """Start the runs that the schedule with the primary key ``key`` has to start now, in one transaction.
 
     Returns False if there was nothing to do: another worker has locked it or was faster, or it was deleted. If this
     process cannot compute its slots or read its input, the schedule is tried again later.
@@ -150,15 +150,16 @@ def fire_schedule(key: int, storage: DjangoStorage) -> bool:
 
 
 def _is_database_away(error: Exception, storage: DjangoStorage) -> bool:
-    """Return True for a transient error or a lost connection, which says nothing about the schedule itself."""
+    """Return True for a transient error of the database or a lost connection, which is no fault of the schedule."""
     return isinstance(error, DatabaseError) and (storage.is_transient(error) or storage.is_connection_lost(error))
 
 
 def _fire_step(keys: Sequence[int], storage: DjangoStorage, prepared: Prepared) -> bool:
-    """Lock the schedules with these keys, start what is due of them, and store their new state, in one transaction.
+    """Lock the schedules with these primary keys, start their due runs and store their state, in one transaction.
 
-    ``prepared`` has inputs and failures of slots that were computed before. Raises ``SlotInterrupted`` if another one
-    is needed, and ``UpdateTimeout`` for a run that is busy; the transaction is rolled back then.
+    ``prepared`` has, by slot (a time at which a schedule fires), the input of the run or the failure that an earlier
+    try has computed. Raises ``SlotInterrupted`` if that of another slot is needed, and ``UpdateTimeout`` for a run that
+    is busy; the transaction is rolled back then.
     """
     alias = storage.alias
     skip_locked = connections[alias].features.has_select_for_update_skip_locked
@@ -178,7 +179,10 @@ def _fire_step(keys: Sequence[int], storage: DjangoStorage, prepared: Prepared) 
 
 
 def _record_delays(stores: Sequence[DatabaseScheduleStore], now: datetime) -> None:
-    """Record how long after its time each slot was started at ``now``. Slots that waited for a run do not count."""
+    """Record in the metrics how long after its time each slot was started at ``now``.
+
+    A slot is a time at which a schedule fires. Slots that waited for the end of an open run are left out.
+    """
     for store in stores:
         for slot in store.new_slots:
             if slot.outcome is SlotOutcome.STARTED and slot.cause is SlotCause.TIME:

@@ -76,7 +76,7 @@ def _problem(
 
 
 def _overdue(rows: QuerySet[Schedule], now: datetime) -> Iterator[ScheduleProblem]:
-    """Yield one problem for all schedules that no worker fires, because one cause makes them all overdue."""
+    """Yield one problem for all schedules that no worker fires, since one cause makes them all overdue."""
     late_rows = rows.filter(next_at__lt=now - _OVERDUE_PERIOD).order_by("next_at")
     if first := late_rows.first():
         yield _problem("overdue", first, count=late_rows.count(), since=first.next_at)
@@ -88,7 +88,7 @@ def _ahead(rows: QuerySet[Schedule], now: datetime) -> Iterator[ScheduleProblem]
 
 
 def _without_code(rows: QuerySet[Schedule], live: LiveWorkers) -> Iterator[ScheduleProblem]:
-    """Yield problems of classes that this process lacks, or whose runs no live worker can take."""
+    """Yield a problem for each workflow class that this process lacks, or whose runs no live worker can take."""
     groups = rows.order_by("workflow").values("workflow").annotate(count=Count("pk"), example=Min("name"))
     for group in groups[:_LIMIT]:
         about = {"schedule": group["example"], "workflow": group["workflow"], "count": group["count"]}

@@ -24,7 +24,10 @@ from temporalex_django.models import Schedule, ScheduleSlot
 
 
 def table_of(row: Schedule) -> TimeTable:
-    """Return the time table of a schedule. Raises ``ScheduleInvalid`` if this process cannot read its specs."""
+    """Return the time table of a schedule, which computes its slots (the times at which it fires).
+
+    Raises ``ScheduleInvalid`` if this process cannot read the specs of the row.
+    """
     return TimeTable(
         specs=specs_from_json(row.specs),
         zone=row.tz,
@@ -125,12 +128,12 @@ _SLOT_FIELDS = [field.name for field in fields(SlotRecord)]
 
 
 def slot_columns(slot: SlotRecord) -> dict[str, Any]:
-    """Return the values of the columns of ``ScheduleSlot`` for a slot, by name."""
+    """Return the values of the columns of ``ScheduleSlot`` for a slot (a time at which a schedule fires), by name."""
     return {name: getattr(slot, name) for name in _SLOT_FIELDS}
 
 
 def slot_of(row: ScheduleSlot) -> SlotRecord:
-    """Convert the row of a slot to a ``SlotRecord``, with which the firing works."""
+    """Convert the row of a slot (a time at which a schedule fires) to the ``SlotRecord`` with which firing works."""
     values = {name: getattr(row, name) for name in _SLOT_FIELDS}
     return SlotRecord(
         **{

@@ -50,7 +50,7 @@ _DELETED = "deleted"
 
 
 class SlotInterrupted(ABC, Exception):
-    """Raised in the transaction of a slot if something has to be computed first, outside of a transaction.
+    """Raised in the transaction that fires a slot, if something has to be computed first without a transaction.
 
     The transaction has to be rolled back and done again. Before that, ``prepare()`` returns the input of the run, or
     the failure for which the run was not started. Pass it to the next try in ``prepared``, under ``key``.
@@ -149,7 +149,7 @@ class DatabaseScheduleStore:
 
     @property
     def new_slots(self) -> Collection[SlotRecord]:
-        """The slots that ``add_slots`` got; ``save_stores`` inserts them."""
+        """The slots (times to fire, with their outcome) that firing has added; ``save_stores`` inserts their rows."""
         return self._new_slots.values()
 
     def replace_slot(self, slot: SlotRecord) -> None:
@@ -266,7 +266,7 @@ class DatabaseScheduleStore:
 
 
 def is_open(row: ScheduleSlot) -> bool:
-    """Return True if the chain of a slot exists and is open.
+    """Return True if the run that a slot of a schedule has started still exists, and its chain is open.
 
     Takes no read if the chain was loaded with the slot.
     """

@@ -246,7 +246,10 @@ class LibpqWire:
         return error
 
     def _discard_prepared(self, error: psycopg.Error | None) -> None:
-        """Forget the prepared statements if they caused ``error``, which is None if there was none."""
+        """Forget all prepared statements if ``error`` says that one of them is outdated or unknown to the server.
+
+        ``error`` is None if there was no error.
+        """
         if error is not None and error.sqlstate in (_OUTDATED, _UNKNOWN_STATEMENT):
             self._stale = [*self._stale, *self._names.values()] if error.sqlstate == _OUTDATED else []
             self._names = {}
@@ -302,7 +305,8 @@ class LibpqWire:
     def _prepared_name(self, key: Key) -> bytes | None:
         """Return the name of the prepared statement for a query, or None to send the query as it is.
 
-        ``key`` is the query and the types of its parameters. A query that was sent often enough is prepared now.
+        ``key`` is the query and the types of its parameters. The first call after the query was sent often enough
+        submits the statement that prepares it.
         """
         # Popped and set again below, so that the dict keeps the order of use.
         name = self._names.pop(key, None)

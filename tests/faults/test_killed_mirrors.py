@@ -1,0 +1,87 @@
+"""Workers of a cluster that are killed at any moment: work takes effect once, and rows end as the histories say."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import time
+import uuid
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import Group
+
+from temporalex_django.backends.cluster import reads
+from temporalex_django.backends.cluster.runs import find_on_cluster
+from temporalex_django.db.storage import DjangoStorage
+from temporalex_django.models import Instance
+from tests.faults.mirrored.workflows import BookingRun
+from tests.integration.cluster.conftest import cluster as cluster  # noqa: PLC0414 - a fixture
+from tests.support import processes
+from tests.support.campaign import REPEATED
+from tests.support.waiting import wait_for
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow, pytest.mark.postgres]
+
+#: Kills of a worker, and runs that are open at a time. The long form: 200 kills.
+KILLS, RUNS = (6, 12) if REPEATED else (200, 60)
+QUEUE = "mirrored"
+
+
+@pytest.fixture
+def worker_env(cluster: dict[str, Any], subprocess_env: dict[str, str]) -> dict[str, str]:
+    return {
+        **subprocess_env,
+        "DJANGO_SETTINGS_MODULE": "tests.settings_of_processes",
+        "TX_TEST_APPS": "tests.faults.mirrored",
+        "TX_TEST_TEMPORALEX": json.dumps({"BACKEND": "temporal", "CLUSTER": cluster, "LEASE_SECONDS": 2.0}),
+    }
+
+
+def bookings(name: str) -> int:
+    return Group.objects.filter(name__startswith=f"{name}:").count()
+
+
+def test_work_is_done_once_and_rows_equal_their_histories(
+    cluster: dict[str, Any], worker_env: dict[str, str], tmp_path: Path
+) -> None:
+    draw, names = random.Random(37), [uuid.uuid4().hex[:10] for _ in range(RUNS)]
+    handles = {name: BookingRun.start({"name": name, "waits": True}, id=f"booking-{name}") for name in names}
+    waiting = list(names)
+    for kill in range(KILLS):
+        with processes.running(
+            ["temporalex", "worker", "--queues", QUEUE], worker_env, tmp_path / f"worker-{kill}.log"
+        ) as worker:
+            worker.says("cluster at")
+            for name in draw.sample(waiting, min(len(waiting), max(1, RUNS // KILLS))):
+                handles[name].signal("go")
+                waiting.remove(name)
+            time.sleep(draw.random())  # any moment will do
+            os.killpg(worker.pid, signal.SIGKILL)
+    with processes.running(["temporalex", "worker", "--queues", QUEUE], worker_env, tmp_path / "last.log"):
+        for name in waiting[RUNS // 4 :]:
+            handles[name].signal("go")
+        expected_open = set(waiting[: RUNS // 4])
+        for name, handle in handles.items():
+            if name in expected_open:
+                wait_for(lambda handle=handle: handle.describe().waiting_for, seconds=180)
+                continue
+            assert handle.result(timeout=180) == [1, 1]
+            assert [bookings(f"{name}-a"), bookings(f"{name}-b")] == [1, 1]
+        wait_for(lambda: Instance.objects.open().count() == len(expected_open), seconds=60)
+        for name in expected_open:
+            _compare(handles[name])
+            assert [bookings(f"{name}-a"), bookings(f"{name}-b")] == [1, 0]
+
+
+def _compare(handle: Any) -> None:
+    """The row of an open run says what its history says."""
+    run = Instance.objects.get(pk=handle.run_id)
+    address = find_on_cluster(run.chain_id, storage=DjangoStorage())
+    state = reads.state_of(address, run_id=address.run_id)
+    assert (run.status, run.waiting_for, run.published_state) == (state["status"], state["waiting_for"], state["published"])
+    assert run.accepts == state["accepts"]
+    assert run.blocked is None

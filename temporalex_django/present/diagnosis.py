@@ -21,6 +21,8 @@ from temporalex_django.present.view_models import Diagnosis, Severity
 
 #: A clock that is off by more moves timers and leases in a way that people notice.
 _MAX_SKEW_SECONDS = 2.0
+#: The rows of runs on a cluster are compared every few seconds.
+_MAX_UNCOMPARED_SECONDS = 60.0
 _MAX_NAMES = 5
 #: Checks that say why a django-q2 cluster is no worker.
 _CLUSTER_CHECKS = ("temporalex_django.W004", "temporalex_django.W006")
@@ -41,6 +43,7 @@ def diagnose(project: ProjectView, *, now: datetime) -> list[Diagnosis]:
             *_run_diagnoses(project, now),
             *_message_diagnoses(project, now),
             *_outgoing_diagnoses(project, now),
+            *_cluster_diagnoses(project, now),
             *schedule_diagnoses(project.schedule_problems, now),
         ]
         diagnoses += [
@@ -295,6 +298,38 @@ def _outgoing_diagnoses(project: ProjectView, now: datetime) -> Iterator[Diagnos
             about=group.destination,
             count=group.count,
         )
+
+
+def _cluster_diagnoses(project: ProjectView, now: datetime) -> Iterator[Diagnosis]:
+    """Yield diagnoses of a Temporal cluster: it does not answer, nobody polls it or compares its runs, or its clock."""
+    cluster = project.cluster
+    if cluster is None:
+        return
+    if cluster.error:
+        text = _("The Temporal cluster at %(address)s does not answer: %(error)s.") % {
+            "address": cluster.address,
+            "error": cluster.error.rstrip("."),
+        }
+        next_step = _("Check that it is running, and TEMPORALEX['CLUSTER']. Runs there continue when it answers again.")
+        yield Diagnosis(severity="error", code="cluster_away", text=text, next_step=next_step)
+        return
+    for queue in cluster.unpolled_queues:
+        text = _("No worker polls the queue %(queue)s on the Temporal cluster, where runs are open.") % {"queue": queue}
+        next_step = _("Start one: manage.py temporalex worker --queues %(queue)s") % {"queue": queue}
+        yield Diagnosis(severity="error", code="cluster_unpolled", text=text, next_step=next_step, about=queue)
+    since = cluster.compared_until
+    if project.active_workers and (since is None or (now - since).total_seconds() > _MAX_UNCOMPARED_SECONDS):
+        text = _("Nobody compares the rows of runs with the Temporal cluster: they may show runs that have closed.")
+        next_step = _("Look for errors in the log of the workers, or compare them now: manage.py temporalex sync")
+        yield Diagnosis(severity="warning", code="mirror_behind", text=text, next_step=next_step)
+    if abs(cluster.skew) >= _MAX_SKEW_SECONDS:
+        words = {"skew": format_duration(abs(cluster.skew))}
+        if cluster.skew > 0:
+            text = _("The clock of the Temporal cluster is %(skew)s ahead of the database's.") % words
+        else:
+            text = _("The clock of the Temporal cluster is at least %(skew)s behind the database's.") % words
+        next_step = _("Synchronize the clocks of all machines with NTP.")
+        yield Diagnosis(severity="warning", code="cluster_clock", text=text, next_step=next_step)
 
 
 def _overdue_diagnoses(project: ProjectView, now: datetime) -> Iterator[Diagnosis]:

@@ -153,11 +153,28 @@ class FailureGroup:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterView:
+    """The Temporal cluster of a project. ``error`` says why it does not answer, or is empty.
+
+    ``unpolled_queues`` have open runs and no worker. ``skew`` is the clock of the cluster minus the clock of the
+    database, in seconds. ``compared_until`` is the time until which rows need no comparison with the cluster; None:
+    they were never compared.
+    """
+
+    address: str
+    error: str = ""
+    unpolled_queues: Sequence[str] = ()
+    skew: float = 0.0
+    compared_until: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ProjectView:
     """The state of a project from which the diagnoses are made.
 
     Fields that could not be read are empty; ``wrong_settings``, ``unreachable`` and ``unapplied`` say why. ``skew`` is
-    the clock of this process minus the clock of the database, in seconds.
+    the clock of this process minus the clock of the database, in seconds. ``cluster`` is None without a Temporal
+    cluster.
     """
 
     database: str
@@ -179,6 +196,7 @@ class ProjectView:
     switches: Sequence[SwitchView] = ()
     schedule_problems: Sequence[ScheduleProblem] = ()
     skew: float = 0.0
+    cluster: ClusterView | None = None
 
     @property
     def active_workers(self) -> list[WorkerView]:

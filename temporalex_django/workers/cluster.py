@@ -93,7 +93,7 @@ class ClusterPoller:
             thread_count=activity_threads(),
             tasks=settings.ACTIVITY_TASKS,
             alias=self._alias,
-            name=f"temporalex-{self._row.id}",
+            name=str(self._row.id),
             drain_seconds=settings.DRAIN_SECONDS,
             resolve=self._resolve,
             call_in_process=processes.run_task,

@@ -82,6 +82,10 @@ def _compare(handle: Any) -> None:
     run = Instance.objects.get(pk=handle.run_id)
     address = find_on_cluster(run.chain_id, storage=DjangoStorage())
     state = reads.state_of(address, run_id=address.run_id)
-    assert (run.status, run.waiting_for, run.published_state) == (state["status"], state["waiting_for"], state["published"])
+    assert (run.status, run.waiting_for, run.published_state) == (
+        state["status"],
+        state["waiting_for"],
+        state["published"],
+    )
     assert run.accepts == state["accepts"]
     assert run.blocked is None

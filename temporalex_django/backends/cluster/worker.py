@@ -41,6 +41,11 @@ _WORKFLOW_TASKS: Final = 32
 _ACTIVITY_POLLERS: Final = 2
 
 
+def identity_of(worker: object) -> str:
+    """Return the identity under which the cluster lists the worker with this id."""
+    return f"temporalex-worker-{worker}"
+
+
 class ProjectPlugin(MirroredPlugin):
     """The plugin of workers of this project: with its codec, its permissions, its ids, its mirror and its attempts."""
 
@@ -61,7 +66,7 @@ class ClusterWorker:
     """The workers of the SDK of this process, one for each queue that it polls, in a thread with an event loop.
 
     ``threads`` run plain activities, and ``tasks`` is the number of async ones at a time. ``alias`` is the database of
-    the rows. ``name`` is the identity that the cluster shows. ``resolve(name, version)`` returns the class of a run.
+    the rows. ``name`` is the id of the worker. ``resolve(name, version)`` returns the class of a run.
     ``drain_seconds`` is the time that activities have to end when polling stops.
 
     It polls nothing until ``poll`` names queues. A cluster that does not answer is tried again, with growing pauses.
@@ -160,7 +165,7 @@ class ClusterWorker:
             client,
             task_queue=task_queue(queue),
             plugins=[self._plugin],
-            identity=self._name,
+            identity=identity_of(self._name),
             workflow_task_executor=self._tasks,
             max_cached_workflows=get_settings().CACHE_SIZE,
             tuner=WorkerTuner.create_composite(

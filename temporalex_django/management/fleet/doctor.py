@@ -8,7 +8,7 @@ from __future__ import annotations
 import shlex
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from uuid import UUID
 
@@ -23,6 +23,7 @@ from temporalex_django import checks, conf
 from temporalex_django.access import redactor_for
 from temporalex_django.authoring import activity
 from temporalex_django.authoring import workflow as workflows
+from temporalex_django.backends.routing import cluster_module
 from temporalex_django.conf import codec, get_settings
 from temporalex_django.errors import (
     ActivityNotFound,
@@ -45,7 +46,7 @@ from temporalex_django.operations.read.run_summary import summarize_run, summari
 from temporalex_django.operations.schedules.problems import reportable_schedules
 from temporalex_django.present import diagnosis
 from temporalex_django.present.deploys import CodeMismatch, deploy_diagnoses, input_diagnoses
-from temporalex_django.present.project_view import FailedCheck, ProjectView
+from temporalex_django.present.project_view import ClusterView, FailedCheck, ProjectView
 from temporalex_django.present.sentences import Summary
 from temporalex_django.present.view_models import Diagnosis
 
@@ -364,7 +365,20 @@ def load_project(runs: Runs = None, schedules: QuerySet[Schedule] | None = None)
         return ProjectView(**common, unreachable=(str(exc).splitlines() or [type(exc).__name__])[0].rstrip("."))
     if unapplied_migrations := checks.unapplied_migrations(alias):
         return ProjectView(**common, unapplied=unapplied_migrations)
-    return load_project_state(alias, runs, schedules, **common)
+    project = load_project_state(alias, runs, schedules, **common)
+    return replace(project, cluster=_read_cluster())
+
+
+def _read_cluster() -> ClusterView | None:
+    """Return the state of the Temporal cluster; None if the project has none, or lacks the SDK."""
+    if not get_settings().CLUSTER:
+        return None
+    try:
+        health = cluster_module("health")
+    except ImportError:
+        return None  # a system check says so
+    cluster: ClusterView = health.read_cluster(storage())
+    return cluster
 
 
 def _failed_checks() -> Iterator[FailedCheck]:

@@ -28,9 +28,9 @@ _seen: list[Any] = []
 
 
 @contextmanager
-def looping(**options: Any) -> Iterator[WorkerLoop]:
+def looping(queue: str = QUEUE, **options: Any) -> Iterator[WorkerLoop]:
     """A worker in threads of this process, as ``temporalex worker`` runs it."""
-    loop, stop = WorkerLoop(queues=[QUEUE], **options), threading.Event()
+    loop, stop = WorkerLoop(queues=[queue], **options), threading.Event()
     thread = threading.Thread(target=loop.run, args=[stop])
     thread.start()
     try:

@@ -1,0 +1,63 @@
+"""``doctor`` about the cluster: one that is away, a queue that nobody polls, rows that nobody compares, its clock."""
+
+from __future__ import annotations
+
+import uuid
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.utils import timezone
+
+from temporalex_django import Ok, Workflow, api
+from temporalex_django.backends.cluster import health
+from temporalex_django.management.fleet import doctor
+from temporalex_django.models import Instance, Worker
+from temporalex_django.present.diagnosis import diagnose
+from tests.integration.cluster.test_worker import looping as looping_on
+from tests.support.waiting import wait_for
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.once]
+
+QUEUE = f"cluster-doctor-{uuid.uuid4().hex[:8]}"
+
+
+class MirroredPatient(Workflow):
+    task_queue = QUEUE
+
+    async def run(self, args: Any) -> Any:
+        return Ok(await api.wait_for_signal("go"))
+
+
+def codes() -> set[str]:
+    return {finding.code for finding in diagnose(doctor.load_project(), now=timezone.now())}
+
+
+def test_a_queue_that_nobody_polls_is_named_after_a_while(cluster: Any) -> None:
+    MirroredPatient.start(None, id=f"patient-{uuid.uuid4().hex[:8]}")
+    assert "cluster_unpolled" not in codes()
+    Instance.objects.update(created_at=timezone.now() - timedelta(seconds=40))
+    assert "cluster_unpolled" in codes()
+    with looping_on(queue=QUEUE):
+        wait_for(lambda: not codes() & {"cluster_unpolled", "mirror_behind", "cluster_clock"})
+        assert Worker.objects.exists()
+    assert "cluster_unpolled" in codes()
+
+
+def test_a_cluster_that_is_away_is_named(cluster: Any, settings: Any) -> None:
+    settings.TEMPORALEX = {**settings.TEMPORALEX, "CLUSTER": {**cluster, "ADDRESS": "127.0.0.1:1"}}
+    assert "cluster_away" in codes()
+
+
+@pytest.mark.parametrize(
+    ("seconds", "skew"),
+    [(600, 600.0), (0, 0.0), (-60, 0.0), (-690, -600.0)],
+    ids=["ahead", "same", "polling", "behind"],
+)
+def test_the_clock_of_the_cluster_is_told_by_polls(seconds: int, skew: float) -> None:
+    now = timezone.now()
+    assert health._skew(now + timedelta(seconds=seconds), now) == skew
+
+
+def test_a_project_without_a_cluster_is_not_asked_about_one() -> None:
+    assert doctor.load_project().cluster is None

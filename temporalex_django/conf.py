@@ -50,6 +50,8 @@ _METHODS = {
 }
 #: Fewest database connections with which a worker with one activity thread can run.
 FEWEST_CONNECTIONS = 6
+#: Further connections of a worker with a Temporal cluster.
+CLUSTER_CONNECTIONS = 3
 
 
 def _setting(default: Any, doc: str, *, refuse: Callable[[Any], bool] | None = None, kind: str = "") -> Any:
@@ -180,7 +182,8 @@ class Settings:
         "Maximum number of database connections that one worker opens. Must be at least 6: one each for turns, "
         "maintenance, LISTEN, bulk jobs and `async` activities, one for each activity thread, and two for turns "
         "that continue during a long atomic activity. With a lower limit, a worker uses fewer of these, and then "
-        "fewer threads than `ACTIVITY_THREADS`. None: `ACTIVITY_THREADS` plus 7. A `CLUSTER` needs one more, for the outbox. "
+        "fewer threads than `ACTIVITY_THREADS`. None: `ACTIVITY_THREADS` plus 7. A `CLUSTER` needs three more, for the outbox, "
+        "the rows of runs and their comparison. "
         "Connections that activities open themselves, to other databases or in their own threads, do not count.",
         refuse=lambda value: value is not None and value < FEWEST_CONNECTIONS,
         kind="a whole number of at least 6, or None",
@@ -377,10 +380,11 @@ def _setting_errors(raw: Any, hints: Mapping[str, Any]) -> Iterator[str]:
                 cls = value if isinstance(value, type) else type(value)
                 advice = f" Write the path of the class: '{cls.__module__}.{cls.__qualname__}'."
             yield f"{SETTING}[{name!r}] must be {_describe(name, hints[name])}, not {quoted(value)}.{advice}"
-    if raw.get("CLUSTER") and raw.get("WORKER_CONNECTIONS") == FEWEST_CONNECTIONS:
+    least, connections = FEWEST_CONNECTIONS + CLUSTER_CONNECTIONS, raw.get("WORKER_CONNECTIONS")
+    if raw.get("CLUSTER") and isinstance(connections, int) and FEWEST_CONNECTIONS <= connections < least:
         yield (
-            f"{SETTING}['WORKER_CONNECTIONS'] must be at least {FEWEST_CONNECTIONS + 1} with a CLUSTER: a worker has one "
-            "connection more, for the outbox."
+            f"{SETTING}['WORKER_CONNECTIONS'] must be at least {least} with a CLUSTER: a worker has {CLUSTER_CONNECTIONS} "
+            "connections more, for the outbox, for the rows of runs and for their comparison."
         )
 
 

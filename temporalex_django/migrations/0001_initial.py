@@ -43,7 +43,10 @@ class Migration(migrations.Migration):
                 ("atomic", models.BooleanField(db_default=False)),
                 ("attempt", models.IntegerField(db_default=0)),
                 ("max_attempts", models.IntegerField(db_default=0, help_text="0 means no limit.")),
-                ("crashes", models.SmallIntegerField(db_default=0, help_text="Workers that died while they ran it.")),
+                (
+                    "crashes",
+                    models.SmallIntegerField(db_default=0, help_text="Number of workers that died while running it."),
+                ),
                 ("scheduled_at", models.DateTimeField()),
                 ("due_at", models.DateTimeField()),
                 ("started_at", models.DateTimeField(null=True)),
@@ -130,14 +133,16 @@ class Migration(migrations.Migration):
                 (
                     "backend",
                     models.TextField(
-                        db_default="tables", help_text="Where its runs live: these tables, or a Temporal cluster."
+                        db_default="tables",
+                        help_text="Where its runs are stored: in these tables or on a Temporal cluster.",
                     ),
                 ),
                 ("queue", models.TextField(help_text="The workers that poll this queue may advance it.")),
                 (
                     "due_at",
                     models.DateTimeField(
-                        help_text="It is not advanced before this time. If empty, it waits for a message.", null=True
+                        help_text="It is not advanced before this time. Empty if it is waiting for a message.",
+                        null=True,
                     ),
                 ),
                 ("deadline", models.DateTimeField(help_text="When the run times out.", null=True)),
@@ -336,11 +341,16 @@ class Migration(migrations.Migration):
                 ),
                 (
                     "drained_at",
-                    models.DateTimeField(help_text="When it was drained: since then it takes no new work.", null=True),
+                    models.DateTimeField(
+                        help_text="When it was drained; since then, it has taken no new work.", null=True
+                    ),
                 ),
                 ("started_at", models.DateTimeField()),
                 ("beat_at", models.DateTimeField()),
-                ("expires_at", models.DateTimeField(help_text="When its lease expires: after that it is late.")),
+                (
+                    "expires_at",
+                    models.DateTimeField(help_text="When its lease expires; after that, the worker is late."),
+                ),
             ],
             options={
                 "verbose_name": "worker",
@@ -548,7 +558,7 @@ class Migration(migrations.Migration):
                 (
                     "deciding",
                     models.JSONField(
-                        help_text="Who has decided and how, until its run on a Temporal cluster has taken the decision.",
+                        help_text="Who decided and how, until its run on a Temporal cluster has processed the decision.",
                         null=True,
                     ),
                 ),
@@ -573,7 +583,10 @@ class Migration(migrations.Migration):
                 (
                     "decided_for",
                     models.CharField(
-                        blank=True, default="", help_text="Name of the person for whom they stood in.", max_length=200
+                        blank=True,
+                        default="",
+                        help_text="Name of the person on whose behalf they decided.",
+                        max_length=200,
                     ),
                 ),
                 ("comment", models.TextField(blank=True, default="")),
@@ -657,7 +670,9 @@ class Migration(migrations.Migration):
                 ("waiting_for", models.JSONField(null=True)),
                 (
                     "waits",
-                    models.JSONField(help_text="What it waits for, without activities, for programs.", null=True),
+                    models.JSONField(
+                        help_text="What it is waiting for, except activities, as machine-readable data.", null=True
+                    ),
                 ),
                 ("accepts", models.JSONField(help_text="Messages that the open phase accepts.", null=True)),
                 ("args", models.BinaryField()),
@@ -693,7 +708,10 @@ class Migration(migrations.Migration):
                 ("parent", models.CharField(max_length=200, null=True)),
                 ("parent_seq", models.IntegerField(null=True)),
                 ("expires_at", models.DateTimeField(help_text="When the whole chain times out.", null=True)),
-                ("starts_at", models.DateTimeField(help_text="When it begins, if its start named a time.", null=True)),
+                (
+                    "starts_at",
+                    models.DateTimeField(help_text="When it begins, if the start specified a time.", null=True),
+                ),
                 (
                     "start_before",
                     models.DateTimeField(help_text="It times out if it has not begun by then.", null=True),
@@ -707,7 +725,7 @@ class Migration(migrations.Migration):
                     models.FloatField(help_text="Timeout of each run of the chain, in seconds.", null=True),
                 ),
                 ("parent_close", models.CharField(max_length=20, null=True)),
-                ("headers", models.JSONField(help_text="Headers of its start; empty without any.", null=True)),
+                ("headers", models.JSONField(help_text="Headers of its start; empty if there were none.", null=True)),
                 (
                     "scheduled_for",
                     models.DateTimeField(
@@ -999,7 +1017,7 @@ class Migration(migrations.Migration):
                     models.ForeignKey(
                         db_constraint=False,
                         db_index=False,
-                        help_text="For results: the run that waits for them.",
+                        help_text="For results: the run that is waiting for them.",
                         null=True,
                         on_delete=django.db.models.deletion.DO_NOTHING,
                         related_name="+",
@@ -1056,7 +1074,7 @@ class Migration(migrations.Migration):
                     "automatic",
                     models.BooleanField(
                         default=False,
-                        help_text="It was not done by a person but by code, or by a program that sent an ordinary message.",
+                        help_text="Not done by a person, but by code or by a program that sent an ordinary message.",
                     ),
                 ),
                 ("details", models.JSONField(default=dict)),
@@ -1104,7 +1122,7 @@ class Migration(migrations.Migration):
                 ("due_at", models.DateTimeField(help_text="It is not sent before this time.")),
                 ("tries", models.IntegerField(db_default=0)),
                 ("failed", models.JSONField(help_text="Why it is not sent again: code, error, at.", null=True)),
-                ("error", models.TextField(help_text="The error of the last try.", null=True)),
+                ("error", models.TextField(help_text="The error of the last attempt.", null=True)),
                 (
                     "chain",
                     models.ForeignKey(
@@ -1163,28 +1181,32 @@ class Migration(migrations.Migration):
                             ("buffer_one", "Let one slot wait"),
                             ("buffer_all", "Let all slots wait"),
                             ("cancel_other", "Cancel the open run, then start"),
-                            ("terminate_other", "Terminate the open run and start"),
-                            ("allow_all", "Start beside the open runs"),
+                            ("terminate_other", "Terminate the open run, then start"),
+                            ("allow_all", "Start alongside the open runs"),
                         ],
                         default="skip",
                         max_length=20,
                     ),
                 ),
-                ("catch_up", models.DurationField(help_text="A slot that is older than this is not started any more.")),
+                ("catch_up", models.DurationField(help_text="A slot that is older than this is no longer started.")),
                 (
                     "jitter",
                     models.DurationField(
-                        blank=True, help_text="Each slot fires at a time of its own within this period.", null=True
+                        blank=True, help_text="Each slot fires at its own time within this period.", null=True
                     ),
                 ),
                 (
                     "max_fires",
-                    models.IntegerField(blank=True, help_text="It ends after this number of slots.", null=True),
+                    models.IntegerField(
+                        blank=True, help_text="The schedule ends after this number of slots.", null=True
+                    ),
                 ),
                 (
                     "pause_after",
                     models.IntegerField(
-                        blank=True, help_text="It pauses itself after this number of failures in a row.", null=True
+                        blank=True,
+                        help_text="The schedule pauses itself after this number of failures in a row.",
+                        null=True,
                     ),
                 ),
                 ("position", models.DateTimeField(help_text="All slots up to this time have an outcome.")),
@@ -1199,13 +1221,13 @@ class Migration(migrations.Migration):
                 ("failures", models.IntegerField(default=0, help_text="Failures in a row.")),
                 (
                     "waiting",
-                    models.IntegerField(default=0, help_text="Slots that wait until an earlier run has closed."),
+                    models.IntegerField(default=0, help_text="Slots that are waiting for an earlier run to close."),
                 ),
-                ("next_at", models.DateTimeField(help_text="When a worker has to look at it again.", null=True)),
+                ("next_at", models.DateTimeField(help_text="When a worker next has to check it.", null=True)),
                 ("backfill", models.JSONField(null=True)),
                 (
                     "error",
-                    models.TextField(blank=True, help_text="Why its slots cannot be computed; it is tried again."),
+                    models.TextField(blank=True, help_text="Why its slots cannot be computed; workers try again."),
                 ),
                 ("paused_at", models.DateTimeField(null=True)),
                 ("pause_reason", models.TextField(blank=True)),
@@ -1214,7 +1236,7 @@ class Migration(migrations.Migration):
                     models.CharField(blank=True, help_text="The name of the user at that time.", max_length=200),
                 ),
                 ("paused_by_failures", models.BooleanField(default=False)),
-                ("gone_since", models.DateTimeField(help_text="Since when the code no longer declares it.", null=True)),
+                ("gone_since", models.DateTimeField(help_text="When the code stopped declaring it.", null=True)),
                 (
                     "editor_name",
                     models.CharField(blank=True, help_text="The name of the user at that time.", max_length=200),
@@ -1253,12 +1275,14 @@ class Migration(migrations.Migration):
                 ("reason", models.CharField(blank=True, max_length=10)),
                 ("decided_at", models.DateTimeField()),
                 ("workflow_id", models.CharField(blank=True, max_length=200)),
-                ("running", models.BooleanField(default=False, help_text="Its run has not been seen closed.")),
+                ("running", models.BooleanField(default=False, help_text="Its run is not known to have closed.")),
                 ("error_code", models.CharField(blank=True, max_length=40)),
                 ("error", models.TextField(blank=True)),
                 (
                     "until",
-                    models.DateTimeField(help_text="The time of the last slot, if it stands for several.", null=True),
+                    models.DateTimeField(
+                        help_text="The time of the last slot, if this row stands for several.", null=True
+                    ),
                 ),
                 ("count", models.IntegerField(default=1)),
                 ("actor", models.CharField(blank=True, help_text="Who triggered or backfilled it.", max_length=200)),
@@ -1363,7 +1387,7 @@ class Migration(migrations.Migration):
                 (
                     "key",
                     models.CharField(
-                        blank=True, help_text="Of a hold: the concurrency key that is held.", max_length=200
+                        blank=True, help_text="For a hold: the concurrency key that is held.", max_length=200
                     ),
                 ),
                 ("until", models.DateTimeField(help_text="When a hold ends. Empty for all other switches.", null=True)),

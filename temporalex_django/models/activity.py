@@ -50,7 +50,7 @@ class ActivityTask(models.Model):
     atomic = models.BooleanField(db_default=False)
     attempt = models.IntegerField(db_default=0)
     max_attempts = models.IntegerField(db_default=0, help_text=_("0 means no limit."))
-    crashes = models.SmallIntegerField(db_default=0, help_text=_("Workers that died while they ran it."))
+    crashes = models.SmallIntegerField(db_default=0, help_text=_("Number of workers that died while running it."))
     scheduled_at = models.DateTimeField()
     due_at = models.DateTimeField()
     # An attempt is counted when a worker claims it and starts when a thread reaches it (see decision 35). So ``owner``

@@ -47,7 +47,7 @@ class OperatorAction(models.Model):
     forced = models.BooleanField(default=False)
     automatic = models.BooleanField(
         default=False,
-        help_text=_("It was not done by a person but by code, or by a program that sent an ordinary message."),
+        help_text=_("Not done by a person, but by code or by a program that sent an ordinary message."),
     )
     details = models.JSONField(default=dict)
 

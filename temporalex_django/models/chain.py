@@ -23,12 +23,12 @@ class Chain(models.Model):
 
     id = models.UUIDField(primary_key=True)
     backend = models.TextField(
-        db_default=TABLES, help_text=_("Where its runs live: these tables, or a Temporal cluster.")
+        db_default=TABLES, help_text=_("Where its runs are stored: in these tables or on a Temporal cluster.")
     )
     run = unconstrained_key("temporalex_django.Instance", related_name="current_of", help_text=_("The current run."))
     queue = models.TextField(help_text=_("The workers that poll this queue may advance it."))
     due_at = models.DateTimeField(
-        null=True, help_text=_("It is not advanced before this time. If empty, it waits for a message.")
+        null=True, help_text=_("It is not advanced before this time. Empty if it is waiting for a message.")
     )
     deadline = models.DateTimeField(null=True, help_text=_("When the run times out."))
     # An executor in memory is current only if it has this token (see decision 5). A rollback leaves the old token, so

@@ -94,7 +94,7 @@ class HumanTask(models.Model):
     )
 
     deciding = models.JSONField(
-        null=True, help_text=_("Who has decided and how, until its run on a Temporal cluster has taken the decision.")
+        null=True, help_text=_("Who decided and how, until its run on a Temporal cluster has processed the decision.")
     )
     closed_at = models.DateTimeField(null=True)
     ending = models.CharField(max_length=20, choices=Ending.choices, blank=True, default="")
@@ -102,7 +102,7 @@ class HumanTask(models.Model):
     decided_by_key = models.CharField(max_length=200, blank=True, default="")
     decided_by_name = models.CharField(max_length=200, blank=True, default="")
     decided_for = models.CharField(
-        max_length=200, blank=True, default="", help_text=_("Name of the person for whom they stood in.")
+        max_length=200, blank=True, default="", help_text=_("Name of the person on whose behalf they decided.")
     )
     comment = models.TextField(blank=True, default="")
 

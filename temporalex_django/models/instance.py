@@ -86,7 +86,9 @@ class Instance(models.Model):
     blocked = models.JSONField(null=True, help_text=_("Why it cannot continue: code, error, since, attempt."))
     paused = models.JSONField(null=True, help_text=_("Who paused it, when and why: since, reason, by."))
     waiting_for = models.JSONField(null=True)
-    waits = models.JSONField(null=True, help_text=_("What it waits for, without activities, for programs."))
+    waits = models.JSONField(
+        null=True, help_text=_("What it is waiting for, except activities, as machine-readable data.")
+    )
     accepts = models.JSONField(null=True, help_text=_("Messages that the open phase accepts."))
 
     args = models.BinaryField()
@@ -111,13 +113,13 @@ class Instance(models.Model):
     parent_run = unconstrained_key("self", null=True)
     parent_seq = models.IntegerField(null=True)
     expires_at = models.DateTimeField(null=True, help_text=_("When the whole chain times out."))
-    starts_at = models.DateTimeField(null=True, help_text=_("When it begins, if its start named a time."))
+    starts_at = models.DateTimeField(null=True, help_text=_("When it begins, if the start specified a time."))
     start_before = models.DateTimeField(null=True, help_text=_("It times out if it has not begun by then."))
     start_limit = models.JSONField(null=True, help_text=_("Its throttle (count, seconds), or that it is debounced."))
     run_timeout = models.FloatField(null=True, help_text=_("Timeout of each run of the chain, in seconds."))
     parent_close = models.CharField(max_length=20, null=True)  # noqa: DJ001 - as above
 
-    headers = models.JSONField(null=True, help_text=_("Headers of its start; empty without any."))
+    headers = models.JSONField(null=True, help_text=_("Headers of its start; empty if there were none."))
     scheduled_for = models.DateTimeField(
         null=True, help_text=_("The time of the slot for which a schedule started the chain.")
     )

@@ -50,7 +50,7 @@ class SwitchedOff(models.Model):
     since = models.DateTimeField()
     by = models.CharField(max_length=200, blank=True, help_text=_("Who switched it off: the name at that time."))
     reason = models.TextField(blank=True)
-    key = models.CharField(max_length=200, blank=True, help_text=_("Of a hold: the concurrency key that is held."))
+    key = models.CharField(max_length=200, blank=True, help_text=_("For a hold: the concurrency key that is held."))
     until = models.DateTimeField(null=True, help_text=_("When a hold ends. Empty for all other switches."))
 
     class Meta:

@@ -36,7 +36,7 @@ class Message(models.Model):
     id = models.BigAutoField(primary_key=True)
     chain = unconstrained_key("temporalex_django.Chain", related_name="messages")
     run = unconstrained_key(
-        "temporalex_django.Instance", null=True, help_text=_("For results: the run that waits for them.")
+        "temporalex_django.Instance", null=True, help_text=_("For results: the run that is waiting for them.")
     )
     queue = models.TextField()
     kind = models.CharField(max_length=20)

@@ -38,7 +38,7 @@ class Outbox(models.Model):
     due_at = models.DateTimeField(help_text=_("It is not sent before this time."))
     tries = models.IntegerField(db_default=0)
     failed = models.JSONField(null=True, help_text=_("Why it is not sent again: code, error, at."))
-    error = models.TextField(null=True, help_text=_("The error of the last try."))  # noqa: DJ001 - none yet
+    error = models.TextField(null=True, help_text=_("The error of the last attempt."))  # noqa: DJ001 - none yet
 
     objects = OutboxQuerySet.as_manager()
 

@@ -31,8 +31,8 @@ class Schedule(models.Model):
         BUFFER_ONE = "buffer_one", _("Let one slot wait")
         BUFFER_ALL = "buffer_all", _("Let all slots wait")
         CANCEL_OTHER = "cancel_other", _("Cancel the open run, then start")
-        TERMINATE_OTHER = "terminate_other", _("Terminate the open run and start")
-        ALLOW_ALL = "allow_all", _("Start beside the open runs")
+        TERMINATE_OTHER = "terminate_other", _("Terminate the open run, then start")
+        ALLOW_ALL = "allow_all", _("Start alongside the open runs")
 
     name = models.CharField(max_length=100, unique=True)
     workflow = models.CharField(max_length=200)
@@ -54,13 +54,13 @@ class Schedule(models.Model):
     )
     workflow_id = models.CharField(max_length=200)
     overlap = models.CharField(max_length=20, choices=OverlapPolicy.choices, default=OverlapPolicy.SKIP)
-    catch_up = models.DurationField(help_text=_("A slot that is older than this is not started any more."))
+    catch_up = models.DurationField(help_text=_("A slot that is older than this is no longer started."))
     jitter = models.DurationField(
-        null=True, blank=True, help_text=_("Each slot fires at a time of its own within this period.")
+        null=True, blank=True, help_text=_("Each slot fires at its own time within this period.")
     )
-    max_fires = models.IntegerField(null=True, blank=True, help_text=_("It ends after this number of slots."))
+    max_fires = models.IntegerField(null=True, blank=True, help_text=_("The schedule ends after this number of slots."))
     pause_after = models.IntegerField(
-        null=True, blank=True, help_text=_("It pauses itself after this number of failures in a row.")
+        null=True, blank=True, help_text=_("The schedule pauses itself after this number of failures in a row.")
     )
 
     # -- the position ------------------------------------------------------------------------------------------------
@@ -70,17 +70,17 @@ class Schedule(models.Model):
     )
     fires = models.IntegerField(default=0)
     failures = models.IntegerField(default=0, help_text=_("Failures in a row."))
-    waiting = models.IntegerField(default=0, help_text=_("Slots that wait until an earlier run has closed."))
-    next_at = models.DateTimeField(null=True, help_text=_("When a worker has to look at it again."))
+    waiting = models.IntegerField(default=0, help_text=_("Slots that are waiting for an earlier run to close."))
+    next_at = models.DateTimeField(null=True, help_text=_("When a worker next has to check it."))
     backfill = models.JSONField(null=True)
-    error = models.TextField(blank=True, help_text=_("Why its slots cannot be computed; it is tried again."))
+    error = models.TextField(blank=True, help_text=_("Why its slots cannot be computed; workers try again."))
 
     # -- pauses ------------------------------------------------------------------------------------------------------
     paused_at = models.DateTimeField(null=True)
     pause_reason = models.TextField(blank=True)
     paused_by = models.CharField(max_length=200, blank=True, help_text=_("The name of the user at that time."))
     paused_by_failures = models.BooleanField(default=False)
-    gone_since = models.DateTimeField(null=True, help_text=_("Since when the code no longer declares it."))
+    gone_since = models.DateTimeField(null=True, help_text=_("When the code stopped declaring it."))
 
     # The starter of its runs. Runs of a schedule that code owns have none.
     editor = models.ForeignKey(
@@ -122,10 +122,10 @@ class ScheduleSlot(models.Model):
     workflow_id = models.CharField(max_length=200, blank=True)
     run = unconstrained_key("temporalex_django.Instance", null=True)
     chain = unconstrained_key("temporalex_django.Chain", null=True)
-    running = models.BooleanField(default=False, help_text=_("Its run has not been seen closed."))
+    running = models.BooleanField(default=False, help_text=_("Its run is not known to have closed."))
     error_code = models.CharField(max_length=40, blank=True)
     error = models.TextField(blank=True)
-    until = models.DateTimeField(null=True, help_text=_("The time of the last slot, if it stands for several."))
+    until = models.DateTimeField(null=True, help_text=_("The time of the last slot, if this row stands for several."))
     count = models.IntegerField(default=1)
     actor = models.CharField(max_length=200, blank=True, help_text=_("Who triggered or backfilled it."))
 

@@ -49,11 +49,13 @@ class Worker(models.Model):
         null=True, help_text=_("How busy it is, and how long runs and activities take there, by its own measurement.")
     )
     clock_skew = models.FloatField(db_default=0.0, help_text=_("Its clock minus the database's, in seconds."))
-    drained_at = models.DateTimeField(null=True, help_text=_("When it was drained: since then it takes no new work."))
+    drained_at = models.DateTimeField(
+        null=True, help_text=_("When it was drained; since then, it has taken no new work.")
+    )
     started_at = models.DateTimeField()
     beat_at = models.DateTimeField()
     # Pages go by this column. Recovery does not: it measures silence by the judge's own monotonic clock.
-    expires_at = models.DateTimeField(help_text=_("When its lease expires: after that it is late."))
+    expires_at = models.DateTimeField(help_text=_("When its lease expires; after that, the worker is late."))
 
     class Meta:
         db_table = "temporalex_worker"

@@ -212,7 +212,8 @@ def find_visible(find: Callable[[], T], run_of: Callable[[T], Instance], user: P
     """Call ``find`` and return its result, if the user may look at the run that ``run_of(result)`` returns.
 
     ``find()`` has to search only among the runs that exist for the user. The policy is asked before anything is read
-    and again about the run that was found. Raises ``ActionNotPermitted`` or ``WorkflowNotFound`` otherwise.
+    and again about the run that was found. Raises ``ActionNotPermitted`` or ``WorkflowNotFound`` if the user may not
+    look at the run.
     """
     require_access(user, VIEW, alias=alias)
     result = find()

@@ -90,7 +90,7 @@ class TemporalexConfig(AppConfig):
 
 
 def _lists_problems() -> bool:
-    """Return True in the commands that list every problem themselves."""
+    """Return True if this process runs a command, such as ``check``, that lists all problems itself."""
     return sys.argv[1:2] == ["check"] or sys.argv[1:3] == ["temporalex", "doctor"]
 
 
@@ -281,5 +281,5 @@ def _start_local_runner() -> None:
 
 
 def _load_cluster_kind(name: str) -> Any:
-    """Return the code that sends rows of the outbox to the Temporal cluster. It is imported with the first of them."""
+    """Return the code that sends rows of the outbox to the Temporal cluster; it is imported at the first call."""
     return import_module("temporalex_django.backends.cluster.outgoing").KINDS[name]

@@ -74,7 +74,7 @@ def check_cluster_sdk(app_configs: Sequence[AppConfig] | None, **_: Any) -> list
 
 
 def shared_transaction_problems(backend: str) -> Iterator[str]:
-    """Yield a sentence for each activity that needs a transaction with its run, of classes on this backend."""
+    """Yield a sentence for each activity of a class on this backend that must share a transaction with its run."""
     default = conf.read()[0].BACKEND
     for cls in workflows.concrete_classes():
         if (cls.backend or default) != backend:

@@ -57,8 +57,8 @@ CLUSTER_CONNECTIONS = 3
 def _setting(default: Any, doc: str, *, refuse: Callable[[Any], bool] | None = None, kind: str = "") -> Any:
     """Return a dataclass field of ``Settings``; ``doc`` is its text in ``docs/reference/settings.md``.
 
-    ``refuse(value)`` returns True for a value that is wrong although its type is right; ``kind`` describes the right
-    values in the error.
+    ``refuse(value)`` returns True for a value that is wrong although its type is right; ``kind`` describes the valid
+    values in the error message.
     """
     metadata = {"doc": doc, "refuse": refuse, "kind": kind}
     return (

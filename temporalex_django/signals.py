@@ -4,7 +4,8 @@ The process that commits a change sends its signals with ``send_robust`` after t
 exception of a receiver is logged and affects nothing else. ``sender`` is the workflow class if the process has it, else
 its name.
 
-Every signal has ``workflow`` (the name), ``workflow_id`` and ``run_id``. Further arguments are listed beside each.
+Every signal has ``workflow`` (the name), ``workflow_id`` and ``run_id``. The other arguments are listed next to each
+signal.
 """
 
 from __future__ import annotations
@@ -95,6 +96,6 @@ ALL = {name: value for name, value in list(globals().items()) if isinstance(valu
 def send(name: str, sender: object, /, **arguments: object) -> None:
     """Send the Django signal ``name`` with ``send_robust``; Django logs the exceptions of receivers.
 
-    ``sender`` is the workflow class or its name, and ``arguments`` are those listed beside the signal.
+    ``sender`` is the workflow class or its name, and ``arguments`` are listed next to each signal.
     """
     ALL[name].send_robust(sender=sender, **arguments)

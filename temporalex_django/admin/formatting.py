@@ -60,7 +60,7 @@ def badge(kind: str, label: str) -> SafeString:
 
 
 def shape(kind: str) -> SafeString:
-    """Return the symbol of a badge, as the content of an SVG of 16 × 16; empty for an unknown ``kind``."""
+    """Return the symbol of a badge, as the content of an SVG of 16 × 16; empty for an unknown ``kind`` of state."""
     return mark_safe(_SHAPES.get(kind, ""))  # noqa: S308 - constants of this module
 
 
@@ -115,7 +115,8 @@ class FormattedPayload:
 def format_payload(payload: Any) -> FormattedPayload:
     """Format a payload as indented JSON, at most ``MAX_PAYLOAD_LENGTH`` characters of it.
 
-    Never raises: a payload that the codec cannot read is shown as a placeholder.
+    A payload that the codec cannot read (an ``UnreadablePayload``) is shown as a placeholder, so that the rest of the
+    page works.
     """
     # A page must show a run whose payloads this process cannot decode, so the placeholder is text and no error.
     if isinstance(payload, UnreadablePayload):

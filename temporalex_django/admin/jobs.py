@@ -200,7 +200,7 @@ class BulkJobAdmin(ReadOnlyAdmin[BulkJob]):
         return row
 
     def _load_runs(self, request: HttpRequest, ids: list[UUID]) -> dict[UUID, Instance]:
-        """Return those of the runs with these ids that the user may see, by id."""
+        """Return the runs with these ids, by id, without runs that the user may not see."""
         if not policy().allows(user_of(request), VIEW):
             return {}
         restricted_runs = visible_runs(self.admin_site, request)

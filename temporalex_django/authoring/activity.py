@@ -168,10 +168,10 @@ class CallOptions(TypedDict, total=False):
 
 
 class RunSource(Protocol):
-    """The access of an activity to the run that scheduled it, which activities that are steps of a graph need.
+    """The access of an activity to the run that scheduled it; activities that run steps of a graph need it.
 
-    Each host that runs activities implements it: it reads a history that it stores, or asks the run. ``version`` is
-    the version of the workflow with which the activity was scheduled.
+    Each host that runs activities implements it: it reads a history that it stores, or asks the run. ``version`` is the
+    version of the workflow with which the activity was scheduled.
     """
 
     def workflow(self, version: int) -> Any:
@@ -188,7 +188,7 @@ class Activity(Generic[P, R]):
     """A function that workflow code awaits and a worker runs.
 
     ``__wrapped__`` is the function itself. ``name`` is its name in histories, ``label`` the name that people see, and
-    ``aliases`` are former names. ``options_set`` are its options.
+    ``aliases`` are former names. ``options_set`` are the options that its definition sets.
     """
 
     def __init__(
@@ -547,10 +547,7 @@ defined_in: dict[str, dict[str, None]] = {}
 
 
 def register(new_activity: Activity[Any, Any]) -> None:
-    """Register an activity under its name and its aliases. It replaces an activity that was defined before.
-
-    An alias that is the present name of another activity is skipped.
-    """
+    """Register an activity under its name and its aliases. It replaces an activity that had one of them."""
     aliases.ACTIVITIES.pop(new_activity.name, None)
     for name in (new_activity.name, *new_activity.aliases):
         if name != new_activity.name:

@@ -17,7 +17,7 @@ from temporalex_django.errors import WorkflowDefinitionError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Escalation:
-    """An extension of an approval to more people when nobody has decided it for a while.
+    """More people who may decide an approval when nobody has decided it for a while.
 
     They may decide as well once the time ``after`` (a timedelta or seconds) has passed. ``role`` is a permission
     ``app.codename`` or a group, ``users`` are usernames, and ``groups`` are names of groups.

@@ -36,7 +36,7 @@ def check_person(by: object) -> Person | None:
 
 
 def split_decider(by: object) -> tuple[Person | None, str | None]:
-    """Return ``by``, which says who decides a step, as ``(user, None)`` or as ``(None, name)``.
+    """Return ``(user, None)`` or ``(None, name)`` for ``by``, which says who decides a step.
 
     A person may be known by name alone, as a text; the name is recorded and has no role. Raises ``ActionNotPermitted``
     for anything that is neither a user, nor a text, nor None.

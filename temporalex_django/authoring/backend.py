@@ -38,9 +38,10 @@ class OpenActivity:
 
     ``seq`` is the number of its command. ``attempt`` is the number of the running attempt, or of the last one.
     ``max_attempts`` is the limit of attempts (0: no limit). ``due_at`` is the time at which the activity may start, or
-    is tried next. ``owner`` is the epoch of the worker that runs it, or None. ``beat_at`` is the time of its last
-    heartbeat. ``expires_at`` is the time at which its first timeout passes. ``heartbeat_timeout`` is in seconds.
-    ``waits_for`` names what the worker that released it lacked. ``last_failure`` is the failure of its last attempt.
+    is tried next. ``owner`` is the epoch of the worker that runs it (a number that the worker drew when it registered),
+    or None. ``beat_at`` is the time of its last heartbeat. ``expires_at`` is the time at which its first timeout
+    passes. ``heartbeat_timeout`` is in seconds. ``waits_for`` names what the worker that released it lacked.
+    ``last_failure`` is the failure of its last attempt.
     """
 
     seq: int
@@ -134,7 +135,7 @@ class Description:
 
 
 class Backend(Protocol):
-    """The part that runs workflows: the database, a test environment or an engine without Django.
+    """The part that runs workflows: the database with its workers, a test environment or an engine without Django.
 
     It starts and finds runs, and performs the requests of their handles.
     """

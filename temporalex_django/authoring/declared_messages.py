@@ -50,8 +50,8 @@ def messages_of(cls: type[Workflow]) -> Mapping[tuple[MessageKind, str], Declare
     """Return the signals and updates that a workflow class takes, by ``(kind, name)``, without running it.
 
     They are read from the source of the class: from the handlers in its calls of ``phase``, and from its calls of
-    ``wait_for_signal``. A message whose name the source does not show is left out, and so are those of a function whose
-    source cannot be read. Never raises.
+    ``wait_for_signal``. A message whose name the source does not show is left out, and so are the messages of a
+    function whose source cannot be read; no error is raised for either.
     """
     messages: dict[tuple[MessageKind, str], DeclaredMessage] = {}
     for fn in _functions_of(cls):
@@ -146,7 +146,7 @@ class _PhaseReader:
                 yield DeclaredMessage(kind="signal", name=str(call.args[0].value))
 
     def entries(self, node: ast.expr) -> Iterator[tuple[str, Any]]:
-        """Yield the message names and handlers of a dictionary of handlers.
+        """Yield pairs ``(message name, handler)`` of a dictionary of handlers in the source.
 
         ``node`` is that dictionary, or a name for it.
 
@@ -169,7 +169,7 @@ class _PhaseReader:
         """Return the message ``name`` with the type of its payload and the docstring, both from its handler.
 
         ``handler`` is a node of the source or the function itself; a call of ``update``, ``signal`` or ``partial`` is
-        unpacked. ``permission`` is that of the call around it.
+        unpacked. ``permission`` is the one of the call of ``update`` or ``signal`` around it, or None.
         """
         if isinstance(handler, ast.Call) and handler.args:
             callee = self.evaluate(handler.func)
@@ -192,7 +192,7 @@ class _PhaseReader:
         return DeclaredMessage(kind=kind, name=name, args_type=annotation, permission=permission, about=about)
 
     def annotation_and_doc(self, handler: Any, *, bound: int = 0) -> tuple[Any, str]:
-        """Return the annotation of the payload of a handler, or Any, and the docstring of the handler.
+        """Return ``(annotation of the payload, docstring)`` of a handler; without an annotation it is Any.
 
         ``handler`` is a node of the source or the function itself. ``bound`` is the number of parameters before the
         payload, besides ``self``.

@@ -171,7 +171,7 @@ def _typed_name_problems(cls: type[Workflow], attribute: str, kinds: Container[A
 
 
 def _path_problems(paths: Any) -> Iterator[str]:
-    """Yield the problems of the paths in ``redacted`` that can lead to no field."""
+    """Yield a problem for each path in the class attribute ``redacted`` that can lead to no field."""
     if not isinstance(paths, (list, tuple)):
         yield f"redacted {paths!r} must be a tuple of paths such as 'card' or 'customer.email'"
         return

@@ -22,7 +22,7 @@ KIND: Final = "task"
 
 
 class TaskHost(Protocol):
-    """The part of this package that imports Django's tasks, as a protocol, so that this module need not import them.
+    """The protocol of the object that imports Django's tasks for this module, which must not import them.
 
     It creates objects of Django's task classes and sends Django's signals about tasks.
     """

@@ -463,7 +463,7 @@ class WorkflowHandle(Generic[Result_co]):
 def make_handle(address: RunAddress, backend: Backend) -> WorkflowHandle[Any]:
     """Return the handle of the run at ``address``, whose requests ``backend`` performs.
 
-    Use it where the run may live in another backend than that of the application.
+    Use it where the run may live in another backend than the one that the application uses.
     """
     handle: WorkflowHandle[Any] = WorkflowHandle.__new__(WorkflowHandle)
     handle._backend, handle._address = backend, address  # noqa: SLF001 - of this module
@@ -476,8 +476,8 @@ def _unless_none(value: Any) -> Any:
 
 
 def _point(to: int | None, messages: str, edited: Any) -> dict[str, Any]:
-    """Return the inputs that say where a reset or a fork continues: ``to``, ``messages`` and ``edited``.
+    """Return the inputs by which a reset or a fork knows where and how to continue, as a dict by name.
 
-    Those that are None are left out, so that the operation uses its own default.
+    The inputs that are None are left out, so that the operation uses its own default.
     """
     return inputs(to=_unless_none(to), messages=_unless_none(messages), edited=_unless_none(edited))

@@ -48,9 +48,9 @@ class OpenHumanTask:
 
     ``asked`` are the candidates who may decide: ``user:``, ``group:`` or ``perm:`` and a name. ``four_eyes`` is the
     scope in which a different person has to decide, "chain" or "run", and "" without four eyes. ``form`` describes the
-    data of the decision: its kind, name, schema and digest. ``shows`` is what people decide about, beside the title.
-    ``claimed_by`` is the person who has reserved the task, until ``claimed_until``. ``happened`` says how the task
-    ended, and is "" while it is open.
+    data of the decision: its kind, name, schema and digest. ``shows`` is the value that people decide about, in
+    addition to the title; None without one. ``claimed_by`` is the person who has reserved the task, until
+    ``claimed_until``. ``happened`` says how the task ended, and is "" while it is open.
     """
 
     id: str
@@ -136,6 +136,7 @@ def clean_form_data(form: Mapping[str, Any] | None, data: Any, *, title: str) ->
 def base_key(key: str) -> str:
     """Return the key of a human task without the suffix ``#n``.
 
-    A step of a graph that asks a second time opens another task, whose key is that of the step with such a suffix.
+    A step of a graph that asks a second time opens another task. The key of that task is the key of the step with such
+    a suffix.
     """
     return key.partition("#")[0]

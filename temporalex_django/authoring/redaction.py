@@ -117,7 +117,8 @@ class Redactor:
     def redact_own_failure(self, text: str) -> str:
         """Return the text of an exception for the sender of the message that caused it.
 
-        Senders know their own payload, so they need no permission; only redacted fields hide the text.
+        Senders know their own payload, so they need no permission. A placeholder is returned only if the class redacts
+        fields, which the text might quote, or is not known.
         """
         return REDACTED if self.redacted_paths is None or self.redacted_paths else text
 

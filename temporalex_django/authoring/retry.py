@@ -117,9 +117,10 @@ def requested_delay(
 
 
 def jitter_draw(*attempt: object) -> float:
-    """Return a number from 0 to 1 for the jitter after an attempt, made of the values that identify the attempt.
+    """Return the share (0 to 1) of the jitter that shortens the pause after an attempt, made of its identity.
 
-    It is spread evenly over attempts. One attempt always has the same number, so tests can rely on it.
+    The arguments identify the attempt. The numbers are spread evenly over attempts. One attempt always has the same
+    number, so tests can rely on it.
     """
     digest = hashlib.blake2b(":".join(map(str, attempt)).encode(), digest_size=6).digest()
     return int.from_bytes(digest) / 2**48

@@ -81,7 +81,7 @@ def _takes_arguments_of(build: Callable[..., Any]) -> Callable[[M], M]:
 
 
 class Startable:
-    """The base of workflow classes and of dispatchers, with the class methods that start and find runs."""
+    """The base of workflow classes and of dispatchers over their versions: class methods that start and find runs."""
 
     name: ClassVar[str]
     unique: ClassVar[Unique | None] = None

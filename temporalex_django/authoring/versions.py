@@ -150,7 +150,7 @@ def _version_problems(cls: type[VersionedWorkflow], number: Any, version: Any) -
 
 
 def _belongs_to(version: type, dispatcher: type) -> bool:
-    """Return True if the class ``version`` is nested in the dispatcher, or is in the same package."""
+    """Return True if the class ``version`` is defined inside the dispatcher's class, or in the same package."""
     is_nested = version.__qualname__.startswith(f"{dispatcher.__qualname__}.")
     return is_nested or _package(version) == _package(dispatcher)
 

@@ -57,7 +57,7 @@ _UNIONS = (typing.Union, types.UnionType)
 
 
 class _Query(staticmethod):  # type: ignore[type-arg] # generic only in the stubs
-    """A static method of a workflow class that answers the query ``query_name``, as ``@query`` marks it."""
+    """A static method that ``@query`` has marked: it answers the query ``query_name`` of a workflow class."""
 
     query_name: str
 
@@ -194,10 +194,10 @@ class Workflow(Startable):
     def _external_close_signals(
         cls, status: str, started_at: datetime | None, ended_at: datetime
     ) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Yield the Django signals to send after a run was closed from outside: names with their arguments.
+        """Yield the Django signals to send after a run was closed from outside, as ``(name, arguments)``.
 
-        Only graphs have such signals. ``status`` is the final status of the run, and the times are those of its start
-        and end.
+        Only graphs have such signals. ``status`` is the final status of the run, which started and ended at the two
+        times.
         """
         del status, started_at, ended_at  # graphs read them
         return iter(())
@@ -265,7 +265,7 @@ class Workflow(Startable):
 
     @classmethod
     def _call_query(cls, fn: Callable[..., Any] | None, name: str, args: Any, state: Any) -> Any:
-        """Return the answer to the query ``name``: that of ``fn``, or of ``handle_query`` if ``fn`` is None.
+        """Return the answer to the query ``name``: from ``fn``, or from ``handle_query`` if ``fn`` is None.
 
         ``args`` are the arguments of the query, and ``state`` is the published state.
         """

@@ -1,4 +1,4 @@
-"""The host of operations: it says where they find the clock, the storage and the classes, and who works for them.
+"""The host of operations: it provides the clock, the storage and the classes, and says if workers exist.
 
 The default host is an application beside its workers. A ``DjangoEnvironment`` installs a host of its own, which reads a
 virtual clock, finds the classes of the test, and does the work of workers itself. Nothing else in ``operations`` knows
@@ -84,13 +84,10 @@ class OperationHost:
         return workflows.find(name)
 
     def record_start(self, chain_id: UUID, workflow: type[Workflow]) -> None:
-        """Called with the class of each run that a schedule starts; does nothing here.
-
-        A test environment overrides it, to know which class the run has.
-        """
+        """Take note of the class of a run that a schedule starts; does nothing here."""
 
     def record_turn(self, report: TurnReport) -> None:
-        """Called with the report of each turn that ran in the process of a caller; does nothing here.
+        """Take the report of a turn that ran in the process of a caller (``inline_turn``); does nothing here.
 
         A test environment overrides it, to follow what its runs do.
         """

@@ -63,7 +63,10 @@ Listen = Callable[[], AbstractContextManager[WaitFunction]]
 
 
 def unlimited_wait() -> AbstractContextManager[bool]:
-    """Return a wait slot that is always granted: a context manager whose value is True."""
+    """Return a wait slot that is always granted: the number of callers that wait is not limited.
+
+    It is a context manager whose value is True: the caller may wait.
+    """
     return nullcontext(enter_result=True)
 
 
@@ -81,8 +84,9 @@ def wait_for(
 ) -> T | None:
     """Call ``poll`` until it returns something other than None, and return that; None when the deadline has passed.
 
-    It polls at least once, then after growing pauses, and sooner when ``listen`` is notified. ``wait_slot`` limits how
-    many callers wait at a time: without a free slot, None is returned after the first poll.
+    It polls at least once, then after growing pauses, and sooner when ``listen`` is notified. ``wait_slot()`` returns a
+    context manager that limits how many callers wait at a time. Its value is False if too many wait already; then None
+    is returned after the first poll.
 
     A host that does the work of workers itself does it after the first poll, whatever the deadline is: its clock is not
     the one of the deadline.

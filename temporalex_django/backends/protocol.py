@@ -94,7 +94,7 @@ class ResetCall(OperatorCall, Protocol):
 
 
 class RunQueryCall(RunCall, Protocol):
-    """A query: its name, its argument, and whether unread messages are taken before."""
+    """A query: its name, its argument, and ``fresh``: if unread messages are delivered to the run first."""
 
     query: str
     args: Any
@@ -126,7 +126,7 @@ class RequestCall(RunCall, Protocol):
     def request_label(self) -> str: ...
 
     def before_insert(self) -> None:
-        """Refuse the message, or lock what it decides, before it is stored."""
+        """Raise the error that refuses the message, or lock the human task that it decides, before it is stored."""
 
     def closed_error(self, error: WorkflowClosed) -> Exception:
         """Return the error to raise for a run that is closed."""
@@ -139,7 +139,7 @@ class BackendRequest(Protocol):
     def message_number(self) -> int | None: ...
 
     def begin(self) -> None:
-        """Send the message, and have it judged if that is possible at once."""
+        """Send the message, and judge it at once if this process can; otherwise a worker judges it."""
 
     def enqueue(self) -> None:
         """Send the message, whatever the state of the run is, and wait for nothing."""
@@ -164,7 +164,10 @@ class RunBackend(Protocol):
     name: str
 
     def flush(self, chain_id: UUID, *, storage: DjangoStorage) -> None:
-        """Send what the operation has written for the chain. Called after its own transaction."""
+        """Send what the operation has written for the chain to another system, if the run lives there.
+
+        ``Action.execute`` calls it when the transaction of the operation is over.
+        """
 
     def start(self, start: NewStart, *, storage: DjangoStorage) -> StartedRun: ...
 

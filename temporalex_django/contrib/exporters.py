@@ -24,7 +24,7 @@ def install(names: Sequence[str]) -> None:
 
 
 def uninstall(name: str) -> None:
-    """Remove an exporter from this process, if it is installed; what it has recorded is lost."""
+    """Remove an exporter from this process, if it is installed; the values that it has recorded are lost."""
     if (exporter := _exporters.pop(name, None)) is not None:
         recorder.remove(exporter)
 

@@ -44,7 +44,8 @@ except ImportError as exc:
 class OpenTelemetryExporter:
     """The exporter for OpenTelemetry. Counters and histograms are recorded at once, and the SDK reads gauges.
 
-    Names are those of the table without ``_total`` and ``_seconds``; the unit of times is ``s``.
+    An instrument has the name of its metric in ``telemetry.definitions`` without ``_total`` and ``_seconds``; the unit
+    of times is ``s``.
     """
 
     def __init__(self) -> None:
@@ -152,7 +153,10 @@ class Tracing(Interceptor):
         return self._span(f"activation {activation.workflow}", SpanKind.CONSUMER, attributes, parent, links)
 
     def outgoing(self, outgoing: Outgoing) -> None:
-        """Give what an activation sends the context of its span. A child gets that of a span of its own."""
+        """Put the trace context into the headers of what an activation sends: the one of the activation's span.
+
+        A child run gets the context of a new span, which stands for its start.
+        """
         if outgoing.kind != "child":
             self._inject(outgoing.headers)
             return
@@ -197,7 +201,7 @@ class Tracing(Interceptor):
         return _SpanBlock(self._tracer, name, kind, attributes, parent, links, on_enter)
 
     def _extract(self, headers: Mapping[str, str], base: Context) -> Context:
-        """Return ``base`` with what the headers carry: their trace, and the baggage that may travel."""
+        """Return the context ``base`` with the trace that the headers name, and with the baggage that may travel."""
         span_context = _span_context(headers)
         context = base if span_context is None else trace.set_span_in_context(NonRecordingSpan(span_context), base)
         if self.baggage_keys and "baggage" in headers:
@@ -226,9 +230,9 @@ class Tracing(Interceptor):
 
 
 class _Unsampled:
-    """A context manager for work of a trace that is not sampled: no span of its own, and the same current one.
+    """A context manager for work of a trace that is not sampled: its block makes no span, and the current span stays.
 
-    What the block calls belongs to the trace, so it is not sampled either.
+    Calls in the block belong to the same trace, so they are not sampled either.
     """
 
     __slots__ = ("_context", "_token")

@@ -102,7 +102,7 @@ class RequestId(Interceptor):
 
     @contextmanager
     def activity_attempt(self, attempt: AttemptCall) -> Iterator[None]:
-        """Return a context manager for an attempt, in whose block the id is that of the present request."""
+        """Return a context manager for an attempt, in whose block log lines have the id of the causing request."""
         _remember(attempt.run_id, attempt.headers)
         with use_request_id(attempt.headers.get(HEADER, "")):
             yield

@@ -42,7 +42,7 @@ class LogHandler:
     """Writes a log entry for each Django signal of this package, from ``attach`` to ``detach``.
 
     ``events`` are the names of the signals, by default all. ``levels`` maps names of signals to log levels, which
-    replace those of ``LEVELS``. ``logger`` is the name of the logger. Raises ``ValueError`` for a name that is not a
+    replace the ones in ``LEVELS``. ``logger`` is the name of the logger. Raises ``ValueError`` for a name that is not a
     signal.
     """
 

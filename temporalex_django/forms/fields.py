@@ -77,7 +77,7 @@ def inspect_type(annotation: Any) -> types.Type:
 
 
 def unwrap_metadata(type_info: types.Type) -> types.Type:
-    """Return msgspec's description of a type without the metadata of ``Annotated``, which may be nested."""
+    """Return msgspec's description of the type inside ``Annotated``, or the description unchanged for other types."""
     while isinstance(type_info, types.Metadata):
         type_info = type_info.type
     return type_info

@@ -82,7 +82,7 @@ class Log:
 
 
 class _ContextSource:
-    """The data of a ``Context`` that was made from plain values and not from an instance."""
+    """The data of a ``Context`` that has no instance: it was made from plain values."""
 
     def __init__(self, initial: Mapping[str, Any], steps: Mapping[str, Any]) -> None:
         self.initial = freeze(initial)

@@ -133,10 +133,10 @@ class Progress:
         return instance, active_numbers
 
     def _enter_steps(self, instance: Instance, step_numbers: list[int], now: datetime | None) -> list[int]:
-        """Complete those of the active steps that end by themselves, and store the instance in ``self.instance``.
+        """Complete the steps that end as soon as they become active, such as ``Done``, and let others wait.
 
-        ``step_numbers`` are the steps that have just become active; the list grows here. Return the numbers of the
-        steps that the caller has to start.
+        ``step_numbers`` are the steps that have just become active; the list grows here. The result is stored in
+        ``self.instance``. Returns the numbers of the steps that the caller has to start.
         """
         remaining: list[int] = []
         # The list grows in the loop: a step that ends at once activates others. Graphs have no cycles, so it ends.

@@ -93,9 +93,9 @@ FORMATS: dict[str, Callable[[Graph, Instance | None], str]] = {"mermaid": mermai
 
 
 def _arrows(graph: Graph) -> Iterator[tuple[int, str, int, bool]]:
-    """Yield the arrows of a picture: number of the source, event, number of the target, and a flag.
+    """Yield the arrows of a picture as ``(number of the source, event, number of the target, dynamic)``.
 
-    The flag is True if code chooses the target.
+    ``dynamic`` is True if a function chooses the target when the event comes.
     """
     for edge in graph.edges():
         for target in edge.targets:

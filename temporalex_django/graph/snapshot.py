@@ -52,7 +52,7 @@ def dump(instance: Instance) -> dict[str, Any]:
 
 
 def start_snapshot(workflow: Any, *, telemetry: Any = None, started_by: Sender | None = None) -> dict[str, Any] | None:
-    """Return the snapshot that a new run starts with besides its input, or None if there is nothing in it.
+    """Return the data (snapshot) that a new run starts with besides its input, or None if there is none.
 
     ``started_by`` is the person who starts the run, or None. ``telemetry`` is the metadata that a graph merges into its
     Django signals. Raises ``PayloadError`` if the metadata is not a mapping, or if the workflow is not a graph.

@@ -56,8 +56,8 @@ class ClientCall:
 class Cause:
     """The reason of an activation: the start of its run (``kind`` "start"), a message or a result.
 
-    ``kind`` is that of the message, such as signal, update, activity or child. ``name`` is the name of the signal or
-    update, or the kind of the event. ``headers`` are those of the message, or of the activity.
+    ``kind`` is "start" or the kind of the message, such as signal, update, activity or child. ``name`` is the name of
+    the signal or update, or the kind of the event. ``headers`` came with the message, or belong to the activity.
     """
 
     kind: str
@@ -98,7 +98,7 @@ class Outgoing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkflowCode:
-    """Workflow code that runs: in an activation, or in a replay of one, which ``is_replaying`` tells apart."""
+    """Workflow code that runs now: in an activation or, if ``is_replaying``, in a replay of past activations."""
 
     workflow: str
     workflow_id: str
@@ -135,7 +135,7 @@ class QueryCall:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """An activity that failed for good, or a run that is blocked, after that was committed.
+    """An activity that has failed for good, or a run that is blocked; it is reported after the commit.
 
     ``kind`` is "activity_failed" or "run_blocked". ``error`` is the exception, or None if it was raised in another
     process. ``type`` is the type of the failure. ``activity`` and ``attempt`` are None for a run.

@@ -44,7 +44,7 @@ class InterceptorChain:
             setattr(self, name, tuple(methods))
 
     def report(self, problem: Any) -> None:
-        """Call the hooks ``problem``. Never raises."""
+        """Call the hook ``problem`` of each interceptor that has one. An error of a hook is logged, and not raised."""
         for hook in self.problem:
             try:
                 hook(problem)
@@ -52,7 +52,10 @@ class InterceptorChain:
                 logger.error("%s failed: %s", _name_of(hook), type(exc).__name__)
 
     def prepare(self, outgoing: Any) -> None:
-        """Call the hooks ``outgoing``. Raises ``InterceptorFailed``."""
+        """Call the hook ``outgoing`` of each interceptor that has one, for something that an activation sends.
+
+        Raises ``InterceptorFailed`` if one of them raises.
+        """
         for hook in self.outgoing:
             try:
                 hook(outgoing)
@@ -131,7 +134,7 @@ class around:  # noqa: N801 - used like a function
 
 
 def _failure(hook: Callable[..., Any], error: Exception) -> TemporalexError:
-    """Return the error that says which interceptor has failed. A violation of determinism stays one."""
+    """Return the error that says which interceptor has failed with ``error``; a ``DeterminismViolation`` stays one."""
     if isinstance(error, DeterminismViolation):
         return DeterminismViolation(f"{_name_of(hook)}: {error}")
     # An error of this package has no payload in its text; another one may quote some.

@@ -87,7 +87,7 @@ class TaskMail:
             self.send(human_task, user)
 
     def recipients(self, task: HumanTask) -> list[Any]:
-        """Return the active users who are candidates of a human task, at most ``MAX_RECIPIENTS`` and one more.
+        """Return the active users who are candidates of a human task, at most ``MAX_RECIPIENTS`` + 1 of them.
 
         These are the users that the task names, the members of its groups, the users who have its permissions, and
         those to whom it was delegated. A superuser is not included for a permission alone.

@@ -218,7 +218,7 @@ def _position_rows(rows: Mapping[int, list[int]], nodes: Sequence[_Node]) -> flo
 def _make_room_for_labels(
     arrows: Sequence[Arrow], routes: Sequence[Sequence[int]], nodes: Sequence[_Node], width: float
 ) -> float:
-    """Return the width of the drawing with the labels of its arrows; ``width`` is that of the steps alone.
+    """Return the width of the drawing with the labels of its arrows; ``width`` is the width without labels.
 
     All nodes are moved to the right if a label would begin outside of the drawing.
     """

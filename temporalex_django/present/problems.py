@@ -174,7 +174,7 @@ def no_code_text(code: str, *, queue: str, pollers: int) -> str:
 
 
 def short_activity(activity_view: ActivityView, now: datetime) -> tuple[bool, str]:
-    """Return True if a person should look at the activity, and its state in a few words, for a list."""
+    """Return ``(trouble, text)``: True if a person should look at the activity, and its state in a few words."""
     state, failure = activity_state(activity_view, now), activity_view.activity.last_failure
     count = failure.attempt if failure else 0
     words = {"activity": activity_view.title, "count": count}

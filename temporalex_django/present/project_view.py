@@ -110,8 +110,9 @@ class OverdueTasks:
 class OutgoingMessages:
     """Outgoing messages to one destination that are late, or that are dead letters.
 
-    ``since`` is the time since which the oldest waits. ``code`` is that of a dead letter, or empty for messages that
-    are still sent; ``error`` is that of one of them. ``example`` is the id of the oldest.
+    ``since`` is the time since which the oldest waits. ``code`` is the code of the error for dead letters, and empty
+    for messages that are still sent. ``error`` is the text of the error of one of them. ``example`` is the id of the
+    oldest.
     """
 
     destination: str

@@ -423,7 +423,7 @@ def _several_summary(run: RunView, waits: list[WaitView], count: int, now: datet
 
 
 def _short_texts(run: RunView, waits: list[WaitView], now: datetime) -> Iterator[tuple[bool, str]]:
-    """Yield a pair for each thing that a run waits for: True if a person should look at it, and a short text.
+    """Yield ``(trouble, text)`` for each thing that a run waits for: if a person should look at it, and a short text.
 
     Things to look at come first.
     """

@@ -111,7 +111,7 @@ class WorkflowViewMixin(Base):
     def _url_for(self, url_name: str, **arguments: str) -> str:
         """Return the URL of a route about a run as a URL below that of the project's object.
 
-        For an update it is that of the update, and for everything else that of the state.
+        For an update it is the URL of that update, and for everything else the URL of the state.
         """
         names = {name: value for name, value in self.kwargs.items() if name != "message"}
         if url_name == "update":

@@ -562,6 +562,6 @@ def _require(row: T | None) -> T:
 
 
 def _slot_row(schedule: str, action: TriggerSchedule) -> ScheduleSlot:
-    """Trigger the schedule with the name ``schedule``, and return the row of the slot that this created."""
+    """Trigger the schedule with the name ``schedule``, and return the row of the slot (time to fire) it made."""
     slot = action.execute()
     return ScheduleSlot.objects.using(storage().alias).get(schedule__name=schedule, at=slot.at)

@@ -74,7 +74,10 @@ class Recorder:
             self._forget()
 
     def record(self, metric: Metric, value: float = 1.0, /, **labels: str) -> None:
-        """Record a value of a metric that is not a fact; ``labels`` are all of its labels. Never raises for a value."""
+        """Record a value of a metric that is not a fact of the database; ``labels`` are all of its labels.
+
+        An exporter that raises loses the value, which is counted; the caller notices nothing.
+        """
         label_values = tuple([labels[label.name] for label in metric.labels])
         if label_values not in self._admitted.get(metric, ()):
             label_values = self._limit_names(metric, label_values)
@@ -83,7 +86,7 @@ class Recorder:
         self._export(metric, label_values, value)
 
     def gauge_values(self, metric: Metric) -> Values:
-        """Return the last values of a gauge: those of a fact while they are fresh, or those that were recorded."""
+        """Return the last values of a gauge, by label values; a gauge that is a fact has none if they are old."""
         if metric.is_fact:
             return self.facts().get(metric, {})
         return dict(self._gauges.get(metric, {}))
@@ -97,7 +100,7 @@ class Recorder:
         self._publish(limited)
 
     def set_sampler(self, *, samples: bool) -> None:
-        """Set whether this process samples the facts; one that does so no more exports none from now on."""
+        """Set whether this process samples the facts of the database; if it no longer does, it exports none."""
         previously, self.samples_facts = self.samples_facts, samples
         if previously and not samples:
             self._facts, self._facts_at = {}, float("-inf")
@@ -114,7 +117,10 @@ class Recorder:
     # --- limits and errors -------------------------------------------------------------------------------------------
 
     def _limit_names(self, metric: Metric, label_values: tuple[str, ...]) -> tuple[str, ...]:
-        """Return the label values, with ``OTHER`` for names beyond the limit; that is counted, and logged once."""
+        """Return the label values; ``OTHER`` replaces the names if the metric has ``MAX_NAMES`` others already.
+
+        Such a replacement is counted, and logged once for each metric.
+        """
         names = tuple([value for label, value in zip(metric.labels, label_values, strict=True) if not label.values])
         with self._lock:
             known_names = self._names.setdefault(metric, set())
@@ -143,7 +149,7 @@ class Recorder:
                 self._note_drop(exporter, exc)
 
     def _note_drop(self, exporter: Exporter, error: Exception) -> None:
-        """Count a value that ``exporter`` did not take, with the other exporters; log the first one."""
+        """Tell the other exporters that ``exporter`` has lost a value, and log that once."""
         name = type(exporter).__name__
         self._warn_once(exporter, f"{name} does not take metrics, so they are dropped: {type(error).__name__}")
         for other in self._exporters:
@@ -165,9 +171,10 @@ def without_names(metric: Metric, label_values: tuple[str, ...]) -> tuple[str, .
 
 
 def limit_facts(metric: Metric, values: Values) -> dict[tuple[str, ...], float]:
-    """Return the values of a fact with at most ``MAX_NAMES`` names; the others are one, whose name is ``OTHER``.
+    """Return the values of a fact with at most ``MAX_NAMES`` names; the others become one, ``OTHER``.
 
-    The names with the largest values are kept. Times are joined by the longest, numbers by their sum.
+    The names with the largest values are kept. The value of ``OTHER`` is the longest of the other times, or the sum of
+    the other numbers.
     """
     by_names: dict[tuple[str, ...], dict[tuple[str, ...], float]] = {}
     for label_values, value in values.items():

@@ -31,13 +31,13 @@ logger = logging.getLogger("temporalex_django.temporal")
 
 @dataclass(slots=True)
 class Inbound:
-    """The content of one activation.
+    """The content of one activation of the SDK, read by ``ActivationReader``.
 
-    ``answers`` resolve commands, in the order in which they came, and ``messages`` are signals, updates and requests.
-    ``skips`` are the payloads of signals that skip a timer. ``record`` is the delivery record that a marker holds for a
-    replay of the activation, and ``protocol_ids`` are the ids under which the SDK takes answers to updates, by update
-    id. ``refused_updates`` are those that are too large, each with the error for its sender. One that is even too large
-    to be rejected gets no answer.
+    ``answers`` are the results of commands, in the order in which they came, and ``messages`` are signals, updates and
+    requests. ``skips`` are the payloads of signals by which a person lets a timer fire early. ``record`` is the
+    delivery record that a marker holds for a replay of the activation, and ``protocol_ids`` are the ids under which the
+    SDK takes answers to updates, by update id. ``refused_updates`` are those that are too large, each with the error
+    for its sender. An update that is even too large for a rejection gets no answer.
     """
 
     start: InitializeWorkflow | None = None
@@ -172,7 +172,7 @@ class ActivationReader:
     # -- payloads -----------------------------------------------------------------------------------------------------
 
     def _single(self, payloads: Any) -> Any:
-        """Return the payload of a message: the only one, None without one, else all in a list."""
+        """Return the payload of a message, which the SDK has as a list: its only item, None if it is empty, or all."""
         values = [*map(self._payloads.decode, payloads)]
         return values[0] if len(values) == 1 else (values or None)
 

@@ -38,7 +38,8 @@ class _HeaderReader(ActivityInboundInterceptor):
 class ActivityRunner:
     """Runs the attempts of activities in a worker of the SDK.
 
-    Plain functions run in threads of ``executor`` (None: that of the event loop), and async ones in the event loop.
+    Plain functions run in threads of ``executor`` (None: the default executor of the event loop), and async ones in the
+    event loop.
     """
 
     attempt_class: ClassVar[type[ActivityAttempt]] = ActivityAttempt

@@ -1,4 +1,4 @@
-"""One attempt of an activity on a cluster: its call, its heartbeats, and what its end means for the server."""
+"""One attempt of an activity on a cluster: its call, its heartbeats, and what the server is told about its end."""
 
 from __future__ import annotations
 
@@ -84,16 +84,19 @@ class ActivityAttempt:
             raise self._failure(exc) from exc
 
     def start_in_thread(self, activity: Activity[Any, Any], args: Sequence[Any], executor: Any) -> Awaitable[Any]:
-        """Call ``run_in_thread`` in a thread of ``executor``, and return what to await for its result."""
+        """Call ``run_in_thread`` in a thread of ``executor``, and return an awaitable of its result."""
         return self._loop.run_in_executor(executor, copy_context().run, self.run_in_thread, activity, args)
 
     def surroundings(self, activity: Activity[Any, Any]) -> AbstractContextManager[None]:
-        """Return the context manager in which the function of ``activity`` runs."""
+        """Return the context manager in which the function of ``activity`` runs; subclasses may add to it."""
         del activity
         return use_context(self._context())
 
     def run_in_thread(self, activity: Activity[Any, Any], args: Sequence[Any]) -> Any:
-        """Call a plain function in a thread, between two checks of the database connections."""
+        """Call the plain function of an activity in this thread, and return its value as plain data.
+
+        Database connections that are too old or broken are closed before and after it.
+        """
         close_old_connections()
         try:
             fn, positional, keywords = activity.decode_call(args, self._kwargs, self)
@@ -131,7 +134,7 @@ class ActivityAttempt:
     # -- heartbeats ---------------------------------------------------------------------------------------------------
 
     def _note_heartbeat(self, details: Any) -> None:
-        """Send a heartbeat from any thread. Details stay until others come, also for the next attempt."""
+        """Send a heartbeat; any thread may call this. The details are sent again until others replace them."""
         if details is not None:
             self._details = [details]
         self._loop.call_soon_threadsafe(sdk.heartbeat, *self._details)
@@ -147,7 +150,7 @@ class ActivityAttempt:
     def _failure(self, error: BaseException) -> SdkError:
         """Return the error of the SDK for an attempt that failed with ``error``.
 
-        The server counts attempts. Here it is judged whether there is another one, and when.
+        The server counts attempts. The returned error tells it if another attempt follows, and when.
         """
         attempt, now = self._info.attempt, datetime.now(UTC)
         attributes: dict[str, Any] = {**describe(error), "attempts": attempt, "timeout": None}

@@ -1,4 +1,4 @@
-"""Commands of the executor, written as those of the SDK."""
+"""Commands of the executor, translated to commands of the SDK."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ _PARENT_CLOSE: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommandWriter:
-    """Writes the commands of one run.
+    """Translates the commands of one run to commands of the SDK.
 
-    ``info`` and ``namespace`` are those of the run, and ``task_queue`` is the queue of its worker.
+    ``info`` has the facts of the run, which is in ``namespace``, and ``task_queue`` is the queue of its worker.
     ``queue_name(queue)`` returns the task queue for a queue of this package, and ``workflow_id(id)`` the id of the
     cluster for a business id. ``child_facts(attributes)`` returns the facts with which a child starts.
     """
@@ -51,9 +51,9 @@ class CommandWriter:
     child_facts: Callable[[Mapping[str, Any]], StartFacts]
 
     def write(self, command: Command, protocol_ids: Mapping[str, str]) -> WorkflowCommand:
-        """Return a command of the SDK.
+        """Return the command of the SDK for a command of the executor.
 
-        ``protocol_ids`` are the ids under which the SDK takes answers, by update id.
+        ``protocol_ids`` maps the id of an update to the id under which the SDK takes its answer.
         """
         written = WorkflowCommand()
         match command.kind:
@@ -160,21 +160,24 @@ class CommandWriter:
         return written
 
     def write_rejection(self, protocol_id: str, error: Mapping[str, Any]) -> WorkflowCommand:
-        """Return the answer to an update that is not accepted."""
+        """Return the command that tells the sender of an update that it is not accepted.
+
+        ``protocol_id`` is the id under which the SDK takes the answer, and ``error`` has the attributes of the error.
+        """
         written = WorkflowCommand()
         written.update_response.protocol_instance_id = protocol_id
         written.update_response.rejected.CopyFrom(write_failure(error, self.payloads))
         return written
 
     def write_query_answer(self, query_id: str, answer: Any) -> WorkflowCommand:
-        """Return the answer to a query. Raises ``PayloadError``."""
+        """Return the command that answers a query. Raises ``PayloadError`` if the answer cannot be encoded."""
         written = WorkflowCommand()
         written.respond_to_query.query_id = query_id
         written.respond_to_query.succeeded.response.CopyFrom(self.payloads.encode(answer))
         return written
 
     def write_query_failure(self, query_id: str, error: Mapping[str, Any]) -> WorkflowCommand:
-        """Return the answer to a query that failed with the attributes of ``error``."""
+        """Return the command that tells the sender of a query that it failed, with the attributes of ``error``."""
         written = WorkflowCommand()
         written.respond_to_query.query_id = query_id
         written.respond_to_query.failed.CopyFrom(write_failure(error, self.payloads))
@@ -195,7 +198,10 @@ class CommandWriter:
 
 
 def write_record(number: int, record: DeliveryRecord) -> WorkflowCommand:
-    """Return the marker that keeps a delivery record for replays. The ``number`` makes its id unique in the run."""
+    """Return the command that stores a delivery record as a marker in the history, where replays find it.
+
+    The ``number`` makes the id of the marker unique in the run.
+    """
     written = WorkflowCommand()
     written.set_patch_marker.patch_id = f"{names.RECORD}{number}:{json.dumps(record.to_data(), sort_keys=True)}"
     return written
@@ -204,8 +210,8 @@ def write_record(number: int, record: DeliveryRecord) -> WorkflowCommand:
 def _retry_policy(options: Mapping[str, Any]) -> RetryPolicy:
     """Return the retry policy of an activity for the server, which counts the attempts and waits between them.
 
-    The wrapper of activities judges which errors end the retries. An attempt of an atomic activity that the server has
-    lost is done again, whatever the policy says.
+    ``ActivityAttempt`` decides which errors end the retries. For an atomic activity the server has no limit of
+    attempts, so that a lost attempt is always repeated.
     """
     policy = options.get("retry") or OwnRetryPolicy().as_dict()
     most = 0 if options.get("atomic") else policy["max_attempts"]

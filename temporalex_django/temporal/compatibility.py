@@ -78,7 +78,7 @@ def _differences(runner: Any, instance: Any, job: Any, command: Any) -> Iterator
 
 
 def _compare(kind: str, present: Iterable[str], implemented: Iterable[str]) -> Iterator[str]:
-    """Yield a sentence for each name that only one side has."""
+    """Yield a sentence for each name that only ``present`` (the SDK) or only ``implemented`` (this adapter) has."""
     for name in sorted(set(present) - set(implemented)):
         yield f"the {kind} {name!r} is new"
     for name in sorted(set(implemented) - set(present)):

@@ -32,12 +32,15 @@ _TIMEOUTS: Final = {
 
 
 def failure_details(attributes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the details of a failure, which hold the attributes of the event or error that it stands for."""
+    """Return the details of a failure of the SDK: the attributes of the event or error that it stands for."""
     return {_ATTRIBUTES: dict(attributes)}
 
 
 def write_failure(attributes: Mapping[str, Any], payloads: Payloads) -> Failure:
-    """Return the failure that stands for the attributes of an event or error, such as ``WorkflowFailed``."""
+    """Return the failure of the SDK that stands for an event or error with these attributes.
+
+    An example is the event ``WorkflowFailed``.
+    """
     failure = Failure(message=str(attributes.get("message") or attributes.get("reason") or ""), source=_SOURCE)
     failure.stack_trace = attributes.get("traceback") or ""
     info = failure.application_failure_info
@@ -48,7 +51,7 @@ def write_failure(attributes: Mapping[str, Any], payloads: Payloads) -> Failure:
 
 
 def task_failure(error: BaseException) -> Failed:
-    """Return the failure of a workflow task: the run stays as it is, and is tried again."""
+    """Return the failure of a workflow task, after which the run stays as it is and the server tries the task again."""
     described = describe(error)
     failure = Failure(message=described["message"], source=_SOURCE)
     failure.application_failure_info.type = described["type"]
@@ -59,7 +62,7 @@ def task_failure(error: BaseException) -> Failed:
 
 
 def fault_data(fault: Fault) -> dict[str, Any]:
-    """Return the error for the sender of an update whose validator failed by a fault of its code, and log the fault."""
+    """Return the error for the sender of an update whose validator failed by a fault of its code, and log it."""
     failure, reference = describe(fault.error), uuid4().hex[:12]
     label = f"the validator of the update {fault.name!r} failed"
     logger.error("%s (reference %s)", label, reference, exc_info=fault.error)
@@ -71,7 +74,10 @@ def fault_data(fault: Fault) -> dict[str, Any]:
 
 
 def read_failure(failure: Failure, payloads: Payloads) -> dict[str, Any]:
-    """Return the attributes that ``write_failure`` has written, or those of a failure of another program."""
+    """Return the attributes from which ``write_failure`` made this failure, or such attributes for another failure.
+
+    A failure of another program gets the attributes ``type``, ``message`` and perhaps ``details``.
+    """
     for part in _causes(failure):
         if part.HasField("application_failure_info"):
             info = part.application_failure_info
@@ -87,7 +93,10 @@ def read_failure(failure: Failure, payloads: Payloads) -> dict[str, Any]:
 
 
 def activity_job(seq: int, failure: Failure, options: Mapping[str, Any], payloads: Payloads) -> Job:
-    """Return the job that tells the run of the failure of its activity. ``options`` are those of its command."""
+    """Return the job that delivers the failure of an activity to the run; ``seq`` is the number of its command.
+
+    ``options`` are the options in that command, such as its timeouts.
+    """
     parts = [*_causes(failure)]
     timeout = next((part for part in parts if part.HasField("timeout_failure_info")), None)
     if timeout is None:
@@ -109,7 +118,7 @@ def activity_job(seq: int, failure: Failure, options: Mapping[str, Any], payload
 
 
 def child_job(seq: int, failure: Failure, payloads: Payloads) -> Job:
-    """Return the job that tells the run of a child that closed without a result."""
+    """Return the job that tells a run that its child closed without a result; ``seq`` is the number of its command."""
     status, closing = "failed", dict[str, Any]()
     for part in _causes(failure):
         if part.HasField("terminated_failure_info"):

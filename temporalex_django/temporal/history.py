@@ -14,7 +14,7 @@ from temporalex_django.core.people.human_tasks import HumanTaskState
 
 
 class TemporalHistory:
-    """The events of one run, made from its activations, and its human tasks, those that are closed included."""
+    """The events of one run, made from its activations, and all its human tasks, open or closed."""
 
     def __init__(self) -> None:
         self.events: list[HistoryEvent] = []
@@ -27,7 +27,7 @@ class TemporalHistory:
         return self.events[-1] if self.events and self.events[-1].kind in CLOSING else None
 
     def record(self, activation: Activation, completion: Completion, executor: Executor) -> None:
-        """Add the events of an activation that had an effect, which is the last one of ``executor``."""
+        """Add the events of the last activation of ``executor``, which has had an effect, to the history."""
         self._activations += 1
         stamp: dict[str, Any] = {"head": 0, "admit_updates": True, "max_pending": activation.max_pending}
         if activation.seed is not None:
@@ -38,12 +38,16 @@ class TemporalHistory:
         self.human_tasks.update((change.task.key, change.task) for change in executor.human_task_changes())
 
     def add(self, kind: str, attributes: dict[str, Any], now: datetime) -> None:
-        """Add an event to the last activation. One that closes the run without its code is added by the caller."""
+        """Add an event to the last activation of the history.
+
+        ``record`` calls this for each event of an activation. The run calls it for an event that closes it without its
+        code.
+        """
         number, activation = len(self.events) + 1, max(self._activations, 1)
         self.events.append(HistoryEvent(number, activation, kind, now, attributes))
 
     def state(self, executor: Executor, *, after: int) -> dict[str, Any]:
-        """Return what the run shows, with its events behind the number ``after``, as plain data."""
+        """Return what people and programs see of the run, and its events after the number ``after``, as plain data."""
         state, closing = executor.visible_state()._asdict(), self.closing
         state["human_tasks"] = list(self.human_tasks.values())
         state["events"] = [[e.number, e.activation, e.kind, e.at, e.attributes] for e in self.events[after:]]

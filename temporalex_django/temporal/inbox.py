@@ -1,4 +1,4 @@
-"""The order in which the jobs of an activation reach the executor, and the rest of a long inbox."""
+"""The order in which the jobs of an activation reach the executor, and the signals that wait for another one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MAX_SIGNALS: Final = 500
 
 
 class TemporalInbox:
-    """The messages of one run. ``signals`` are those that wait for an activation of their own."""
+    """The messages of one run. ``signals`` are those that were too many for one activation and wait for another one."""
 
     def __init__(self) -> None:
         self.signals: deque[Job] = deque()
@@ -25,11 +25,12 @@ class TemporalInbox:
     def order_jobs(
         self, inbound: Inbound, carried: CarriedMessages | None, *, timers: Collection[int], failed: Container[str]
     ) -> tuple[list[Job], list[int]]:
-        """Return the jobs of an activation in the order of the executor, and the numbers of timers that were skipped.
+        """Return ``(jobs, skipped)``: the jobs of an activation in the order of the executor, and the skipped timers.
 
-        The SDK has messages before results. Here results come first, since they may open a phase. ``carried`` are the
-        messages of the previous run, or None. ``timers`` are the numbers of the timers that run, and ``failed`` the ids
-        of signals whose handler has failed: such a signal is delivered again if it is sent again.
+        ``skipped`` has the command numbers of timers that people let fire early. The SDK has messages before results.
+        Here results come first, since they may open a phase, which takes the messages. ``carried`` are the messages of
+        the previous run, or None. ``timers`` are the numbers of the timers that run, and ``failed`` the ids of signals
+        whose handler has failed: such a signal is delivered again if it is sent again.
         """
         answers = [job for job in inbound.answers if job.attributes["seq"] < names.REST_TIMERS]
         jobs = [job for job in answers if job.kind == DELIVERED]
@@ -45,7 +46,7 @@ class TemporalInbox:
         return jobs + self._take_messages(inbound, failed), [job.attributes["seq"] for job in skips]
 
     def _skips(self, inbound: Inbound, timers: Collection[int]) -> list[Job]:
-        """Return the jobs of the timers to skip, each once, without those that have fired."""
+        """Return a job for each timer that people let fire early (skip), without the timers that have fired by now."""
         fired = {job.attributes["seq"] for job in inbound.answers if job.kind == "TimerFired"}
         skips = {skip["seq"]: skip for skip in reversed(inbound.skips) if skip["seq"] in timers}
         return [Job("TimerFired", skip) for seq, skip in reversed(skips.items()) if seq not in fired]

@@ -10,7 +10,7 @@ from temporalio.worker import WorkflowInstance
 
 
 class InstanceFacts(WorkflowInstance):
-    """A workflow instance of the SDK that answers questions about the run from its ``info``.
+    """The base of a workflow instance of the SDK: it answers questions about the run from its ``info``.
 
     ``_thread_id`` is the thread that executes an activation, or executed the last one.
     """

@@ -1,4 +1,4 @@
-"""The names that the adapter uses on a cluster beside those of your workflows, signals and updates."""
+"""The names that this package itself uses on a cluster, in addition to those of your workflows and messages."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ def call(function: Callable[[], T]) -> T:
 
 
 class CodeRunner(Protocol):
-    """A function that calls workflow code, and may interrupt code that does not reach a wait."""
+    """The protocol of a function that calls workflow code, and may interrupt code that does not come to a wait."""
 
     def __call__(self, function: Callable[[], T], /) -> T:
         """Call ``function`` and return its value. Raises ``DeadlockDetected`` after an interruption."""

@@ -1,4 +1,4 @@
-"""Payloads on a cluster: the codec of this package behind the payload converter of the SDK."""
+"""Payloads on a cluster: a payload converter of the SDK that uses the codec of this package."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ _OWN: Final = b"binary/temporalex"
 class Payloads:
     """Writes plain data as payloads of a cluster, and reads them.
 
-    With the default codec the payloads are JSON, as those of other SDKs. Another codec has an encoding of its own.
+    With the default codec the payloads are JSON, as other SDKs write them. With another codec, their metadata names an
+    encoding that only this package reads.
     """
 
     def __init__(self, payload_codec: PayloadCodec | None = None) -> None:
@@ -30,7 +31,7 @@ class Payloads:
         self._encoding = _JSON if isinstance(self._codec, JsonCodec) else _OWN
 
     def encode(self, value: Any, **metadata: bytes) -> Payload:
-        """Return plain data as a payload. ``metadata`` is added to that of the payload."""
+        """Return plain data as a payload, to whose metadata ``metadata`` is added."""
         return Payload(metadata={"encoding": self._encoding, **metadata}, data=self._codec.encode(value))
 
     def decode(self, payload: Payload) -> Any:

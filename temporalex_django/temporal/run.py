@@ -1,4 +1,4 @@
-"""One run in the cache of a worker of the SDK: the workflow instance over the executor of this package."""
+"""One run in the cache of a worker of the SDK, which passes its activations to the executor of this package."""
 
 from __future__ import annotations
 
@@ -60,7 +60,11 @@ class TemporalRun(InstanceFacts):
     # -- the interface of the SDK -------------------------------------------------------------------------------------
 
     def activate(self, act: WorkflowActivation) -> WorkflowActivationCompletion:
-        """Return the commands for an activation, or the failure of its task. Never raises."""
+        """Return the commands for an activation of the SDK.
+
+        Raises nothing: an error becomes the failure of the workflow task in the result, and the server tries the task
+        again.
+        """
         self._thread_id = threading.get_ident()
         completion = WorkflowActivationCompletion(run_id=act.run_id)
         completion.successful.SetInParent()
@@ -75,7 +79,7 @@ class TemporalRun(InstanceFacts):
         return completion
 
     def report_failure(self, error: Exception) -> None:
-        """Log that a task of the run has failed. The run stays as it is, and the server tries the task again."""
+        """Log that a workflow task of the run has failed; the run stays as it is, and the server tries it again."""
         logger.error("%s %s: a task failed", self._info.workflow_type, self._info.workflow_id, exc_info=error)
 
     def find_class(self, name: str, version: int | None) -> type[Workflow]:
@@ -164,7 +168,10 @@ class TemporalRun(InstanceFacts):
     def _advance(
         self, act: WorkflowActivation, inbound: Inbound, start: dict[str, Any] | None, now: datetime
     ) -> list[WorkflowCommand]:
-        """Deliver the jobs of an activation to the executor, and return the commands for what it did."""
+        """Deliver the jobs of an activation to the executor, and return its commands as commands of the SDK.
+
+        ``start`` has the attributes with which a new run starts, or is None.
+        """
         carried = self._facts.get("carried") if start is not None else None
         timers = {number for _, number in self.executor.due_timers(_LATEST)} if inbound.skips else ()
         failed = self.executor.dispatcher.handler_runner.failures.open_failures
@@ -197,7 +204,8 @@ class TemporalRun(InstanceFacts):
     def _activate(self, activation: Activation) -> Completion:
         """Give an activation to the executor.
 
-        If the replay finds that a failed handler was corrected, the past is executed once more without such handlers.
+        If the replay finds that a failed handler was corrected, all activations so far are executed once more, with a
+        new executor that skips such handlers.
         """
         if not activation.replaying:
             self._replayed = None
@@ -212,7 +220,7 @@ class TemporalRun(InstanceFacts):
             return [self.executor.activate(earlier) for earlier in self._replayed][-1]
 
     def _cancel_at_once(self, inbound: Inbound, now: datetime) -> list[WorkflowCommand]:
-        """Close the run without its code, as graphs are cancelled."""
+        """Close the run as cancelled without running its code, which graphs need; return the commands."""
         assert inbound.cancel is not None
         written = []
         for job in inbound.messages:
@@ -227,7 +235,7 @@ class TemporalRun(InstanceFacts):
     # -- what goes out ------------------------------------------------------------------------------------------------
 
     def _write(self, completion: Completion) -> list[WorkflowCommand]:
-        """Return the commands of the SDK for a completion. Answers to updates come before all that followed them."""
+        """Return the commands of the SDK for a completion; answers to updates and requests come first."""
         written = [
             self._writer.write(Command(kind, None, {"id": request_id, "result": None}), self._protocol_ids)
             for request_id in completion.granted
@@ -250,7 +258,7 @@ class TemporalRun(InstanceFacts):
     def _continue_as_new(self, command: Command, completion: Completion) -> WorkflowCommand:
         """Return the command that starts the next run of the chain.
 
-        Its facts have everything that the cluster counts as delivered and that no code took.
+        The facts for that run contain the messages that no code took, because the cluster does not deliver them again.
         """
         assert completion.carried is not None
         carried = completion.carried
@@ -265,20 +273,23 @@ class TemporalRun(InstanceFacts):
         return self._writer.continue_as_new(self.run_info.workflow, command.attributes["args"], facts)
 
     def _child_facts(self, attributes: Mapping[str, Any]) -> StartFacts:
-        """Return the facts with which a child starts, from the attributes of its command."""
+        """Return the facts that a child gets besides its input; ``attributes`` are those of its ``StartChild``."""
         facts: StartFacts = {"version": attributes["version"]}
         if self._options.workflow_id(attributes["id"]) != attributes["id"]:
             facts |= {"id": attributes["id"], "parent": self.run_info.id}
         return self.add_facts(facts, attributes.get("search_attributes"), child=True)
 
     def add_facts(self, facts: StartFacts, search_attributes: dict[str, Any] | None, *, child: bool) -> StartFacts:
-        """Return the facts with which another run starts, a child or the next run of the chain."""
+        """Return ``facts`` with those that every run gets which this one starts, a child or the next of its chain.
+
+        They are its snapshot, its search attributes and the headers of this run. ``child`` is True for a child.
+        """
         snapshot, headers = self.executor.four_eyes_snapshot(child=child), self.run_info.headers
         shared = {"snapshot": snapshot, "search_attributes": search_attributes, "headers": headers}
         return cast("StartFacts", {**facts, **{name: fact for name, fact in shared.items() if fact}})
 
     def _start_rest_timer(self) -> WorkflowCommand:
-        """Return the command that delivers the rest of a long inbox in an activation of its own."""
+        """Return a timer of no seconds, which causes another activation for signals that were too many for this one."""
         self._rest_timers += 1
         return self._writer.write(Command("StartTimer", names.REST_TIMERS + self._rest_timers, {"duration": 0}), {})
 
@@ -286,7 +297,7 @@ class TemporalRun(InstanceFacts):
         return self._writer.write_rejection(self._protocol_ids[update_id], error)
 
     def _answer(self, query: QueryWorkflow) -> WorkflowCommand:
-        """Return the answer to a query, of a class or about the state of the run."""
+        """Return the command that answers a query: one of the class, or the built-in one for the run's state."""
         arguments = [*map(self._payloads.decode, query.arguments)]
         args = arguments[0] if arguments else None
         try:

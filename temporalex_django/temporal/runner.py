@@ -1,4 +1,4 @@
-"""The workflow runner of the SDK, which creates the runs of this package and leaves those of the SDK to another one."""
+"""The workflow runner of the SDK for the runs of this package; other workflows are left to another runner."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class AnyWorkflow:
 
 
 class TemporalRunner(WorkflowRunner):
-    """Creates the instances of runs. Workflows that were written with the SDK itself go to ``other``."""
+    """Creates the workflow instances of runs. The runner ``other`` creates those of workflows written with the SDK."""
 
     def __init__(self, options: HostOptions, other: WorkflowRunner) -> None:
         self.options = options
@@ -39,7 +39,7 @@ class TemporalRunner(WorkflowRunner):
         return self.new_run(det)
 
     def new_run(self, det: WorkflowInstanceDetails) -> TemporalRun:
-        """Return the run of this package that ``det`` describes."""
+        """Return the run (workflow instance) of this package for the details ``det`` that the SDK passes."""
         return TemporalRun(self.options, det.info)
 
     def set_worker_level_failure_exception_types(self, types: Sequence[type[BaseException]]) -> None:

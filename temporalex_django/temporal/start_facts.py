@@ -1,4 +1,4 @@
-"""The second argument of a run on a cluster: the facts with which it starts, beside its input."""
+"""The second argument of a run on a cluster: the facts with which it starts, in addition to its input."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ class StartFacts(TypedDict, total=False):
     """The facts with which a run starts, as plain data. A fact without a value is absent.
 
     ``version`` is the version of its class, and ``attempt`` its number in the chain. ``snapshot`` is data that the run
-    starts with beside its input, such as the person who started it. ``carried`` has the messages that the previous run
-    passed on. ``search_attributes`` have their stored form. ``scheduled_for`` is the time of the slot of a schedule.
-    ``id`` and ``parent`` are business ids, where those of the cluster are others. ``headers`` travel with the run.
+    starts with in addition to its input, such as the person who started it. ``carried`` has the messages that the
+    previous run passed on. ``search_attributes`` have their stored form. ``scheduled_for`` is the time of the slot of a
+    schedule. ``id`` and ``parent`` are the business ids, if the cluster knows the runs under other ids. ``headers``
+    travel with the run.
     """
 
     id: str

@@ -73,9 +73,10 @@ class EnvironmentActivities(EnvironmentBase):
     def _end_held_call(
         self, activity: Activity[Any, Any] | StepRef, make_result: Callable[[TaskState], TaskResult]
     ) -> None:
-        """End the oldest held call of the activity that is still open, with the result ``make_result(task)``.
+        """End the oldest held call of the activity that is still open.
 
-        Raises ``LookupError`` if no call is held.
+        Its result is ``make_result(task)``, where ``task`` is the row of the call. Raises ``LookupError`` if no call is
+        held.
         """
         name = _activity_name(activity)
         for task in [task for task in self._held_tasks if task.activity == name]:

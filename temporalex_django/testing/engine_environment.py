@@ -1,4 +1,4 @@
-"""The part that both environments share and that advances runs by the workflow engine of this package."""
+"""The part of the test environments that advances runs with the workflow engine of this package."""
 
 from __future__ import annotations
 

@@ -249,7 +249,7 @@ class Environment(EnvironmentActivities):
         return self.clock
 
     def work(self) -> None:
-        """Do all work that is due (turns, activities, schedules), until every run waits; no time passes."""
+        """Do all work that is due (turns, activities, schedules), until every run waits; the virtual clock stays."""
         self._drive()
 
     def _due_by(self, until: datetime) -> datetime | None:
@@ -289,7 +289,7 @@ class Environment(EnvironmentActivities):
     def _drive_all(self) -> None:
         """Run turns, activities, bulk jobs and schedules until nothing is due.
 
-        Raises the first unexpected error of a turn, after all other work is done.
+        If a turn raises an unexpected error, all other work is done first, and then the first such error is raised.
         """
         self._read_switches()
         unexpected: list[Exception] = []

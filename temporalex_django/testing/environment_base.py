@@ -43,7 +43,7 @@ class Crash(BaseException):
 
 
 class HandleBackend(Backend, Protocol):
-    """A backend whose runs live in a test environment, so that its handles are of the class ``EnvironmentHandle``."""
+    """The backend of a test environment, as its handles (``EnvironmentHandle``) use it."""
 
     def start(self, request: StartRequest) -> EnvironmentHandle[Any]: ...
 
@@ -308,7 +308,10 @@ class EnvironmentBase(ABC):
         return call(*args, **options)
 
     def _breaks_transaction(self, error: BaseException) -> bool:
-        """Return True if the writes of an external activity must be undone to keep the test's transaction usable."""
+        """Return True if ``error`` of an external activity has broken the test's transaction.
+
+        The writes of the activity are then undone, so that the transaction stays usable.
+        """
         del error
         return False
 

@@ -37,7 +37,7 @@ _entered_environments: list[DjangoEnvironment] = []
 
 
 def _call_in_application(callback: Callable[[], None]) -> None:
-    """Call a callback that waited for a commit, such as a sender of Django signals, as code of the application."""
+    """Call an ``on_commit`` callback, such as a sender of Django signals, as code of the application under test."""
     with use_host(None):
         callback()
 

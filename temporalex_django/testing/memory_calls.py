@@ -19,7 +19,10 @@ _READS = frozenset({"human_tasks", "instance", "result", "describe", "history", 
 
 @contextmanager
 def start_call(request: StartRequest, operation: str = "start") -> Iterator[StartRequest]:
-    """Return a context manager for a start. Its value is the request with the headers that interceptors have left."""
+    """Return a context manager for a start, in whose block the hooks of interceptors have been entered.
+
+    Its value (``as``) is the request with the headers that the hooks have left.
+    """
     if not chain.client_call:
         yield request
         return
@@ -37,7 +40,10 @@ def start_call(request: StartRequest, operation: str = "start") -> Iterator[Star
 def request_call(
     env: Any, address: RunAddress, request: RunRequest[Any]
 ) -> Iterator[tuple[RunRequest[Any], Headers | None]]:
-    """Return a context manager for a request on a run. Its value is the request, and the headers of the call."""
+    """Return a context manager for a request on a run, in whose block the hooks of interceptors have been entered.
+
+    Its value (``as``) is the pair of the request and its headers, both as the hooks have left them.
+    """
     if not chain.client_call or request.operation in _READS:
         yield request, None
         return

@@ -57,7 +57,7 @@ class EnvironmentSchedules(ABC):
 
     @abstractmethod
     def slots(self, name: str) -> list[SlotRecord]:
-        """Return the decided slots of the schedule ``name`` with their outcomes, oldest first.
+        """Return the slots (times to fire) of the schedule ``name`` that have an outcome, oldest first.
 
         Raises ``ScheduleNotFound``.
         """

@@ -368,7 +368,7 @@ def _refused_effect(why_not: str) -> BulkEffect:
 
 
 def _refusal(action: type[OperatorRunAction[Any]], user: Person, run: Instance, *, part_count: int) -> str | None:
-    """Return why a bulk operation would skip a run, or None if it would not.
+    """Return the reason for which a bulk operation would skip a run, or None if it would be performed on the run.
 
     ``part_count`` is the number of activities or timers of the run to which it would apply.
     """

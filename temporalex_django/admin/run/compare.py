@@ -29,7 +29,7 @@ class ComparisonRow:
 
     ``event`` is the number of the event in the history, ``command`` describes the command of the code, and ``path`` is
     the place of the value in the input. ``place`` is the file and line of the code, or empty. ``recorded`` is the value
-    in the history, and ``produced`` that of the code.
+    in the history, and ``produced`` the value that the code produces now.
     """
 
     event: int

@@ -164,7 +164,7 @@ def _audit_context(audit_rows: Sequence[OperatorAction]) -> dict[str, Any]:
 
 
 def _family_context(run: Instance, family: Sequence[Instance]) -> dict[str, Any]:
-    """Return the template context about related runs: those of the same chain, and the children of the run.
+    """Return the template context about related runs: the runs of the same chain, and the children of the run.
 
     ``family`` has the rows of both, as ``_related_runs`` returns them.
     """
@@ -341,9 +341,9 @@ def _load_messages(chain: Chain, *, alias: str) -> list[Message]:
 
 
 def _redact_payload(payload: Any, redact: Callable[[Any], Any], redactor: Redactor) -> Any:
-    """Return ``redact(payload)``, or the payload itself if the codec cannot read it and the user may see payloads.
+    """Return ``redact(payload)``, or for an unreadable payload a placeholder with the error.
 
-    An unreadable payload is shown as a placeholder with the error.
+    Only a user who may see payloads gets the placeholder; the codec of this process cannot read the payload.
     """
     if isinstance(payload, UnreadablePayload) and redactor.shows_payloads:
         return payload

@@ -74,7 +74,7 @@ class ActivationRow:
 class HistoryEntry:
     """A row of the timeline on the admin page of a run, such as an activity from its start to its end.
 
-    ``numbers`` are those of its first and its last event, and ``tools`` are its buttons.
+    ``numbers`` are the numbers of its first and its last event, and ``tools`` the buttons of its operations.
     """
 
     numbers: str

@@ -93,9 +93,9 @@ class InstanceChangeList(ChangeList):
     """
 
     def get_ordering(self, request: HttpRequest, queryset: QuerySet[Any]) -> list[Any]:
-        """Return the order that the user chose with ``OrderFilter``, or else that of the columns.
+        """Return the order that the user chose with ``OrderFilter``, or else the order of the columns.
 
-        An order of the filter replaces that of the columns, because an index supports it.
+        The order of the filter replaces the one of the columns, because only that one is supported by an index.
         """
         # An order from the filter replaces the columns of ?o=, so that the database can use the index of that order.
         chosen = request.GET.get(str(OrderFilter.parameter_name))
@@ -291,8 +291,8 @@ class InstanceAdmin(ReadOnlyAdmin[Instance]):
     def address_of(self, run: Instance, page: str = "change", *path_args: str) -> str:
         """Return the URL of a page about the run on this admin site.
 
-        ``page`` is the name of the page, by default that of the run itself, and ``path_args`` are further parts of its
-        URL.
+        ``page`` is the name of the page, by default the page of the run itself, and ``path_args`` are further parts of
+        its URL.
         """
         return reverse(f"{self.admin_site.name}:temporalex_django_instance_{page}", args=[run.pk, *path_args])
 

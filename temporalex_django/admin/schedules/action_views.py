@@ -70,7 +70,7 @@ class BackfillForm(ReasonForm):
 class BackfillView:
     """The admin page that backfills a schedule in two steps.
 
-    The first POST shows how many slots of the past range would be started, the second starts them.
+    The first POST shows how many slots (times to fire) of the past range would be started, the second starts them.
     """
 
     def __init__(self, model_admin: ScheduleAdminBase) -> None:

@@ -66,7 +66,7 @@ class ScheduleAdminBase(ReadOnlyAdmin[Schedule]):
             refuse(request, action_name, error % {"wanted": _MANAGE})
 
     def address_of(self, row: Schedule, page: str = "change") -> str:
-        """Return the URL of a page about the schedule; ``page`` is its name, by default that of the schedule itself."""
+        """Return the URL of a page about the schedule; by default its own page, else the one named ``page``."""
         return reverse(f"{self.admin_site.name}:temporalex_django_schedule_{page}", args=[row.pk])
 
     @property

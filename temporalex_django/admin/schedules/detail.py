@@ -134,7 +134,7 @@ def _bound_text(row: Schedule, moment: Any) -> str:
 
 
 def _slot_context(slot: SlotDescription, addresses: dict[str, str], zone_name: str) -> dict[str, Any]:
-    """Return the template context of one slot of the schedule.
+    """Return the template context of one slot (a time at which the schedule fires) with its outcome.
 
     ``addresses`` has the URLs of the runs that the user may open, by run id.
     """

@@ -108,7 +108,7 @@ def state_badge(state: str) -> SafeString:
 
 
 def outcome_badge(slot: ScheduleSlot | SlotDescription) -> SafeString:
-    """Return the HTML badge for the outcome of a slot, such as "started".
+    """Return the HTML badge for the outcome of a slot (a time at which a schedule fires), such as "started".
 
     If the row stands for several slots with the same outcome, the badge has their number.
     """
@@ -116,13 +116,13 @@ def outcome_badge(slot: ScheduleSlot | SlotDescription) -> SafeString:
 
 
 def reason_text(slot: SlotDescription) -> str:
-    """Return the text that says why a slot has its outcome; empty for a slot that was started in time."""
+    """Return why a slot (a time to fire) has its outcome, as a text; empty for a slot that was started in time."""
     reason = str(_REASONS.get(slot.reason, slot.reason))
     return ": ".join(filter(None, (slot.error_code, slot.error))) or reason
 
 
 def cause_text(slot: SlotDescription) -> str:
-    """Return the text that says why a slot exists: its time had come, a backfill, or a trigger.
+    """Return the text that says what caused a slot of a schedule: its time had come, a backfill, or a trigger.
 
     The name of the person is added, if one caused it.
     """
@@ -157,9 +157,10 @@ def outcome_shapes(slots: Sequence[ScheduleSlot], zone_name: str) -> SafeString 
 
 
 def triggered_message(slot: Any) -> tuple[bool, str]:
-    """Return True if the run of a triggered slot was started or waits, and the sentence for the user.
+    """Return ``(started, sentence)`` for the user who has triggered a schedule and so has made the slot.
 
-    False means that it was not started; the sentence then says why.
+    ``started`` is True if the run of the slot was started, or waits for an open one. Otherwise the sentence says why
+    not.
     """
     match str(slot.outcome):
         case "started":

@@ -83,7 +83,7 @@ class _UnawaitedCalls:
 
 
 def _used_expressions(node: ast.AST) -> list[ast.expr]:  # noqa: PLR0911 - one for each kind of node
-    """Return the parts of ``node`` whose value is used or thrown away at once, where a coroutine is a mistake."""
+    """Return the expressions in ``node`` whose value is used or dropped at once, so that a coroutine is a mistake."""
     match node:
         case ast.Expr(value=value) | ast.Starred(value=value) | ast.FormattedValue(value=value, conversion=-1 | 115):
             return [value]

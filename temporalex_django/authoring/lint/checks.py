@@ -107,7 +107,7 @@ class _Module:
                 pending.extend(sorted(self._names_in(body)))
 
     def _bodies(self, name: str) -> Iterator[tuple[ast.AST, str]]:
-        """Yield the workflow code under a module-level ``name``, as pairs of a node and the name for findings.
+        """Yield the workflow code under a module-level ``name``, as pairs ``(syntax node, name for findings)``.
 
         It is a function, the methods of a class, or the lambdas of a value.
         """

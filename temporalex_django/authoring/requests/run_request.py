@@ -56,7 +56,7 @@ class RunRequest(Generic[T]):
 
 
 def inputs(**values: Any) -> dict[str, Any]:
-    """Return the keyword arguments as a dict, the inputs of a request, without those that are ``UNSET``."""
+    """Return the keyword arguments that are not ``UNSET`` as a dict: the inputs of a request."""
     return {name: value for name, value in values.items() if value is not UNSET}
 
 

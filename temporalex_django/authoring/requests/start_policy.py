@@ -47,8 +47,8 @@ class Throttle:
     def next_begin(self, times: Sequence[float], now: float) -> tuple[float, list[float]]:
         """Return the time at which the next run may begin, and the updated list of begin times to store.
 
-        ``times`` are those at which the last runs begin. All times are seconds since the epoch, and lists have the
-        oldest first.
+        ``times`` are those at which the last runs begin. All times are in seconds since 1970, and lists have the oldest
+        first.
         """
         recent = sorted(times)[-self.count :]
         begin = now

@@ -49,7 +49,7 @@ class Origin(Enum):
 
 
 class NextRun(Enum):
-    """The value that a column of the next run of a chain begins with: after continue-as-new, a move or a reset."""
+    """The rule for the value with which a column of the next run begins, after continue-as-new, a move or a reset."""
 
     #: That of the run before, or of the run from whose history a reset starts.
     COPIED = auto()

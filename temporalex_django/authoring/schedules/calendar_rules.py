@@ -45,8 +45,8 @@ _DAY = re.compile(r"(?:(?P<position>[a-z0-9]+) )?(?:(?P<last>last) )?(?P<unit>wo
 class DayRule:
     """A calendar rule after parsing: which day of a month, and at which time.
 
-    ``position`` counts the days of the unit from 1, from -1 backwards from the end of the month, and 0 means every such
-    day.
+    ``unit`` says which days count: "day", "working day" or a day of the week. ``position`` 1 is the first of them in
+    the month, -1 the last, and 0 means all of them.
     """
 
     unit: str
@@ -120,7 +120,8 @@ def parse_rule(rule: str) -> DayRule:
 def _day_of(text: str, rule: str) -> tuple[str, int]:
     """Parse the part of a rule that names the day, such as "last working day".
 
-    Returns the unit ("working day") and the position (-1). ``rule`` is the whole rule for errors.
+    Returns ``(unit, position)`` as in ``DayRule``, such as ``("working day", -1)``. ``rule`` is the whole rule for
+    errors.
     """
     if text.isascii() and text.isdigit():
         text += " day"

@@ -90,7 +90,8 @@ ARGUMENTS: FunctionRegistry[Callable[[datetime], Any]] = FunctionRegistry("argum
 def holiday_test(name: str | None) -> Callable[[date], bool]:
     """Return the function that says whether a day is a holiday; without a name, no day is one.
 
-    Raises ``ScheduleInvalid`` for an unknown name. The function raises it if the registered one raises.
+    Raises ``ScheduleInvalid`` for an unknown name. The returned function raises it, too, if the registered function
+    raises any error.
     """
     if name is None:
         return frozenset[date]().__contains__

@@ -17,7 +17,7 @@ _LATER_HOUR = "b"
 
 
 def render_run_id(template: str, *, schedule: str, instant: datetime, zone: str) -> str:
-    """Return the business id of the run for a slot.
+    """Return the business id of the run for a slot, a time at which a schedule fires.
 
     ``{schedule}`` is the name of the schedule. ``{slot}`` is the wall-clock time of ``instant`` (aware) in the zone, in
     the format of ``strftime`` after the colon. In the second pass of a fold, ids of templates with ``{slot}`` end with
@@ -46,7 +46,10 @@ def render_run_id(template: str, *, schedule: str, instant: datetime, zone: str)
 
 
 def has_slot(template: str) -> bool:
-    """Return True if ids of the template contain the time of the slot. Raises ``ScheduleInvalid``."""
+    """Return True if the ids that the template makes contain the time of the slot (time to fire).
+
+    Raises ``ScheduleInvalid``.
+    """
     return any(field == "slot" for _, field, _, _ in _parsed(template))
 
 

@@ -36,7 +36,7 @@ _SAMPLE = datetime(2027, 3, 3, 9, tzinfo=UTC)
 
 
 class Overlap(StrEnum):
-    """The policy for a slot whose schedule still has an open run.
+    """The policy for a slot (a time at which a schedule fires) while a run of the schedule is still open.
 
     - ``SKIP``: the slot is skipped.
     - ``BUFFER_ONE``: one slot waits until the run has ended; further ones are skipped.
@@ -318,9 +318,9 @@ def schedule_problems(
 
 
 def _repeated_id(table: TimeTable, now: datetime, name: str, template: str) -> str | None:
-    """Return an id that ``template`` makes for two of the next slots of ``table``, or None.
+    """Return an id that ``template`` makes for two of the next slots (times to fire) of ``table``, or None.
 
-    ``name`` is that of the schedule.
+    ``name`` is the name of the schedule.
     """
     run_ids: set[str] = set()
     for slot in islice(table.slots(now), _IDS_COMPARED):
@@ -345,7 +345,8 @@ def _duration(value: timedelta | float, label: str) -> timedelta:
 class _Declaration:
     """A registered schedule and the place of its declaration: the code object of the module, and the line.
 
-    With these, a second schedule of one name in a module is told apart from the first one after a new import.
+    With these, two schedules of one name in a module (an error) differ from one schedule whose module is imported
+    again.
     """
 
     schedule: Schedule

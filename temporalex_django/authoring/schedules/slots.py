@@ -71,7 +71,7 @@ class Slot:
 class _Source(NamedTuple):
     """A spec of a time table, with its key and its rules for clock changes (``gap`` and ``fold``).
 
-    ``by_wall`` is True if a slot of the spec must have a later wall-clock time than its last one.
+    ``by_wall`` is True if each slot (time to fire) of the spec must have a later wall-clock time than the one before.
     """
 
     spec: Spec
@@ -83,7 +83,7 @@ class _Source(NamedTuple):
 
 @dataclass(frozen=True)
 class TimeTable:
-    """The slots of specs in a time zone, between ``start`` and ``end`` (both inclusive).
+    """The slots (times to fire) of specs in a time zone, between ``start`` and ``end`` (both inclusive).
 
     A naive ``start`` or ``end`` is the wall clock in the zone: the first one in a fold, the end of the gap in a gap.
     Raises ``ScheduleInvalid`` for an unknown zone, an ``end`` that is not later than ``start``, and values that
@@ -131,14 +131,14 @@ class TimeTable:
         return takewhile(lambda slot: slot.instant <= end, slots)
 
     def next_slot(self, after: datetime, last_walls: Mapping[str, datetime] = _NO_WALLS) -> Slot | None:
-        """Return the first slot after ``after``, or None.
+        """Return the first slot (time at which the schedule fires) after ``after``, or None.
 
         ``last_walls`` has the last wall-clock time of each spec that fired, by the key of the spec, as for ``slots``.
         """
         return next(iter(self.slots(after, last_walls=last_walls)), None)
 
     def count(self, after: datetime, until: datetime, at_most: int) -> int:
-        """Return the number of slots after ``after``, up to ``until`` (inclusive), but at most ``at_most``.
+        """Return the number of slots (times to fire) after ``after``, up to ``until`` (inclusive); at most ``at_most``.
 
         The work is bounded by ``at_most``. Ask for one more than you accept, to see if there are more.
         """
@@ -229,7 +229,8 @@ class TimeTable:
     def _wall_instants(self, source: _Source, walls: Iterator[datetime], after: datetime) -> Iterator[datetime]:
         """Yield the instants of wall-clock times (both ascending), each once, if they are later than ``after``.
 
-        Only second passes come out of order. They wait until the first passes have got there.
+        The instants of a second pass (an hour that a clock change repeats) come out of order. They are kept until the
+        first passes are over.
         """
         newest = after
         second_passes: deque[datetime] = deque()

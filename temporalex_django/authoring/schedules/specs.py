@@ -1,4 +1,4 @@
-"""Specs: the four ways to say when a schedule fires. A schedule has one or several; their times are a union."""
+"""Specs: the four ways to say when a schedule fires. A schedule has one or several, and fires at the times of each."""
 
 from __future__ import annotations
 

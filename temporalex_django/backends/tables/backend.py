@@ -52,12 +52,15 @@ from temporalex_django.models import ScheduleSlot
 
 
 class TablesBackend:
-    """The backend of runs on the tables of this package. See ``backends.protocol.RunBackend``."""
+    """The backend of runs whose state is in the tables of this package, and not on a Temporal cluster.
+
+    The methods are documented in ``backends.protocol.RunBackend``.
+    """
 
     name = "tables"
 
     def flush(self, chain_id: UUID, *, storage: DjangoStorage) -> None:
-        """Do nothing: workers find what was written."""
+        """Do nothing: workers find in the database what was written, so nothing has to be sent."""
 
     # -- starts and messages ------------------------------------------------------------------------------------------
 

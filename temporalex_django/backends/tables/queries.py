@@ -33,7 +33,7 @@ class TablesQuery:
         self.target, self.storage = call.target, call.storage
 
     def answer(self) -> Any:
-        """Return the answer, after a turn of the run if its published state is stale."""
+        """Return the answer, after a turn of the run if it has unread messages or has not begun to run."""
         inline_turn.refuse_own_run(self.target, "query()", storage=self.storage)
         cls = host().find_class(self.target.chain_id, self.target.workflow, self.target.version)
         row = self._read_row()

@@ -40,10 +40,11 @@ _READ_WITHIN = 1.0
 
 
 class TablesRequest:
-    """A message that waits for its outcome, to a run on the tables; ``call`` is the operation that sends it.
+    """A message that waits for its outcome, to a run whose state is in the database; ``call`` sends it.
 
-    Outside of a transaction, this process inserts the message and runs a turn in one transaction, or commits the
-    message alone and waits for a worker. Inside ``atomic()``, everything is part of the caller's transaction.
+    ``call`` is the operation, such as an update or a decision. Outside of a transaction, this process inserts the
+    message and runs a turn in one transaction, or commits the message alone and waits for a worker. Inside
+    ``atomic()``, everything is part of the caller's transaction.
     """
 
     def __init__(self, call: RequestCall) -> None:
@@ -289,7 +290,8 @@ class TablesRequest:
     def _activate_until_read(self, inserted: InsertedMessage, run: RunState | None) -> tuple[Outcome | None, bool]:
         """Activate the run until it has read the message ``inserted``; an activation may read only some messages.
 
-        ``run`` is the locked state. Returns the outcome of the message, or None, and True if anything else was written.
+        ``run`` is the locked state. Returns ``(outcome, has_written)``: the outcome of the message or None, and True if
+        anything else was written.
         """
         read_deadline, has_written = time.monotonic() + min(_READ_WITHIN, self.deadline.seconds_left), False
         message_pk, now = inserted.id, inserted.at

@@ -29,10 +29,11 @@ class Edge(NamedTuple):
 class Graph:
     """The steps and transitions of a class, built once and never changed.
 
-    ``initial`` is the first step with its config, and ``clauses`` are the transitions. ``direct[i]`` is the mask of the
-    direct predecessors of step number ``i``, and ``next[i]`` that of its direct successors. ``before[i]`` is the mask
-    of all steps from which ``i`` can be reached. ``after[i]`` is the mask of all steps that can be reached from ``i``.
-    Raises ``CycleError`` (of ``graphlib``) for a graph with a cycle.
+    ``initial`` is the first step with its config, and ``clauses`` are the transitions. A mask is a set of steps: an int
+    whose bit ``i`` stands for step number ``i``. ``direct[i]`` is the mask of the direct predecessors of step ``i``,
+    and ``next[i]`` the mask of its direct successors. ``before[i]`` is the mask of all steps from which ``i`` can be
+    reached. ``after[i]`` is the mask of all steps that can be reached from ``i``. Raises ``CycleError`` (of
+    ``graphlib``) for a graph with a cycle.
     """
 
     def __init__(self, initial: Target, clauses: Iterable[Clause]) -> None:
@@ -97,7 +98,7 @@ class Graph:
 
     @property
     def post_dominators(self) -> list[int]:
-        """The bit masks of the post-dominators, by step number.
+        """The post-dominators of each step as a set (a bit mask of step numbers), by step number.
 
         The post-dominators of a step are the steps on every path from it to the end of the graph, the step itself
         included.
@@ -140,7 +141,7 @@ def successors_of(first_steps: Iterable[StepRef], clauses: Iterable[Clause]) -> 
 def topological_order(successors: Mapping[StepRef, Sequence[StepRef]]) -> tuple[StepRef, ...]:
     """Return the steps in an order in which each comes after its predecessors.
 
-    ``successors`` has the direct successors of each step. Steps without an order between them keep that of
+    ``successors`` has the direct successors of each step. Steps of which neither follows the other keep their order in
     ``successors``. Raises ``CycleError`` (of ``graphlib``).
     """
     sorter: TopologicalSorter[StepRef] = TopologicalSorter()

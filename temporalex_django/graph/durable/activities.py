@@ -109,7 +109,7 @@ class StepActivity(Activity[Any, Any]):
     def read_input(self, attributes: Mapping[str, Any]) -> InputReading:
         """Return the key and the config of the step from a recorded call.
 
-        The version is left out, because it is that of the run. Raises ``PayloadError``.
+        The recorded version is left out, because it is the version of the run. Raises ``PayloadError``.
         """
         key, config, _ = attributes["args"]
         config_type = _config_type(self.step_class)
@@ -156,8 +156,8 @@ def activity_of(step: StepRef) -> StepActivity:
 def options_of(step: StepRef, workflow: Any) -> dict[str, Any]:
     """Return the options of the activity that runs a step, as plain data.
 
-    Each option comes from the step. A step without a retry policy gets that of its workflow class, else the default
-    policy. Raises ``WorkflowDefinitionError`` for options that are not valid.
+    Each option comes from the step. A step without a retry policy gets the policy of its workflow class, or else the
+    default policy. Raises ``WorkflowDefinitionError`` for options that are not valid.
     """
     retry = step.retry or getattr(workflow, "retry", None) or DEFAULT_RETRY
     return ActivityOptions(
@@ -171,7 +171,7 @@ def options_of(step: StepRef, workflow: Any) -> dict[str, Any]:
 
 
 class LazyInstance(Instance):
-    """An instance that behaves like the one that the function ``load`` returns.
+    """A stand-in for the instance that the function ``load`` returns: it behaves as that instance does.
 
     ``load`` is called once, when a field is read. So a step that never reads its instance does not pay for computing
     it.

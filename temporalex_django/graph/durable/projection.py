@@ -30,8 +30,8 @@ class Projection:
     """The instance of one run of a graph, computed from the history events that ``feed`` gets.
 
     ``activity_instances`` maps the command number of each open activity to the instance at the time when the activity
-    was scheduled. ``head`` is the unique token of the last activation, ``head_at`` the number of its first event, and
-    ``length`` the number of events so far.
+    was scheduled. ``head`` is the random token of the last activation, by which a history that was rolled back is
+    noticed, ``head_at`` the number of its first event, and ``length`` the number of events so far.
     """
 
     def __init__(self, workflow: Any) -> None:
@@ -113,7 +113,7 @@ class Projection:
         self.length = events[-1].number
 
     def _apply_activation_start(self, event: HistoryEvent) -> None:
-        """Apply the start of an activation: the first one, the first one after a fork or reset, or any other."""
+        """Apply the start of an activation: of the run, after the copied part of a fork or reset, or any other."""
         stamp = kinds.ACTIVATION_STARTED.read(event)
         progress, copied = self.progress, stamp.get("copied")
         if progress is not None and not self.head_at:
@@ -124,7 +124,7 @@ class Projection:
         self.head, self.head_at = stamp.get("head"), event.number
 
     def _pop_result(self, job: Job) -> tuple[int, Result]:
-        """Return the number of the step whose activity or timer ``job`` ends, and the result of the step.
+        """Return ``(step number, result)`` for ``job``, which ends the activity or the timer of the step.
 
         The command of the activity or timer no longer counts as open afterwards.
         """

@@ -127,7 +127,7 @@ class GraphRun:
         return self.progress.instance
 
     def _set_listener(self) -> None:
-        """Report from now on what happens to the steps, for the Django signals, but not while a history is replayed.
+        """Let the graph report from now on what happens to its steps, except while a history is replayed.
 
         The reports go into the journal of the run; the host sends them as signals after the commit.
         """
@@ -238,7 +238,8 @@ class GraphRun:
     def _publish(self, instance: Instance) -> None:
         """Publish the status of the instance and the keys of its active, waiting and completed steps.
 
-        Only the changed bits are read, so the cost of a step does not grow with the number of active steps beside it.
+        Only the changed bits are read, so the cost of a step does not grow with the number of other steps that are
+        active.
         """
         keys = instance.graph.keys
         for step_keys, old_mask, new_mask in (
@@ -303,7 +304,7 @@ class GraphRun:
     def build_payload(self, request: dict[str, Any]) -> dict[str, Any]:
         """Return the payload that the history records for an accepted request to resume a step.
 
-        It has the keys ``event``, ``step`` and ``data``, and those of the decision, such as ``by``. Raises
+        It has the keys ``event``, ``step`` and ``data``, and the keys of the decision, such as ``by``. Raises
         ``ResumeRefused``, ``HumanTaskClosed`` and ``PayloadError``.
         """
         step = self._resumed_step(request)
@@ -410,7 +411,7 @@ def decidable_steps(code: Any, event: str, user: Person | None) -> list[str]:
 def _decider_words_for(step: StepRef, event: str) -> tuple[str, ...]:
     """Return the candidates who may send an event to a step, in the form of ``matches_candidate``.
 
-    If the event declares a permission, the candidates are the people who have it.
+    If the event declares a permission, the only candidate is ``perm:`` and that permission.
     """
     declared = find_declared_event(step, event)
     if declared is not None and declared.permission is not None:

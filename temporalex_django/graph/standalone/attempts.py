@@ -40,7 +40,7 @@ class _InstanceSource:
 
 @dataclass(frozen=True, slots=True)
 class NextAttempt:
-    """The next attempt after a failed one: ``seconds`` until it begins, and its ``number``, counted from 1."""
+    """The next attempt of a step after a failed one: the ``seconds`` until it begins, and its ``number`` from 1."""
 
     seconds: float
     number: int

@@ -104,7 +104,7 @@ class _StepCycle:
         self._lock = threading.Lock()
 
     def add_result(self, number: int, result: Result) -> list[tuple[int, Result]]:
-        """Record the result of a step.
+        """Record the result of a step of this group.
 
         Return the results of all steps of the cycle if this was the last one, else an empty list.
         """
@@ -429,7 +429,7 @@ class LocalRunner:
         run.finish()
 
     def _announce(self, instance: Instance, notes: list[tuple[str, dict[str, Any]]]) -> None:
-        """Call the listener for each note of a turn, which is a pair of a name and facts. Its errors are logged."""
+        """Call the listener for each note of a turn, a pair ``(name of a signal, facts)``. Its errors are logged."""
         for name, facts in notes if self._listener is not None else ():
             try:
                 self._listener(instance, name, {**instance.telemetry_metadata, **facts})  # type: ignore[misc] # not None

@@ -68,7 +68,7 @@ class ScheduleChanged:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotFired:
-    """The result of ``schedules trigger``: the slot with its outcome."""
+    """The result of ``schedules trigger``: the slot (a time at which the schedule fires) with its outcome."""
 
     name: str
     slot: SlotDescription
@@ -78,7 +78,7 @@ class SlotFired:
 class BackfillPrinted:
     """The result of ``schedules backfill``: the slots of the range, and how many of them are to start.
 
-    ``dry_run`` is true if nothing was begun.
+    A slot is a time at which the schedule fires. ``dry_run`` is true if nothing was started.
     """
 
     name: str
@@ -391,7 +391,7 @@ def _schedule_lines(schedule: ScheduleDescription) -> list[tuple[str, str]]:
 
 
 def _slot_text(slot: SlotDescription) -> str:
-    """Return the outcome of a slot in words, such as "skipped (overlap)" or "started basket-1"."""
+    """Return the outcome of a slot (a time to fire) in words: "skipped (overlap)" or "started basket-1"."""
     match slot.outcome:
         case "started":
             return f"started {slot.workflow_id}"

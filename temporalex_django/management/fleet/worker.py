@@ -295,7 +295,7 @@ def _log_to_console(command: BaseCommand, verbosity: int, *, json: bool) -> None
 
 
 def tune_collector() -> None:
-    """Have the garbage collector of this process look at new objects only, and seldom."""
+    """Have the garbage collector of this process look only at objects that are made from now on, and seldom."""
     gc.freeze()  # modules stay loaded, so collections need not look at them
     # The default would scan thousands of parked executors, which stay young for long, again and again.
     gc.set_threshold(50_000, 20, 100)

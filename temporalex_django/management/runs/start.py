@@ -156,7 +156,10 @@ def handle(
 
 
 def _parse_throttle(texts: list[str] | None) -> tuple[Any, ...] | None:
-    """Return the count and the seconds of ``--throttle``. Raises ``CommandError`` for texts that are no numbers."""
+    """Return ``(count, seconds)`` from the texts of the option ``--throttle``; None without it.
+
+    Raises ``CommandError`` for texts that are no numbers.
+    """
     if texts is None:
         return None
     try:

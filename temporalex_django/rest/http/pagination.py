@@ -138,7 +138,7 @@ class ByNamePagination(NewestFirstPagination):
 
 
 class LatestSlotPagination(NewestFirstPagination):
-    """Pages of the slots of one schedule by ``?cursor=`` and ``?limit=``, sorted by time, the latest first."""
+    """Pages of the slots (times to fire) of one schedule by ``?cursor=`` and ``?limit=``, the latest first."""
 
     ordering = "-at"
 
@@ -161,10 +161,7 @@ class DueFirstPages:
         self.position = None if cursor is None else _decode_cursor(cursor)
 
     def page(self, tasks: QuerySet[HumanTask]) -> tuple[list[HumanTask], str | None]:
-        """Return at most ``limit`` tasks for the page at the cursor, and the cursor of the next page or None. One read.
-
-        ``tasks`` must be sorted by due time (None last), time of opening and id.
-        """
+        """Return ``(tasks, cursor of the next page or None)``: at most ``limit`` tasks from the cursor on. One read."""
         tasks_read = [
             *(tasks if self.position is None else tasks.filter(_after_position(*self.position)))[: self.limit + 1]
         ]

@@ -65,8 +65,9 @@ _waiting_by_user: Counter[str] = Counter()
 def wait_slot(user_key: str) -> Iterator[bool]:
     """Let this request wait for an outcome while the block runs, if not too many requests wait already.
 
-    Yields True if it may wait. A process has ``WAITING_REQUESTS`` slots, and one user may have at most half of them.
-    ``user_key`` is the key of the user. Without a free slot it yields False, and the request should answer at once.
+    Yields True if it may wait. A slot is the permission to wait. A process has ``WAITING_REQUESTS`` of them, and one
+    user may have at most half of them. ``user_key`` is the key of the user. Without a free slot it yields False, and
+    the request should answer at once.
     """
     limit = get_settings().WAITING_REQUESTS
     with _lock:

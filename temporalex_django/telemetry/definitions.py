@@ -107,7 +107,7 @@ ACTIVITY_SECONDS = Metric(
 UPDATES = Metric(
     name="temporalex_updates_total",
     kind=Kind.COUNTER,
-    help="Updates, resumes and decisions that this process sent and waited for. refused: the run takes none now, for example because it is paused or closed.",
+    help="Updates, resumes and decisions that this process sent and waited for. refused: the run does not accept any now, for example because it is paused or closed.",
     labels=(WORKFLOW, Label(name="outcome", values=("completed", "rejected", "failed", "timeout", "refused", "error"))),
 )
 UPDATE_SECONDS = Metric(
@@ -126,7 +126,7 @@ CONFLICTS = Metric(
 CACHE_HITS = Metric(
     name="temporalex_cache_hits_total",
     kind=Kind.COUNTER,
-    help="Runs of a turn that were in memory, and needed no rebuild.",
+    help="Runs of a turn that were in memory and needed no rebuild.",
 )
 REBUILDS = Metric(
     name="temporalex_rebuilds_total",
@@ -142,7 +142,7 @@ WORKER_SLOTS = Metric(
 LEASES_LOST = Metric(
     name="temporalex_leases_lost_total",
     kind=Kind.COUNTER,
-    help="How often a worker of this process was declared dead while it lived, and lost its activities to others.",
+    help="How often a worker of this process was declared dead while it was alive, and lost its activities to other workers.",
 )
 DEAD_WORKERS = Metric(
     name="temporalex_dead_workers_total",
@@ -183,14 +183,14 @@ VALUES_DROPPED = Metric(
 QUEUE_LAG = Metric(
     name="temporalex_queue_lag_seconds",
     kind=Kind.GAUGE,
-    help="Seconds since the oldest due run or activity of a queue is due; 0 if nothing is due.",
+    help="Seconds for which the oldest due run or activity of a queue has been due; 0 if nothing is due.",
     labels=(QUEUE,),
     is_fact=True,
 )
 QUEUE_BACKLOG = Metric(
     name="temporalex_queue_backlog",
     kind=Kind.GAUGE,
-    help=f"Runs and activities that are due and wait for a worker, each counted up to {MAX_COUNT}.",
+    help=f"Runs and activities that are due and are waiting for a worker, each counted up to {MAX_COUNT}.",
     labels=(QUEUE, Label(name="kind", values=("runs", "activities"))),
     is_fact=True,
 )
@@ -237,19 +237,19 @@ HUMAN_TASKS_OVERDUE = Metric(
 SCHEDULES_LATE = Metric(
     name="temporalex_schedules_lag_seconds",
     kind=Kind.GAUGE,
-    help="Seconds since the most overdue schedule is due; 0 if none is due.",
+    help="Seconds for which the most overdue schedule has been due; 0 if none is due.",
     is_fact=True,
 )
 OUTBOX_AGE = Metric(
     name="temporalex_outbox_age_seconds",
     kind=Kind.GAUGE,
-    help="Seconds since which the oldest outgoing message should have been sent; 0 if none waits. Dead letters do not count.",
+    help="Seconds for which the oldest outgoing message has been overdue; 0 if none is waiting. Dead letters do not count.",
     is_fact=True,
 )
 OUTBOX_DEAD_LETTERS = Metric(
     name="temporalex_outbox_dead_letters",
     kind=Kind.GAUGE,
-    help=f"Outgoing messages that are not sent again unless a person says so, counted up to {MAX_COUNT}.",
+    help=f"Outgoing messages that are not sent again unless a person requests it, counted up to {MAX_COUNT}.",
     is_fact=True,
 )
 WORKERS = Metric(

@@ -1,6 +1,6 @@
 """List, show, pause, unpause, trigger, backfill and delete schedules, and compare them with the code.
 
-`schedules list` and `schedules show NAME` show when they fire and what became of their slots. `schedules diff` lists
+`schedules list` and `schedules show NAME` show when they fire and what happened to their slots. `schedules diff` lists
 what differs between the schedules declared in code and their rows, and exits with status 1 if anything does.
 """
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 #: Item of ``TRUSTED_PROXIES`` for a proxy that connects over a Unix socket, which has no address.
@@ -48,13 +48,13 @@ _CLUSTER_KEYS: dict[str, Any] = {
     "ADDRESS": str,
     "NAMESPACE": str,
     "TLS": (bool, Mapping),
-    "API_KEY": str,
+    "API_KEY": (str, Callable),
     "PREFIX": str,
 }
 _TLS_KEYS = {"CA", "CERT", "KEY"}
 CLUSTER_KIND = (
-    "a dict with the texts ADDRESS, NAMESPACE, API_KEY and PREFIX (printable, without '/'), and TLS (True, False or a dict "
-    "of the paths CA, CERT and KEY)"
+    "a dict with the texts ADDRESS, NAMESPACE, API_KEY (or a function that returns it) and PREFIX (printable, without "
+    "'/'), and TLS (True, False or a dict of the paths CA, CERT and KEY)"
 )
 
 

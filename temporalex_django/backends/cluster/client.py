@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import threading
+import time
 from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 from uuid import UUID
 from weakref import WeakValueDictionary
 
@@ -18,6 +20,7 @@ from temporalio.client import Client
 from temporalio.service import TLSConfig
 
 from temporalex_django.conf import codec, get_settings
+from temporalex_django.core.error_text import error_line
 from temporalex_django.core.names import TEMPORAL
 from temporalex_django.db.outbox import DeliveryFailed
 from temporalex_django.errors import NotConfigured
@@ -25,11 +28,22 @@ from temporalex_django.temporal.payloads import Payloads
 
 T = TypeVar("T")
 
+log = logging.getLogger("temporalex_django.backends")
+
 #: Seconds that one call may take, retries by the SDK included, where the operation names no time.
 CALL_SECONDS: Final = 10.0
 #: The server takes so many updates of a run at a time, and lets the next one hang.
 IN_FLIGHT: Final = 10
 _CONNECT_SECONDS: Final = 5.0
+#: Seconds after which the key and the certificates are read anew.
+CREDENTIALS_SECONDS: Final = 30.0
+
+
+class Credentials(NamedTuple):
+    """The key and the TLS options of a connection to the cluster."""
+
+    api_key: str | None
+    tls: TLSConfig | bool
 
 
 class ClusterUnavailable(DeliveryFailed):
@@ -48,6 +62,8 @@ class ClusterClient:
         self.namespace: str = settings.get("NAMESPACE", "default")
         self.identity = f"temporalex-{os.getpid()}"
         self._client: Client | None = None
+        self._credentials: Credentials | None = None
+        self._read_again_at = 0.0
         self._connecting: asyncio.Lock | None = None
         # By chain. A semaphore exists as long as an update of the chain is on its way.
         self._update_slots: WeakValueDictionary[UUID, asyncio.Semaphore] = WeakValueDictionary()
@@ -87,22 +103,43 @@ class ClusterClient:
         return await make(await self._connected())
 
     async def _connected(self) -> Client:
-        if self._client is None:
+        if self._client is None or time.monotonic() >= self._read_again_at:
             self._connecting = self._connecting or asyncio.Lock()
             async with self._connecting:
-                if self._client is None:
-                    self._client = await self._connect()
+                await self._use_credentials()
+        assert self._client is not None
         return self._client
 
-    async def _connect(self) -> Client:
+    async def _use_credentials(self) -> None:
+        """Read the key and the certificates anew if that is due, and connect with them if they have changed.
+
+        Until the cluster takes the new ones, the old connection is used.
+        """
+        if self._client is not None and time.monotonic() < self._read_again_at:
+            return
+        self._read_again_at = time.monotonic() + CREDENTIALS_SECONDS
+        credentials = await asyncio.to_thread(read_credentials, self.settings)
+        if self._client is not None and credentials == self._credentials:
+            return
+        try:
+            self._client = await self._connect(credentials)
+        except ClusterUnavailable as exc:
+            if self._client is None:
+                self._read_again_at = 0.0
+                raise
+            log.warning("the cluster is used with the earlier key or certificates: %s", error_line(exc))
+        else:
+            self._credentials = credentials
+
+    async def _connect(self, credentials: Credentials) -> Client:
         address = self.settings.get("ADDRESS", "localhost:7233")
         try:
             return await asyncio.wait_for(
                 Client.connect(
                     address,
                     namespace=self.namespace,
-                    api_key=self.settings.get("API_KEY"),
-                    tls=tls_config(self.settings),
+                    api_key=credentials.api_key,
+                    tls=credentials.tls,
                     data_converter=self.payloads.data_converter(),
                     identity=self.identity,
                     connect_timeout=timedelta(seconds=_CONNECT_SECONDS),
@@ -126,6 +163,12 @@ class ClusterClient:
             call.cancel()
         await asyncio.gather(*calls, return_exceptions=True)
         await self._loop.shutdown_asyncgens()
+
+
+def read_credentials(settings: Mapping[str, Any]) -> Credentials:
+    """Return the key and the TLS options of the setting ``CLUSTER`` as they are now. A key may be a function."""
+    key = settings.get("API_KEY")
+    return Credentials(key() if callable(key) else key, tls_config(settings))
 
 
 def tls_config(settings: Mapping[str, Any]) -> TLSConfig | bool:

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Collection
 from collections.abc import Set as AbstractSet
 from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
@@ -20,7 +21,7 @@ from temporalio.worker import FixedSizeSlotSupplier, PollerBehaviorSimpleMaximum
 from temporalex_django.authoring import workflow as workflows
 from temporalex_django.authoring.workflow import Workflow
 from temporalex_django.backends.cluster.attempts import ProcessCall, ProjectActivities, bind_process_call
-from temporalex_django.backends.cluster.client import cluster_client
+from temporalex_django.backends.cluster.client import CREDENTIALS_SECONDS, ClusterUnavailable, cluster_client
 from temporalex_django.backends.cluster.ids import cluster_id_of, task_queue
 from temporalex_django.backends.cluster.mirror_writer import MirrorWriter
 from temporalex_django.backends.cluster.mirrored_run import MirroredPlugin, Observer
@@ -145,7 +146,11 @@ class ClusterWorker:
             try:
                 worker = self._make_worker(await self._connect(), queue)
                 self.polled.add(queue)
-                await worker.run()
+                renewal = self._loop.create_task(self._renew(worker))
+                try:
+                    await worker.run()
+                finally:
+                    renewal.cancel()
             except Exception as exc:  # noqa: BLE001 - whatever it is, the cluster is tried again
                 log.warning("the queue %r of the cluster is polled again in %.1f s: %s", queue, pause, error_line(exc))
             finally:
@@ -153,6 +158,15 @@ class ClusterWorker:
             await asyncio.sleep(pause)
             was_long = time.monotonic() - started_at > 2 * _LONGEST_PAUSE
             pause = _FIRST_PAUSE if was_long else min(pause * 2, _LONGEST_PAUSE)
+
+    async def _renew(self, worker: Worker) -> None:
+        """Give a worker the client of this process whenever it has connected anew, with another key or certificate."""
+        while True:
+            await asyncio.sleep(CREDENTIALS_SECONDS)
+            with suppress(ClusterUnavailable):
+                client = await self._connect()
+                if client is not worker.client:
+                    worker.client = client
 
     async def _connect(self) -> Client:
         """Return the client of this process, with which the dispatcher of the outbox sends as well."""

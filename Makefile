@@ -8,7 +8,7 @@
 #   make soak [SECONDS=600] [DB=sqlite] [HOST=q2]   work of every kind while processes are killed every few seconds; then checks that it adds up
 #   make properties [SCALE=10] the long form of tests/property, with other examples each time; `make test` runs the short one
 #                              tests run in TEST_PROCESSES=3 parallel processes
-#   make conformance HOSTS=temporal [ARGS=...]   the acceptance tests, and programs with a worker that dies, on a real server of Temporal; HOSTS=temporal-evicted keeps no run in memory
+#   make conformance HOSTS=temporal [ARGS=...]   the acceptance tests, programs with a worker that dies, and the tests of the interfaces, on a real server of Temporal; HOSTS=temporal-evicted keeps no run in memory
 #   make conformance [ROWS=TX,ST]   lists behaviours without a test (exit status 1 if there are any), and rewrites docs/reference/conformance.md
 #   make docs                  builds the documentation, with the reference of the public names, into var/site; make lint does so as well
 #   make bench [DB=sqlite] [JSON=out.json] [ARGS=...]   figures, ratios to peers, goals; docs/howto/benchmarks.md
@@ -35,6 +35,9 @@ SIDE_BY_SIDE = -n $(TEST_PROCESSES) --dist loadgroup
 
 export PYTHONUNBUFFERED = 1
 export TEST_PROCESSES
+
+# Folders whose tests run with their runs on the tables, and with them on a cluster (tests/support/both_backends.py).
+INTERFACES = $(addprefix tests/integration/,admin client human_tasks management operations rest)
 
 .DEFAULT_GOAL := help
 .PHONY: help venv demo demo-check test test-fast faults soak properties conformance coverage docs lint format bench bench-data bench-temporal bench-results clean
@@ -70,7 +73,8 @@ soak: venv
 conformance: venv
 ifdef HOSTS
 	@HOSTS=$(HOSTS) TEST_DB=sqlite $(PYTHON) -m pytest $(SIDE_BY_SIDE) $(ARGS) tests/acceptance tests/property/test_cluster.py; \
-	    status=$$?; $(PYTHON) scripts/conformance.py --refused; exit $$status
+	    status=$$?; BACKEND=temporal TEST_DB=sqlite $(PYTHON) -m pytest $(SIDE_BY_SIDE) $(ARGS) $(INTERFACES) || status=$$?; \
+	    $(PYTHON) scripts/conformance.py --refused; exit $$status
 else
 	@$(PYTHON) scripts/conformance.py $(ROWS)
 endif

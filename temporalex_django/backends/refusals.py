@@ -1,4 +1,4 @@
-"""Operations that a backend does not have. Pages read them without the client of that backend."""
+"""Operations that a backend does not have, or that it does at once. Pages read them without the client of it."""
 
 from __future__ import annotations
 
@@ -17,6 +17,15 @@ CLUSTER_REFUSALS: Final[dict[str, Promise]] = {
     ),
     "move": _("a run on a Temporal cluster keeps its version: change its code with api.patched, or reset it"),
 }
+#: Operations that a Temporal cluster does at once, whatever becomes of the caller's transaction.
+_AT_ONCE: Final = frozenset(
+    {"pause", "unpause", "skip_timer", "retry_activity", "complete_activity", "fail_activity", "reset"}
+)
+
+
+def acts_at_once(backend: str, operation: str) -> bool:
+    """Return True if a backend does an operation of this name at once, so that it refuses it inside a transaction."""
+    return backend == TEMPORAL and operation in _AT_ONCE
 
 
 def refusal_of(backend: str, operation: str) -> Promise | None:

@@ -11,7 +11,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 from django.contrib.contenttypes.models import ContentType
@@ -457,6 +457,10 @@ def message_outcome(message: int, *, storage: DjangoStorage) -> Outcome | None:
     return _decode_outcome(rows)
 
 
+#: The outcome status of a message to a run on a cluster that was sent, and not judged as far as its row knows.
+SENT: Final = "sent"
+
+
 def update_outcome(chain: UUID, request_id: str, *, storage: DjangoStorage) -> Outcome | None:
     """Return the outcome of the update with the message id ``request_id``, or None while it has none.
 
@@ -471,7 +475,8 @@ def update_outcome(chain: UUID, request_id: str, *, storage: DjangoStorage) -> O
 
 
 def _decode_outcome(rows: Sequence[tuple[Any, ...]]) -> Outcome | None:
-    if not rows or rows[0][0] is None:
+    # What was sent to a cluster has no outcome until the run there has judged it.
+    if not rows or rows[0][0] in (None, SENT):
         return None
     status, value = rows[0]
     return Outcome(status=status, value=None if value is None else codec().decode(value))

@@ -129,6 +129,13 @@ def insert(
     return row_id
 
 
+def make_due(row_id: UUID, *, storage: DjangoStorage) -> None:
+    """Let a dispatcher send a row now that the caller had kept for itself. It commits, if no transaction is open."""
+    with storage.transaction():
+        Outbox.objects.using(storage.alias).filter(pk=row_id).update(due_at=storage.now())
+        notify_on_commit(alias=storage.alias, queues=[OUTBOX_QUEUE])
+
+
 def due_rows(storage: DjangoStorage) -> QuerySet[Outbox]:
     """Return the rows that may be sent now: they are due, and the first of their chain and destination."""
     rows = Outbox.objects.using(storage.alias).waiting()

@@ -11,11 +11,17 @@ from uuid import UUID
 from django.utils import timezone
 
 from temporalex_django.authoring import authorization
+from temporalex_django.backends.refusals import acts_at_once
 from temporalex_django.engine.ids import uuid7
 from temporalex_django.errors import IdempotencyKeyReused
-from temporalex_django.models import KeptAnswer
+from temporalex_django.models import Instance, KeptAnswer
 from temporalex_django.operations import audit
 from temporalex_django.operations.base import Actor, storage
+
+
+def is_done_at_once(run: Instance, operation: str) -> bool:
+    """Return True if the backend of a run does the operation of this name at once, outside of transactions."""
+    return acts_at_once(run.backend, operation)
 
 
 class DuplicateRequest(Exception):
@@ -73,6 +79,30 @@ class IdempotentRequest:
                 self._raise_duplicate(stored_answer)
             yield answer
             answer.save(using=store.alias, update_fields=["made", "new"], force_update=True)
+
+    @contextmanager
+    def run_once_at_once(self, made: UUID) -> Iterator[KeptAnswer]:
+        """Store the key, and run the block outside of transactions, for work that another system does at once.
+
+        The block runs only for the first request, and may set the columns that ``run_once`` names. ``made`` is the id
+        of the object that the answer shows until then. A block that raises leaves no key behind. If the process dies
+        in the block, the key stays, so that the work is not done twice. Raises the errors of ``run_once``.
+        """
+        store = storage()
+        answers = KeptAnswer.objects.using(store.alias)
+        answer = KeptAnswer(
+            id=uuid7(), key=self._key_digest, request=self._request_digest, at=timezone.now(), made=made
+        )
+        answers.bulk_create([answer], ignore_conflicts=True)
+        stored_answer = answers.get(key=self._key_digest)
+        if stored_answer.pk != answer.pk:
+            self._raise_duplicate(stored_answer)
+        try:
+            yield answer
+        except BaseException:
+            answers.filter(pk=answer.pk).delete()
+            raise
+        answer.save(using=store.alias, update_fields=["made", "new"], force_update=True)
 
     def _raise_duplicate(self, stored_answer: KeptAnswer) -> None:
         if stored_answer.request != self._request_digest or stored_answer.made is None:

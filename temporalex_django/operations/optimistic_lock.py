@@ -45,14 +45,22 @@ def version_of(run: Instance) -> RunVersion:
 
 
 @contextmanager
-def require_unchanged(target: RunTarget, expected: Sequence[RunVersion] | None) -> Iterator[None]:
+def require_unchanged(
+    target: RunTarget, expected: Sequence[RunVersion] | None, *, at_once: bool = False
+) -> Iterator[None]:
     """Lock the chain, raise ``RunChanged`` unless the run has one of the ``expected`` versions, and run the block.
 
-    The block and the check are one transaction. If ``expected`` is None, nothing is locked or checked. The lock is
+    The block and the check are one transaction. With ``at_once``, the block runs after that transaction, for work that
+    another system does at once. If ``expected`` is None, nothing is locked or checked. The lock is
     awaited for at most ``UPDATE_LOCK_WAIT`` seconds; then ``UpdateTimeout`` (code ``busy``) is raised. Raises
     ``WorkflowNotFound`` if the run was deleted.
     """
     if expected is None:
+        yield
+        return
+    if at_once:
+        with require_unchanged(target, expected):
+            pass
         yield
         return
     store, wait = storage(), get_settings().UPDATE_LOCK_WAIT

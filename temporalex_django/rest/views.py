@@ -228,14 +228,18 @@ class InstanceViewSet(RunReadViewSet):
 
         def execute() -> tuple[RunTarget, bool]:
             # The run is compared under the lock in which the action runs: no other change can come between them.
-            with require_unchanged(target, self._if_match_versions(request)):
+            with require_unchanged(target, self._if_match_versions(request), at_once=action.acts_at_once):
                 outcome = action.execute()
             if isinstance(outcome, RunTarget):
                 return (outcome, True)
             return (self._current_target(target), False)
 
         # A repeated request shows the run of the first response, so its id is stored with the key.
-        selected_run_id, is_new = self._run_once(execute, lambda outcome: (outcome[0].selected_run_id, outcome[1]))
+        selected_run_id, is_new = self._run_once(
+            execute,
+            lambda outcome: (outcome[0].selected_run_id, outcome[1]),
+            at_once=target.selected_run_id if action.acts_at_once else None,
+        )
         response = self._operation_response(selected_run_id, is_new=is_new)
         if response.data is not None and (notice := str(action.notice)):
             response.data["notice"] = notice

@@ -16,8 +16,13 @@ from pathlib import Path
 from tests.support.waiting import wait_for
 
 PROGRAM = Path(sysconfig.get_path("scripts")) / "temporal"
-#: The server skips time only where this is on. It takes ten updates of a run at a time unless it is told otherwise.
-SETTINGS = {"frontend.WorkflowTimeSkippingEnabled": "true", "history.maxInFlightUpdates": "10000"}
+#: The server skips time, and pauses runs, only where this is on. It takes ten updates of a run at a time unless it is
+#: told otherwise.
+SETTINGS = {
+    "frontend.WorkflowTimeSkippingEnabled": "true",
+    "frontend.WorkflowPauseEnabled": "true",
+    "history.maxInFlightUpdates": "10000",
+}
 
 
 @contextmanager

@@ -21,7 +21,7 @@ from temporalex_django.errors import ActionNotPermitted, TemporalexError, Workfl
 from temporalex_django.forms.payload_forms import TokenForm
 from temporalex_django.models import Instance
 from temporalex_django.operations.base import storage
-from temporalex_django.operations.idempotency import DuplicateRequest
+from temporalex_django.operations.idempotency import DuplicateRequest, is_done_at_once
 from temporalex_django.operations.run_lookup import find_run
 
 if TYPE_CHECKING:
@@ -111,7 +111,11 @@ class RunActionView(ABC):
         if not form.is_valid():
             return self.render_page(request, run, confirmation, form)
         try:
-            success_message = self._act_once(request, run, form) if self.is_idempotent else self.act(request, run, form)
+            success_message = (
+                self._act_once(request, run, form, action=confirmation.action)
+                if self.is_idempotent
+                else self.act(request, run, form)
+            )
         # Another process did the same POST between the check above and the insert of the token.
         except DuplicateRequest:
             return self._duplicate_response(request, run)
@@ -127,12 +131,15 @@ class RunActionView(ABC):
         messages.success(request, success_message)
         return HttpResponseRedirect(self.get_success_url(request, run, form))
 
-    def _act_once(self, request: HttpRequest, run: Instance, form: TokenForm) -> Any:
+    def _act_once(self, request: HttpRequest, run: Instance, form: TokenForm, *, action: str) -> Any:
         """Call ``act`` in one transaction that also stores the token of the form, and return the message of ``act``.
+
+        An operation that another system does at once is done after the token is stored.
 
         Raises ``DuplicateRequest`` if the token is stored already.
         """
-        with idempotent_request(request, form.cleaned_data["token"]).run_once() as answer:
+        once = idempotent_request(request, form.cleaned_data["token"])
+        with once.run_once_at_once(run.pk) if is_done_at_once(run, action) else once.run_once() as answer:
             success_message = self.act(request, run, form)
             answer.made = run.pk
         return success_message

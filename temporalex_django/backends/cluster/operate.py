@@ -18,7 +18,7 @@ from temporalex_django.backends.cluster import calls, mirror, outgoing, reads
 from temporalex_django.backends.cluster import names as own_names
 from temporalex_django.backends.cluster.answers import report_unavailable
 from temporalex_django.backends.cluster.client import cluster_client
-from temporalex_django.backends.cluster.runs import ClusterRun, run_of
+from temporalex_django.backends.cluster.runs import ClusterRun, find_on_cluster, run_of
 from temporalex_django.backends.polling import inside_transaction
 from temporalex_django.backends.protocol import ActivityCall, OperatorCall
 from temporalex_django.core.history.events import HistoryEvent
@@ -41,14 +41,20 @@ def label_of(call: OperatorCall, name: str) -> str:
     return f"{name} of {call.target.workflow} {call.target.workflow_id}"
 
 
-def _begin(call: OperatorCall, name: str) -> ClusterRun:
-    """Return where the run of a direct call is. Raises ``ActionNotPossible`` inside a transaction."""
+def _begin(call: OperatorCall, name: str, *, newest: bool = False) -> ClusterRun:
+    """Return where the selected run of a direct call is, or the newest one of its chain.
+
+    Raises ``ActionNotPossible`` inside a transaction.
+    """
     if inside_transaction(call.storage.alias):
         raise ActionNotPossible(
             f"{label_of(call, name)} inside a transaction: the run lives on a Temporal cluster, which would do it at "
             "once, whatever becomes of the transaction. Call it in transaction.on_commit()"
         )
-    run = run_of(call.target, storage=call.storage)
+    if newest:
+        run = find_on_cluster(call.target.chain_id, storage=call.storage)
+    else:
+        run = run_of(call.target, storage=call.storage)
     if run.run_id is None:
         call.refuse(_("its start has not reached the Temporal cluster yet"), closed=False)
     return run
@@ -69,7 +75,7 @@ def _record(call: OperatorCall, **details: Any) -> None:
 
 def pause(call: OperatorCall) -> None:
     """Have the server pause the run, and mark its row."""
-    run = _begin(call, "pause")
+    run = _begin(call, "pause", newest=True)
     _require_open(call)
     if call.target.paused:
         call.refuse(_("the run is already paused"), closed=False)
@@ -92,7 +98,7 @@ def pause(call: OperatorCall) -> None:
 
 def unpause(call: OperatorCall) -> None:
     """Have the server unpause the run, and its row follow."""
-    run = _begin(call, "unpause")
+    run = _begin(call, "unpause", newest=True)
     _require_open(call)
     if not call.target.paused:
         call.refuse(_("the run is not paused"), closed=False)

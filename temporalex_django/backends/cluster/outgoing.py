@@ -29,9 +29,11 @@ from temporalex_django.conf import codec
 from temporalex_django.core.failures import error_data
 from temporalex_django.core.messages.sender import Sender
 from temporalex_django.db import outbox
+from temporalex_django.db.inserts import SENT
 from temporalex_django.db.outbox import DeliveryFailed, DeliveryRefused, OutboxRow
 from temporalex_django.db.sql_columns import sender_columns
 from temporalex_django.db.storage import DjangoStorage
+from temporalex_django.engine.contracts.records import Outcome
 from temporalex_django.engine.outcomes import update_result
 from temporalex_django.engine.scheduling import policy
 from temporalex_django.errors import (
@@ -252,7 +254,7 @@ class SignalKind(ClusterKind):
         """Note that the run has the signal, unless its handler has failed already."""
         if row.body["id"] is not None:
             Message.objects.using(storage.alias).filter(
-                chain_id=row.chain_id, request_id=row.body["id"], kind="signal", outcome_status="sent"
+                chain_id=row.chain_id, request_id=row.body["id"], kind="signal", outcome_status=SENT
             ).update(outcome_status="completed", answered_at=storage.now())
 
     def refuse(self, row: OutboxRow, error: TemporalexError, storage: DjangoStorage) -> None:
@@ -420,16 +422,21 @@ def note_message(
         sender_name=sender_name,
         fresh=False,
         settled=True,
-        outcome_status="sent",
+        outcome_status=SENT,
         created_at=storage.now(),
+    )
+
+
+def store_outcome(chain_id: UUID, message_id: str, outcome: Outcome, *, storage: DjangoStorage) -> None:
+    """Store the outcome of an update with its row, from which it is read later."""
+    Message.objects.using(storage.alias).filter(chain_id=chain_id, request_id=message_id).update(
+        outcome_status=outcome.status, outcome=codec().encode(outcome.value), answered_at=storage.now()
     )
 
 
 def forget_message(chain_id: UUID, message_id: str, *, storage: DjangoStorage) -> None:
     """Delete the row of a message that the run has not taken, so that its id is free again."""
-    Message.objects.using(storage.alias).filter(
-        chain_id=chain_id, request_id=message_id, outcome_status="sent"
-    ).delete()
+    Message.objects.using(storage.alias).filter(chain_id=chain_id, request_id=message_id, outcome_status=SENT).delete()
 
 
 def forget_refused(chain_id: UUID, message_id: str, *, storage: DjangoStorage) -> bool:

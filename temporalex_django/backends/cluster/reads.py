@@ -25,7 +25,7 @@ from temporalex_django.backends.tables.backend import read_closing
 from temporalex_django.backends.target import RunTarget
 from temporalex_django.core.history.events import HistoryEvent
 from temporalex_django.db.storage import DjangoStorage
-from temporalex_django.errors import QueryFailed, TemporalexError, WorkflowNotFound
+from temporalex_django.errors import QueryFailed, TemporalexError, UnknownQuery, WorkflowNotFound
 from temporalex_django.temporal import names
 from temporalex_django.temporal.failures import read_failure
 
@@ -44,13 +44,16 @@ _QUERY_ERRORS: Final[dict[str, type[TemporalexError]]] = {
     cls.code: cls for cls in (errors.UnknownQuery, errors.QueryFailed, errors.PayloadError)
 }
 
+#: Part of the text of the error with which a run answers a query that it does not know (``Workflow.answer``).
+_UNKNOWN_QUERY: Final = "does not answer the query"
+
 _watches: dict[UUID, Future[tuple[str, dict[str, Any]] | None]] = {}
 
 
 def query(call: RunQueryCall) -> Any:
     """Ask the run, and return its answer."""
     run = run_of(call.target, storage=call.storage)
-    if run.run_id is None:
+    if run.first_run_id is None:
         raise QueryFailed(f"{run.label} cannot answer queries yet: its start has not reached the Temporal cluster")
     pinned = run.run_id if call.target.pinned is not None else None
     return ask(run, call.query, call.args, run_id=pinned)
@@ -82,6 +85,9 @@ def _query_error(error: RPCError, label: str, client: ClusterClient) -> Temporal
     if error.status in (RPCStatusCode.DEADLINE_EXCEEDED, RPCStatusCode.CANCELLED):
         return QueryFailed(f"{label}: no worker has answered. Is a worker polling the task queue of the run?")
     failure = query_failure(error, client.payloads)
+    # The server may pass on the text of a failure alone.
+    if "code" not in failure and _UNKNOWN_QUERY in error.message:
+        return UnknownQuery(error.message)
     error_class = _QUERY_ERRORS.get(str(failure.get("code")), QueryFailed)
     return error_class(failure.get("message") or f"{label} failed")
 

@@ -19,6 +19,7 @@ from temporalex_django.backends.cluster.runs import ClusterRun, run_of
 from temporalex_django.backends.polling import inside_transaction
 from temporalex_django.backends.protocol import RequestCall
 from temporalex_django.core.process import REQUEST
+from temporalex_django.db import outbox
 from temporalex_django.db.inserts import find_message
 from temporalex_django.engine.contracts.records import Outcome
 from temporalex_django.engine.deduplication import MessageFingerprint
@@ -46,6 +47,7 @@ class ClusterRequest:
         self._outcome: Outcome | None = None
         self._row: UUID | None = None
         self._is_committed_later = False
+        self._is_new = True
 
     @property
     def message_number(self) -> int | None:
@@ -64,7 +66,7 @@ class ClusterRequest:
         self._require_open()
         run = run_of(target, storage=self.storage)
         if call.kind == "update":
-            self._note_message()
+            self._is_new = self._note_message()
         else:
             self._insert_row(run)
         if self._is_committed_later:
@@ -126,7 +128,8 @@ class ClusterRequest:
         call = self.call
         with self.storage.transaction():
             call.before_insert()
-            if not self._note_message():
+            self._is_new = self._note_message()
+            if not self._is_new:
                 return
             task = self._mark_task()
             body = {
@@ -207,6 +210,7 @@ class ClusterRequest:
             try:
                 outcome = self._read(left if is_granted else 0.0)
             except FutureTimeout:
+                self._leave_to_dispatcher()
                 return
         self._settle(outcome)
 
@@ -220,10 +224,16 @@ class ClusterRequest:
                 asyncio.shield(asyncio.wrap_future(self._future)), None if left == float("inf") else left
             )
         except TimeoutError:
+            await sync_to_async(self._leave_to_dispatcher)()
             return
         except Exception:  # noqa: BLE001, S110 - it is read, and raised, below
             pass
         await sync_to_async(self._settle_done)()
+
+    def _leave_to_dispatcher(self) -> None:
+        """Let a worker ask for the outcome of a resume or a decision, and store it: the caller has gone."""
+        if self._row is not None:
+            outbox.make_due(self._row, storage=self.storage)
 
     def _settle_done(self) -> None:
         self._settle(self._read(0.0))
@@ -251,7 +261,8 @@ class ClusterRequest:
         with self.storage.transaction():
             if self._row is not None:
                 outgoing.settle_request(self._row, call.message_id, is_taken=is_taken, storage=self.storage)
-            elif is_taken:
+            elif is_taken and self._is_new:
+                outgoing.store_outcome(self.target.chain_id, call.message_id, outcome, storage=self.storage)
                 call.record(self.target.audit_subject, **{call.kind: call.message, "update_id": call.message_id})
             if not is_taken:
                 outgoing.forget_message(self.target.chain_id, call.message_id, storage=self.storage)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from temporalex_django.conf import codec
+from temporalex_django.db.inserts import SENT
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine.contracts.records import Outcome
 
@@ -35,6 +36,6 @@ def update_status(chain_id: UUID, update_id: str, *, storage: DjangoStorage) -> 
     if not rows:
         return None
     fresh, status, value = rows[0]
-    if status is None:
+    if status in (None, SENT):
         return UpdateStatus(outcome=None, fresh=fresh)
     return UpdateStatus(outcome=Outcome(status=status, value=None if value is None else codec().decode(value)))

@@ -22,9 +22,11 @@ from temporalex_django.authoring.authorization import Person
 from temporalex_django.authoring.redaction import Redactor
 from temporalex_django.authoring.run_tables.run_columns import UNREAD_COLUMNS
 from temporalex_django.backends.host import host
+from temporalex_django.backends.refusals import acts_at_once
 from temporalex_django.backends.target import RunTarget
 from temporalex_django.conf import codec, get_settings
 from temporalex_django.core.error_text import error_line
+from temporalex_django.core.names import TEMPORAL
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine.scheduling import policy
 from temporalex_django.errors import ActionNotPermitted, ActionNotPossible, TemporalexError, UpdateTimeout
@@ -149,7 +151,7 @@ def _run_next_item(pk: UUID, storage: DjangoStorage) -> bool:
         # 42).
         elif item.crashes >= policy.MOST_CRASHES:
             _mark_failed(item, "crash", f"{item.crashes} workers died while they replayed the run")
-        elif is_replay := _is_replay_job(job):
+        elif is_replay := _is_replay_job(job) or _is_done_at_once(job, item, storage):
             # Commit the crash before the replay starts: if the replay ends this process, nobody else can count it. The
             # worker that comes back takes it off again.
             item.crashes += 1
@@ -157,7 +159,8 @@ def _run_next_item(pk: UUID, storage: DjangoStorage) -> bool:
         else:
             _run_item(job, item, lambda: _action_for(job, item, storage).execute(), storage)
         _save_progress(job, item, storage)
-    # The lock of the job is released here, so that a slow replay does not keep others from stopping the job.
+    # The lock of the job is released here, so that a slow replay does not keep others from stopping the job. What a
+    # cluster does at once is no part of a transaction.
     if is_replay:
         assert item is not None
         _check_and_run(job, item, storage)
@@ -170,8 +173,17 @@ def _is_replay_job(job: BulkJob) -> bool:
     return action is not None and issubclass(action, ReplayFromAction)
 
 
+def _is_done_at_once(job: BulkJob, item: BulkItem, storage: DjangoStorage) -> bool:
+    """Return True if the run of the item lives on a cluster, which does the operation at once. At most one read."""
+    if not (get_settings().CLUSTER and acts_at_once(TEMPORAL, job.action)):
+        return False
+    return Instance.objects.using(storage.alias).filter(pk=item.run_id, mirrored_at__isnull=False).exists()
+
+
 def _check_and_run(job: BulkJob, item: BulkItem, storage: DjangoStorage) -> None:
     """Replay the code of a run while nothing is locked, then perform the job's reset or fork in a transaction.
+
+    An operation that a cluster does at once is performed while nothing is locked, and its outcome is stored after it.
 
     The replay may take a while, and may end this process. Meanwhile ``held_until`` keeps other workers from the job. If
     that time passes, another worker processes the run, and the outcome of this call is dropped.
@@ -179,11 +191,16 @@ def _check_and_run(job: BulkJob, item: BulkItem, storage: DjangoStorage) -> None
     run_action: Callable[[], object]
     try:
         action = _action_for(job, item, storage)
-        assert isinstance(action, ReplayFromAction)
-        with action.audit_denials():
-            action.check()
-            action.check_replay()
-        run_action = action.execute
+        assert isinstance(action, OperatorRunAction)
+        if action.acts_at_once:
+            action.execute()
+            run_action = _nothing_left
+        else:
+            assert isinstance(action, ReplayFromAction)
+            with action.audit_denials():
+                action.check()
+                action.check_replay()
+            run_action = action.execute
     except Exception as exc:  # noqa: BLE001 - any error becomes the outcome of the item
         run_action = partial(_reraise, exc)
     try:
@@ -226,6 +243,10 @@ def _release_item(job: BulkJob, item: BulkItem, storage: DjangoStorage) -> None:
         items = BulkItem.objects.using(storage.alias).filter(pk=item.pk, outcome="", crashes=item.crashes)
         if items.update(crashes=item.crashes - 1):
             BulkJob.objects.using(storage.alias).filter(pk=job.pk).update(held_until=None)
+
+
+def _nothing_left() -> None:
+    """Do nothing: the operation was performed before."""
 
 
 def _reraise(error: Exception) -> None:

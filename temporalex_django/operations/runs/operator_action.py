@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice, product
-from typing import Any, ClassVar, Final, Literal, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar
 from uuid import UUID
 
 from django.db.models import Count
@@ -25,7 +25,7 @@ from temporalex_django.access import EDIT, VIEW_PAYLOAD, Operation, policy
 from temporalex_django.authoring import activity
 from temporalex_django.authoring.activity import Activity
 from temporalex_django.authoring.authorization import APP, Person
-from temporalex_django.backends.refusals import refusal_of
+from temporalex_django.backends.refusals import acts_at_once, refusal_of
 from temporalex_django.backends.tables import inline_turn
 from temporalex_django.backends.target import RunTarget
 from temporalex_django.conf import get_settings
@@ -247,6 +247,11 @@ class OperatorRunAction(RunAction[T]):
         return f"{cls.effect} {cls.notice_of(run)}".strip()
 
     @property
+    def acts_at_once(self) -> bool:
+        """True if the backend of the run does this at once, so that it is refused inside a transaction."""
+        return acts_at_once(self.target.backend, self.name)
+
+    @property
     def notice(self) -> Text:
         """The further sentence about the run, after the operation has changed it; empty if there is nothing to say."""
         return self.notice_of(self.target.row)
@@ -361,17 +366,6 @@ def _first_refused(user: Person, run: Instance | None, *operations: Operation) -
     return next((operation for operation in run_operations if not policy().allows(user, operation)), None)
 
 
-_NOT_OPEN: Final = _("no activity with that number is open: it has ended, or was cancelled")
-
-
-def waits_for(run: Instance, kind: str, seq: int | None) -> bool:
-    """Return True if the row of a run says that it waits for a command of this kind, the one with the number ``seq``.
-
-    None as ``seq`` means any. It is used for runs on a Temporal cluster, whose activities and timers have no rows here.
-    """
-    return any(wait["kind"] == kind and seq in (None, wait.get("seq")) for wait in run.waits or [])
-
-
 #: Runs in one statement; databases limit the number of its parameters.
 _BATCH_SIZE = 500
 _MAX_OPTIONS = 50
@@ -401,7 +395,7 @@ class ActivityAction(OperatorRunAction[None]):
         if reason := cls.why_not_open(run):
             return reason
         if run.backend == TEMPORAL:
-            return None if waits_for(run, "activity", seq) else str(_NOT_OPEN if seq else cls.none_possible_text())
+            return None  # the server knows which activities are open
         tasks = ActivityTask.objects.using(run._state.db).filter(run_id=run.pk)  # noqa: SLF001 - Django documents it
         if seq is None:
             reasons = [cls.why_not_task(task) for task in tasks.defer("call", "heartbeat")]
@@ -410,7 +404,7 @@ class ActivityAction(OperatorRunAction[None]):
             return None
         task = tasks.filter(seq=seq).first()
         if task is None:
-            return str(_NOT_OPEN)
+            return str(_("no activity with that number is open: it has ended, or was cancelled"))
         return cls.why_not_task(task)
 
     @classmethod

@@ -44,8 +44,17 @@ class IdempotentViewSet(ContractViewSet):
         request created it. ``names`` are the arguments of the URL.
         """
 
-    def _run_once(self, execute: Callable[[], T], key_of_result: Callable[[T], tuple[UUID, bool]]) -> T:
+    def _run_once(
+        self,
+        execute: Callable[[], T],
+        key_of_result: Callable[[T], tuple[UUID, bool]],
+        *,
+        at_once: UUID | None = None,
+    ) -> T:
         """Call ``execute`` and return its result; if the request has a key, store the key in the same transaction.
+
+        If another system does the work at once, ``at_once`` is the id of the object that the response shows until the
+        work is done: the key is then stored before it.
 
         ``key_of_result`` takes the result and returns the id of the object that the response shows, and True if the
         request created it. Raises ``DuplicateRequest`` instead if the request was executed before.
@@ -53,7 +62,8 @@ class IdempotentViewSet(ContractViewSet):
         if self.idempotent_request is None:
             return execute()
         # One transaction for the key and the action: a crash leaves both or neither.
-        with self.idempotent_request.run_once() as kept_answer:
+        request = self.idempotent_request
+        with request.run_once() if at_once is None else request.run_once_at_once(at_once) as kept_answer:
             result = execute()
             kept_answer.made, kept_answer.new = key_of_result(result)
         return result

@@ -19,7 +19,7 @@ from tests.integration.operations.test_missing_workers import worker
 from tests.support.client_flows import Generations, Sleepy, drain
 from tests.support.commands import shell
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.of_the_tables("rows of histories")]
 
 RUNS = "/admin/temporalex_django/instance/"
 WAITS = "The request is waiting for a worker: no live worker polls the queue"

@@ -327,6 +327,7 @@ def test_a_query_with_an_input_needs_no_worker_to_know_a_run_of_another_queue():
 # -- places ------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.of_the_tables("atomic activities, which have no transaction of their run on a cluster")
 @pytest.mark.parametrize("what", ["update", "query"])
 def test_an_atomic_activity_cannot_turn_its_own_run(what):
     handle = Inside.start(what)
@@ -336,6 +337,7 @@ def test_an_atomic_activity_cannot_turn_its_own_run(what):
     assert "locked" in handle.result()
 
 
+@pytest.mark.of_the_tables("atomic activities, which have no transaction of their run on a cluster")
 def test_an_external_activity_may_ask_its_own_run_inside_a_transaction():
     handle = Inside.start("ask")
     drain()
@@ -343,6 +345,7 @@ def test_an_external_activity_may_ask_its_own_run_inside_a_transaction():
     assert handle.result() == "inside"
 
 
+@pytest.mark.of_the_tables("atomic activities, which have no transaction of their run on a cluster")
 def test_an_atomic_activity_may_signal_its_own_run():
     handle = Inside.start("signal")
     drain()
@@ -425,6 +428,7 @@ def test_a_process_without_the_class_leaves_the_update_to_others(monkeypatch):
     assert handle.update("add", 1, id="u-1") == 1
 
 
+@pytest.mark.of_the_tables("atomic activities, which have no transaction of their run on a cluster")
 @pytest.mark.django_db(transaction=True)
 def test_an_update_behind_an_atomic_activity_is_judged_after_it():
     handle = Inside.start("signal")

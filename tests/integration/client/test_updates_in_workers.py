@@ -12,7 +12,7 @@ from django.test import override_settings
 from temporalex_django import Ok, Reply, Workflow, api, errors
 from temporalex_django.testing import drain
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.of_the_tables("which process judges an update")]
 THREADS: list[int] = []
 
 

@@ -13,7 +13,7 @@ from tests.support.client_flows import drain
 from tests.support.graphs import leads
 from tests.support.people import stored
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.of_the_tables("moves, which a cluster refuses")]
 
 MAY = "auth.change_group"
 first = Approval(role=MAY, key="first")

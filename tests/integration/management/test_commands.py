@@ -31,7 +31,7 @@ from tests.support.commands import Ran, shell, timeless, transcript
 from tests.support.matrix import RUNS, Choice, Errand, Question
 from tests.support.people import stored
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.of_the_tables("texts with the times and rows of the tables")]
 
 GOLDEN = Path(__file__).resolve().parents[2] / "golden" / "commands"
 WRITE = bool(os.environ.get("UPDATE_GOLDEN"))

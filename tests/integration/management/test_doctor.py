@@ -31,7 +31,7 @@ from tests.support.commands import shell, timeless, transcript
 from tests.support.matrix import Choice, Errand
 from tests.support.people import stored
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.of_the_tables("problems of workers of the tables")]
 
 LATE = 2 * STUCK
 

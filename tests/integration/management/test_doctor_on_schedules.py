@@ -23,7 +23,7 @@ from tests.support.matrix import nightly
 from tests.support.people import stored
 
 __all__ = ["_same_each_time"]
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.of_the_tables("schedules, which are rows on both backends")]
 
 DAY = timedelta(days=1)
 

@@ -21,7 +21,7 @@ from temporalex_django.operations.alerts.message import AlertMessage
 from temporalex_django.operations.alerts.rounds import is_round_due, run_round
 from temporalex_django.testing import drain
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.of_the_tables("problems of workers of the tables")]
 
 SECRET = "4111 1111 1111 1111"
 MAIL = {"MAIL": ["ops@shop.example"], "BASE_URL": "https://shop.example", "NAME": "shop"}

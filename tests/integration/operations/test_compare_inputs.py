@@ -16,7 +16,7 @@ from temporalex_django import Ok, Workflow, activity, api
 from temporalex_django.models import Instance, OperatorAction
 from tests.support.client_flows import drain
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.of_the_tables("rows of histories")]
 
 RUNS = "/admin/temporalex_django/instance/"
 LINK = "Compare inputs with the code"

@@ -19,7 +19,10 @@ from tests.integration.human_tasks.test_rest import client
 from tests.support.client_flows import drain
 from tests.support.people import stored
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [
+    pytest.mark.django_db(transaction=True),
+    pytest.mark.of_the_tables("new inputs of activities, which a cluster refuses"),
+]
 
 MAY = "auth.change_group"
 PAID: list[list[int]] = []

@@ -15,7 +15,7 @@ from temporalex_django.models import Message, OperatorAction
 from temporalex_django.signals import signal_failed
 from tests.support.matrix import Row
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.of_the_tables("rows of messages")]
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ from temporalex_django.operations.read.failure_groups import failure_groups
 from temporalex_django.testing import WorkflowEnvironment, drain
 from tests.support.commands import shell
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.of_the_tables("rows of failing activities")]
 
 BANK: dict[str, Callable[[], str]] = {}
 RUNS = "/admin/temporalex_django/instance/"

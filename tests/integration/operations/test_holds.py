@@ -27,7 +27,10 @@ from temporalex_django.operations.read.run_summary import summarize_run
 from temporalex_django.workers.loop import run_until_idle
 from tests.support.people import stored
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [
+    pytest.mark.django_db(transaction=True),
+    pytest.mark.of_the_tables("queues and activities that workers of the tables hold back"),
+]
 CALLS: list[str] = []
 LATER: list[RetryLater] = []
 

@@ -19,7 +19,7 @@ from temporalex_django.models import ActivityTask, Chain, Worker
 from tests.support.client_flows import Basket, Sleepy, drain
 from tests.support.commands import shell
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.of_the_tables("runs that workers of the tables do not take")]
 
 RUNS = "/admin/temporalex_django/instance/"
 BOX = 'id="tx-missing"'

@@ -27,6 +27,8 @@ from temporalex_django.operations.fleet.scaling import QueueDemand, compute_dema
 from temporalex_django.telemetry import definitions
 from temporalex_django.workers.loop import run_until_idle
 
+pytestmark = pytest.mark.of_the_tables("the load of workers of the tables")
+
 PAGE = Path(__file__).parents[3] / "docs" / "howto" / "scaling.md"
 
 

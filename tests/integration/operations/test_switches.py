@@ -25,7 +25,7 @@ from temporalex_django.workers.loop import WorkerLoop, run_until_idle
 from tests.app.crowds import often, seldom
 from tests.support.client_flows import Basket, touch_own_run
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.of_the_tables("switches of workers of the tables")]
 
 
 def start(workflow: str, args: Any, workflow_id: str = "s-1") -> StartedRun:

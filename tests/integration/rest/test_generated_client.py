@@ -17,7 +17,12 @@ from django.contrib.auth import get_user_model
 from tests.integration.rest.test_openapi import GOLDEN
 from tests.support.client_flows import Basket, drain
 
-pytestmark = [pytest.mark.slow, pytest.mark.django_db(transaction=True), pytest.mark.once]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.django_db(transaction=True),
+    pytest.mark.once,
+    pytest.mark.of_the_tables("rows of histories"),
+]
 
 PACKAGE = "generated_runs_client"
 

@@ -16,7 +16,7 @@ from tests.integration.rest.test_instances import URL, assert_problem, person
 from tests.support.client_flows import Basket, drain
 from tests.support.matrix import Errand
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.of_the_tables("rows of histories")]
 
 
 def client(user: Any) -> APIClient:

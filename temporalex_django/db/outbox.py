@@ -131,9 +131,8 @@ def insert(
 
 def make_due(row_id: UUID, *, storage: DjangoStorage) -> None:
     """Let a dispatcher send a row now that the caller had kept for itself. It commits, if no transaction is open."""
-    with storage.transaction():
-        Outbox.objects.using(storage.alias).filter(pk=row_id).update(due_at=storage.now())
-        notify_on_commit(alias=storage.alias, queues=[OUTBOX_QUEUE])
+    Outbox.objects.using(storage.alias).filter(pk=row_id).update(due_at=storage.now())
+    notify_on_commit(alias=storage.alias, queues=[OUTBOX_QUEUE])
 
 
 def due_rows(storage: DjangoStorage) -> QuerySet[Outbox]:

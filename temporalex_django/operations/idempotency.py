@@ -81,17 +81,17 @@ class IdempotentRequest:
             answer.save(using=store.alias, update_fields=["made", "new"], force_update=True)
 
     @contextmanager
-    def run_once_at_once(self, made: UUID) -> Iterator[KeptAnswer]:
+    def run_once_at_once(self, object_id: UUID) -> Iterator[KeptAnswer]:
         """Store the key, and run the block outside of transactions, for work that another system does at once.
 
-        The block runs only for the first request, and may set the columns that ``run_once`` names. ``made`` is the id
-        of the object that the answer shows until then. A block that raises leaves no key behind. If the process dies
+        The block runs only for the first request, and may set the columns that ``run_once`` names. ``object_id`` is the
+        id of the object that the answer shows until then. A block that raises leaves no key behind. If the process dies
         in the block, the key stays, so that the work is not done twice. Raises the errors of ``run_once``.
         """
         store = storage()
         answers = KeptAnswer.objects.using(store.alias)
         answer = KeptAnswer(
-            id=uuid7(), key=self._key_digest, request=self._request_digest, at=timezone.now(), made=made
+            id=uuid7(), key=self._key_digest, request=self._request_digest, at=timezone.now(), made=object_id
         )
         answers.bulk_create([answer], ignore_conflicts=True)
         stored_answer = answers.get(key=self._key_digest)

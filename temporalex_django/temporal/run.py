@@ -222,11 +222,9 @@ class TemporalRun(InstanceFacts):
     def _cancel_at_once(self, inbound: Inbound, now: datetime) -> list[WorkflowCommand]:
         """Close the run as cancelled without running its code, which graphs need; return the commands."""
         assert inbound.cancel is not None
-        written = []
-        for job in inbound.messages:
-            if job.kind != "SignalReceived":
-                error = WorkflowClosed(f"{self.run_info.workflow} {self.run_info.id} is closed")
-                written.append(self._write_rejection(job.attributes["id"], error_data(error)))
+        error = error_data(WorkflowClosed(f"{self.run_info.workflow} {self.run_info.id} is closed"))
+        requests = [job for job in inbound.messages if job.kind != "SignalReceived"]
+        written = [self._write_rejection(job.attributes["id"], error) for job in requests]
         if self.history.closing is None:
             self.history.add("WorkflowCancelled", {**inbound.cancel.attributes, "outside": True}, now)
             written.append(self._writer.write(Command("CancelWorkflow", None, {}), {}))

@@ -42,7 +42,7 @@ SAMPLE: Final = frozenset(
     f"{name}.py"
     for name in (
         "admin/test_messages", "admin/test_operations", "client/test_errors_on_both_backends", "human_tasks/test_operations",
-        "human_tasks/test_pages", "management/test_replay", "operations/test_start_policies", "operations/test_resets",
+        "human_tasks/test_pages", "management/test_replay", "operations/test_start_policies",
         "rest/test_idempotency", "rest/test_mixin",
     )
 )  # fmt: skip
@@ -53,7 +53,7 @@ REASONS: Final[dict[str, str]] = {
     "refused": "forks, moves, tries again and new inputs are refused",
     "history": "the history of a run on a cluster is asked for, and is in no rows",
     "parent": "the row of a child names its parent by its business id alone",
-    "audit": "an update or a decision is audited when it is sent",
+    "audit": "a message is audited when it is sent, and not when it is judged",
     "tables: rows": "reads or writes rows of the tables",
     "tables: statements": "counts statements",
     "tables: workers": "blocked runs, crashes, and code that a process lacks",

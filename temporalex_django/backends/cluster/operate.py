@@ -14,6 +14,7 @@ from temporalio.api.workflowservice import v1 as service
 from temporalio.service import RPCError, RPCStatusCode
 
 from temporalex_django.authoring import activity as activities
+from temporalex_django.authoring.workflow import start_options
 from temporalex_django.backends.cluster import calls, mirror, outgoing, reads
 from temporalex_django.backends.cluster import names as own_names
 from temporalex_django.backends.cluster.answers import report_unavailable
@@ -23,13 +24,15 @@ from temporalex_django.backends.polling import inside_transaction
 from temporalex_django.backends.protocol import ActivityCall, OperatorCall
 from temporalex_django.core.history.events import HistoryEvent
 from temporalex_django.core.payloads import codec
+from temporalex_django.db.inserts import reopen_chain
 from temporalex_django.db.retention import delete_chain
 from temporalex_django.engine.contracts.records import RunWrite
 from temporalex_django.engine.operator_overrides import allows_overrides, pause_run, pending_timers
 from temporalex_django.engine.reset.plan import DROP, REDELIVER
-from temporalex_django.errors import ActionNotPossible, ActivityNotFound
+from temporalex_django.engine.run_start import RunStart
+from temporalex_django.errors import ActionNotPossible, ActivityNotFound, TemporalexError
 from temporalex_django.graph.durable.activities import StepActivity
-from temporalex_django.models import Instance
+from temporalex_django.models import Chain, Instance
 from temporalex_django.temporal import names
 
 _PAUSE_SWITCH: Final = "frontend.WorkflowPauseEnabled"
@@ -306,8 +309,13 @@ def reset(call: OperatorCall) -> str:
         reset_reapply_exclude_types=_excluded(call.input_values.get("messages", REDELIVER)),
         identity=client.identity,
     )
-    with report_unavailable(label_of(call, "reset")):
-        answer = client.call(lambda sdk: sdk.workflow_service.reset_workflow_execution(request))
+    _reserve_id(call)
+    try:
+        with report_unavailable(label_of(call, "reset")):
+            answer = client.call(lambda sdk: sdk.workflow_service.reset_workflow_execution(request))
+    except TemporalexError:
+        Chain.objects.using(call.storage.alias).filter(pk=run.chain_id, closed=True).update(open_key=None)
+        raise
     with call.storage.transaction():
         locked = call.storage.lock_run(run.chain_id, wait=5.0)
         assert locked is not None
@@ -329,6 +337,19 @@ def reset(call: OperatorCall) -> str:
             new_run=str(row.pk),
         )
     return str(row.pk)
+
+
+def _reserve_id(call: OperatorCall) -> None:
+    """Make the id of a closed run unique among open runs again. Raises ``ActionNotPossible`` if another has it."""
+    target, code = call.target, call.target.workflow_class
+    if not target.closed or code is None:
+        return
+    start = RunStart(workflow_id=target.workflow_id, args=None, **start_options(code))
+    with call.storage.transaction():
+        call.storage.lock_run(target.chain_id, wait=5.0)
+        is_free = reopen_chain(target.chain_id, start, storage=call.storage)
+    if not is_free:
+        call.refuse(_("another open run now has its id"), closed=False)
 
 
 def _task_to_keep(call: OperatorCall, state: dict[str, Any], tasks: dict[str, int], last_task: int) -> int:

@@ -53,8 +53,8 @@ def gateway() -> None:
     failing.clear()
 
 
-def start(cls: Any, args: Any = None) -> Any:
-    handle = cls.start(args, id=f"{cls.name.lower()}-{uuid.uuid4().hex[:6]}")
+def start(cls: Any, args: Any = None, **options: Any) -> Any:
+    handle = cls.start(args, **{"id": f"{cls.name.lower()}-{uuid.uuid4().hex[:6]}", **options})
     wait_for(lambda: handle.describe().waiting_for)
     return handle
 
@@ -114,6 +114,14 @@ def test_a_run_is_reset_open_or_closed(worker: None) -> None:
     assert [run.status for run in Instance.objects.order_by("id")] == ["terminated", "completed"]
     with pytest.raises(errors.ActionNotPossible, match="keep their inputs"):
         handle.reset(edited={"2": [1]})
+    handle.reset(to=0)
+    with pytest.raises(errors.AlreadyRunning):  # it is open again
+        MirroredOrder.start(5, id=handle.id)
+    handle.terminate()
+    other = start(MirroredOrder, 5, id=handle.id)
+    with pytest.raises(errors.ActionNotPossible, match="another open run now has its id"):
+        handle.reset(to=0)
+    assert other.describe().status == "waiting"
 
 
 def test_a_person_decides_in_a_request_and_in_a_transaction(worker: None) -> None:

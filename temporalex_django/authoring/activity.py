@@ -383,9 +383,9 @@ class Activity(Generic[P, R]):
         return positional, keywords
 
     def decode(self, args: Any, kwargs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Convert recorded arguments (plain data) into those of the function, as its annotations say.
+        """Convert recorded arguments (plain data) to the types that the annotations of the function name.
 
-        Returns the positional and the keyword arguments. Raises ``PayloadError`` for arguments that do not fit.
+        Returns ``(positional arguments, keyword arguments)``. Raises ``PayloadError`` for arguments that do not fit.
         """
         hints = self._annotations
         try:

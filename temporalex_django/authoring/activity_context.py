@@ -18,8 +18,8 @@ class PreviousFailure:
     """The failure of the attempt before the present one.
 
     ``type`` is the class name of the exception, or the ``type`` of an ``ApplicationError``. It is "TimeoutError" after
-    a timeout and "WorkerLost" if the worker died. ``details`` are those of an ``ApplicationError``, as plain data, or
-    None.
+    a timeout and "WorkerLost" if the worker died. ``details`` is the plain data that came with an ``ApplicationError``,
+    or None.
     """
 
     type: str

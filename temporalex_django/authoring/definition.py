@@ -198,7 +198,7 @@ def signature_problems(functions: Mapping[str, Callable[..., Any]], form: str, *
 
 
 def _misspelling_problems(cls: type[Workflow], base: type[Workflow]) -> Iterator[str]:
-    """Yield a sentence for each attribute of ``cls`` whose name is nearly that of an attribute of ``Workflow``."""
+    """Yield a sentence for each attribute of ``cls`` that looks like a misspelt attribute of ``Workflow``."""
     # Nothing else reads unknown attributes: `taskqueue = "slow"` would be ignored, and runs would start in the wrong
     # queue.
     annotated = {name for cls in base.__mro__ for name in getattr(cls, "__annotations__", {})}

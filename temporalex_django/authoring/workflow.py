@@ -485,7 +485,7 @@ def fork_options(cls: type[Workflow], *, tags: Sequence[str]) -> dict[str, Any]:
 def start_options(
     cls: type[Workflow], *, search_attributes: Mapping[str, Any] | None = None, tags: Sequence[str] | None = None
 ) -> dict[str, Any]:
-    """Return the options of a run that is started: those of its class, with those of the caller.
+    """Return the options of a run that is started: the options of its class, with those of the caller.
 
     Timeouts are in seconds; options that are not set are left out. Raises ``PayloadError`` for search attributes and
     tags that do not fit.

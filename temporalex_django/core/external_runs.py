@@ -19,7 +19,7 @@ _MAX_ID_LENGTH = 200
 def start_child(
     runtime: WorkflowRuntime, attributes: dict[str, Any], decode_result: Callable[[Any], Any], reader: Reader
 ) -> IVar:
-    """Emit ``StartChild`` and return the IVar of the child.
+    """Emit ``StartChild`` and return the IVar (a value to await) of the child.
 
     ``attributes`` are those of the event ``ChildStarted``; if their ``id`` is None, one is made. The IVar holds the
     result of the child, converted by ``decode_result``, or raises ``ChildWorkflowFailure``. A replay uses ``reader`` to
@@ -65,7 +65,7 @@ def start_child(
 
 
 def send_external(runtime: WorkflowRuntime, kind: str, attributes: dict[str, Any]) -> IVar:
-    """Emit a message to another run and return its IVar.
+    """Emit a message to another run and return its IVar, a value to await.
 
     ``kind`` is "SignalExternal" or "CancelExternal", and ``attributes`` are those of its event. The IVar is set when
     the message is in the inbox of an open run. If no open run gets the message, it raises the error of

@@ -43,8 +43,8 @@ class AttemptFailure:
 
     ``attempt`` is the number of the attempt, from 1, and ``at`` the time at which it ended. ``traceback`` is text, or
     None if nothing was raised. ``since`` is the time at which the first attempt failed, or None if the storage does not
-    know it. ``details`` are plain data, those of an ``ApplicationError``. ``retry_later`` is True if the activity asked
-    for the next attempt by ``RetryLater``; ``message`` is then its reason.
+    know it. ``details`` are the plain data that came with an ``ApplicationError``. ``retry_later`` is True if the
+    activity asked for the next attempt by ``RetryLater``; ``message`` is then its reason.
     """
 
     type: str
@@ -272,7 +272,8 @@ def _shorten(lines: Iterable[str]) -> str:
 def activity_failure(attributes: dict[str, Any], activity: str) -> ActivityFailure:
     """Return the error that the wait for a failed or timed out activity raises.
 
-    ``attributes`` are those of the job that ended the activity, and ``activity`` is its name.
+    ``attributes`` are the attributes of the job that ended the activity (``ActivityFailed`` or ``ActivityTimedOut``),
+    and ``activity`` is its name.
     """
     kind, message, timeout = attributes.get("type"), attributes.get("message"), attributes.get("timeout")
     attempts = int(attributes.get("attempts", 0))

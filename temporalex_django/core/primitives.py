@@ -99,9 +99,10 @@ async def phase(runtime: WorkflowRuntime, open_phase: Phase, timeout: float | No
 
 
 def update_state(runtime: WorkflowRuntime, fn: Callable[[Any], Any]) -> IVar:
-    """Change the phase state by ``fn(state) -> (result, new state)``, and return an IVar of the result.
+    """Change the phase state by ``fn(state) -> (result, new state)``, and return its result as an IVar.
 
-    The change happens at once, or after the sync handler that is running, so that no change is lost.
+    An IVar is a value to await. The change happens at once or, while a sync handler runs, after that handler, whose
+    state would overwrite it.
     """
     open_phase = runtime.dispatcher.phase
     unit = runtime.scheduler.current

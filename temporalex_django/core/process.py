@@ -26,7 +26,7 @@ QUESTION: Final = ("question", "shown")
 def recorded_request(attributes: Mapping[str, Any]) -> dict[str, Any]:
     """Return a request that was accepted, in the form that its judge got, from the signal that records it.
 
-    ``attributes`` are those of the event ``SignalReceived``.
+    ``attributes`` are the attributes of the event ``SignalReceived``.
     """
     return {**attributes["payload"], **{name: attributes[name] for name in QUESTION if name in attributes}}
 

@@ -88,7 +88,8 @@ class Pending:
 class Event:
     """The value of a step that emits the event ``name``, which selects the next transition.
 
-    ``data`` is the result of the step in the context. ``metadata`` is added to that of the instance.
+    ``data`` is the result of the step in the context. ``metadata`` is added to the ``runtime_metadata`` of the
+    instance.
     """
 
     name: str

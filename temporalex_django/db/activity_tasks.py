@@ -406,7 +406,10 @@ class ActivityTasks:
 
 
 def _results_of_runs(results: Sequence[TaskResult]) -> dict[tuple[int, int, int | None], TaskResult]:
-    """Return the final results of activities of runs by ``(id, attempt, owner)``, without those of background tasks."""
+    """Return the final results of activities of runs, by ``(id, attempt, owner)``.
+
+    The results of background tasks are left out, because no run waits for them.
+    """
     return {r.task.fence: r for r in results if r.outcome is not None and r.task.chain_id is not None}
 
 

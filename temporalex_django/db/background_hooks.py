@@ -15,7 +15,7 @@ from temporalex_django.errors import NotConfigured
 
 
 class BackgroundHook(NamedTuple):
-    """Background work that a worker does beside turns. Both functions take the database alias.
+    """Background work of a worker, such as bulk jobs; both functions take the database alias.
 
     ``has_work`` returns True if there is work to do, with one statement at most. ``run`` works for a moment and returns
     True if there may be more.

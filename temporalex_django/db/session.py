@@ -150,7 +150,7 @@ class StorageSession:
         self._own_connection, self._exit_stack = state
 
     def join_transaction(self) -> AbstractContextManager[None]:
-        """Return a block that is part of the transaction that ``transaction`` opened, without a savepoint.
+        """Return a context manager whose block belongs to the open transaction, without a savepoint of its own.
 
         An error in it fails that transaction. If none is open, it opens one.
         """

@@ -96,7 +96,8 @@ class SqlTable:
     def pick_columns(self, *columns: str, **extra: str) -> ColumnSet:
         """Return a set of the columns with these names.
 
-        ``extra`` has the names and types of further values, which statements receive beside the columns.
+        ``extra`` has the names and types of further values, which statements get as parameters in addition to the
+        columns.
         """
         return ColumnSet(self, columns, columns, extra)
 
@@ -296,7 +297,7 @@ def result_row(
 
     ``run`` is the run that waits for it, ``queue`` the queue of that run, and ``kind`` the kind of the event, such as
     ``ActivityCompleted``. ``body`` holds the attributes of the event: plain, or bytes that are encoded already.
-    ``headers`` are those of the activity.
+    ``headers`` are the headers of the activity.
     """
     return RESULT.encode_row((chain, run, queue, "activity", kind, body, headers, now))
 

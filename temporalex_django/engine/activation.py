@@ -126,7 +126,7 @@ class ActivationStep:
     def close(self, record: RunRecord) -> RunWrite:
         """Close the run without its code, as terminated, cancelled or timed out, and reject its messages.
 
-        ``record`` is that of the run.
+        ``record`` has the facts of the run that do not change, such as its workflow and input.
         """
         ends = [message for message in self.messages if message.kind in ("terminate", "cancel")]
         reasons = {message.kind: message.payload.get("reason", "") for message in reversed(ends)}

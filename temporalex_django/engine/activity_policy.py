@@ -121,9 +121,9 @@ def completed_result(
     """Return the result of an attempt that returned ``value``.
 
     ``activity`` is the one whose function returned it; None means that a person gave plain data. ``limit`` is the
-    largest size in bytes. ``attempts`` is the number of attempts, by default that of the task. Raises ``PayloadError``
-    when ``value`` cannot be encoded, or when workflow code would read a different value from the one that ``activity``
-    returned.
+    largest size in bytes. ``attempts`` is the number of attempts to record, by default the number of the task's
+    attempt. Raises ``PayloadError`` when ``value`` cannot be encoded, or when workflow code would read a different
+    value from the one that ``activity`` returned.
     """
     label = f"the result of {task.activity}"
     if activity is None:
@@ -146,7 +146,7 @@ def failed_result(task: TaskState, error: BaseException, now: datetime, *, final
     """Return the result of an attempt that raised ``error``: due again by the retry policy, or failed for good.
 
     A step that returns ``Err`` counts as one that raised. ``RetryLater`` says itself when the activity is due again.
-    ``final`` excludes another attempt.
+    With ``final`` no further attempt follows, whatever the policy says.
     """
     final = final or (isinstance(error, ApplicationError) and error.non_retryable)
     retry_at = None
@@ -210,7 +210,7 @@ def first_timeout(
 ) -> tuple[datetime, str] | None:
     """Return the time at which the first of the timeouts ``names`` passes, and its name; None if the activity has none.
 
-    ``started_at`` is the time when the attempt started, and ``heartbeat_at`` that of its last heartbeat.
+    ``started_at`` is the time at which the attempt started, and ``heartbeat_at`` the time of its last heartbeat.
     """
     since = {"schedule_to_start": task.due_at, "start_to_close": started_at, "heartbeat": heartbeat_at or started_at}
     timeouts = [

@@ -127,8 +127,8 @@ class FinishedActivity:
     """An activity that ended in the open transaction, and whose result its run has not received.
 
     ``kind`` is the kind of the event with the result. ``attributes`` is the result as it will be read back, and
-    ``encoded`` as it is stored, if known. ``queue`` is that of the run. The caller passes the result to a turn of the
-    same transaction, or sends it to the chain as a message (``TaskStorage.deliver``). See decision 45.
+    ``encoded`` as it is stored, if known. ``queue`` is the queue of the run. The caller passes the result to a turn of
+    the same transaction, or sends it to the chain as a message (``TaskStorage.deliver``). See decision 45.
     """
 
     id: int

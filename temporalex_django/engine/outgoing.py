@@ -30,7 +30,10 @@ def outgoing_headers(record: RunRecord, kind: str, name: str, workflow_id: str |
 
 
 def new_task(command: Command, run: RunState, record: RunRecord, definition: Definition, *, now: datetime) -> NewTask:
-    """Return the activity that a command of the run schedules at ``now``. ``definition`` is that of its class."""
+    """Return the activity that a command of the run schedules at ``now``.
+
+    ``definition`` describes the workflow class of the run.
+    """
     assert command.seq is not None
     attributes = kinds.ACTIVITY_SCHEDULED.read(command)
     options = attributes.get("options", {})

@@ -30,7 +30,7 @@ def started_attributes(record: RunRecord) -> dict[str, Any]:
 def parent_messages(record: RunRecord, status: str, closing: dict[str, Any]) -> list[NewMessage]:
     """Return the message by which the parent of a chain learns of its end, or an empty list without a parent.
 
-    ``status`` is that of the closed run, and ``closing`` has the attributes of its closing event.
+    ``status`` is the status of the closed run, and ``closing`` has the attributes of its closing event.
     """
     if record.parent_chain is None or record.parent_seq is None:
         return []

@@ -433,8 +433,8 @@ class WorkflowEngine(Executors):
         """Return the inboxes of claimed runs by chain, and add the records of new runs to the report.
 
         Records of blocked runs are not loaded, since a run may be blocked because its record cannot be read. Inboxes
-        that came with the claim are not read again, except long ones and those of runs in ``waiting``, which need less.
-        So do those of runs in ``early``, which may begin later.
+        that came with the claim are not read again, except long ones, and those of runs in ``waiting`` and ``early``
+        (which may begin later), of which only unread messages are needed.
         """
         others = {run.chain_id for run in claimed if run.chain_id in waiting or run.chain_id in self._long_inboxes}
         # Messages that wait until a run begins are not read with each new one.

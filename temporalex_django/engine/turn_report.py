@@ -65,7 +65,7 @@ class TurnReport:
     judge: Judge | None = None
 
     def merge(self, other: TurnReport) -> None:
-        """Add the effects of a further transaction of the same turn, such as that of a run's atomic activities."""
+        """Add the effects of a further transaction of the same turn, such as one with a run's atomic activities."""
         self.run_count += other.run_count
         self.task_count += sum(len(write.tasks) for write in other.writes)
         self.writes += other.writes

@@ -84,8 +84,8 @@ class _WatchedCode:
     def forgive(self, now: float, last_check: float, pause: float, computed: float) -> None:
         """Extend the deadlines by the time in which the whole process did not run, since that is not the code's fault.
 
-        ``last_check`` is the time of the last check and ``now`` that of this one (``time.monotonic``). ``pause`` is the
-        part of the time between that was planned, ``computed`` the processor time that the process used, both in
+        ``last_check`` and ``now`` are the times of the last check and of this one (``time.monotonic``). ``pause`` is
+        the part of the time between that was planned, ``computed`` the processor time that the process used, both in
         seconds.
         """
         if last_check > self.armed:

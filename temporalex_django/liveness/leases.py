@@ -118,9 +118,9 @@ class WorkerRow:
     ) -> bool:
         """Extend the lease, and read whether this worker is drained. One UPDATE.
 
-        ``runs`` is the number of executors in memory, ``activities`` that of activities in the pool, and ``turns`` that
-        of runs that were advanced so far; ``load`` is stored as it is. Returns False if the row is gone. Then this
-        worker was declared dead and needs a new epoch.
+        ``runs`` is the number of executors in memory, ``activities`` the number of activities in the pool, and
+        ``turns`` how often a run was advanced so far. ``load`` is stored as it is. Returns False if the row is gone.
+        Then this worker was declared dead and needs a new epoch.
         """
         now = self._sync_clock(storage)
         lease = timedelta(seconds=get_settings().LEASE_SECONDS)

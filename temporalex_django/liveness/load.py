@@ -100,8 +100,8 @@ class LoadMeter:
 def extra_connections() -> int:
     """Return the number of database connections of a worker that are not those of its threads for activities.
 
-    They are those of its turns, maintenance, LISTEN, background work, and the thread in which its ``async`` activities
-    use the database. With a Temporal cluster there are those of ``CLUSTER_CONNECTIONS``, too.
+    Its turns, its maintenance, LISTEN and its background work have one each, and so does the thread in which its
+    ``async`` activities use the database. With a Temporal cluster there are those of ``CLUSTER_CONNECTIONS``, too.
     """
     return _EXTRA_CONNECTIONS + (CLUSTER_CONNECTIONS if get_settings().CLUSTER else 0)
 

@@ -59,8 +59,9 @@ class RecoveryResult:
     """The outcome of one search for dead workers.
 
     ``workers`` are the ids of those that were found dead. ``due`` is the number of their activities that are due again,
-    and ``failed`` that of activities without an attempt left. ``caution`` is the number of recent deaths without an
-    explanation, plus one while a worker elsewhere may have died. While it is not 0, a worker starts runs one at a time.
+    and ``failed`` the number of their activities that had no attempt left. ``caution`` is the number of recent deaths
+    without an explanation, plus one while a worker elsewhere may have died. While it is not 0, a worker starts runs one
+    at a time.
     """
 
     workers: list[UUID] = field(default_factory=list)
@@ -277,7 +278,7 @@ def _attribute_crash(storage: WorkerStorage, left: MarkerContent, *, earlier: in
 
 
 def _resolve_marks(storage: WorkerStorage, marks: Iterable[MarkedWork]) -> list[MarkedWork]:
-    """Return the marks of a dead process, with the id of a run that answered a query replaced by that of its chain.
+    """Return the marks of a dead process, in which the id of the chain replaces the id of a run that answered a query.
 
     The row of the chain is the one that counts the deaths.
     """

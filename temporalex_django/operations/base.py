@@ -181,7 +181,7 @@ class Action(ABC, Generic[T]):
     def audit_denials(self) -> Iterator[None]:
         """Record an ``ActionNotPermitted`` that the block raises as a refusal in the audit log, and raise it again.
 
-        Put it outside of the transaction of the operation, so that the row survives the rollback.
+        Put it around the transaction of the operation and not inside, so that the row survives the rollback.
         """
         try:
             yield

@@ -38,8 +38,8 @@ class CommandWriter:
     """Translates the commands of one run to commands of the SDK.
 
     ``info`` has the facts of the run, which is in ``namespace``, and ``task_queue`` is the queue of its worker.
-    ``queue_name(queue)`` returns the task queue for a queue of this package, and ``workflow_id(id)`` the id of the
-    cluster for a business id. ``child_facts(attributes)`` returns the facts with which a child starts.
+    ``queue_name(queue)`` returns the task queue for a queue of this package, and ``workflow_id(id)`` the id that a run
+    with that business id has on the cluster. ``child_facts(attributes)`` returns the facts with which a child starts.
     """
 
     payloads: Payloads

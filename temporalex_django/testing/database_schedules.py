@@ -40,7 +40,7 @@ class DatabaseSchedules(EnvironmentSchedules):
     def _on_host(self) -> Iterator[None]:
         """Return a context manager that selects the host (storage, clock and ids) on which operations run.
 
-        It is the host of the application if the environment is entered, else that of the environment's handles.
+        It is the host of the application if the environment is entered, or else the host of the environment's handles.
         """
         with use_host(None if is_entered(self._env) else self._host):
             yield

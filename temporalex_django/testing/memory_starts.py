@@ -1,4 +1,4 @@
-"""Starts of runs in memory, with the policies about other runs that have the id."""
+"""Starts of runs in memory, with the policies of a start about other runs that have its id."""
 
 from __future__ import annotations
 

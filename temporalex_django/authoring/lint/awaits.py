@@ -49,7 +49,7 @@ class _UnawaitedCalls:
     def _inner_scope(self, scope: Function | ast.Lambda) -> _UnawaitedCalls:
         """Return a search for the body of the function ``scope``, with the names that are valid in it.
 
-        The names that the function defines hide those of the module, and it may define coroutine functions itself.
+        Names that the function defines hide the same names of the module, and it may define coroutine functions itself.
         """
         arguments = scope.args
         local_names = {
@@ -126,7 +126,7 @@ def _returns_coroutine(node: ast.AST) -> bool:
 
 
 def _own_nodes(scope: ast.AST) -> Iterator[ast.AST]:
-    """Yield the syntax nodes inside a function, without those of functions and classes that are nested in it."""
+    """Yield the syntax nodes inside a function, but not inside functions and classes that are nested in it."""
     pending = [*ast.iter_child_nodes(scope)]
     while pending:
         node = pending.pop()

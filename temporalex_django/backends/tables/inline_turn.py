@@ -95,7 +95,8 @@ def try_lock_run(target: RunTarget, *, storage: DjangoStorage, wait: float, yiel
     switched off. With ``yields`` the call gives up as soon as a worker that has the chain waits for a row of this
     transaction.
 
-    The transaction stays usable in any case. On SQLite it holds the lock of the whole database, so nothing waits.
+    The transaction stays usable in any case. On SQLite the transaction has the lock of the whole database already, so
+    this call never waits.
     """
     if target.off:
         # The class is switched off, so its code runs in no process.

@@ -49,7 +49,7 @@ class CallSites:
 
 
 def find_call_sites(code: CodeType) -> CallSites:
-    """Return the calls and global names of one code object, without those of functions inside it."""
+    """Return the calls and global names of one code object, not those of functions that are defined in it."""
     call_sites = CallSites()
     # The callee that is under construction, by its position. Each instruction there replaces it.
     open_sites: dict[tuple[int, int], CallSite] = {}

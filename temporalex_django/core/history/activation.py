@@ -43,7 +43,7 @@ class RunInfo:
 
     ``workflow`` is the name of its class, ``id`` its business id, and ``run_id`` its UUID as text. ``attempt`` is its
     number in its chain, from 1. ``parent`` is the id of the run that started it as a child, or None. ``scheduled_for``
-    is the time of the slot for which a schedule started the chain, or None. ``headers`` are those of its start.
+    is the time for which a schedule started the chain, or None. ``headers`` are the headers of its start.
     """
 
     workflow: str

@@ -54,9 +54,10 @@ class SequenceAttributes(TypedDict):
 class WorkflowStartedAttributes(TypedDict):
     """The input of a run and the facts with which it starts.
 
-    ``engine`` is the engine number, and ``format`` that of the stored events. ``attempt`` is the number of the run in
-    its chain. ``scheduled_for`` is the time of the slot of a schedule (ISO 8601, UTC). ``carried`` counts the signals
-    that came from the previous run, and ``failed`` has its failed messages. ``headers`` are those of the start.
+    ``engine`` is the engine number, and ``format`` the number of the format of the stored events. ``attempt`` is the
+    number of the run in its chain. ``scheduled_for`` is the time of the slot of a schedule (ISO 8601, UTC). ``carried``
+    counts the signals that came from the previous run, and ``failed`` has its failed messages. ``headers`` are those of
+    the start.
     """
 
     workflow: str

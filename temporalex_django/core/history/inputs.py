@@ -200,7 +200,7 @@ def _describe_path(path: Sequence[str | int], hints: Mapping[str, Any]) -> str:
 
 
 def _field_types(annotation: Any) -> Mapping[str, Any]:
-    """Return the types of the fields of a dataclass, TypedDict, struct or model; for a union, those of all members."""
+    """Return the types of the fields of a dataclass, TypedDict, struct or model, or of all members of a union."""
     origin = typing.get_origin(annotation)
     if origin is typing.Annotated:
         return _field_types(typing.get_args(annotation)[0])

@@ -140,9 +140,9 @@ def _build_history(data: dict[str, Any], events: list[HistoryEvent], source: str
 
 
 def _next_checksum(before: str, row: dict[str, Any]) -> str:
-    """Return the check of an event.
+    """Return the checksum of an event, which is made from the event and the checksum of the one before.
 
-    ``before`` is that of the previous event, and ``row`` is the event without its check.
+    ``before`` is that earlier checksum, and ``row`` is the event without its own.
     """
     # Sorted and without spaces, so that a reformatted file has the same checksums.
     text = json.dumps(row, sort_keys=True, ensure_ascii=False, separators=(",", ":"))

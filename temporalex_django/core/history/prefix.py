@@ -53,9 +53,9 @@ class PendingMessage:
 class ScheduledActivity:
     """An activity that was scheduled and had not ended.
 
-    ``attributes`` are those of ``ActivityScheduled``, with the input of the person who edited it. ``key`` is the
-    idempotency key that its attempts had. ``edited`` is True if a reset gave it that input. It is a mapping with ``by``
-    if somebody edited the activity itself.
+    ``attributes`` are the attributes of ``ActivityScheduled``; if a person edited the input, they have the edited one.
+    ``key`` is the idempotency key that its attempts had. ``edited`` is True if a reset gave it that input. It is a
+    mapping with ``by`` if somebody edited the activity itself.
     """
 
     attributes: ActivityScheduledAttributes

@@ -63,7 +63,7 @@ def _size_of(value: str, label: str) -> int:
 
 
 def merge_headers(first: Headers | None, second: Headers | None) -> Headers | None:
-    """Return the headers of both; those of ``second`` win. None if there are none."""
+    """Return the headers of both; where both have a name, the value in ``second`` counts. None if there are none."""
     if not first or not second:
         return second or first or None
     return {**first, **second}

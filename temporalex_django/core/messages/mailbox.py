@@ -192,7 +192,10 @@ class Mailbox:
 
 
 def undelivered_error(kind: str, name: str | None) -> WorkflowClosed:
-    """Return the error for the sender of a message that came too late. ``kind`` and ``name`` are those of an inbox."""
+    """Return the error for the sender of a message that came too late, because its run has closed.
+
+    ``kind`` and ``name`` are those of the message in ``InboxMessage``.
+    """
     return WorkflowClosed(f"the run was closed before the {kind} {name!r} was delivered")
 
 

@@ -47,7 +47,7 @@ class Handler:
 def build_handler(name: str, kind: str, value: Any) -> Handler:
     """Return the handler for ``value``: a callable, or the result of ``signal(...)`` or ``update(...)``.
 
-    ``name`` is that of the message, and ``kind`` is "signal" or "update". Raises ``WorkflowDefinitionError``.
+    ``name`` is the name of the message, and ``kind`` is "signal" or "update". Raises ``WorkflowDefinitionError``.
     """
     names.check_code_name(name, label=f"phase: {kind}")
     handler = value if isinstance(value, Handler) else None

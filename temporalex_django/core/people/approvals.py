@@ -96,7 +96,7 @@ class Approvals:
     def _close(self, key: str, ending: str, **decision_fields: Any) -> None:
         """Close the human task, if its approval is still open, and cancel its timer.
 
-        ``ending`` and ``decision_fields`` are those of ``HumanTasks.close``.
+        The arguments have the same meaning as in ``HumanTasks.close``.
         """
         if self._decision_ivars.pop(key, None) is None:
             return

@@ -123,7 +123,8 @@ def mark_attributes(snapshot: Snapshot) -> dict[str, Any]:
 def snapshot_after_mark(snapshot: Snapshot, mark: Mapping[str, Any]) -> dict[str, Any] | None:
     """Return the snapshot of a run that was reset or forked, once its replay has passed the mark.
 
-    ``snapshot`` is that of the copied part. ``mark`` has the attributes from ``mark_attributes``.
+    ``snapshot`` is the one that holds for the copied part of the history. ``mark`` has the attributes from
+    ``mark_attributes``.
     """
     if not (exclusions := mark.get(EXCLUDED)):
         return None if snapshot is None else dict(snapshot)

@@ -198,7 +198,8 @@ class HumanTaskChange:
 def _require_data_fits(task: HumanTaskState, request: Mapping[str, Any]) -> None:
     """Raise ``PayloadError`` if the data of a decision do not fit what the task asks for.
 
-    A Django form has checked them already, outside of the turn; ``request`` names the form that did.
+    If the task has a Django form, that form has checked them before the turn. It is named in ``request``, and must be
+    the form of the task.
     """
     form = task.spec.form
     if form is None:
@@ -367,9 +368,9 @@ class HumanTasks:
             )
 
     def recorded_fields(self, key: str, request: Mapping[str, Any]) -> dict[str, Any]:
-        """Return what the history records of a decision of the open task ``key`` beside event, key and data.
+        """Return what the history records of a decision of the open task ``key``, besides its event, key and data.
 
-        ``request`` is that of ``judge``. Raises ``HumanTaskClosed``.
+        ``request`` has the keys that ``judge`` describes. Raises ``HumanTaskClosed``.
         """
         task = self.open_task(key)
         # The question of the request is that of the task, unless the history has accepted it and the code has changed.

@@ -233,7 +233,7 @@ class Scheduler:
         """Record that the coroutine that runs now, the active unit, has started an async generator.
 
         The unit closes the generator before it ends. This is the ``firstiter`` hook of ``sys.set_asyncgen_hooks`` while
-        workflow code runs. Raises ``NestingError`` outside of a unit, where nothing could close the generator.
+        workflow code runs. Raises ``NestingError`` if no unit runs, where nothing could close the generator.
         """
         unit = self.current
         if unit is None:

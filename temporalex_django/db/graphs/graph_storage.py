@@ -42,7 +42,7 @@ _AS_CANCELLED = ("terminated", "timed_out")
 
 
 class TableStorage:
-    """The storage of graphs in the tables of one database alias (None: that of the settings).
+    """The storage of graphs in the tables of one database alias (None: the setting ``DATABASE``).
 
     It fulfils ``graph.contracts.Storage``: it gets, finds, stores and deletes instances, the states of graphs. Any
     thread may use it, on a connection of its own.
@@ -74,10 +74,11 @@ class TableStorage:
         raise WorkflowNotFound(f"no graph{of} has the id {id!r}")
 
     def query(self, **filters: Any) -> list[GraphInstance]:
-        """Return the instances (states) of graphs that match all filters; of each id, that of the newest chain.
+        """Return the instances (states) of graphs that match all filters, one for each id.
 
-        The filters are ``id``, ``status`` (one, or a list), ``version`` and ``workflow`` (a class or its name). It
-        locks nothing, and sends one query for all, and one for each instance that it returns.
+        Of several chains with one id, it is the instance of the newest. The filters are ``id``, ``status`` (one, or a
+        list), ``version`` and ``workflow`` (a class or its name). It locks nothing, and sends one query for all, and
+        one for each instance that it returns.
         """
         storage = self._storage
         conditions = checked(filters)

@@ -24,7 +24,7 @@ from temporalex_django.models import Chain, Instance, Message
 class HandledMessage:
     """A failed message that somebody has delivered again or discarded.
 
-    ``id`` is its message id, ``name`` the name of the signal, and ``digest`` that of its payload.
+    ``id`` is its message id, ``name`` the name of the signal, and ``digest`` the digest of its payload.
     """
 
     id: str

@@ -252,7 +252,10 @@ class Inboxes:
         Message.objects.using(self._session.alias).bulk_create(rows, batch_size=500)
 
     def _message_row(self, chain: UUID, queue: str, message: PendingMessage) -> Message:
-        """Return an unread, unsaved message of the chain; ``queue`` is that of the chain."""
+        """Return the model instance of ``message`` as an unread message of the chain, not saved yet.
+
+        ``queue`` is the queue of the chain.
+        """
         sender_key, sender_name = sender_columns(message.sender)
         return Message(
             chain_id=chain,

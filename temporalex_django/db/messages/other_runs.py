@@ -176,7 +176,7 @@ class ExternalRunWriter:
     def _resolve_ids(self, ids: Collection[str]) -> dict[str, Delivery]:
         """Return, for each id to which runs send messages, the chain that receives them, or why there is none.
 
-        It is the chain of the run with this run id, else that of the open run with this business id.
+        The id may be the run id of a run, or the business id of an open run.
         """
         deliveries = self._resolve_run_ids(ids)
         # For each id: the newest open run of the last workflow by name, and if another workflow has an open one. That

@@ -61,7 +61,7 @@ def delay_kind(start: RunStart) -> DelayKind:
 
 
 def delay_parameters(start: RunStart) -> list[Any]:
-    """Return the parameters of the SQL expression for the time at which the run begins, without those of the clock."""
+    """Return the parameters of the SQL expression for the begin of the run, without the parameters of the clock."""
     return [value for value in (start.start_at, start.start_delay) if value is not None]
 
 

@@ -49,7 +49,7 @@ def throttle_start(start: NewStart, throttle: Throttle, *, storage: DjangoStorag
 
 
 def _lock_times(name: str, storage: DjangoStorage) -> list[float]:
-    """Lock the row of a key, which is created if it is missing, and return its times in seconds since the epoch."""
+    """Lock the row of a key, which is created if it is missing, and return its times in seconds since 1970."""
     insert = _LIMIT.insert_parameters(storage.sql.placeholder, "")
     storage.sql.execute(f"{insert} on conflict (name) do nothing", [name, "[]"])
     lock = "" if storage.sql.writer_lock else " for update"

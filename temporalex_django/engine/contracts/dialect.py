@@ -81,8 +81,8 @@ class Dialect(Protocol):
     def write(self, columns: Columns, body: str, rows: Iterable[Sequence[Any]], *, key: str | None = None) -> None:
         """Run the statement ``with v(columns) as (rows) body``, which reads the rows from ``v``.
 
-        With ``key`` (a column), ``{key}`` in the body is replaced by a test that the key is among those of the rows.
-        Joined with ``v`` alone, the database may read the whole table; with the test it uses the index.
+        With ``key`` (a column), ``{key}`` in the body is replaced by a test that the value of that column is in one of
+        the rows. Joined with ``v`` alone, the database may read the whole table; with the test it uses the index.
         """
 
     def write_returning(
@@ -91,8 +91,8 @@ class Dialect(Protocol):
         """Run the statement ``with v(columns) as (rows) body``, whose body returns rows, and return these rows.
 
         ``types`` are the types of the columns that it returns. With ``key`` (a column), ``{key}`` in the body is
-        replaced by a test that the key is among those of the rows. ``columns`` may hold bytes only if the dialect has
-        ``chained_writes``.
+        replaced by a test that the value of that column is in one of the rows. ``columns`` may hold bytes only if the
+        dialect has ``chained_writes``.
         """
 
     def submit_write(
@@ -106,12 +106,12 @@ class Dialect(Protocol):
     def pipeline(self) -> AbstractContextManager[None]:
         """Return a context manager whose statements are sent without waiting for each answer; its end waits for all.
 
-        This applies to statements that return no rows, and to submitted ones. Nothing else may use the connection
-        inside: no queryset, and no cursor of Django's.
+        This applies to ``execute`` and ``write``, and to statements of the methods that begin with ``submit``. Nothing
+        else may use the connection inside: no queryset, and no cursor of Django's.
         """
 
     def send_with_next(self, sql: str, parameters: Sequence[Any] = ()) -> Callable[[], bool]:
-        """Send a statement together with the next one that is sent outside of a transaction.
+        """Send a statement together with the next one that is sent while no transaction is open.
 
         Only a dialect that ``listens`` can do it. The statement is a transaction of its own. Its outcome is ignored,
         and no log or wrapper of queries sees it. Returns a function that withdraws it, and that returns False if it was

@@ -235,7 +235,7 @@ class MemoryTables:
         headers: Headers | None = None,
         redelivered: bool = False,
     ) -> int:
-        """Add a message to the inbox of a chain; return its number, or that of the message that has its id already.
+        """Add a message to the inbox of a chain; return its number, or the number of an earlier message with its id.
 
         ``run_id`` is the run that waits for the result that the message carries. The other arguments have the meaning
         of these fields of ``InboxMessage``.

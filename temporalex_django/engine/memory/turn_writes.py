@@ -306,7 +306,7 @@ _NO_LABELS = {"start_limit": None}
 
 
 def _successor_record(record: RunRecord, new: NewRun) -> RunRecord:
-    """Return the record of the next run of a chain: that of the present run, with the fields of ``new``."""
+    """Return the record of the next run of a chain: the record of the present run with the fields of ``new``."""
     changes = {
         "args": deep_copy(new.args),
         "seed": new.seed,

@@ -56,7 +56,7 @@ class UndoLog:
                 _run_callback(callback)
 
     def on_commit(self, callback: Callable[[], None]) -> None:
-        """Call ``callback`` when the outermost block has ended without an error; outside of blocks, call it now."""
+        """Call ``callback`` when the outermost block has ended without an error; without a block, call it now."""
         if self._depth:
             self._callbacks.append(callback)
         else:

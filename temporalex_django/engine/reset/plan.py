@@ -210,8 +210,8 @@ def make_plan(
     ``seed`` and ``atomic`` are those of ``ResetPlan``. ``edited_inputs`` maps command numbers to the new inputs of
     activities. ``editable`` is False for a class whose inputs cannot be edited. ``limit`` and ``max_seconds`` are
     limits of the replay in seconds. An earlier ``replay_check`` saves the replay if it is about this point.
-    ``successor_histories`` are those of the runs by which the run was continued, and ``tasks`` are its activities in
-    their present state.
+    ``successor_histories`` are the histories of the runs by which the run was continued, and ``tasks`` are its
+    activities in their present state.
 
     Raises ``ActionNotPossible`` with the reason, and ``PayloadError`` for an edited input that does not fit.
     """

@@ -34,7 +34,7 @@ _SUCCESSES = frozenset({"completed"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotStart:
-    """The run that was started for a slot."""
+    """The run that was started for a slot, a time at which a schedule fires."""
 
     chain_id: UUID
     run_id: UUID
@@ -43,7 +43,7 @@ class SlotStart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotFailure:
-    """The error because of which a slot has no run: its code, and a message for people."""
+    """The error because of which no run was started for a slot (time to fire): its code, and a message for people."""
 
     code: str
     message: str
@@ -51,7 +51,7 @@ class SlotFailure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunningSlot:
-    """A slot that has started a run, as long as the schedule has not taken note of the end of the run.
+    """A slot (time to fire) that has started a run whose end the schedule has not recorded yet.
 
     ``closed_as`` is the status of the closed run, "deleted" if the run no longer exists, and None while it is open.
     """
@@ -61,14 +61,14 @@ class RunningSlot:
 
 
 class ScheduleStore(Protocol):
-    """The storage of one schedule, its slots and its runs. All calls belong to one transaction."""
+    """The storage of one schedule, its slots (times to fire) and its runs. All calls belong to one transaction."""
 
     def find_slot(self, at: datetime) -> SlotRecord | None: ...
 
     def add_slots(self, slots: Sequence[SlotRecord]) -> None: ...
 
     def replace_slot(self, slot: SlotRecord) -> None:
-        """Store ``slot`` in place of the record of the slot with this time, because its outcome has changed."""
+        """Store ``slot`` in place of the record with the same time to fire, because its outcome has changed."""
 
     def running_slots(self) -> list[RunningSlot]:
         """Return the slots that have started a run whose end is not recorded yet, oldest first."""
@@ -79,7 +79,7 @@ class ScheduleStore(Protocol):
         ...
 
     def mark_closed(self, slots: Sequence[SlotRecord]) -> None:
-        """Record that the runs of these slots have closed."""
+        """Record that the runs which these slots (times to fire) have started are closed."""
 
     def check_start(self, schedule: ScheduleState, at: datetime) -> SlotFailure | None:
         """Return the error with which a start of the slot ``at`` would surely fail, such as a bad arguments function.
@@ -96,7 +96,10 @@ class ScheduleStore(Protocol):
         ...
 
     def stop_run(self, schedule: ScheduleState, slot: SlotRecord, *, terminate: bool) -> SlotFailure | None:
-        """Ask the run of a slot to cancel or, with ``terminate``, terminate it; return the error if this failed."""
+        """Ask the run that a slot has started to cancel or, with ``terminate``, terminate it.
+
+        Returns the error if this failed, else None.
+        """
         ...
 
     def save(self, schedule: ScheduleState) -> None:
@@ -104,7 +107,10 @@ class ScheduleStore(Protocol):
 
 
 class ScheduleFirer:
-    """The rules by which a schedule of a store fires. At most ``buffer_limit`` of its slots may wait."""
+    """The rules by which a schedule of a store fires.
+
+    At most ``buffer_limit`` of its slots (times to fire) may wait for the end of an open run.
+    """
 
     def __init__(self, store: ScheduleStore, *, buffer_limit: int) -> None:
         self._store = store
@@ -151,7 +157,7 @@ class _Step:
         self.open_slots: list[SlotRecord] = []
 
     def see_closed_runs(self) -> None:
-        """Record which runs of slots have closed, count failures in a row, and pause the schedule after too many."""
+        """Record which runs have closed, count failures in a row, and pause the schedule after too many of them."""
         running = self.store.running_slots()
         self.open_slots = [entry.slot for entry in running if entry.closed_as is None]
         closed = [entry for entry in running if entry.closed_as is not None]
@@ -172,7 +178,7 @@ class _Step:
             self.schedule = self.schedule.changed(paused=pause)
 
     def start_waiting(self) -> None:
-        """Start the oldest waiting slot, if no open run prevents it and the schedule is not paused."""
+        """Start the run of the oldest slot that waits, if no open run prevents it and the schedule is not paused."""
         schedule = self.schedule
         must_wait = bool(self.open_slots) and schedule.overlap is not Overlap.ALLOW_ALL
         if not schedule.waiting or must_wait or schedule.is_held:
@@ -182,7 +188,7 @@ class _Step:
             self.store.replace_slot(self._start(slot))
 
     def fire_time_slot(self) -> None:
-        """Handle the next slot of the schedule's times, if it is due.
+        """Handle the next time at which the schedule fires (a slot), if it has come.
 
         Slots that are older than the ``catch_up`` time are recorded as missed.
         """
@@ -297,7 +303,8 @@ class _Step:
     def decide(self, at: datetime, cause: SlotCause, *, actor: str = "") -> SlotRecord:
         """Start, queue or skip the slot ``at`` as the overlap policy says, store its record and return it.
 
-        ``cause`` is what made the slot, and ``actor`` the name of the person who asked for it.
+        A slot is a time at which the schedule fires. ``cause`` is what made it, and ``actor`` the name of the person
+        who asked for it.
         """
         is_busy = bool(self.open_slots or self.schedule.waiting)
         overlap = self.schedule.overlap

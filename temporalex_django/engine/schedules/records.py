@@ -17,7 +17,7 @@ from temporalex_django.authoring.schedules.slots import TimeTable
 
 
 class SlotOutcome(StrEnum):
-    """The outcomes that a slot of a schedule can have."""
+    """The outcomes that a slot (a time at which a schedule fires) can have."""
 
     #: Its run was started.
     STARTED = "started"
@@ -32,7 +32,7 @@ class SlotOutcome(StrEnum):
 
 
 class SlotReason(StrEnum):
-    """The reasons why a slot was skipped or missed; empty for the other outcomes."""
+    """The reasons why a slot (time to fire) was skipped or missed; empty for the other outcomes."""
 
     NONE = ""
     #: A run of the schedule was open.
@@ -48,7 +48,7 @@ class SlotReason(StrEnum):
 
 
 class SlotCause(StrEnum):
-    """The causes of a slot: the time of the schedule, a backfill, or a person who triggered the schedule."""
+    """The causes of a slot (time to fire): the specs of the schedule, a backfill, or a person who triggered it."""
 
     TIME = "time"
     BACKFILL = "backfill"
@@ -57,7 +57,7 @@ class SlotCause(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotRecord:
-    """A slot of a schedule with its outcome.
+    """A slot (a time at which a schedule fires) with its outcome.
 
     ``at`` is its time (UTC), and ``cause`` says what made it. ``outcome`` and ``reason`` say what became of it, at the
     time ``decided_at``. A started slot has the ids of its run. It is ``running`` until the schedule has seen that the
@@ -98,7 +98,7 @@ class SchedulePause:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backfill:
-    """A backfill that is under way: the slots after ``after`` and up to ``until`` are still to be started.
+    """A backfill that is under way: the slots (times to fire) after ``after`` and up to ``until`` are still to start.
 
     The next one is started at ``next_at``, and one after the other every ``pause`` seconds. ``total`` is the number of
     slots of the whole range, and ``done`` how many have been handled. ``actor`` is the name of the user who asked.
@@ -150,9 +150,9 @@ class ScheduleState:
         return replace(self, **values)
 
     def jitter_of(self, at: datetime) -> timedelta:
-        """Return the delay with which the slot ``at`` fires, a random fraction of ``jitter``.
+        """Return the delay with which the schedule fires for the time ``at``: a random fraction of ``jitter``.
 
-        It is computed from the slot, so that it is the same in all workers.
+        It is computed from that time, so that it is the same in all workers.
         """
         if not self.jitter:
             return timedelta(0)
@@ -161,7 +161,7 @@ class ScheduleState:
         return self.jitter * (int.from_bytes(digest) / 2**64)
 
     def workflow_id_of(self, at: datetime, *, cause: SlotCause = SlotCause.TIME) -> str:
-        """Return the business id of the run for the slot ``at``, made from the template of the schedule.
+        """Return the business id of the run for the slot (time to fire) ``at``, made from the schedule's template.
 
         A triggered slot gets a suffix. Raises ``ScheduleInvalid`` for a bad template.
         """
@@ -172,17 +172,17 @@ class ScheduleState:
         return run_id
 
     def local_time(self, at: datetime) -> datetime:
-        """Return the time of a slot, aware, in the zone of the schedule."""
+        """Return the time ``at`` of a slot (time to fire) as an aware time in the zone of the schedule."""
         return at.astimezone(load_zone(self.table.zone))
 
     @property
     def is_held(self) -> bool:
-        """True if the schedule is paused, or the code no longer declares it: its slots are then skipped."""
+        """True if the schedule is paused, or the code no longer declares it: it then skips its times to fire."""
         return self.paused is not None or self.gone_since is not None
 
     @property
     def has_ended(self) -> bool:
-        """True if started and waiting slots together have reached ``max_fires``, so that no further slot fires."""
+        """True if the schedule has fired ``max_fires`` times, slots that wait for a run included: it has ended."""
         return self.max_fires is not None and self.fires + self.waiting >= self.max_fires
 
     def next_due(self) -> datetime | None:

@@ -20,7 +20,7 @@ class Capacity:
     """The number of activities that a worker can still claim in one poll; ``acquire`` reduces it.
 
     - ``threads``: the number of plain activities that can start at once.
-    - ``tasks``: that of ``async def`` activities, whose names are ``async_names``.
+    - ``tasks``: the number of ``async def`` activities, whose names are ``async_names``.
     - ``prefetch``: how many further activities of each name may be claimed ahead, because at their measured rate they
       start in a moment.
     - ``prefetch_limit``: the most of these together; None: as many as ``prefetch`` allows.

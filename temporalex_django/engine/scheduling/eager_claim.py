@@ -15,10 +15,10 @@ from temporalex_django.engine.scheduling.capacity import Capacity
 class EagerClaim:
     """The capacity of a worker to claim new activities in the turn that schedules them, which saves a later claim.
 
-    ``owner`` is the worker's epoch. It claims activities of ``queues`` as long as there is ``capacity``. Local
-    activities come first, of all queues and whatever the capacity, up to ``max_local``. Further local ones wait in the
-    queue of their run. ``is_refused`` returns True for an activity that has to wait for admission (limits and
-    switches); None refuses none.
+    ``owner`` is the worker's epoch, the number under which it owns what it claims. It claims activities of ``queues``
+    as long as there is ``capacity``. Local activities come first, of all queues and whatever the capacity, up to
+    ``max_local``. Further local ones wait in the queue of their run. ``is_refused`` returns True for an activity that
+    has to wait for admission (limits and switches); None refuses none.
     """
 
     owner: int
@@ -28,7 +28,10 @@ class EagerClaim:
     is_refused: Callable[[NewTask], bool] | None = None
 
     def select(self, tasks: Iterable[NewTask]) -> list[NewTask]:
-        """Return those of the new activities to claim, and consume their capacity. Atomic ones are never among them."""
+        """Return the new activities that the worker claims, and reduce the capacity by them.
+
+        Atomic activities are never among them, because turns run them.
+        """
         candidates = [task for task in tasks if not task.atomic and task.activity in activity.registry]
         if self.is_refused is not None:
             candidates = [task for task in candidates if not self.is_refused(task)]

@@ -439,7 +439,7 @@ class LocalRunner:
     # -- timers and steps ----------------------------------------------------------------------------------------------
 
     def _update_timers(self, run: _LocalRun, instance: Instance) -> None:
-        """Cancel the timers of steps that wait no more, and start those of steps that wait now."""
+        """Cancel the timers of steps that wait no more, and start a timer for each step that waits now and has one."""
         # Timers follow the stored instance: cancel those of steps that wait no more, and start the missing ones.
         for number in [n for n in run.timers if not instance.waiting >> n & 1]:
             run.timers.pop(number).cancel()

@@ -84,7 +84,7 @@ class StartBulk(Action[BulkJob]):
         self.action_permission, self.input_values, self.selection = _validate_inputs(action, inputs)
 
     def check(self) -> None:
-        """Check the permission to start bulk jobs and, besides, that of the action itself.
+        """Check the permission to start bulk jobs, and the permission for the action itself.
 
         A user who selects runs by a queryset must be allowed to view runs, because the selection reveals their
         properties. An action that edits or reads payloads requires the permissions for that, too.
@@ -273,7 +273,7 @@ class StartBulk(Action[BulkJob]):
         return (queryset if queryset.query.is_sliced else queryset.order_by()).values("pk")
 
     def _filter_admitted(self, run_ids: list[UUID]) -> list[UUID]:
-        """Return those of the run ids for which the function ``is_admitted`` of the interface returns True.
+        """Return the run ids for which the function ``is_admitted`` of the interface returns True.
 
         Raises ``ActionNotPermitted`` if the caller named a run for which it returns False.
         """

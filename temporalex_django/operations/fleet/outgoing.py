@@ -25,9 +25,9 @@ from temporalex_django.operations.base import CODE, Action, Actor
 class OutgoingMessage:
     """An outgoing message, as interfaces show it. Its body is a payload and is not shown.
 
-    ``kind`` says what it is, and ``destination`` where it goes. ``workflow`` and ``workflow_id`` are those of the run
-    that it is about. It is sent at ``due_at``, after ``tries`` tries. ``code`` and ``error`` say why it is a dead
-    letter, or ``error`` what the last try has met; both are empty without one. ``is_dead`` is True for a dead letter.
+    ``kind`` says what it is, and ``destination`` where it goes. ``workflow`` and ``workflow_id`` name the run that it
+    is about. It is sent at ``due_at``, after ``tries`` tries. ``code`` and ``error`` say why it is a dead letter, or
+    ``error`` what the last try has met; both are empty without one. ``is_dead`` is True for a dead letter.
     """
 
     id: str

@@ -231,7 +231,8 @@ def current_runs(runs: Runs) -> Runs:
 def with_attributes(runs: Runs, conditions: Sequence[SearchCondition]) -> Runs:
     """Return the runs for which all of the conditions on search attributes hold.
 
-    Each attribute is a row beside the run, which is found by an index. It is joined once, with all of its conditions.
+    Each attribute of a run is a row of another table, which is found by an index. It is joined once, with all of its
+    conditions.
     """
     # Not one pass that groups the rows by run and counts those that match: it would read all rows that match any of the
     # conditions, even if one of them matches next to none. With joins, the rarest value comes first.
@@ -342,7 +343,7 @@ def _all_runs(runs: Runs) -> Runs:
 
 
 def _first_id(moment: datetime, margin: timedelta) -> UUID:
-    """Return a run id below those of all runs that start ``margin`` after ``moment`` or later.
+    """Return a run id that sorts before the ids of all runs that start ``margin`` after ``moment`` or later.
 
     Run ids sort by the time of the start, so this id bounds a search. With a negative margin, the bound is before
     ``moment``. The result is a valid id for a moment in any year.

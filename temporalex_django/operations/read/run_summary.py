@@ -53,11 +53,11 @@ _MAX_OTHERS = 1000
 class PreloadedRows:
     """Rows and figures about a run that the caller has read already, so that its summary reads them no more.
 
-    ``tasks`` has the activity tasks by run id, as ``leading_tasks`` returns them; also those of the child that the run
-    waits for. ``children`` are the child runs. ``others`` is the number of other runs that are blocked for the same
-    reason. ``unread`` is the number of messages without an outcome, ``unread_since`` the time of the oldest unread
-    message, and ``failed_messages`` the number of failed messages. ``closing_action`` is a pair: the name of the person
-    who ended the run, and their reason.
+    ``tasks`` has the activity tasks by run id, as ``leading_tasks`` returns them. It includes the tasks of the child
+    that the run waits for. ``children`` are the child runs. ``others`` is the number of other runs that are blocked for
+    the same reason. ``unread`` is the number of messages without an outcome, ``unread_since`` the time of the oldest
+    unread message, and ``failed_messages`` the number of failed messages. ``closing_action`` is a pair: the name of the
+    person who ended the run, and their reason.
     """
 
     tasks: Mapping[UUID, Sequence[ActivityTask]]

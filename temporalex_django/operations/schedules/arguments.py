@@ -24,7 +24,7 @@ hanging_functions: dict[str, threading.Thread] = {}
 
 
 def compute_arguments(name: str, at: datetime) -> Any | SlotFailure:
-    """Call a registered arguments function, which makes the input of a run, for the slot at the time ``at``.
+    """Call a registered arguments function, which makes the input of a run, for the schedule's time ``at``.
 
     Returns the input as plain JSON types, or a ``SlotFailure`` if the function raises or does not return in time. It is
     called in a thread of its own, because it is code of the project. A thread that does not return in time is left

@@ -25,7 +25,7 @@ _TICK = timedelta(microseconds=1)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackfillPreview:
-    """The number of slots that a backfill would cover, before it is started.
+    """The number of slots (times to fire) that a backfill would cover, before it is started.
 
     ``slots`` is the number of slots in the range, and ``started`` the number of those that have started already or wait
     to be started. ``first`` and ``last`` are the times of the first and the last slot, or None.

@@ -132,7 +132,7 @@ class ScheduleAction(Action[T]):
 
     @property
     def actor_name(self) -> str:
-        """The name of the user who acts, as the rows of schedules and slots store it; empty for code."""
+        """The name of the user who acts, as it is stored with schedules and what they start; empty for code."""
         return "" if self.by.sender is None else self.by.sender.name
 
 

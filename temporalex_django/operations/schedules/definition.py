@@ -73,7 +73,7 @@ class ScheduleDefinition:
         return cls(**{**values, "workflow": schedule.workflow.name, "args": args, "arguments_function": function})
 
     def table(self) -> TimeTable:
-        """Return the time table, which computes the slots.
+        """Return the time table, which computes the times at which the schedule fires.
 
         Raises ``ScheduleInvalid`` for an unknown zone, and for an end before the start.
         """
@@ -156,7 +156,7 @@ class ScheduleDefinition:
 
 
 def changed_columns(row: ScheduleRow, columns: Mapping[str, Any]) -> list[str]:
-    """Return the sorted names of the ``columns`` whose values differ from those of the schedule's row."""
+    """Return the sorted names of the ``columns`` whose values differ from the row of the schedule."""
     return sorted(name for name, value in columns.items() if not _is_same(name, getattr(row, name), value))
 
 
@@ -171,7 +171,8 @@ def _is_same(name: str, stored: Any, value: Any) -> bool:
 def apply_columns(row: ScheduleRow, columns: Mapping[str, Any], now: datetime) -> list[str]:
     """Set columns of a schedule's row, which is new or locked, and return the names of those that change.
 
-    If the time table changes, the first slot comes after ``now``, and a backfill under way ends. The row is not saved.
+    If the time table changes, the schedule next fires after ``now``, and a backfill under way ends. The row is not
+    saved.
     """
     changed = changed_columns(row, columns)
     for name in changed:

@@ -98,7 +98,7 @@ class ScheduleDescription:
 
 
 def next_fires(row: Schedule, count: int) -> list[datetime]:
-    """Return the times (UTC) of the next ``count`` slots of a schedule; an empty list if they cannot be computed."""
+    """Return the next ``count`` times (UTC) at which a schedule fires; an empty list if they cannot be computed."""
     if row.max_fires is not None:
         count = min(count, max(row.max_fires - row.fires, 0))
     # Not `state_of`, which decodes the input: a process that lacks its key can still say when the schedule fires.
@@ -165,10 +165,10 @@ def last_slots(rows: Sequence[Schedule], *, alias: str, limit: int = LAST_SLOTS)
 
 
 def describe_slots(slots: Iterable[ScheduleSlot], user: Person | None, *, alias: str) -> list[SlotDescription]:
-    """Return the description of each slot as a user sees it; code (``user`` None) sees everything. Two reads.
+    """Return the description of each slot (time to fire) as a user sees it; code sees everything. Two reads.
 
-    A slot shows the newest run of its chain, if the user may see that run. The id of any other run is hidden from a
-    user who does not see all runs.
+    ``user`` None means code. A slot shows the newest run of its chain, if the user may see that run. The id of any
+    other run is hidden from a user who does not see all runs.
     """
     rows = [*slots]
     chains = [row.chain_id for row in rows if row.chain_id is not None]

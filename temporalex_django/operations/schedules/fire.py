@@ -85,8 +85,9 @@ def fire_due(alias: str) -> bool:
 def _due_schedules(storage: DjangoStorage) -> tuple[QuerySet[Schedule], QuerySet[Schedule]]:
     """Return two querysets: the schedules with a slot that is due, and those with a waiting slot that can start now.
 
-    A slot waits while a run of its schedule is open. A schedule whose class or function this process lacks is left to
-    other workers for a minute. Each query reads a partial index, so schedules that are not due cost nothing.
+    A slot is a time at which a schedule fires. It waits while a run of its schedule is open. A schedule whose class or
+    function this process lacks is left to other workers for a minute. Each query reads a partial index, so schedules
+    that are not due cost nothing.
     """
     now: Any = Now() if storage.clock is None else Value(storage.now())
     names = [name for name, _ in workflows.named_classes()]
@@ -193,7 +194,8 @@ def _record_delays(stores: Sequence[DatabaseScheduleStore], now: datetime) -> No
 def _postpone(key: int, storage: DjangoStorage, error: str) -> None:
     """Store the error of a schedule and make it due again in ``SCHEDULE_RETRY`` seconds.
 
-    Called if this process cannot compute its slots or read its input. ``key`` is the primary key of the schedule.
+    Called if this process cannot compute the times at which it fires, or read its input. ``key`` is the primary key of
+    the schedule.
     """
     rows = Schedule.objects.using(storage.alias).filter(pk=key)
     logger.error("schedule %s cannot fire, and is tried again in %g s: %s", key, policy.SCHEDULE_RETRY, error)

@@ -82,7 +82,7 @@ class ArgumentsNeeded(SlotInterrupted):
 class StartRefused(SlotInterrupted):
     """Raised if the start of a run failed, possibly after it wrote something; ``prepare()`` returns that failure.
 
-    The transaction is rolled back, and the next try stores the failure as the outcome of the slot.
+    The transaction is rolled back, and the next try stores the failure as the outcome of the slot (the time to fire).
     """
 
     def __init__(self, schedule: ScheduleState, at: datetime, failure: SlotFailure) -> None:
@@ -100,9 +100,9 @@ Prepared = Mapping[tuple[int, datetime], Any | SlotFailure]
 class DatabaseScheduleStore:
     """The ``ScheduleStore`` of one schedule, whose row the open transaction has locked.
 
-    ``slots`` are those of its slots that run or wait, with their chains, and the one at its next time, if that has a
-    row. ``statuses`` has the status of the closed runs among them, by chain. ``prepared`` has inputs and failures that
-    were computed before the transaction.
+    A slot is a time to fire, with its outcome. ``slots`` has the slots whose runs are open or that wait, with their
+    chains, and the slot at the next time, if it has a row. ``statuses`` has the status of the closed runs among them,
+    by chain. ``prepared`` has inputs and failures that were computed before the transaction.
 
     ``start`` and ``stop_run`` raise ``SlotInterrupted``, and ``UpdateTimeout`` for a run that is busy. The transaction
     has to be rolled back after both.
@@ -225,7 +225,7 @@ class DatabaseScheduleStore:
         return None
 
     def save(self, schedule: ScheduleState) -> None:
-        """Remember the new state of the schedule; ``save_stores`` writes it, together with those of other schedules."""
+        """Remember the new state of the schedule; ``save_stores`` writes it with the states of other schedules."""
         self.state = schedule
 
     def _actor(self) -> Actor:
@@ -310,7 +310,7 @@ def _next_instant(state: ScheduleState) -> datetime | None:
 
 
 def save_stores(stores: Sequence[DatabaseScheduleStore], storage: DjangoStorage) -> None:
-    """Write the states of the schedules, and the slots that were added, in two statements for all stores."""
+    """Write the states of the schedules and their new slots (times to fire), in two statements for all stores."""
     states = [store.state for store in stores]
     new_slots = [(store.state.id, slot) for store in stores for slot in store.new_slots]
     write_states([(state.id, state_columns(state)) for state in states], storage=storage)

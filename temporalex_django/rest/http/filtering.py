@@ -15,7 +15,7 @@ from temporalex_django.rest.filters import RunFilter
 def filter_runs(
     filterset_class: type[RunFilter], parameters: Mapping[str, str], runs: QuerySet[Instance]
 ) -> QuerySet[Instance]:
-    """Return those of the ``runs`` that match the filters in the query string of a client.
+    """Return the ``runs`` that match the filters in the query string of a client.
 
     ``parameters`` has the value of each filter as text, by the names of ``filterset_class``. Raises ``ValidationError``
     of DRF for an unknown filter, and for a value that a filter does not take.

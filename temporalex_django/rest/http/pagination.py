@@ -104,7 +104,7 @@ class NewestFirstPagination(CursorPagination):
         return [rows[position["pk"]] for position in self.page]
 
     def fit_page(self, rendered: Sequence[Any]) -> Sequence[Any]:
-        """Return those of the rendered items that fit on a page of ``MAX_PAGE_BYTES`` bytes.
+        """Return the rendered items that fit on a page of ``MAX_PAGE_BYTES`` bytes, and leave out the others.
 
         The link to the next page, or to the previous one, is set so that it begins with the items that are left out.
         """

@@ -121,7 +121,7 @@ def _is_rest_framework_refusal(exc: Exception) -> bool:
 
 
 def _import_app_modules() -> list[tuple[str, WorkflowDefinitionError | ScheduleInvalid]]:
-    """Import ``activities``, ``workflows`` and ``schedules`` of all apps; return a (module, error) for each bad one.
+    """Import ``activities``, ``workflows`` and ``schedules`` of all apps; return ``(module, error)`` for each bad one.
 
     A bad definition does not stop the import of the other modules, so that ``manage.py check`` can report all of them.
     """

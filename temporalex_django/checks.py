@@ -453,7 +453,7 @@ def check_routes(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[Chec
 
 
 def _view_routes(patterns: Iterable[Any]) -> Iterator[tuple[Any, type]]:
-    """Yield each route that leads to a view class, with the class."""
+    """Yield ``(route, view class)`` for each route that leads to a view class."""
     for pattern in patterns:
         if hasattr(pattern, "url_patterns"):
             yield from _view_routes(pattern.url_patterns)

@@ -207,7 +207,7 @@ class _RunReader:
             self._target, self._redactor = self._find_visible(address)
 
     def _find_visible(self, address: RunAddress) -> tuple[RunTarget, Redactor]:
-        """Return the run at ``address``, and the redactor with which the user sees it.
+        """Return ``(run, redactor)`` for the run at ``address``: with the redactor the user sees its payloads.
 
         Raises ``ActionNotPermitted`` when this user may not look at the run.
         """

@@ -313,7 +313,7 @@ def get_settings() -> Settings:
 
 
 def read() -> tuple[Settings, list[str]]:
-    """Return the settings, with defaults in place of wrong values, and one sentence for each error.
+    """Return ``(settings, errors)``: defaults take the place of wrong values, and each error is a sentence.
 
     The system checks use this function to report all errors.
     """

@@ -198,7 +198,7 @@ class CauseFilter(RunListFilter, row="cause"):
     """List filter of runs by the cause of a failure: the runs that failed with it, or whose activities do."""
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
-        """Return the causes of the largest groups of failures as choices.
+        """Return the causes of the largest groups of failures as choices, pairs ``(cause, label)``.
 
         The label of each has the number of failures.
         """

@@ -329,7 +329,7 @@ class Activity(Generic[P, R]):
     def decode_call(
         self, args: Sequence[Any], kwargs: Any, source: RunSource
     ) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:
-        """Return the function to call from a recorded call, its positional and its keyword arguments.
+        """Return ``(function, positional arguments, keyword arguments)`` for a recorded call.
 
         ``args`` and ``kwargs`` are plain data, which the annotations convert. ``source`` gives access to the run; only
         activities that are steps of a graph use it. Raises ``PayloadError``.

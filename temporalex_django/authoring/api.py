@@ -499,7 +499,7 @@ class _Logger(logging.LoggerAdapter):  # type: ignore[type-arg] # generic only i
     def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
         """Add the ids of the active run to the extra fields of a log record.
 
-        Returns the message and the keyword arguments.
+        Returns ``(message, keyword arguments)`` for the log call, as ``LoggerAdapter`` requires.
         """
         port = current.current_runtime()
         if port is not None:

@@ -111,7 +111,7 @@ class DjangoTask(Activity[Any, Any]):
     def decode_call(
         self, args: Sequence[Any], kwargs: Any, source: RunSource
     ) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:
-        """Return the function of the task, its positional and its keyword arguments, from a recorded call.
+        """Return ``(function of the task, positional arguments, keyword arguments)`` for a recorded call.
 
         The arguments are passed as they are stored. Annotations do not convert them, as in Django's own backends.
         """

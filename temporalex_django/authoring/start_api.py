@@ -98,7 +98,7 @@ class Startable:
 
         @classmethod
         def resolve_version(cls, version: int | None = None, **options: Any) -> tuple[int, type[Workflow]]:
-            """Return the number and the class of the version that a start would run. Raises ``UnknownVersion``.
+            """Return ``(number, class)`` of the version that a start would run. Raises ``UnknownVersion``.
 
             ``options`` are those that a dispatcher passes to its ``version_for``.
             """
@@ -455,10 +455,10 @@ def _request_of_item(cls: Any, item: Any, by: Person | None) -> StartRequest:
 def parse_start_arguments(
     cls: type[Workflow], positional: tuple[Any, ...], *, args: Any, id: str | None, value: str | None
 ) -> tuple[str | None, Any]:
-    """Return the value for ``unique`` (or None) and the input of the run, from the arguments of a call of ``start``.
+    """Return ``(value or None, input of the run)`` from the arguments of a call of ``start``.
 
-    ``positional`` are the positional arguments of the call; the others are its keyword arguments. Raises ``InvalidId``
-    if the value is missing, and ``TypeError`` for too many arguments.
+    ``unique`` makes the id from the value. ``positional`` are the positional arguments of the call; the others are its
+    keyword arguments. Raises ``InvalidId`` if the value is missing, and ``TypeError`` for too many arguments.
     """
     # With `unique` the first positional argument is the value, unless the caller has named the run otherwise.
     if cls.unique is not None and value is None and id is None:

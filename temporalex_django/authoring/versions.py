@@ -71,7 +71,7 @@ class VersionedWorkflow(Startable):
 
     @classmethod
     def resolve_version(cls, version: int | None = None, **options: Any) -> tuple[int, type[Workflow]]:
-        """Return the number and the class of the version that a start would run.
+        """Return ``(number, class)`` of the version that a start would run.
 
         It is ``version``, else the one that ``version_for`` chooses by ``options``, else ``current``. Raises
         ``UnknownVersion``.

@@ -209,7 +209,7 @@ class Workflow(Startable):
 
     @classmethod
     def resolve_version(cls, version: int | None = None, **options: Any) -> tuple[int, type[Workflow]]:
-        """Return the version number of the class, and the class. Raises ``UnknownVersion`` for another version."""
+        """Return ``(version number, class)`` of this class. Raises ``UnknownVersion`` for another version."""
         del options  # a dispatcher reads them
         if version is not None and version != cls.version:
             raise UnknownVersion(f"{cls.name} has no version {version!r} (it is version {cls.version})")
@@ -413,7 +413,7 @@ def find_or_none(name: str) -> type[Workflow | VersionedWorkflow] | None:
 
 
 def named_classes() -> list[tuple[str, type[Workflow | VersionedWorkflow]]]:
-    """Return every name that a run may hold, including aliases, with its class."""
+    """Return ``(name, class)`` for every name that a run may hold, including aliases."""
     aliased = ((alias, registry[name]) for alias, name in aliases.WORKFLOWS.items() if name in registry)
     return [*registry.items(), *aliased]
 

@@ -84,7 +84,7 @@ class ResetCall(OperatorCall, Protocol):
         """Replay the history once, before the chain is locked."""
 
     def plan(self, run: RunState) -> tuple[ResetPlan, type[Workflow]]:
-        """Return the plan of the reset, and the class of the new run."""
+        """Return ``(plan of the reset, class of the new run)``."""
 
     def reopen_chain(self, run: RunState, plan: ResetPlan, code: type[Workflow]) -> None:
         """Make the chain ready for the new run."""

@@ -313,7 +313,7 @@ def external_failure(attributes: dict[str, Any]) -> TemporalexError:
 
 
 def child_result(status: str, closing: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-    """Return the kind and the attributes of the job by which a parent learns that its child has closed.
+    """Return ``(kind, attributes)`` of the job by which a parent learns that its child has closed.
 
     ``status`` is the final status of the child, such as "completed". ``closing`` has the attributes of the event that
     closed the child. The caller adds the number of the command that started the child.

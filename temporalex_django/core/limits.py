@@ -46,8 +46,8 @@ class Rate:
     def recent_slices(self, starts: StartSlices, now: float) -> list[tuple[float, int]]:
         """Return the slices (short parts of the window, with their starts) that may count for the window that ends now.
 
-        A slice more than a window in the future was recorded by a clock that has since been set back. It is dropped, so
-        that it delays nothing.
+        A slice is ``(time at which it begins, number of starts)``. A slice more than a window in the future was
+        recorded by a clock that has since been set back. It is dropped, so that it delays nothing.
         """
         first, last = now - self.seconds - self.seconds / _SLICES, now + self.seconds
         return [(at, int(count)) for at, count in starts if count and first < at <= last]

@@ -152,7 +152,7 @@ class RunContext:
     def log_replay_failure(self, label: str, error: BaseException) -> None:
         """Log that a handler fails in a replay although it did not fail when the history was made.
 
-        The code or the history is then an older one.
+        So the code has changed since, or another process with other code made the history.
         """
         logger.warning("%s: %s failed on replay, but not in the history: %s", self.run_label, label, error_line(error))
 

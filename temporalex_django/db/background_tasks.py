@@ -65,9 +65,9 @@ class NewBackgroundTask:
 
 
 def insert_task(new: NewBackgroundTask, *, storage: StorageSession) -> tuple[UUID, datetime]:
-    """Enqueue a background task with one INSERT on the caller's connection; return its id and the database's time.
+    """Enqueue a background task with one INSERT on the caller's connection; return ``(id, time)``.
 
-    If a transaction is open, the task commits or rolls back with it.
+    ``time`` is the database's time of the insert. If a transaction is open, the task commits or rolls back with it.
     """
     task_id, sql = uuid7(), storage.sql
     now, clock = sql.now_expression(storage.clock, live=True)

@@ -191,7 +191,7 @@ def _insert_with_attributes(start: NewStart, started: StartedRun, storage: Djang
 
 
 def _wider_scope_test(start: RunStart) -> tuple[str, list[Any]]:
-    """Return an SQL test that no open run has the same id in a scope that this start includes, and its parameters.
+    """Return ``(SQL test, parameters)``: no open run has the same id in a scope that this start includes.
 
     The unique key of open chains does not cover such runs, because they were started with another scope. For a class
     that was renamed it also covers runs that were started under its former names. The test is empty if there is nothing
@@ -433,7 +433,7 @@ def _message_insert(placeholder: Placeholder, now: str) -> str:
 
 
 def find_message(chain: UUID, request_id: str, *, storage: DjangoStorage) -> tuple[int, MessageFingerprint] | None:
-    """Return the message of a chain with this message id, as (primary key, fingerprint), or None.
+    """Return the message of a chain with this message id, as ``(primary key, fingerprint)``, or None.
 
     The fingerprint has its kind, name, payload and sender, by which it is compared with a message that is sent again.
     """

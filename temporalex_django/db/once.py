@@ -55,7 +55,10 @@ def once(key: str) -> Iterator[OnceBlock]:
 
 @contextmanager
 def atomic_once(key: str, run_id: UUID, storage: DjangoStorage) -> Iterator[OnceBlock]:
-    """Return the context manager of an atomic activity of a run on a cluster, with its idempotency ``key``."""
+    """Return the context manager in which an atomic activity of a run on a Temporal cluster runs.
+
+    ``key`` is the idempotency key of the activity: its writes and its result are stored once for it.
+    """
     with _done_once(f"{_ATOMIC}{key}", run_id, storage) as block:
         yield block
 

@@ -131,7 +131,7 @@ class Retention:
         return True
 
     def _next_page(self, name: str) -> list[tuple[UUID, UUID, int, datetime | None, bool]]:
-        """Return the next runs of a class in order: run, chain, version, time, and True for a closed chain.
+        """Return the next runs of a class in order, as ``(run, chain, version, time, is the chain closed)``.
 
         The time is when the chain or the run closed. It is set for the last run of a closed chain, and for earlier runs
         of an open one; for other runs it is None.

@@ -116,7 +116,7 @@ class StorageSession:
             crash_points.reached(f"{site}: after commit")
 
     def final_pipeline(self) -> AbstractContextManager[None]:
-        """Return a block whose statements are sent without waiting for each answer, for the last ones of a transaction.
+        """Return a context manager for the last statements of a transaction, which do not wait for each answer.
 
         If ``transaction`` opened the transaction, the commit is sent with them at the end of its block. Their answers
         are available after that, and the block raises their errors. No other statement may be sent in between.

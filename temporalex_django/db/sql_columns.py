@@ -270,7 +270,7 @@ CAUSE = f"{TASKS.name}.activity || ': ' || v.cause"
 
 
 def sender_columns(sender: Sender | None) -> tuple[str | None, str | None]:
-    """Return the values of ``sender_key`` and ``sender_name``; both are NULL if code sent the message."""
+    """Return the pair of values for ``sender_key`` and ``sender_name``; both are NULL if code sent the message."""
     if sender is None:
         return None, None
     return sender.key, sender.name

@@ -407,7 +407,7 @@ class TurnWriter:
 
 
 def _has_orm_rows(w: RunWrite) -> bool:
-    """Return True if the write has rows that Django's ORM writes, after the statements that are sent together."""
+    """Return True if the write has rows that Django's ORM stores, after the statements that are sent together."""
     return bool(
         w.refused_signals or w.refused_redeliveries or w.human_tasks or w.failed_signals or w.is_closed_externally
     )

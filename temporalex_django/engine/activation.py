@@ -302,7 +302,8 @@ class ActivationStep:
     def _build_jobs(self, entry: CachedRun, results: Sequence[Job]) -> tuple[dict[str, Any] | None, list[Job]]:
         """Build the jobs: timers by time, results, a cancel request, messages. This order is fixed (see decision 9).
 
-        Returns the attributes with which a new run starts (None for a run that has started), and the jobs.
+        Returns ``(start, jobs)``, where ``start`` has the attributes with which a new run starts, or is None for a run
+        that has started.
         """
         run = self.run
         start = None

@@ -191,7 +191,7 @@ def _hold(task: TaskState, error: BaseException, now: datetime, retry_at: dateti
 def next_timeout(
     task: TaskState | NewTask, *, started_at: datetime | None, heartbeat_at: datetime | None
 ) -> tuple[datetime, str] | None:
-    """Return the time at which the next timeout of an activity passes, and its name; None when it has none.
+    """Return ``(time, name)`` of the timeout of an activity that passes next; None if it has no timeout.
 
     A queued activity (``started_at`` None) has ``schedule_to_start``, which counts from its due time, and
     ``schedule_to_close``. A running one has ``start_to_close``, ``heartbeat`` and ``schedule_to_close``.
@@ -208,7 +208,7 @@ def next_timeout(
 def first_timeout(
     task: TaskState | NewTask, names: Sequence[str], *, started_at: datetime | None, heartbeat_at: datetime | None
 ) -> tuple[datetime, str] | None:
-    """Return the time at which the first of the timeouts ``names`` passes, and its name; None if the activity has none.
+    """Return ``(time, name)`` of the timeout among ``names`` that passes first; None if the activity has none of them.
 
     ``started_at`` is the time at which the attempt started, and ``heartbeat_at`` the time of its last heartbeat.
     """

@@ -48,9 +48,9 @@ class RunAdvancer(Protocol):
     def load_entries(
         self, runs: Sequence[RunState], records: dict[UUID, RunRecord]
     ) -> tuple[dict[UUID, CachedRun], dict[UUID, BaseException]]:
-        """Return the executors of the runs, as cache entries, and the errors of those that cannot have one.
+        """Return ``(cache entries, errors)``, both by run id: the executors of runs, or why they cannot have one.
 
-        Both are by run id. ``records`` gets the records of the runs.
+        ``records`` gets the records of the runs.
         """
 
     def defer_if_unavailable(self, run: RunState, error: BaseException | None, report: TurnReport) -> bool:
@@ -77,7 +77,7 @@ class RunAdvancer(Protocol):
         """
 
     def block_run(self, step: ActivationStep, error: BaseException, report: TurnReport) -> RunWrite:
-        """Return the write that blocks a run because of ``error``, and add the run to the report."""
+        """Return the ``RunWrite`` that blocks a run because of ``error``, and add the run to the report."""
 
 
 class AtomicPhase:

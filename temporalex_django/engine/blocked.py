@@ -16,7 +16,10 @@ CRASH = "crash"
 
 
 def retry_immediately(run: RunState, *, now: datetime) -> RunWrite:
-    """Make a blocked run due now, before its planned retry, and return the write. The caller has locked the run."""
+    """Make a blocked run due now, before its planned retry, and return the ``RunWrite`` to store.
+
+    The caller has locked the run.
+    """
     run.due_at = now
     return RunWrite(run=run)
 

@@ -140,7 +140,7 @@ class Executors:
     def load_entries(
         self, runs: Sequence[RunState], records: dict[UUID, RunRecord]
     ) -> tuple[dict[UUID, CachedRun], dict[UUID, BaseException]]:
-        """Return the executor of each run, and the errors of those that cannot have one, by run id.
+        """Return ``(cache entries, errors)``, both by run id: the executors of runs, or why they cannot have one.
 
         The records of the runs are added to ``records``. All that has to be read is read together. A run that is in
         neither dictionary takes too long to rebuild now; it stays due for a later turn.

@@ -58,9 +58,9 @@ def with_edited_input(
 
 
 def retry_atomic(run: RunState, *, now: datetime) -> RunWrite:
-    """Make the atomic activities of a run due now, and return the write. The caller has locked the run.
+    """Make the atomic activities of a run due now, and return the ``RunWrite`` to store.
 
-    A turn then runs them. A paused run stays paused.
+    The caller has locked the run. A turn then runs the activities. A paused run stays paused.
     """
     if run.atomic_due is not None:
         run.atomic_due = now
@@ -105,9 +105,9 @@ def skip_message_id(run_id: UUID, seq: int) -> str:
 
 
 def skip_timer(run: RunState, seq: int, *, sender: Sender | None) -> RunWrite:
-    """Make a locked run due with a message that lets the timer of command ``seq`` fire, and return the write.
+    """Make a locked run due with a message that lets the timer of command ``seq`` fire, and return the changes.
 
-    ``sender`` is the person who skips the timer, or None for code.
+    The changes are a ``RunWrite`` to store. ``sender`` is the person who skips the timer, or None for code.
     """
     message = NewMessage(
         kind="timer",
@@ -131,7 +131,10 @@ def _sender_attribute(sender: Sender | None) -> dict[str, Any]:
 
 
 def pause_run(run: RunState, *, reason: str, sender: Sender | None, now: datetime) -> RunWrite:
-    """Pause a run and return the write; ``sender`` None means that code paused it. The caller has locked the run."""
+    """Pause a run, and return the ``RunWrite`` to store. The caller has locked the run.
+
+    ``sender`` is the person who pauses it, or None for code.
+    """
     run.paused = True
     run.due_at = None
     mark: PauseMark = {"since": now.isoformat(), "reason": reason, "by": None if sender is None else sender.as_dict()}
@@ -139,10 +142,11 @@ def pause_run(run: RunState, *, reason: str, sender: Sender | None, now: datetim
 
 
 def unpause_run(run: RunState, *, blocked: BlockMark | None, now: datetime) -> RunWrite:
-    """End the pause of a run and return the write: the run is due and reads all messages that came meanwhile.
+    """End the pause of a run, which is then due and reads all messages that came meanwhile.
 
-    The caller has locked the run. ``blocked`` says why the run is also blocked, or is None. A run that is blocked
-    because it ended processes is not made due. That would be a try that nobody asked for (see decision 22).
+    Returns the ``RunWrite`` to store. The caller has locked the run. ``blocked`` says why the run is also blocked, or
+    is None. A run that is blocked because it ended processes is not made due. That would be a try that nobody asked for
+    (see decision 22).
     """
     run.paused = False
     if blocked is not None and blocked["code"] == CRASH:

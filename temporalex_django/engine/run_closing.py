@@ -49,7 +49,7 @@ def parent_messages(record: RunRecord, status: str, closing: dict[str, Any]) -> 
 
 
 def terminate(run: RunState, *, reason: str, now: datetime, record: RunRecord) -> RunWrite:
-    """Return the write that closes a locked run as terminated, without running any of its code."""
+    """Return the ``RunWrite`` that closes a locked run as terminated, without running any of its code."""
     if reason:
         message = f"the run was terminated: {reason}"
     else:
@@ -58,7 +58,7 @@ def terminate(run: RunState, *, reason: str, now: datetime, record: RunRecord) -
 
 
 def cancel(run: RunState, *, reason: str, now: datetime, record: RunRecord) -> RunWrite:
-    """Return the write that closes a locked run as cancelled, without running any of its code."""
+    """Return the ``RunWrite`` that closes a locked run as cancelled, without running any of its code."""
     return _close_externally(
         run, "WorkflowCancelled", {"reason": reason, "outside": True}, "the run was cancelled", now=now, record=record
     )
@@ -69,7 +69,7 @@ CLOSERS = {"terminated": terminate, "cancelled": cancel}
 
 
 def close_for_move(run: RunState, *, run_id: UUID, seed: int, now: datetime, record: RunRecord) -> RunWrite:
-    """Return the write that closes a locked run as continued as new, when it moves to another version.
+    """Return the ``RunWrite`` that closes a locked run as continued as new, when it moves to another version.
 
     None of its code runs. ``run_id`` and ``seed`` are those of the next run. Unread messages stay with the chain.
     """
@@ -88,7 +88,7 @@ def close_for_move(run: RunState, *, run_id: UUID, seed: int, now: datetime, rec
 
 
 def close_for_reset(run: RunState, *, new: NewRun, now: datetime, record: RunRecord) -> RunWrite:
-    """Return the write that continues a chain with the run ``new``; its present run is closed if it is open.
+    """Return the ``RunWrite`` that continues a chain with the run ``new``, and closes its present run if it is open.
 
     The parent gets no message, since the chain continues. The messages in its inbox go to the new run.
     """
@@ -111,7 +111,7 @@ def close_for_reset(run: RunState, *, new: NewRun, now: datetime, record: RunRec
 
 
 def time_out(run: RunState, *, now: datetime, record: RunRecord) -> RunWrite:
-    """Return the write that closes a locked run as timed out, without running any of its code."""
+    """Return the ``RunWrite`` that closes a locked run as timed out, without running any of its code."""
     is_unbegun = run.head_token is None and record.start_before is not None and record.start_before <= now
     is_whole_chain = record.expires_at is not None and run.deadline is not None and record.expires_at <= run.deadline
     if is_unbegun:
@@ -161,7 +161,7 @@ def _closing_events(
 def _close_externally(
     run: RunState, kind: str, attributes: dict[str, Any], message: str, *, now: datetime, record: RunRecord
 ) -> RunWrite:
-    """Return the write that closes a locked run without running any of its code.
+    """Return the ``RunWrite`` that closes a locked run without running any of its code.
 
     ``kind`` and ``attributes`` are those of the closing event. ``message`` is the error for senders of unfinished
     updates.

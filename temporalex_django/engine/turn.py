@@ -288,7 +288,7 @@ class WorkflowEngine(Executors):
     def _decide_step(
         self, run: RunState, messages: Inbox, now: datetime, record: RunRecord | None, *, parked: bool, early: bool
     ) -> tuple[ActivationStep, TurnDecision]:
-        """Return one claimed run with its messages (an ``ActivationStep``), and the decision about it.
+        """Return ``(step, decision)`` for one claimed run; the step is the run with its messages.
 
         ``parked`` is True if the run is paused, or blocked and not due. ``record`` is that of a run without a turn, or
         None. With ``early``, its ``messages`` are the unread ones; a run that does not begin later after all gets the
@@ -485,8 +485,8 @@ class WorkflowEngine(Executors):
     def defer_if_unavailable(self, run: RunState, error: BaseException | None, report: TurnReport) -> bool:
         """Leave a run to another worker for a while if this process lacks its code or an encryption key.
 
-        ``error`` says whether it does. Returns True if the run was deferred. For code, a live worker must have it. If
-        it is unknown whether another worker has the key, the run is deferred once. See decision 28.
+        ``error`` says if it does. Returns True if the run was deferred: for code, only if a live worker has it; for a
+        key, whose workers are not known, only once. See decision 28.
         """
         if isinstance(error, KeyMissing):
             return self.defer_for_key(run.chain_id)
@@ -514,7 +514,7 @@ class WorkflowEngine(Executors):
         return is_first
 
     def block_run(self, step: ActivationStep, error: BaseException, report: TurnReport) -> RunWrite:
-        """Return the write that blocks a run because of ``error``; log the error and add it to the report."""
+        """Return the ``RunWrite`` that blocks a run because of ``error``; log the error and add it to the report."""
         run = step.run
         error = self._with_location(run, error, report)
         report.block_errors[run.run_id] = error

@@ -1,4 +1,4 @@
-"""The runs that a turn has claimed, and the report of its effects."""
+"""The runs that a turn has claimed, and its report: everything that it has done and stored."""
 
 from __future__ import annotations
 

@@ -119,8 +119,9 @@ def activate_transitions(instance: Instance, step: StepRef, event: str) -> Insta
 def follow(instance: Instance, step: StepRef, event: str) -> tuple[Instance, list[int], Sequence[Target]]:
     """Activate the steps that follow on ``event`` of a completed step, and the joins that waited for this step alone.
 
-    Returns the new instance, the numbers of the activated steps in the order in which they start, and the targets of
-    the event. Raises the errors of a dynamic transition, and ``TemporalexError`` for a step that has not completed.
+    Returns ``(new instance, numbers of the activated steps, targets of the event)``; the numbers are in the order in
+    which the steps start. Raises the errors of a dynamic transition, and ``TemporalexError`` for a step that has not
+    completed.
     """
     number = _step_number(instance, step)
     if instance.closed:
@@ -140,8 +141,8 @@ def follow(instance: Instance, step: StepRef, event: str) -> tuple[Instance, lis
 def request_targets(instance: Instance, targets: Sequence[Target]) -> tuple[Instance, list[int]]:
     """Mark the targets of an event as requested, and activate those to which no unfinished step leads any more.
 
-    Return the new instance and the numbers of the activated steps, in the order of ``targets``. The other targets stay
-    requested: they are joins that wait for steps before them. A target that has started before is skipped.
+    Returns ``(new instance, numbers of the activated steps)``, with the numbers in the order of ``targets``. The other
+    targets stay requested: they are joins that wait for steps before them. A target that has started before is skipped.
     """
     graph, log = instance.graph, instance.log
     new_numbers = []

@@ -122,7 +122,7 @@ class Progress:
     def _follow_step(self, instance: Instance, number: int, event: str) -> tuple[Instance, list[int]]:
         """Activate the steps that follow when the step ``number`` emits ``event``.
 
-        Returns the new instance and the numbers of the activated steps.
+        Returns ``(new instance, numbers of the activated steps)``.
         """
         step = instance.graph.steps[number]
         instance, active_numbers, targets = engine.follow(instance, step, event)

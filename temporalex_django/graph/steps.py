@@ -65,7 +65,7 @@ class Step:
     waits: ClassVar[bool] = False
 
     def timer(self) -> tuple[float, str] | None:
-        """Return the seconds after which the waiting step emits an event by itself, and that event.
+        """Return ``(seconds, event)``: after that time the waiting step emits the event by itself.
 
         Returns None for a step without a timer.
         """
@@ -259,7 +259,7 @@ class Approval(Step):
 
 
 def timer_of(step: StepRef) -> tuple[float, str] | None:
-    """Return the timer of a step: the seconds after which it emits an event by itself, and that event.
+    """Return the timer of a step as ``(seconds, event)``: after that time it emits the event by itself.
 
     Returns None for a step without a timer.
     """

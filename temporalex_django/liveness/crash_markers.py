@@ -367,7 +367,7 @@ def clear_marker(path: str) -> None:
 
 
 def read_heartbeats(pid: int, domain: str) -> tuple[str, int]:
-    """Return the path of the crash marker of a process and the number of heartbeats that its watchdog has sent.
+    """Return ``(path of the crash marker, number of heartbeats that the watchdog has sent)`` of a process.
 
     ``domain`` identifies the database of the process (``DjangoStorage.domain``). The number is 0 if the process is not
     watched (yet, or any more), and the path is empty if it has no marker.

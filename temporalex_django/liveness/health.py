@@ -167,10 +167,10 @@ class GuardianFile(_ProcessFile):
 
 
 def read_health_files(domain: str) -> list[tuple[Health, float | None]]:
-    """Return the health of the workers of this machine that live, sorted by pid.
+    """Return ``(health, guardian's time)`` for each worker of this machine that lives, sorted by pid.
 
-    ``domain`` identifies their database. Each comes with the time at which its guardian last wrote
-    (``time.monotonic``), or None. Files that cannot be read are left out.
+    ``domain`` identifies their database. The second item is the time at which its guardian last wrote its file
+    (``time.monotonic``), or None without one. Files that cannot be read are left out.
     """
     reports = []
     for path in _files(domain, _HEALTH):

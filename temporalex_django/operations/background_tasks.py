@@ -40,7 +40,7 @@ def enqueue(
     priority: int,
     run_after: datetime | None,
 ) -> tuple[UUID, datetime]:
-    """Store a background task; return its id and the time at which it was enqueued.
+    """Store a background task, and return ``(id, time at which it was enqueued)``.
 
     ``path`` is the dotted name of the function. ``options`` are the options of an activity, such as its retry policy,
     and also ``backend`` (the alias of the task backend) and ``retention`` (the seconds for which the result is kept).

@@ -196,7 +196,7 @@ def find_by_version(ref: str, *, storage: DjangoStorage, workflow: str, version:
 def list_runs(
     workflow: str, filters: dict[str, Any], *, storage: DjangoStorage, by: Person | None = None
 ) -> Iterator[tuple[str, UUID]]:
-    """Yield the business id and the chain of the current runs of a class that match ``filters``.
+    """Yield ``(business id, chain id)`` of the current runs of a class that match ``filters``.
 
     ``filters`` has the values of the filters by name, and the order as ``order``; see
     ``authoring.run_tables.run_filters``. Only runs that the user ``by`` may see are yielded; None means code, which

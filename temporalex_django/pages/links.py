@@ -30,7 +30,7 @@ def make_token(task: HumanTask, user: Any) -> str:
 
 
 def read_token(token: str, *, lifetime: timedelta = LINK_LIFETIME) -> tuple[Person, UUID]:
-    """Return the user and the id of the human task for the token of a link.
+    """Return ``(user, id of the human task)`` for the token of a link.
 
     Raises ``HumanTaskNotFound`` for a token that is malformed, older than ``lifetime`` or no longer valid.
     """

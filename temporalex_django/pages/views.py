@@ -167,7 +167,7 @@ def _task_response(
 def _handle_post(request: HttpRequest, task: HumanTask, actor: Actor) -> tuple[str, DecisionForm | None]:
     """Claim, release or decide the human task, as the data of the POST say.
 
-    Returns the name of the operation and None, or an empty text and the form with its errors. Raises
+    Returns ``(name of the operation, None)``, or ``("", form)`` with a form that shows its errors. Raises
     ``TemporalexError`` if the operation is refused.
     """
     if (action := _ACTIONS.get(request.POST.get("do", ""))) is not None:

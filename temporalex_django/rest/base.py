@@ -265,7 +265,7 @@ class ContractViewSet(AuditedViewMixin, GenericViewSet):
         return int(text)
 
     def _page_bounds(self) -> tuple[int, int]:
-        """Return the query parameters ``after`` and ``limit``, which select a page of numbered rows.
+        """Return ``(after, limit)`` from the query parameters, which select a page of numbered rows.
 
         The page begins after the row with the ``seq`` ``after``, and has at most ``limit`` rows. Raises
         ``ValidationError`` if one of them is not a number.

@@ -84,7 +84,7 @@ class DurableBackend(BaseTaskBackend):
         self.retry, self.retention = self._parse_options()
 
     def _parse_options(self) -> tuple[RetryPolicy, float | None]:
-        """Return the retry policy and the retention that ``OPTIONS`` sets, or their defaults.
+        """Return ``(retry policy, retention)`` as ``OPTIONS`` sets them, or their defaults.
 
         The retention is in seconds, or None to keep results for ever. Raises ``InvalidTaskBackend``.
         """

@@ -228,7 +228,7 @@ class EnvironmentActivities(EnvironmentBase):
 
 
 def _first_timeout(task: TaskState) -> tuple[datetime, str] | None:
-    """Return the time and the name of the first timeout of a held call, or None if it has no timeout."""
+    """Return ``(time, name)`` of the first timeout of a held call, or None if it has no timeout."""
     return activity_policy.first_timeout(task, _ALL_TIMEOUTS, started_at=task.started_at, heartbeat_at=task.beat_at)
 
 

@@ -448,9 +448,9 @@ class MemoryRunOperations(MemoryRunReads):
     ) -> tuple[RunState, ResetPlan, type[Workflow]]:
         """Lock the chain of the run, and plan a reset or a fork from the point after its activation ``to``.
 
-        Returns the state of the chain, the plan, and the class of the new run. ``messages`` says whether later messages
-        are delivered again or dropped, and ``edited`` has other arguments of open activities. ``in_trouble`` is True
-        for a fork, which needs no ``to`` even if the run is neither blocked nor closed.
+        Returns ``(state of the chain, plan, class of the new run)``. ``messages`` says whether later messages are
+        delivered again or dropped, and ``edited`` has other arguments of open activities. ``in_trouble`` is True for a
+        fork, which needs no ``to`` even if the run is neither blocked nor closed.
         """
         env, storage = self._env, self._env.storage
         run = storage.claim(limit=1, queues=(), chains=[self._chain_id])[0]

@@ -78,7 +78,7 @@ class MemoryListedRun(ListedRun):
 
 
 def list_runs(storage: MemoryRunStorage, filters: Mapping[str, Any]) -> Iterator[tuple[str, UUID]]:
-    """Yield the business id and the chain id of each current run that matches, in the order that ``filters`` names.
+    """Yield ``(business id, chain id)`` of each current run that matches, in the order that ``filters`` names.
 
     ``filters`` maps names of ``authoring.run_tables.run_filters.RUN_FILTERS`` to checked values.
     """
@@ -132,7 +132,7 @@ class MemoryReads(Environment):
         return failed_messages
 
     def list_runs(self, filters: Mapping[str, Any]) -> Iterator[tuple[str, UUID]]:
-        """Return the business id and the chain id of each current run that matches.
+        """Return ``(business id, chain id)`` of each current run that matches.
 
         ``filters`` maps names of filters to checked values; its ``order`` sorts the runs.
         """

@@ -1,4 +1,4 @@
-"""The reading half of the operations on one run in memory."""
+"""The operations on one run in memory that only read it."""
 
 from __future__ import annotations
 

@@ -26,8 +26,9 @@ def start_by_policy(
 ) -> tuple[UUID, StartOutcome]:
     """Start a run as ``on_conflict``, ``on_closed``, ``debounce`` and ``throttle`` of the request say.
 
-    If an open run has its id, that run may be used or terminated instead. Returns the chain and what happened:
-    "started", "existing", "replaced" or "debounced". ``terminate(chain, reason)`` terminates the open run of a chain.
+    If an open run has its id, that run may be used or terminated instead. Returns ``(chain id, outcome)``, whose
+    outcome is "started", "existing", "replaced" or "debounced". ``terminate(chain, reason)`` terminates the open run of
+    a chain.
 
     Raises ``AlreadyRunning``, ``AlreadyEnded`` and ``ActionNotPermitted``.
     """

@@ -275,7 +275,7 @@ def _awaited_child_ids(run: Instance, children: Sequence[Instance]) -> list[UUID
 
 
 def _closing_action(audit_rows: Sequence[OperatorAction]) -> tuple[str, str]:
-    """Return the name of the person who cancelled or terminated the run, and their reason.
+    """Return ``(name, reason)`` of the person who cancelled or terminated the run.
 
     Both are empty if nobody did.
     """

@@ -110,10 +110,10 @@ def build_graph_picture(graph_class: type[GraphWorkflow], events: Sequence[Histo
 def _step_states(
     graph_class: type[GraphWorkflow], step_numbers: Mapping[StepRef, int], events: Sequence[HistoryEvent] | None
 ) -> tuple[dict[int, str], str | None]:
-    """Return the states of the steps that the run has reached, by number, and the reason why there are none, or None.
+    """Return ``(states, why_not)``: the states of the steps that the run has reached, by number of the step.
 
-    ``step_numbers`` has the number of each step. ``events`` is the whole history; None means that it is too long to
-    read.
+    ``why_not`` says why there are no states, or is None. ``step_numbers`` has the number of each step. ``events`` is
+    the whole history; None means that it is too long to read.
     """
     if events is None:
         return {}, _("The history is too long to read here, so the states of the steps are not shown.")

@@ -94,7 +94,7 @@ class StartForm(PayloadForm):
 
     @property
     def id_and_value(self) -> tuple[str | None, str | None]:
-        """The business id of the new run, and the value from which ``unique`` derives the id.
+        """``(id, value)``: the business id of the new run, and the value from which ``unique`` derives an id.
 
         At least one of the two is None.
         """

@@ -56,7 +56,7 @@ class BackfillForm(ReasonForm):
         return data
 
     def instants(self, zone_name: str) -> tuple[datetime, datetime]:
-        """Return the start and the end of the range of a valid form, as aware times.
+        """Return ``(start, end)`` of the range of a valid form, as aware times.
 
         ``zone_name`` is the zone of the schedule. An hour that a clock change repeats belongs to the range as a whole.
         Raises ``ScheduleInvalid`` for an unknown zone.

@@ -14,7 +14,7 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 def unawaited_calls(
     body: ast.AST, functions: Mapping[str, Function], methods: Mapping[str, Function]
 ) -> Iterator[tuple[int, str]]:
-    """Yield the line and name of each call of a coroutine function in ``body`` that is used without ``await``.
+    """Yield ``(line, name)`` of each call of a coroutine function in ``body`` that is used without ``await``.
 
     ``functions`` are the functions of the module, and ``methods`` are those of the class that ``body`` belongs to, by
     name.
@@ -36,7 +36,7 @@ class _UnawaitedCalls:
         self._methods = methods
 
     def read(self, node: ast.AST) -> Iterator[tuple[int, str]]:
-        """Yield the line and name of each unawaited call in a function and in the functions inside it."""
+        """Yield ``(line, name)`` of each unawaited call in a function and in the functions inside it."""
         inner = self
         if isinstance(node, (Function, ast.Lambda)):
             inner = self._inner_scope(node)

@@ -89,7 +89,7 @@ class _Module:
         return next(self.workflow_code(), None) is not None
 
     def workflow_code(self) -> Iterator[tuple[ast.AST, str]]:
-        """Yield the functions and values that are workflow code, each once, with their names.
+        """Yield the functions and values that are workflow code, each once, as ``(syntax node, name)``.
 
         A value is workflow code if it holds lambdas or names functions, such as a table of handlers.
         """
@@ -243,9 +243,11 @@ class _CallReader:
 
 
 def _forbidden_use(node: ast.AST, names: Mapping[str, str]) -> tuple[str, str] | None:
-    """Return the call or use in ``node`` that is forbidden, and what to write instead; or None.
+    """Return ``(name, advice)`` of the call or use in ``node`` that is forbidden, or None.
 
     ``names`` maps local names to the dotted names that they stand for.
+
+    The advice says what to write instead.
     """
     match node:
         case ast.Call(func=func, args=args, keywords=keywords):
@@ -259,9 +261,11 @@ def _forbidden_use(node: ast.AST, names: Mapping[str, str]) -> tuple[str, str] |
 
 
 def _forbidden_call(func: ast.expr, names: Mapping[str, str], *, argument: bool) -> tuple[str, str] | None:
-    """Return the dotted name of a forbidden call of ``func``, and what to write instead; or None.
+    """Return ``(dotted name, advice)`` if a call of ``func`` is forbidden, else None.
 
     ``argument`` is True if the call has an argument.
+
+    The advice says what to write instead.
     """
     if isinstance(func, ast.Attribute) and isinstance(func.value, ast.Call):
         constructor = _dotted_name(func.value.func, names)
@@ -299,7 +303,7 @@ def _dotted_name(node: ast.expr, names: Mapping[str, str]) -> str | None:
 
 
 def _imports_of(body: Iterable[ast.stmt]) -> Iterator[tuple[str, str]]:
-    """Yield the local name and the dotted name of everything that these statements import.
+    """Yield ``(local name, dotted name)`` of everything that these statements import.
 
     Imports inside functions are not included.
     """

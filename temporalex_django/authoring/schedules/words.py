@@ -98,7 +98,7 @@ def _offset_in_words(duration: timedelta) -> str:
 
 
 def _parts_of(duration: timedelta) -> list[tuple[float, str]]:
-    """Return the duration as numbers of days, hours, minutes and seconds, without zeros."""
+    """Return the duration as a list such as ``[(1, "day"), (2, "hour")]``, without zeros."""
     parts: list[tuple[float, str]] = []
     seconds = duration.total_seconds()
     for unit, length in _UNITS[:-1]:

@@ -119,7 +119,7 @@ class TablesBackend:
         return storage.histories({target.selected_run_id: 0})[target.selected_run_id]
 
     def closing(self, target: RunTarget, *, storage: DjangoStorage) -> tuple[str, Any] | None:
-        """Return the status of the last run and the attributes of its closing event; None while the chain is open.
+        """Return ``(status of the last run, attributes of its closing event)``; None while the chain is open.
 
         One read.
         """
@@ -249,7 +249,7 @@ class TablesBackend:
 
 
 def read_closing(chain_id: UUID, *, storage: DjangoStorage) -> tuple[str, Any] | None:
-    """Return the status of the last run of a chain and the attributes of its closing event; None while it is open.
+    """Return ``(status, attributes of the closing event)`` of the last run of a chain; None while it is open.
 
     One read.
     """

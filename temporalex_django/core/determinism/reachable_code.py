@@ -20,7 +20,7 @@ _CACHED: Final = type(functools.cache(len))
 
 
 def reachable_code(root: Any, excluded_ids: Any) -> Iterator[tuple[CodeType, dict[str, Any]]]:
-    """Yield the code objects of the project that a function or class ``root`` reaches, each with its globals.
+    """Yield ``(code object, its globals)`` for all project code that a function or class ``root`` reaches.
 
     ``excluded_ids`` has the ``id`` of code objects to leave out, together with the code that only they lead to.
     """

@@ -54,7 +54,7 @@ def started_attributes(
 def activation_events(
     completion: Completion, *, start: dict[str, Any] | None, stamp: Mapping[str, Any]
 ) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the kind and the attributes of each event that an activation adds, in the order of the history.
+    """Yield ``(kind, attributes)`` of each event that an activation adds, in the order of the history.
 
     ``start`` are the attributes of ``WorkflowStarted``, or None for a run that has started. ``stamp`` has the
     attributes of ``ActivationStarted`` that are the host's: its limits, and what it identifies the activation by. The

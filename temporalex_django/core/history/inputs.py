@@ -121,10 +121,10 @@ def input_difference(
 def _find_difference(
     recorded: Mapping[str, Any], produced: Mapping[str, Any], names: Sequence[str], reader: Reader | None
 ) -> tuple[str, Sequence[str | int], tuple[Any, Any]] | None:
-    """Return the first difference of the inputs: its path in words, the steps of the path, and both values.
+    """Return ``(path in words, steps of the path, (recorded value, produced value))`` of the first difference.
 
     ``recorded`` and ``produced`` are attributes of the event and of the command, and ``names`` are those that are
-    inputs. Returns None if the inputs are the same to ``reader``.
+    inputs. Returns None if the inputs are the same as ``reader`` reads them.
     """
     hints: Mapping[str, Any] = {}
     before: Any = {name: recorded[name] for name in names if recorded.get(name)}
@@ -169,7 +169,10 @@ def first_difference(before: Any, after: Any) -> tuple[tuple[str | int, ...], tu
 
 
 def _prefix_step(step: str | int, before: Any, after: Any) -> tuple[tuple[str | int, ...], tuple[Any, Any]] | None:
-    """Return the first difference below the key or index ``step``, with that step at the start of its path, or None."""
+    """Return the first difference below the key or index ``step``, or None.
+
+    It is ``(path, (value before, value after))``, whose path begins with that step.
+    """
     location = first_difference(before, after)
     return None if location is None else ((step, *location[0]), location[1])
 

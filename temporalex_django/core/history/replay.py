@@ -57,7 +57,7 @@ def try_replay(
     run: Callable[[Callable[[], None]], None] | None = None,
     on_activation: Callable[[], None] | None = None,
 ) -> tuple[int, BaseException | None]:
-    """Return the number of activations that ``definition`` replays, and the error in the next one or None.
+    """Return ``(number of activations that could be replayed, error in the next one or None)``.
 
     ``run(function)`` calls the function, for example within a time limit. ``on_activation`` is called after each
     activation.

@@ -162,9 +162,9 @@ class Dispatcher:
     def end(self) -> tuple[list[Update], list[str]]:
         """End the activation.
 
-        Returns the updates that were not judged, and the ids of the redelivered requests that nothing has taken. The
-        host delivers both again, so that cached and rebuilt executors agree. Once the run is closed, there are no such
-        requests, because they are rejected.
+        Returns a pair: the updates that were not judged, and the ids of requests that a reset or fork delivers again
+        and that nothing has taken. The host delivers both again, so that cached and rebuilt executors agree. Once the
+        run is closed, there are no such requests, because they are rejected.
         """
         unjudged = self.mailbox.remove_unjudged()
         requests, self._requests = self._requests, {}
@@ -295,7 +295,10 @@ class Dispatcher:
         return Job("SignalReceived", {"name": RECORDED_AS, "payload": payload, **question, **origin})
 
     def _retry_requests(self) -> None:
-        """Offer the waiting redelivered requests to the open steps and human tasks, in order, until none is taken."""
+        """Offer requests that wait to the open steps and human tasks, in order, until none is taken.
+
+        They are requests that a reset or fork delivers again.
+        """
         is_taken = True
         while is_taken and self._run_context.closed is None and self._budget.spent_at is None:
             # Each request that is taken may open a step for one before it, so the search starts again.
@@ -471,7 +474,7 @@ class Dispatcher:
         self.phase = None
 
     def _admit(self, phase: Phase, update: Update) -> bool:
-        """Return True if ``update`` is accepted, else reject it; see ``HandlerRunner.admit``."""
+        """Judge ``update`` with its handler in ``phase``, and return True if it is accepted; otherwise reject it."""
         handler = phase.updates.get(update.name)
         if handler is not None:
             return self.handler_runner.admit(phase, handler, update)

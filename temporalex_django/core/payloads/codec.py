@@ -147,7 +147,7 @@ def to_plain(value: Any, *, label: str = "payload", limit: int = MAX_BYTES) -> A
 
 
 def to_plain_with_size(value: Any, *, label: str = "payload", limit: int = MAX_BYTES) -> tuple[Any, int]:
-    """Return ``value`` as JSON data, as ``to_plain`` does, and the number of its bytes."""
+    """Return ``(value as JSON data, number of its bytes)``; the rest is as for ``to_plain``."""
     data = encode(value, label=label)
     if len(data) > limit:
         raise PayloadError(
@@ -326,7 +326,7 @@ def shorten_path(path: str) -> str:
 
 
 def _parts(value: Any) -> list[tuple[str, Any]]:
-    """Return the parts of a value, each with the text that leads to it in a path, such as ``.name`` or ``[0]``."""
+    """Return the parts of a value as ``(text, part)``; the text leads to it in a path: ``.name`` or ``[0]``."""
     if isinstance(value, Mapping):
         return [(f".{key}", part) for key, part in value.items()]
     if isinstance(value, (list, tuple, set, frozenset)):

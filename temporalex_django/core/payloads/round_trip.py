@@ -132,7 +132,7 @@ def warn_lossy_value(
 
 
 def is_unchanged(encoded: Any, value: Any) -> bool:
-    """Return True if the plain data equals the value. This test is cheap and suffices for most values."""
+    """Return True if the plain data equals the value: a cheap test that makes others unnecessary for most values."""
     try:
         return encoded is value or bool(encoded == value)
     except Exception:  # noqa: BLE001 - any operation on a value may raise
@@ -214,7 +214,7 @@ def _replace_part(encoded: Any, keys: tuple[Any, ...], part: Any) -> Any:
 
 
 def _describe_change(part: Any, kind: type) -> tuple[str, str, str] | None:
-    """Return three texts about a value of a type that JSON lacks, or None for a type that it has.
+    """Return ``(was, becomes, convert)`` for a value of a type that JSON lacks, or None for a type that it has.
 
     They are: what the value is, what it becomes, and an expression that converts it.
     """

@@ -154,7 +154,7 @@ class Race(_BranchGroup):
         self._done = IVar(f"race of {len(branches)}")
 
     async def run(self) -> tuple[int, Any]:
-        """Run the branches, and return the index and the value of the winner.
+        """Run the branches, and return ``(index, value)`` of the winner.
 
         Raises the error of a winner that raised.
         """

@@ -138,7 +138,11 @@ class TaskClaims:
         return self._session.clock is None and self._backlogs[queue].starts_with_newest()
 
     def availability_filter(self) -> tuple[str, list[Any]]:
-        """Return an SQL condition that excludes activities without code here or switched off, and its parameters."""
+        """Return ``(SQL condition, parameters)``, which excludes activities that this worker must not claim.
+
+        They are the activities whose code this process lacks, and those that are switched off. The condition is empty
+        if there are none.
+        """
         unavailable = [name for name in self._missing_activities if name not in activity.registry] + sorted(
             self._session.switched_off
         )

@@ -100,7 +100,7 @@ class Deferrals:
         return bool(self._until) and self._until.get(chain, 0.0) > time.monotonic()
 
     def filter(self, column: str) -> tuple[str, list[Any]]:
-        """Return an SQL condition, with its parameters, that excludes the deferred runs.
+        """Return ``(SQL condition, parameters)``, which excludes the deferred runs.
 
         ``column`` is the SQL name of the column with the ids of their chains. The condition is empty if nothing is
         deferred.

@@ -129,7 +129,10 @@ class ExternalRunWriter:
         return bool(rows)
 
     def deliver(self, message: NewMessage) -> tuple[str, dict[str, Any]]:
-        """Insert a message whose sender asks, and return the answer, which the caller passes on (``answer``)."""
+        """Insert a message whose sender waits to learn if it was stored, and return ``(name, payload)`` of the answer.
+
+        ``NewMessage.answer`` makes the answer. The caller passes it on to the sender.
+        """
         answers: list[tuple[str, dict[str, Any]]] = []
         self._send_messages([message], tell=answers.append)
         return answers[0]

@@ -76,7 +76,7 @@ class Dialect(Protocol):
         """Run a statement that returns no rows, and return the number of rows that it changed."""
 
     def in_array(self, values: Collection[Any], kind: str) -> tuple[str, Any]:
-        """Return SQL that follows a column name and tests if its value is among ``values``, and its one parameter."""
+        """Return ``(SQL, parameter)``: after a column name, the SQL tests if its value is among ``values``."""
 
     def write(self, columns: Columns, body: str, rows: Iterable[Sequence[Any]], *, key: str | None = None) -> None:
         """Run the statement ``with v(columns) as (rows) body``, which reads the rows from ``v``.
@@ -119,7 +119,7 @@ class Dialect(Protocol):
         """
 
     def now_expression(self, clock: Callable[[], datetime] | None, *, live: bool = False) -> tuple[str, list[Any]]:
-        """Return an SQL expression for the present time, and its parameters.
+        """Return ``(SQL expression for the present time, parameters)``.
 
         It gives the time of ``clock`` or, with None, of the database. With ``live`` it gives the time at which the
         expression is evaluated, and not the time at which the statement started. A comparison with it cannot use an

@@ -75,7 +75,7 @@ class RunStorage(Protocol):
         page: int | None = None,
         runs: Collection[UUID] = (),
     ) -> tuple[dict[UUID, Inbox], dict[UUID, RunRecord]]:
-        """Return the inboxes of ``chains`` and the records of ``runs``, by id, with one round trip to the database.
+        """Return ``(inboxes by chain, records by run)`` for ``chains`` and ``runs``, with one round trip.
 
         ``waiting`` and ``page`` are those of ``inbox``: chains that need only unread messages, and the number of
         messages to read for a chain.

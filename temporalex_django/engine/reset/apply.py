@@ -131,7 +131,7 @@ def _failed_to_copy(
 
 
 def _settled_messages(prefix: HistoryPrefix) -> list[tuple[PendingMessage, Outcome]]:
-    """Return the updates and the signals with ids in the history up to the point, with their outcomes.
+    """Return ``(message, outcome)`` of the updates, and of the signals with ids, in the history up to the point.
 
     The chain of a fork has no rows of them. Failed messages are not among them.
     """
@@ -228,10 +228,11 @@ def _write_restored_run(
     parent: str | None,
     snapshot: Mapping[str, Any] | None,
 ) -> RunWrite:
-    """Store the copied history, the event that marks the copy, and everything that was open; return the write.
+    """Store the copied history, the event that marks the copy, and everything that was open.
 
-    ``mode`` is "reset" or "fork". ``pending_results`` are the unread results by command number, and ``failed_signals``
-    the failed messages to copy. ``id`` (business id), ``parent`` and ``snapshot`` are those of the new run.
+    Returns the ``RunWrite`` that was stored. ``mode`` is "reset" or "fork". ``pending_results`` are the unread results
+    by command number, and ``failed_signals`` the failed messages to copy. ``id`` (business id), ``parent`` and
+    ``snapshot`` are those of the new run.
     """
     prefix, now = plan.prefix, max(storage.now(), plan.prefix.events[-1].at)
     copy_mark = build_copy_mark(

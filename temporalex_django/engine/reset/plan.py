@@ -277,7 +277,7 @@ class _ReplayTimeout(Exception):
 def _count_replayable(
     code: type[Workflow], reset_point: HistoryPrefix, limit: float | None, max_seconds: float | None
 ) -> tuple[int, BaseException | None]:
-    """Return the number of activations that the code repeats as recorded, and the error that stopped it, or None.
+    """Return ``(number, error)``: how many activations the code repeats as recorded, and what stopped it, or None.
 
     Only events of ``reset_point``, the beginning of the history, are replayed, since later ones may include answers of
     patches.

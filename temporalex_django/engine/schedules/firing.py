@@ -133,8 +133,8 @@ class ScheduleFirer:
     def trigger(self, schedule: ScheduleState, now: datetime, *, actor: str = "") -> tuple[ScheduleState, SlotRecord]:
         """Fire the schedule once now, because a person asked for it, even if it is paused.
 
-        Returns the new state and the record of the slot. The overlap policy decides as for any other slot. The times at
-        which the schedule fires do not change. ``actor`` is the name of the person.
+        Returns ``(new state of the schedule, record of the slot)``. The overlap policy decides as for any other slot.
+        The times at which the schedule fires do not change. ``actor`` is the name of the person.
         """
         step = _Step(self._store, schedule, now, self._buffer_limit)
         step.see_closed_runs()

@@ -98,7 +98,7 @@ def _class_definitions(source: str) -> tuple[ast.ClassDef, ...]:
 
 
 def build(cls: type) -> tuple[Graph | None, list[str]]:
-    """Return the graph of a class, and one sentence for each violation of a rule.
+    """Return ``(graph, sentences)`` for a class, with one sentence for each violation of a rule.
 
     A sentence names the rule and the step. The graph is None if there is a violation.
     """

@@ -453,7 +453,7 @@ def resume_request(
 
 
 def parse_resume(instance: Instance, payload: dict[str, Any]) -> tuple[int, Event]:
-    """Return the step number and the event of a resume, from the payload that the history records.
+    """Return ``(step number, event)`` of a resume, from the payload that the history records.
 
     ``instance`` is the graph before the resume. The data of the event names the sender (``by``). Raises
     ``ResumeRefused`` if the class no longer has the step.

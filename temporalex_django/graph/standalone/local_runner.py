@@ -106,7 +106,7 @@ class _StepCycle:
     def add_result(self, number: int, result: Result) -> list[tuple[int, Result]]:
         """Record the result of a step of this group.
 
-        Return the results of all steps of the cycle if this was the last one, else an empty list.
+        If this was the last one, return ``(step number, result)`` for each step of the group, else an empty list.
         """
         with self._lock:
             self._results[number] = result

@@ -330,7 +330,7 @@ def _validate_runs(runs: object) -> QuerySet[Instance] | list[object]:
 
 
 def _validate_inputs(action: str, inputs: dict[str, Any]) -> tuple[str, dict[str, Any], dict[str, Any]]:
-    """Validate the inputs of a bulk job; return the permission of the action, its input values and its selector values.
+    """Validate the inputs of a bulk job; return ``(permission of the action, input values, selector values)``.
 
     ``action`` is the name of the operation. ``inputs`` contains both the inputs of the operation and the selectors,
     which choose among activities or timers, by name. The two returned dicts have the values as they will be stored.

@@ -108,7 +108,7 @@ class HumanTaskAction(Action[T]):
         return self.task
 
     def require_candidate(self, task: HumanTask) -> tuple[str, Person]:
-        """Return the candidate of the task that matches the acting user, and the person whom it matches.
+        """Return ``(candidate, person)``: the candidate of the task that matches the acting user, and whom it matches.
 
         The candidate is text such as ``group:managers``. The person is the user, or somebody on whose behalf they
         decide. Raises ``ActionNotPermitted`` if no candidate matches, and ``FourEyes`` if a different person must
@@ -179,7 +179,7 @@ def admit_decider(user: Person, task: HumanTask, *, storage: DjangoStorage) -> d
 
 
 def require_candidate(user: Person, task: HumanTask) -> tuple[str, Person]:
-    """Return the candidate of the task that matches the user, and the person whom it matches.
+    """Return ``(candidate, person)``: the candidate of the task that matches the user, and whom it matches.
 
     The candidate is text such as ``group:managers``. The person is the user, or somebody on whose behalf they decide.
     Raises ``ActionNotPermitted`` if no candidate matches. Raises ``FourEyes`` if the user or that person is excluded,

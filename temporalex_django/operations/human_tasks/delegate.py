@@ -71,7 +71,7 @@ class Delegate(HumanTaskAction[None]):
             self.record(self.audit_subject, reason=self.reason, task=str(task.pk), to=recipient.name)
 
     def _permitted_recipient(self, task: HumanTask) -> Sender:
-        """Return the key and the name of the recipient.
+        """Return ``(key, name)`` of the user to whom the task is delegated.
 
         Raises ``ActionNotPermitted`` if the task may not be delegated to them, and ``FourEyes`` for an excluded user.
         """

@@ -146,7 +146,7 @@ def may_view(user: Person, task: HumanTask) -> bool:
 
 
 def matching_candidate(user: Person, task: HumanTask) -> tuple[str, Person] | None:
-    """Return the first candidate of the task that matches the user, and the person whom it matches, or None.
+    """Return ``(candidate, person)``: the first candidate that matches the user, and whom it matches; or None.
 
     The candidate is text such as ``group:managers``. The person is the user, or somebody on whose behalf they decide. A
     match of an excluded user is returned only if there is no other one.

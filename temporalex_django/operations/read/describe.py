@@ -226,7 +226,7 @@ class ResultWaiter:
         return await sync_to_async(self.resolve)(outcome)
 
     def poll(self) -> tuple[str, Any] | None:
-        """Return the status of the last run, and the attributes of its closing event; None while the chain is open.
+        """Return ``(status of the last run, attributes of its closing event)``; None while the chain is open.
 
         One read.
         """

@@ -543,7 +543,7 @@ def _build_wait(wait: Mapping[str, Any], run: Instance, code: Any, redactor: Red
 
 
 def _throttle_of(run: Instance) -> tuple[int, float] | None:
-    """Return the throttle that delays the begin of a run, as a count and seconds; None if there is none."""
+    """Return the throttle that delays the begin of a run, as ``(count, seconds)``; None if there is none."""
     limit = run.start_limit or {}
     if "count" not in limit:
         return None

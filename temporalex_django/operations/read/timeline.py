@@ -145,7 +145,7 @@ def _sorted_events(page_events: Iterable[Event]) -> list[Event]:
 
 
 def _row_keys(page_events: list[Event]) -> tuple[set[tuple[str, Any]], set[tuple[str, Any]]]:
-    """Return the keys of the timeline rows that start among the events, and the keys of those that end there."""
+    """Return two sets of keys: of timeline rows that start among the events, and of rows that end there."""
     starts = {row_key(event) for event in page_events if is_first_event(event)}
     return starts, {row_key(event) for event in page_events if is_end_event(event)}
 

@@ -112,7 +112,7 @@ class ReplayFromAction(OperatorRunAction[T]):
             )
 
     def plan(self, run: RunState) -> tuple[ResetPlan, type[Workflow]]:
-        """Return the plan of the reset or fork for the selected run, and the class of the new run.
+        """Return ``(plan of the reset or fork, class of the new run)`` for the selected run.
 
         ``run`` is the locked current run of the chain. Raises ``ActionNotPossible`` and ``PayloadError``, and
         ``ActionNotPermitted`` for an edited input of an activity that the user may not edit.

@@ -181,7 +181,7 @@ def approval(
 
 
 def publish_state(value: Any) -> None:
-    """Replace the state that queries read by a snapshot of ``value``.
+    """Replace the state that queries read by ``value``, as it is now; later changes of it have no effect.
 
     Raises ``PayloadError`` if the value cannot be encoded, or if queries would get another value.
     """

@@ -177,7 +177,7 @@ _backend: Callable[[], Backend] | None = None
 
 
 def bind(backend: Callable[[], Backend]) -> None:
-    """Set the function that returns the backend of the application, which all classes use that name no engine.
+    """Set the function ``backend``, which returns the backend for all classes that name no engine of their own.
 
     The function is called at each use, so that the import of the backend can wait until Django is ready.
     """

@@ -197,7 +197,10 @@ class Tracing(Interceptor):
         links: Sequence[Link] = (),
         on_enter: Callable[[], None] | None = None,
     ) -> _SpanBlock:
-        """Return a context manager whose block is a span, below ``parent`` or else below the current span."""
+        """Return a context manager whose block is a span below ``parent``, or else below the current span.
+
+        ``on_enter`` is called inside the span when the block begins.
+        """
         return _SpanBlock(self._tracer, name, kind, attributes, parent, links, on_enter)
 
     def _extract(self, headers: Mapping[str, str], base: Context) -> Context:

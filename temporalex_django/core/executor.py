@@ -204,7 +204,7 @@ class Executor:
         is_budget_spent: Callable[[], bool] | None = None,
         judge: Judge | None = None,
     ) -> Completion:
-        """Do what ``activate`` does. ``recorded`` is the activation of the history in a replay, else None."""
+        """Deliver an activation as ``activate`` does; in a replay, ``recorded`` is the activation of the history."""
         run_context, pending_commands, dispatcher = self.run_context, self.pending_commands, self.dispatcher
         if self.opened_human_tasks is not None:
             self.opened_human_tasks.begin()
@@ -474,7 +474,7 @@ class Executor:
 
     @property
     def unfinished(self) -> bool:
-        """True if the last activation left messages in the mailbox, because it spent its budget.
+        """True if the last activation left messages in the mailbox, because it had taken as many as its host allows.
 
         The run can then continue without a new job.
         """

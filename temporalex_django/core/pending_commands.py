@@ -91,7 +91,7 @@ class PendingCommands:
         self.children.pop(number, None)
 
     def schedule_activity(self, attributes: dict[str, Any], result_type: Any, reader: Reader | None = None) -> IVar:
-        """Emit ``ScheduleActivity`` and return its IVar, which holds the decoded result or raises ``ActivityFailure``.
+        """Emit ``ScheduleActivity`` and return an IVar, whose await gives the result or raises ``ActivityFailure``.
 
         ``attributes`` are those of the event ``ActivityScheduled``. The result is decoded to ``result_type``.
         ``reader`` decodes the input as the activity would, so that a replay can compare inputs.

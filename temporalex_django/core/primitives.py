@@ -38,9 +38,9 @@ def _build_wait_info(runtime: WorkflowRuntime, kind: str, timeout: float | None)
 
 
 def sleep(runtime: WorkflowRuntime, duration: float, then: str | None = None) -> IVar:
-    """Start a timer of ``duration`` seconds and return its IVar. Zero seconds return at once, without a command.
+    """Start a timer of ``duration`` seconds and return its IVar, a value to await. With zero, it is set already.
 
-    ``then`` is a text for people that says what follows.
+    Zero seconds emit no command. ``then`` is a text for people that says what follows.
     """
     if duration == 0:
         return filled_ivar()
@@ -165,7 +165,7 @@ async def wait_condition(runtime: WorkflowRuntime, predicate: Callable[..., Any]
 
 
 def wait_cancelled(runtime: WorkflowRuntime) -> IVar:
-    """Return an IVar that is filled when the run is asked to cancel, or is full if it was asked already.
+    """Return an IVar (a value to await) that is set when the run is asked to cancel; it may be set already.
 
     A coroutine that waits in this way outside ``shield`` learns of the request by the wait, so ``Cancelled`` is not
     raised in it.

@@ -82,4 +82,4 @@ class WorkflowRuntime(Protocol):
         """Forget a coroutine that has ended."""
 
     def mark_suspect(self) -> None:
-        """Let the determinism guard watch this run from now on; see ``is_suspect``."""
+        """Let the determinism guard watch the calls of this run from now on, on Python 3.11, where it is slow."""

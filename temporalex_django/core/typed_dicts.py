@@ -16,7 +16,7 @@ class CarriedMessages(TypedDict):
     """Messages that a run passes to the next run of its chain.
 
     ``signals`` are those that no code took. ``cancel`` is a cancel request that the code of this run has not noticed.
-    ``failed`` has ``{"id", "name"}`` of signals whose handler failed and that were not redelivered.
+    ``failed`` has ``{"id", "name"}`` of signals whose handler failed and that nobody has delivered again.
     """
 
     signals: list[dict[str, Any]]

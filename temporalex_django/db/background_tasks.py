@@ -1,4 +1,4 @@
-"""Background tasks in SQL: one INSERT enqueues a task, and one transaction moves it to the ended tasks.
+"""Background tasks in SQL: one INSERT enqueues one, and a transaction moves it to the ended tasks.
 
 See decision 44.
 """

@@ -343,7 +343,7 @@ class TurnWriter:
         self._sql.write(_WAITING.columns, _WAITING_UPDATE, waiting, key="id")
 
     def _write_outcomes(self, writes: Sequence[RunWrite]) -> None:
-        """Store the outcomes of messages, and answer what closed chains leave unfinished."""
+        """Store the outcomes of messages, and answer updates that are unfinished when their chain closes."""
         settled = ((i, o.status, o.value, w.run.activated_at) for w in writes for i, o in w.settled.items())
         self._sql.write(_SETTLED.columns, _SETTLED_UPDATE, _SETTLED.encode_rows(settled), key="id")
         outcomes = (

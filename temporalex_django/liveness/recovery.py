@@ -293,7 +293,7 @@ def _resolve_marks(storage: WorkerStorage, marks: Iterable[MarkedWork]) -> list[
 
 
 def _recorded_crashes(storage: WorkerStorage, marks: Collection[MarkedWork]) -> Mapping[MarkedWork, int]:
-    """Return, by mark, the number of deaths that the rows of these runs and activities count so far.
+    """Return how many deaths the rows of runs and activities count so far; ``marks`` names these.
 
     Runs that are closed and activities that have ended are left out.
     """
@@ -485,7 +485,7 @@ def block_run(storage: WorkerStorage, chain: UUID, error: BaseException) -> bool
 
 
 def _store_block(storage: WorkerStorage, chain: UUID, run: UUID, mark: BlockMark, *, due: datetime | None) -> None:
-    """Store the mark of a blocked run, and reject the updates and requests that wait for an answer.
+    """Store why a run is blocked (``mark``), and reject the updates and requests that wait for an answer.
 
     A run that is blocked already keeps the time of its first block. ``due`` is when it is tried again (None: never).
     """

@@ -270,7 +270,7 @@ def add_admin_log_entry(by: AuditActor, action: str, run_id: str, object_text: s
     """Add an entry about a run to the log of Django's admin (``LogEntry``), in addition to the row of the audit log.
 
     ``action`` is the name of the operation, and ``object_text`` the text by which the log shows the run. The user of
-    ``by`` must be stored in the database. Does nothing where the admin is not installed.
+    ``by`` must be stored in the database. If the admin is not installed, nothing is written.
     """
     if not apps.is_installed("django.contrib.admin"):
         return

@@ -212,7 +212,7 @@ class EnvironmentActivities(EnvironmentBase):
         return min(passes, default=None)
 
     def _expire(self) -> None:
-        """End the attempts that have exceeded a timeout by the virtual clock; the retry policy decides what follows."""
+        """End attempts that have exceeded a timeout by the virtual clock; the retry policy decides if others follow."""
         # The test decides when a held call has heartbeats or a result, so all four timeouts are checked here. The
         # database search covers the other tasks.
         for task in list(self._held_tasks):

@@ -170,9 +170,9 @@ class Schedule:
         return self.table.specs
 
     def run_id(self, instant: datetime) -> str:
-        """Return the business id of the run for the slot at ``instant`` (aware), from the template ``workflow_id``.
+        """Return the business id of the run that the schedule starts at ``instant`` (aware), from its template.
 
-        Raises ``ScheduleInvalid``.
+        The template is ``workflow_id``. Raises ``ScheduleInvalid``.
         """
         return render_run_id(self.workflow_id, schedule=self.name, instant=instant, zone=self.table.zone)
 

@@ -15,7 +15,7 @@ from temporalex_django.engine.contracts.records import Outcome
 class UpdateStatus:
     """The status of a message with an answer: an update, a resume or a decision.
 
-    ``outcome`` is None if no turn has judged the message. ``fresh`` is True if no turn has even read it.
+    ``outcome`` is None if no turn has judged the message. ``fresh`` is True if no turn has read it yet.
     """
 
     outcome: Outcome | None

@@ -60,7 +60,7 @@ class Profile:
         return undo
 
     def watch(self, target: Any) -> None:
-        """Set the profile function for the current activation if ``target``, which is about to run, is suspect.
+        """Set the profile function for the current activation if ``target``, which is about to run, needs the guard.
 
         ``target`` is a function or class. The activation is the one that runs in this thread.
         """

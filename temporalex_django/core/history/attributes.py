@@ -81,8 +81,8 @@ class WorkflowStartedAttributes(TypedDict):
 class ActivationStartedAttributes(TypedDict):
     """Facts of an activation; see ``activation.Activation``.
 
-    ``head`` is the random value that an executor in memory must know to be current. ``delivered`` has the command
-    numbers of messages to other runs that have reached an inbox.
+    ``head`` is a random number: only an executor in memory that knows it has seen this activation, and may be used
+    again. ``delivered`` has the command numbers of messages to other runs that have reached an inbox.
     """
 
     head: int

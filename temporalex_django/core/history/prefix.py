@@ -294,7 +294,7 @@ def _read_later_events(prefix: HistoryPrefix, later_events: Sequence[HistoryEven
 def deduplicate(messages: Sequence[PendingMessage]) -> list[PendingMessage]:
     """Return the messages with only the last one of each id.
 
-    A signal that failed and was redelivered came more than once.
+    A signal that failed and that a person delivered again is in the list more than once.
     """
     last = {message.message_id: number for number, message in enumerate(messages)}
     return [

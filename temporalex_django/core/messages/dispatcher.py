@@ -198,9 +198,10 @@ class Dispatcher:
     # -- messages arrive ----------------------------------------------------------------------------------------------
 
     def buffer_signal(self, signal: Job, *, permission: str | None = None) -> None:
-        """Put a signal into the mailbox.
+        """Put a signal into the mailbox, where it waits for code that takes it.
 
-        ``permission`` is the permission that its sender was found to have. None means that none was required so far.
+        ``permission`` is the one that was required when it came, and that its sender has. None means that none was
+        required so far.
         """
         self._journal.record(signal)
         attributes = signal.attributes
@@ -264,8 +265,9 @@ class Dispatcher:
     def _judge_request(self, job: Job) -> Job | None:
         """Judge a request and return the signal that it becomes in the history, or None.
 
-        A refused request leaves no trace in the history. A redelivered request is not refused: it waits for a step or
-        task that takes it. Raises ``NondeterminismError`` if the history has accepted a request that nothing takes.
+        A refused request leaves no trace in the history. A request that a reset or fork delivers again is not refused:
+        it waits for a step or task that takes it. Raises ``NondeterminismError`` if the history has accepted a request
+        that nothing takes.
         """
         update_id, request = job.attributes["id"], job.attributes["request"]
         sender, label = senders.sender_from(job.attributes), f"the request {request.get('event')!r}"
@@ -498,8 +500,8 @@ class Dispatcher:
     def _refuse_updates(self) -> None:
         """Reject the updates that wait in the mailbox, and fail those that were admitted.
 
-        On replay accepted updates stay, because their phase will still open. Redelivered updates stay until the run
-        closes.
+        On replay accepted updates stay, because their phase will still open. Updates that a reset or fork delivers
+        again stay until the run closes.
         """
         updates = self.mailbox.updates
         if not updates:
@@ -520,7 +522,10 @@ class Dispatcher:
         updates.extend(remaining)
 
     def _closed_error(self, message: str) -> WorkflowClosed:
-        """Return the error for a redelivered message that nothing took before the run closed. ``message`` names it."""
+        """Return the error for a message that a reset or fork delivered again and that nothing took.
+
+        The run has closed. ``message`` names the message in the error.
+        """
         return WorkflowClosed(
             f"{self._run_context.run_label} is closed: nothing accepted {message}, which was delivered again"
         )

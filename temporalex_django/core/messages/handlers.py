@@ -368,4 +368,4 @@ class _ValidatorFault(Exception):
 
 
 def _ignore_phase(_: Phase) -> None:
-    """Do nothing: an evicted run leaves no phase."""
+    """Do nothing, in place of the call that makes a phase leave: an evicted run leaves no phase."""

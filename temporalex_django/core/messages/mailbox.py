@@ -179,7 +179,7 @@ class Mailbox:
         ivar.abandon = lambda: queue.remove(entry)
 
     def waiters(self, name: str) -> deque[tuple[Unit, IVar]]:
-        """Return the waits for a signal with this name, oldest first, as pairs ``(coroutine that waits, IVar)``."""
+        """Return the waits for a signal with this name, oldest first, as ``(coroutine, IVar that it awaits)``."""
         return self._waiters.get(name, _NO_WAITERS)
 
     def awaited_names(self) -> list[str]:

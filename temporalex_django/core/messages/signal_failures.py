@@ -48,7 +48,7 @@ class EffectSnapshot:
     state: Any
 
     def is_same(self, other: EffectSnapshot) -> bool:
-        """Return True if nothing was left behind between the two snapshots."""
+        """Return True if the code has left nothing behind between this snapshot and the ``other`` one."""
         same = self.completion is other.completion and self.state is other.state
         return same and (self.commands, self.effects) == (other.commands, other.effects)
 
@@ -56,8 +56,8 @@ class EffectSnapshot:
 class SignalFailures:
     """The failed signals of a run.
 
-    ``open_failures`` has the names of failed signals that were not redelivered, by message id. With ``skip_failed``, a
-    replay does not call handlers that had failed without leaving anything behind.
+    ``open_failures`` has the names of failed signals that nobody has delivered again, by message id. With
+    ``skip_failed``, a replay does not call handlers that had failed without leaving anything behind.
     """
 
     __slots__ = ("_journal", "_recorded", "_run_context", "open_failures", "skip_failed")

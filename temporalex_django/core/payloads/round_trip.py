@@ -192,7 +192,8 @@ def _find_lossy_key(path: str, part: Mapping[Any, Any], decoded_part: Any) -> Lo
 def _reader_expects(encoded: Any, read: Callable[[Any], Any], keys: tuple[Any, ...]) -> bool:
     """Return True if the annotation of the reader restricts the value at ``keys``, to a text for example.
 
-    It is tested with a sentinel: a reader that refuses the sentinel does not accept every value.
+    ``read`` decodes plain data as the reader does. It gets a sentinel at that place: a reader that refuses the sentinel
+    does not accept every value.
     """
     try:
         read(_replace_part(encoded, keys, _SENTINEL))

@@ -129,8 +129,8 @@ class Approvals:
     def _resolve_key(self, request: dict[str, Any]) -> str:
         """Return the key of the human task that a decision is for.
 
-        The key of a redelivered decision may mean another task now. So the task is found by the question that was
-        answered.
+        If a reset or fork delivers the decision again, its key may mean another task now. So the task is found by the
+        question that was answered.
         """
         # New code may number its tasks otherwise, but the question identifies the task. See decision 47.
         key: str = request.get("step") or ""

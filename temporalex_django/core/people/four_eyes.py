@@ -112,7 +112,7 @@ def add_starter(snapshot: Snapshot, starter: Sender) -> dict[str, Any]:
 
 
 def mark_attributes(snapshot: Snapshot) -> dict[str, Any]:
-    """Return the excluded users of ``snapshot`` as attributes of the mark in a copied history.
+    """Return the users whom ``snapshot`` excludes, as attributes of the mark in a copied history.
 
     The mark follows the part of the history that a reset or fork copies. The result is empty if nobody is excluded.
     """

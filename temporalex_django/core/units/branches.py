@@ -69,7 +69,7 @@ class _BranchGroup:
         return unit
 
     def return_signals(self, taken_signals: TakenSignals) -> None:
-        """Return signals that a branch took to the mailbox, because the caller continues without its value."""
+        """Put signals that a branch took back into the mailbox, because the caller continues without its value."""
         unit = self.runtime.scheduler.current
         assert unit is not None
         unit.taken_signals = ()
@@ -127,7 +127,7 @@ class Parallel(_BranchGroup):
             self.start_branch(self._next_index - 1, self._host, self._on_branch_end)
 
     def _on_branch_end(self, index: int, value: Any, error: BaseException | None, taken_signals: TakenSignals) -> None:
-        """Note the result of a branch, start the next one, and set the IVar of the call after the last one."""
+        """Record the result of a branch and start the next one; after the last one, let ``parallel`` return."""
         if isinstance(error, Cancelled):
             self._cancel_error = self._cancel_error or error
         self._taken_signals += taken_signals
@@ -198,7 +198,7 @@ class Race(_BranchGroup):
             self._done.put()
 
     def _discard_loser(self, index: int, error: BaseException | None, taken_signals: TakenSignals) -> None:
-        """Drop the result of the branch ``index``, which lost: return its signals to the mailbox and log its error."""
+        """Drop the result of the branch ``index``, which lost: put back the signals that it took, and log its error."""
         self.runtime.dispatcher.return_signals(taken_signals)
         if error is not None and not isinstance(error, Cancelled):
             self.runtime.run_context.log_failure(f"branch {index} lost its race and", error)

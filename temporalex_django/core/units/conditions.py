@@ -113,7 +113,7 @@ class Conditions:
 
 
 def takes_state(predicate: Callable[..., Any]) -> bool:
-    """Return True if the predicate takes the phase state: it has exactly one required positional parameter."""
+    """Return True if ``predicate`` takes the phase state: it has exactly one required positional parameter."""
     try:
         parameters = inspect.signature(predicate).parameters.values()
     except (TypeError, ValueError):

@@ -47,7 +47,7 @@ class IVar:
 
     @property
     def labels(self) -> Sequence[str]:
-        """The labels for people. An IVar that stands for several waits has one for each."""
+        """The texts by which people see what is waited for; one for each wait that this IVar stands for."""
         return (self.label,)
 
     @property

@@ -95,7 +95,7 @@ class Saga(_Scope):
             self._unit.shields -= 1
 
     async def _compensate(self, undo: Callable[..., Any], args: tuple[Any, ...]) -> None:
-        """Run one compensation, and log the error that it raises."""
+        """Run one compensation, ``undo(*args)``, and log the error that it raises."""
         try:
             value = undo(*args)
             if inspect.isawaitable(value):

@@ -198,7 +198,7 @@ class TableStorage:
         return next(iter(storage.claim(limit=1, queues=(), chains=[chain])), None)
 
     def _store_instance(self, run_id: UUID, instance: GraphInstance, storage: DjangoStorage) -> None:
-        """Store the state of the instance as the snapshot from which the run starts.
+        """Store the state of the instance as the data (snapshot) from which the run starts.
 
         If the instance is closed, the run is closed, too.
         """

@@ -58,7 +58,7 @@ def install() -> None:
 
 
 def refuse_query(execute: Callable[..., Any], sql: Any, params: Any, many: bool, context: dict[str, Any]) -> Any:  # noqa: FBT001 - Django's signature
-    """Send a query, or refuse it in workflow code; an execute wrapper of Django's.
+    """Send a query by ``execute``, or refuse it in workflow code; an execute wrapper, which Django calls.
 
     Raises ``DeterminismViolation`` in workflow code, before anything is sent. Raises ``TablesMissing`` if the database
     reports that it lacks a table of this package.

@@ -323,7 +323,7 @@ class _Step:
     def _replace_other(self, at: datetime, cause: SlotCause, actor: str) -> SlotRecord:
         """Cancel or terminate the open runs so that the slot ``at`` can start; return the record of the slot.
 
-        A slot that waits, other than one of a backfill, is skipped in favour of this one.
+        A slot is a time to fire. One that waits, other than one of a backfill, is skipped in favour of this one.
         """
         # A run must not give way to one that cannot start.
         if (failure := self.store.check_start(self.schedule, at)) is not None:
@@ -345,7 +345,7 @@ class _Step:
         return self._add_started(at, cause, actor)
 
     def _start(self, slot: SlotRecord) -> SlotRecord:
-        """Start the run of a slot and return its new record, which is not stored yet."""
+        """Start the run of a slot (time to fire), and return the new record of the slot, which is not stored yet."""
         start = self.store.start(self.schedule, slot.at, slot.cause)
         if isinstance(start, SlotFailure):
             self._count_failure()

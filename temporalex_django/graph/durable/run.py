@@ -129,7 +129,8 @@ class GraphRun:
     def _set_listener(self) -> None:
         """Let the graph report from now on what happens to its steps, except while a history is replayed.
 
-        The reports go into the journal of the run; the host sends them as signals after the commit.
+        The reports go into the journal, the record of an activation; the host sends them as Django signals after the
+        commit.
         """
         run_context = self.runtime.run_context
         self.progress.listener = None if run_context.replaying else self._note
@@ -138,9 +139,9 @@ class GraphRun:
             self._note("runner_initialized", {"recovered": run_context.history_length > 0})
 
     def _note(self, name: str, facts: dict[str, Any]) -> None:
-        """Add a report to the journal of the run, which is sent as the Django signal ``name`` after the commit.
+        """Add a report to the record of the activation; the host sends it as the Django signal ``name`` later.
 
-        ``facts`` and the metadata of the run's start become arguments of the signal.
+        It is sent after the commit. ``facts`` and the metadata of the run's start become arguments of the signal.
         """
         self.runtime.journal.add_note(name, {**self._metadata, **facts})
 

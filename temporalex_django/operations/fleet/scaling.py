@@ -132,7 +132,7 @@ def _combine(queue: str, loads: Sequence[WorkerLoad]) -> _CombinedLoad:
 
 
 def _startable_activities(figures: QueueFigures) -> int:
-    """Return the number of due activities that a further worker could start: those that no limit or switch holds."""
+    """Return the number of due activities that a further worker could start: no limit or switch keeps them back."""
     if figures.off or figures.held_until is not None:
         return 0
     return figures.due_activities - figures.held_activities

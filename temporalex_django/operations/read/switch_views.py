@@ -43,9 +43,10 @@ def load_switches(alias: str, *, now: datetime) -> SwitchViews:
 
 
 def switch_of_run(switches: SwitchViews, run: Instance) -> SwitchView | None:
-    """Return the switch that stops a run, by its workflow class or its queue, or None. Holds stop no runs.
+    """Return the switch that stops a run, by its workflow class or its queue, or None.
 
-    ``switches`` is the mapping that ``load_switches`` returns.
+    A hold, which keeps back activities of a queue for a while, stops no runs. ``switches`` is the mapping that
+    ``load_switches`` returns.
     """
     names = (run.workflow, aliases.current_name(run.workflow))
     class_switches = (switches.get(("workflow", name, "")) for name in names)

@@ -47,9 +47,9 @@ class MoveOutcome:
 class Move(RunAction[MoveOutcome]):
     """Operation that moves an open run to another version of its class, and returns the outcome.
 
-    A graph is closed as continued as new, and its next run starts with the snapshot of this one. ``names`` maps keys of
-    steps to their keys in the other version. A function workflow stays the same run, with the other class, if that
-    replays its history without nondeterminism.
+    A graph is closed as continued as new, and its next run starts with the state (snapshot) of this one. ``names`` maps
+    keys of steps to their keys in the other version. A function workflow stays the same run, with the other class, if
+    that replays its history without nondeterminism.
 
     With ``rehearse`` everything is done and rolled back. The chain is locked only if its lock is free, and the run is
     not moved otherwise. It is not moved either while an activity has started, because that would be done twice. One

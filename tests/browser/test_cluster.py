@@ -121,5 +121,4 @@ def test_a_dead_letter_is_read_and_dropped(shop: str, page: Any) -> None:
     page.locator("input.action-select").first.check()
     page.locator("select[name=action]").first.select_option(label="Drop")
     choose(page, "Run" if page.get_by_role("button", name="Run", exact=True).count() else "Go")
-    assert "1 message is done" in page.content()
     assert not Outbox.objects.exists()

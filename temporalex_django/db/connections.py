@@ -29,8 +29,8 @@ _thread = threading.local()
 def worker_session(alias: str) -> Iterator[None]:
     """Set the limits of a worker on every connection that this thread opens to ``alias`` inside the block.
 
-    A connection that is open is closed first, since it may have broken. Inside a transaction it stays open and gets the
-    limits.
+    A connection that is open is closed first, since it may have broken. If a transaction is open, the connection stays
+    open and gets the limits.
     """
     _thread.alias = alias
     _thread.pooled = get_settings().POOLED

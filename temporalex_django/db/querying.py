@@ -40,7 +40,7 @@ class _ArraySubquery(Subquery):
 
 
 class _EqualsAny(Func):
-    """A test that a value is among the elements of an array."""
+    """The SQL expression that tests if a value is among the elements of an array."""
 
     template = "%(expressions)s)"
     arg_joiner = " = any("

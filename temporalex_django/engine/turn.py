@@ -140,7 +140,7 @@ class WorkflowEngine(Executors):
         return self._atomic_phase is not None
 
     def advance_atomic(self, chain_id: UUID, *, queues: Sequence[str], lock_timeout: float = 0.0) -> TurnReport:
-        """Run the due atomic activities of one run and advance the run, in a transaction of its own."""
+        """Run the due atomic activities of one run and advance the run; see ``AtomicPhase.advance``."""
         assert self._atomic_phase is not None
         return self._atomic_phase.advance(chain_id, queues=queues, lock_timeout=lock_timeout)
 

@@ -63,7 +63,7 @@ class Log:
         return log
 
     def with_config(self, count: int, number: int, config: Any) -> Log:
-        """Return a log in which the step number ``number`` has the config ``config``.
+        """Return a log whose first ``count`` entries stay and in which step number ``number`` has this ``config``.
 
         The result is this log, unless the step has another config here already. Then it is a copy with the first
         ``count`` entries.

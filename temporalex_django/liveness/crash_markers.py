@@ -117,7 +117,7 @@ class MarkerSlot:
 
 
 class _ThreadSlot(threading.local):
-    """The slot of the crash marker in which a thread records the run whose code it runs; None until it needs one."""
+    """The record (slot) in the crash marker in which a thread names the run whose code it runs; None at first."""
 
     slot: MarkerSlot | None = None
 

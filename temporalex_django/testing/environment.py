@@ -196,10 +196,10 @@ class Environment(EnvironmentActivities):
         return [*self.backend.list(workflow, run_filters.check_filters(workflow, filters), by=by)]
 
     def schedule(self, schedule: Schedule) -> None:
-        """Add a declared schedule: it fires from now on, when the clock reaches its slots.
+        """Add a declared schedule: it fires from now on, when the clock reaches its times.
 
-        ``env.schedules`` shows its slots, and triggers it. A schedule of the same name is replaced. Raises
-        ``ScheduleInvalid`` and ``PayloadError``.
+        ``env.schedules`` shows when it has fired and with what outcome, and triggers it. A schedule of the same name is
+        replaced. Raises ``ScheduleInvalid`` and ``PayloadError``.
         """
         self.schedules.add(schedule)
         self.work()

@@ -189,7 +189,7 @@ class TablesBackend:
                 call.storage.write([retry_atomic(run, now=now)])
 
     def complete_activity(self, call: ActivityCall) -> None:
-        """Lock the run and end its activity with the result."""
+        """Lock the run, and end the activity that ``call`` names with the result that a person gives."""
         with call.storage.transaction():
             run = call.lock_run()
             task = call.load_task(run)
@@ -205,7 +205,7 @@ class TablesBackend:
             )
 
     def fail_activity(self, call: ActivityCall) -> None:
-        """Lock the run and end its activity with the failure."""
+        """Lock the run, and end the activity that ``call`` names with the failure that a person gives."""
         with call.storage.transaction():
             run = call.lock_run()
             error_type, message = call.input_values.get("type") or "FailedByHand", call.input_values["message"]
@@ -231,13 +231,13 @@ class TablesBackend:
         return str(new_run_id)
 
     def redeliver(self, call: OperatorCall, message_id: str) -> HandledMessage | None:
-        """Put the message at the end of the inbox of the run."""
+        """Put a failed message (a signal whose handler failed) at the end of the inbox of its chain again."""
         target, alias = call.target, call.storage.alias
         notify_on_commit(alias=alias, queues=[target.queue])
         return failed_messages.redeliver(target.chain_id, message_id, alias=alias)
 
     def discard(self, call: OperatorCall, message_id: str) -> HandledMessage | None:
-        """Settle the message as discarded."""
+        """Mark a failed message (a signal whose handler failed) as discarded, so that it is not delivered again."""
         return failed_messages.discard(call.target.chain_id, message_id, alias=call.storage.alias)
 
     def delete(self, call: OperatorCall) -> None:

@@ -226,7 +226,7 @@ class ExternalCancelSentAttributes(TypedDict):
 
 
 class ExternalFailedAttributes(TypedDict):
-    """The error of a message that reached no other run.
+    """The error of a signal or cancel request that reached no other run.
 
     ``candidates`` are the runs that an ambiguous id may mean, and ``known`` the signals that the other run declares.
     """

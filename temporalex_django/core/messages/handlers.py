@@ -360,7 +360,7 @@ class HandlerRunner:
 
 
 class _ValidatorFault(Exception):
-    """The error of a validator that raised an exception which is no refusal."""
+    """The error of a validator that raised an exception which is no refusal, so that the update is not judged."""
 
     def __init__(self, error: BaseException) -> None:
         super().__init__()

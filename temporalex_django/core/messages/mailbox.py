@@ -129,7 +129,7 @@ class Mailbox:
         return signal
 
     def return_signal(self, signal: Signal) -> None:
-        """Put back a signal whose result is not used, at its former position."""
+        """Put back a signal at its former position, because the code that took it makes no use of it."""
         insort(self._signals.setdefault(signal.name, deque()), signal, key=_number)
 
     def has_signal(self, names: Collection[str]) -> bool:

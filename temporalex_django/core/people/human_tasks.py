@@ -211,7 +211,7 @@ def _require_data_fits(task: HumanTaskState, request: Mapping[str, Any]) -> None
 
 
 class HumanTasks:
-    """The human tasks of one executor.
+    """The human tasks of one run in memory (executor): decisions that people are asked for.
 
     ``changes`` has the changes of the current activation, by key of the task. ``deciders`` has the keys of people who
     have decided a task, as an ordered set.
@@ -241,7 +241,7 @@ class HumanTasks:
     # -- called by request judges -------------------------------------------------------------------------------------
 
     def next_key(self) -> str:
-        """Return the key for a new human task without a name of its own: the next number, as text."""
+        """Return the key for a new human task to which the code gives no key: the next number, as text."""
         self._key_count += 1
         return str(self._key_count)
 

@@ -64,12 +64,12 @@ def write_failed_messages(writes: Iterable[RunWrite], *, alias: str) -> None:
 
 
 def failed_messages(chain: UUID, *, alias: str) -> QuerySet[Message]:
-    """Return the failed messages of a chain, oldest first."""
+    """Return the failed messages (signals whose handler failed) of a chain, oldest first."""
     return Message.objects.using(alias).failed().filter(chain_id=chain).order_by("pk")
 
 
 def failed_count(run: Instance) -> int:
-    """Return the number of failed messages of the chain of ``run``.
+    """Return the number of failed messages (signals whose handler failed) of the chain of ``run``.
 
     The object keeps the number, so a second call with it sends no statement.
     """
@@ -81,7 +81,7 @@ def failed_count(run: Instance) -> int:
 
 
 def redeliver(chain: UUID, message_id: str, *, alias: str) -> HandledMessage | None:
-    """Put a failed message at the end of its inbox as a new one, in the open transaction. Locks its row.
+    """Put a failed message (a signal) at the end of its inbox again, in the open transaction. Locks its row.
 
     ``message_id`` is its message id. Returns None if the chain has no failed message with that id.
     """

@@ -46,7 +46,7 @@ class MemoryTasks(MemoryTables):
     # -- what a turn writes -------------------------------------------------------------------------------------------
 
     def _schedule(self, task: NewTask) -> None:
-        """Store a new activity as a row with a new number."""
+        """Store a new activity as a row under the next number."""
         number = next(self._ids)
         self.queues.add(task.queue)
         self._task_ids_by_run[task.run_id][task.seq] = number

@@ -109,7 +109,7 @@ class MemoryWrites(MemoryInserts, MemoryTasks):
         return Delivery(None, exists=bool(run_refs))
 
     def _open_delivery(self, chain_id: UUID | None) -> Delivery:
-        """Return the delivery of a message to this chain, or one without a chain if it is closed or deleted."""
+        """Return the ``Delivery`` of a message to this chain; it names no chain if the chain is closed or deleted."""
         if chain_id is None or chain_id not in self.chains or self.chains[chain_id].closed:
             return Delivery(None)
         record = self.current_run(chain_id).facts
@@ -274,7 +274,7 @@ class MemoryWrites(MemoryInserts, MemoryTasks):
         return True
 
     def failed_messages(self, chain_id: UUID) -> list[MemoryMessage]:
-        """Return the failed messages of a chain, oldest first."""
+        """Return the failed messages (signals whose handler failed) of a chain, oldest first."""
         return [row for _, row in sorted(self.messages.items()) if row.chain_id == chain_id and row.is_failed]
 
     def _failed_number(self, chain_id: UUID, message_id: str) -> int | None:

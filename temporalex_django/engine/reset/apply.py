@@ -42,10 +42,11 @@ CHILD_LEFT = "ChildLeft"
 
 
 def reset(storage: RunStorage, run: RunState, plan: ResetPlan, *, run_id: UUID) -> list[RunWrite]:
-    """Close a locked run as terminated, if it is open, and continue its chain with a new run; return the writes.
+    """Close a locked run as terminated, if it is open, and continue its chain with a new run.
 
-    The new run gets the id ``run_id`` and continues from the point of the history that ``plan`` names. If the chain was
-    closed, it is open again, and the caller has to reserve its business id (``reopen``).
+    Returns the changes (``RunWrite``) that were stored. The new run gets the id ``run_id`` and continues from the point
+    of the history that ``plan`` names. If the chain was closed, it is open again, and the caller has to reserve its
+    business id (``reopen``).
     """
     record, now = plan.record, storage.now()
     current_record = storage.run_records([run.run_id])[run.run_id]
@@ -86,8 +87,8 @@ def fork(
 ) -> list[RunWrite]:
     """Let ``run``, which the open transaction has just started, continue from a point of another run's history.
 
-    Returns the writes. ``id`` (business id) and ``snapshot`` are those of ``run``. The other run (``plan.record``, of
-    the chain ``source_chain``) stays as it is.
+    Returns the changes (``RunWrite``) that were stored. ``id`` (business id) and ``snapshot`` are those of ``run``. The
+    other run (``plan.record``, of the chain ``source_chain``) stays as it is.
     """
     pending_results, writes = _pending_results(storage.inbox([source_chain])[source_chain], plan), []
     failed_signals, carried_ids = _failed_to_copy(storage, source_chain, plan), plan.prefix.carried

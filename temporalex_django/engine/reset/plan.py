@@ -262,7 +262,7 @@ def _first_search_attributes(events: Sequence[HistoryEvent], record: RunRecord) 
 
 
 def _unread_results(events: Sequence[HistoryEvent], record: RunRecord) -> list[InboxMessage]:
-    """Return the results that the run had not read when it was closed from outside."""
+    """Return the results that had come and that the run had not read when it was closed from outside."""
     unread = events[-1].attributes.get("unread", ()) if events else ()
     return [
         InboxMessage(id=0, run_id=record.run_id, kind=message["kind"], name=message["name"], payload=message["body"])

@@ -100,7 +100,7 @@ def _unmet_needs(run: Instance, *, storage: DjangoStorage) -> list[str]:
 
 
 def failed_messages_of(chain: UUID, *, storage: DjangoStorage) -> list[FailedMessage]:
-    """Return the failed messages of a chain, oldest first, at most ``MOST_ACTIVITIES``. One read."""
+    """Return the signals of a chain whose handler failed, oldest first, at most ``MOST_ACTIVITIES``. One read."""
     rows = failed_messages(chain, alias=storage.alias).only("request_id", "name", "outcome", "answered_at")
     return [
         FailedMessage(id=str(row.request_id), name=row.name, failed_at=row.answered_at, **row.failure)

@@ -148,7 +148,7 @@ def _unclaimed_activities(
 
 
 def _failed_messages(alias: str, runs: Runs) -> Iterator[FailedMessages]:
-    """Yield groups of failed messages, and of updates whose validator raised an error.
+    """Yield groups of signals whose handler failed, and of updates whose validator raised an error.
 
     ``runs`` restricts the current runs of their chains; None means all.
     """

@@ -274,7 +274,7 @@ class RunStateLoader:
         )
 
     def _count_failed_messages(self, run: Instance) -> int:
-        """Return the number of failed messages of the chain; 0 on a page of many runs, which does not read them."""
+        """Return the number of signals of the chain whose handler failed; 0 on a page of runs, which reads none."""
         if self.preloaded is not None:
             return self.preloaded.failed_messages
         if self.with_details:

@@ -45,7 +45,7 @@ def test_doctor_names_them(failed: Any) -> None:
     out = io.StringIO()
     with pytest.raises((SystemExit, CommandError)):
         call_command("temporalex", "doctor", stdout=out)
-    assert "1 signal “lost” to runs of test.MatrixAstray has failed in its handler" in out.getvalue()
+    assert "The handler of the signal “lost” of test.MatrixAstray has failed for 1 signal since" in out.getvalue()
     assert f"manage.py temporalex redeliver {failed.id}" in out.getvalue()
 
 

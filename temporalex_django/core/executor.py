@@ -438,7 +438,7 @@ class Executor:
         return self._approvals
 
     def attach(self, request_judge: RequestJudge) -> None:
-        """Let ``request_judge`` judge requests from now on: resumes of a graph's steps, and decisions of people."""
+        """Let ``request_judge`` judge requests from now on: events for declared steps, and decisions of people."""
         self.dispatcher.attach(request_judge)
 
     def publish(self, value: Any) -> None:

@@ -1,4 +1,4 @@
-"""Processes: the drivers of runs whose steps are declared (graphs), where a plain workflow has code in ``run``.
+"""Processes: the drivers of runs whose steps are declared, where a plain workflow has code in ``run``.
 
 A process runs inside ``run`` and uses the same ``WorkflowRuntime`` as primitives do. People reach it by requests. The
 core asks its request judge about a request and records the accepted request as the signal ``RECORDED_AS``. Then it

@@ -64,7 +64,7 @@ class WorkflowRuntime(Protocol):
         """True if the determinism guard watches this run closely (Python 3.11)."""
 
     def attach(self, request_judge: RequestJudge) -> None:
-        """Let ``request_judge`` judge requests from now on: resumes of a graph's steps, and decisions of people."""
+        """Let ``request_judge`` judge requests from now on: events for declared steps, and decisions of people."""
 
     def publish(self, value: Any) -> None:
         """Publish ``value`` (JSON data) for queries."""

@@ -93,7 +93,10 @@ def attempt_log(options: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def options_with_log(result: TaskResult) -> dict[str, Any]:
-    """Return the options of a background task, with the attempt that ended with ``result`` added to their log."""
+    """Return the options of the background task of ``result``, with the attempt that has ended in their ``log``.
+
+    The options of a task have an entry for each attempt. An attempt that does not count is not added.
+    """
     task, log = result.task, attempt_log(result.task.options)
     if result.count:
         log.append(log_entry(task.owner, task.started_at, _attempt_error(result)))

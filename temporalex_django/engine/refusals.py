@@ -69,5 +69,5 @@ def nothing_published_error(workflow: str, workflow_id: str, *, starts_at: datet
 
 
 def start_wait(starts_at: datetime) -> str:
-    """Return the phrase that says what a run waits for that begins at ``starts_at``."""
+    """Return what a run waits for until it begins: "its start at" and the time ``starts_at``."""
     return f"its start at {format_start(starts_at)}"

@@ -19,7 +19,7 @@ class RunStart:
     Those that the class declares come from ``authoring.workflow.start_options``. ``scope`` names the open runs among
     which the id is unique: global, workflow, version or none. ``execution_timeout`` (seconds) limits the whole chain,
     ``run_timeout`` each run of it. ``search_attributes`` have the form of ``core.payloads.search_attributes``.
-    ``snapshot`` is data that the run starts with in addition to its input ``args``, such as the state of a graph.
+    ``snapshot`` is data that the run starts with in addition to its input ``args``, such as that of declared steps.
 
     The run begins at ``start_at``, or ``start_delay`` seconds after it was started. Without either, and with a time
     that has passed, it begins at once. If it has not begun by ``start_before``, it is timed out. ``start_limit`` is the

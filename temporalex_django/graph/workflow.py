@@ -27,13 +27,16 @@ _RESERVED_ATTRIBUTES = frozenset(
 
 
 class GraphWorkflow(Workflow, abstract=True):
-    """The base class of graph workflows: subclass it with ``unique``, ``initial`` and ``transitions``.
+    """The base class of graph workflows. A subclass sets the attributes ``unique``, ``initial`` and ``transitions``.
 
-    ``initial`` is the first step. ``transitions`` maps ``(step, event)`` to the steps that follow. See page "Graph
-    workflows" of the documentation. The graph is checked when the class is defined. All violations are in one
-    ``WorkflowDefinitionError``, and an invalid class is not registered.
+    - ``unique``: the business key, such as ``Unique(key="order")``.
+    - ``initial``: the first step, a subclass of ``Step`` or a wait such as ``Approval``.
+    - ``transitions``: maps ``(step, event)`` to the step that follows, to a list of steps, or to ``Done``.
+    - ``retry``: the policy of steps that have none.
 
-    ``retry`` is the policy of steps that have none. The result of a run is the data of its steps, by their keys.
+    The result of a run is the data of its steps, by their keys. The graph is checked when the class is defined. All
+    violations are in one ``WorkflowDefinitionError``, and an invalid class is not registered. See page "Write a process
+    as a graph" of the documentation.
     """
 
     initial: ClassVar[Any]

@@ -153,7 +153,10 @@ def draw_picture(titles: Sequence[str], arrows: Iterable[Arrow], states: Mapping
 
 
 def _assign_layers(count: int, arrows: Sequence[Arrow]) -> list[int]:
-    """Return the layer of each of ``count`` steps: one below the lowest of the steps that lead to it, or 0."""
+    """Return the layer of each of ``count`` steps: one below the lowest of the steps that lead to it, or 0.
+
+    The steps are numbered in topological order. Layer 0 is at the top.
+    """
     layers = [0] * count
     # Steps come in topological order, so the layer of a source is final before its arrows are followed.
     for arrow in sorted(arrows, key=lambda edge: edge.source):

@@ -37,8 +37,8 @@ class TimelineRow:
     - ``kind``: run, activity, timer, child, external (a message to another run), update, signal, decision, cancel,
       patch or end.
     - ``state``: open, sent (a message to another run), done, failed, timed_out, cancelled, dropped (the run ended
-      before it), fired, taken, or unread (a signal that no code consumed before the run ended). For an end it is the
-      status of the run.
+      before it), fired (a timer), taken (a message that the run received), or unread (a signal that no code consumed
+      before the run ended). For an end it is the status of the run.
     - ``number`` and ``last``: the numbers of its first and its last event.
     - ``activation`` and ``ended_in``: the numbers of the activations of its first event and of its end.
     - ``seq``: the number of the command that created it.

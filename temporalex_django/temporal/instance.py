@@ -23,7 +23,10 @@ class InstanceFacts(WorkflowInstance):
         return self._info
 
     def get_thread_id(self) -> int | None:
-        """Return the thread of the activation, in which the SDK interrupts code that does not reach a wait."""
+        """Return the id of the thread that executes the activation, or has executed the last one.
+
+        The SDK interrupts code there that does not reach a wait. None: there was no activation yet.
+        """
         return self._thread_id
 
     def get_serialization_context(self, command_info: Any) -> WorkflowSerializationContext:

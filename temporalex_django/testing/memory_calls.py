@@ -1,4 +1,4 @@
-"""The hooks of interceptors around client calls on runs in memory."""
+"""Context managers that call the hooks of interceptors around client calls on runs in memory."""
 
 from __future__ import annotations
 

@@ -110,7 +110,7 @@ def state_badge(state: str) -> SafeString:
 def outcome_badge(slot: ScheduleSlot | SlotDescription) -> SafeString:
     """Return the HTML badge for the outcome of a slot (a time at which a schedule fires), such as "started".
 
-    If the row stands for several slots with the same outcome, the badge has their number.
+    If the row stands for several slots with the same outcome, the badge says how many.
     """
     return badge(_shape_of(slot.outcome), _counted(slot))
 

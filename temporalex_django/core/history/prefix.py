@@ -348,8 +348,8 @@ def _failed_signal(failure: SignalFailedAttributes, signal: SignalReceivedAttrib
 def _signal_message(attributes: SignalReceivedAttributes, failed_as: str | None) -> PendingMessage:
     """Return the message for a signal that came after the prefix.
 
-    If the signal records a request (a resume or a decision), the message is a request again. ``failed_as`` is the id
-    under which the signal is a failed message, or None. It is used if the sender gave no id.
+    If the signal records a request (an event for a step or a decision), the message is a request again. ``failed_as``
+    is the id under which the signal is a failed message, or None. It is used if the sender gave no id.
     """
     name: str = attributes["name"]
     payload: Any = attributes.get("payload")

@@ -77,7 +77,7 @@ class Dispatcher:
         self.unfinished = False
 
     def attach(self, request_judge: RequestJudge) -> None:
-        """Let ``request_judge`` judge requests from now on: resumes of a graph's steps, and decisions of people."""
+        """Let ``request_judge`` judge requests from now on: events for declared steps, and decisions of people."""
         self._request_judge = request_judge
 
     @property

@@ -234,10 +234,11 @@ class HandlerRunner:
         error: BaseException | None,
         effects_before: EffectSnapshot,
     ) -> None:
-        """Apply the end of a handler: set the phase state, answer the update, and close the phase if it can end now.
+        """Apply the end of a handler, which returned ``value`` or raised ``error``.
 
-        The handler returned ``value`` or raised ``error``. ``unit`` is the one in which it ran, and ``effects_before``
-        what the activation had left behind before the call.
+        A value sets the phase state, answers the update, and may close the phase. An error fails the update, or records
+        the signal as failed. ``unit`` is the coroutine in which the handler ran. ``effects_before`` is what the
+        activation had left behind before the call, which shows whether a failed handler changed anything.
         """
         response, name, update = None, message.name, message.message_id if isinstance(message, Update) else None
         if error is None:

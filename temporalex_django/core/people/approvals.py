@@ -49,7 +49,7 @@ class Decision:
 
 
 class Approvals:
-    """The part that judges decisions of people for ``api.approval`` in workflow code; graphs have another one.
+    """The part that judges decisions of people for ``api.approval`` in workflow code; declared steps have another one.
 
     It is attached to the run when the run asks for its first approval.
     """

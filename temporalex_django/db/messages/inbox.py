@@ -42,9 +42,9 @@ class Inboxes:
     ) -> dict[UUID, Inbox]:
         """Return the messages of locked chains that have no outcome yet, oldest first, by chain.
 
-        It is a statement of its own after the lock, so it sees everything that was committed until then. ``waiting``
-        has the chains of which only unread messages are needed. ``page`` is the number of new messages to read of each
-        chain, within the limits of the policy; None: as many as these allow.
+        Call it after the lock: as a statement of its own, it sees everything that was committed until then. Of chains
+        in ``waiting`` it returns only messages that no turn has read yet. ``page`` limits how many of the oldest unread
+        messages of a chain are read, within the limits of the policy; None: as many as these allow.
         """
         return self.submit_inbox(chains, waiting=waiting, page=page)(chains)
 

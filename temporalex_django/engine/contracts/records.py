@@ -280,7 +280,7 @@ class NewRun:
 
     ``source_run_id`` is the run from whose history a reset starts it. With None it follows the present run, and keeps
     that run's pause and the stored fields of its state. ``snapshot`` is data that the run starts with in addition to
-    its input ``args``, such as the state of a graph. ``search_attributes`` are those that it starts with.
+    its input ``args``, such as that of declared steps. ``search_attributes`` are those that it starts with.
     """
 
     run_id: UUID

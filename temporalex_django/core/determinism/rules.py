@@ -29,6 +29,8 @@ _PUBLIC_MODULES: Final = {
 }
 #: Packages whose functions are public under the name of the package.
 _PACKAGES: Final = ("asyncio", "concurrent.futures", "multiprocessing", "pathlib")
+#: Classes, in modules whose contents are refused, whose constructors libraries wrap.
+_WRAPPED_CLASSES: Final = ("subprocess.Popen",)
 READS_CLOCK: Final = frozenset({"now", "utcnow", "today"})
 #: File name of generated code such as ``__init__`` of a dataclass. Messages name the place of its caller.
 GENERATED: Final = "<string>"
@@ -84,8 +86,8 @@ def rule_of_code(code: types.CodeType, module: str) -> Rule | None:
     function are allowed.
     """
     qualname = code.co_qualname
-    if "<locals>" in qualname:  # no public name: a callback, such as one that the collector runs
-        return None
+    if "<locals>" in qualname:  # no public name: a callback, or a wrapper
+        return _rule_of_wrapper(code)
     owner, _, method = qualname.rpartition(".")
     if method == "__init__":
         return _rule_of_init(f"{_public_module(module)}.{owner}")
@@ -97,6 +99,25 @@ def rule_of_code(code: types.CodeType, module: str) -> Rule | None:
         return Rule(f"os.environ.{method}", forbidden.ENVIRONMENT, is_environment)
     public = _public_module(module)
     return _rule(f"pathlib.Path.{method}" if public == "pathlib" and owner else f"{public}.{qualname}")
+
+
+def _rule_of_wrapper(code: types.CodeType) -> Rule | None:
+    """Return the rule of the public function or class that a library has replaced or wrapped with ``code``, or None.
+
+    Sentry, for example, wraps ``threading.Thread.start`` and ``subprocess.Popen.__init__`` when it is initialized.
+    """
+    for name in (*forbidden.CALLS, *_WRAPPED_CLASSES):
+        module, _, attribute = name.rpartition(".")
+        owner: Any = sys.modules.get(module)
+        if owner is None:  # a method: the name before it is that of a class
+            module, _, cls = module.rpartition(".")
+            owner = getattr(sys.modules.get(module), cls, None)
+        target = vars(owner).get(attribute) if owner is not None else None
+        if isinstance(target, type):
+            target = vars(target).get("__init__")
+        if isinstance(target, types.FunctionType) and target.__code__ is code:
+            return _rule(name)
+    return None
 
 
 def rule_of_builtin(function: types.BuiltinFunctionType) -> Rule | None:

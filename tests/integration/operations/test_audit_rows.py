@@ -89,6 +89,7 @@ def test_every_operation_is_listed():
         "run_due",  # see test_steering
         "send_again",  # see test_outbox
         "drop_outgoing",
+        "sync",  # see test_mirror
         "switch_off",  # see test_switches
         "switch_on",
         *schedule_matrix.OPERATIONS,  # see test_schedules

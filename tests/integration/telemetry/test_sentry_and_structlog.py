@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -13,13 +15,14 @@ from django.test import override_settings
 from sentry_sdk.envelope import Envelope
 from sentry_sdk.transport import Transport
 
-from temporalex_django import Ok, RetryPolicy, Stop, Workflow, activity, api
+from temporalex_django import Ok, RetryPolicy, Stop, Workflow, activity, api, errors
 from temporalex_django.contrib.sentry import Sentry
 from temporalex_django.contrib.structlog import Structlog, add_run
 from temporalex_django.interceptors.chain import chain
 from temporalex_django.models import Instance
 from temporalex_django.testing import WorkflowEnvironment
 from tests.support.client_flows import drain
+from tests.support.runs import flow
 
 pytestmark = pytest.mark.django_db
 
@@ -184,3 +187,21 @@ def test_lines_have_the_ids_and_afterwards_none(structured: list[dict[str, Any]]
         {**run, "activity": "structlog.noted", "attempt": 1, "event": "in the activity", "log_level": "info"},
         {"event": "elsewhere", "log_level": "info"},
     ]
+
+
+@pytest.mark.parametrize(
+    ("name", "call"),
+    [
+        ("threading.Thread.start", lambda: threading.Thread(target=str).start()),
+        ("subprocess.Popen", lambda: subprocess.Popen(["true"])),
+    ],
+)
+def test_the_guard_refuses_calls_that_sentry_has_wrapped(events: list[str], name: str, call: Callable[[], Any]) -> None:
+    async def run(self: Any, args: Any) -> Ok:
+        call()
+        return Ok(None)
+
+    with pytest.raises(errors.WorkflowFailed) as raised:
+        WorkflowEnvironment().start(flow(run)).result()
+    assert name in str(raised.value)
+    assert "workflow code" in str(raised.value)

@@ -55,8 +55,8 @@ def test_a_worker_says_of_which_queue_nothing_in_the_project_knows(
         assert process.popen.wait(30) == 0
 
     said = (tmp_path / "out").read_text()
-    assert said.count(f"names the queue {near}: ") == said.count(meant) == 1
-    assert "names the queue crowd:" not in said
+    assert said.count(f"uses the queue {near}, ") == said.count(meant) == 1
+    assert "uses the queue crowd, " not in said
 
 
 def test_a_worker_of_no_queue_is_refused(subprocess_env: dict[str, str], tmp_path: Path) -> None:

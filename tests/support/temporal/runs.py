@@ -149,7 +149,7 @@ class VirtualRun(TemporalRun):
             now=self._clock,
             events=[*self.history.events] if executor is not None else [],
             visible=executor.visible_state() if begun else None,
-            human_tasks=list(self.history._human_tasks.values()) if begun else [],
+            human_tasks=list(self.history.human_tasks.values()) if begun else [],
             next_timer=executor.next_timer() if begun else None,
             signals=self._signals,
             cancelled=self._cancelled,

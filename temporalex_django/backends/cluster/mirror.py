@@ -1,12 +1,14 @@
 """The mirror: the rows of runs on a cluster, as each activation has left them.
 
 A worker writes the rows of a run before the server has the completion of the activation. If the completion is lost, the
-server has the activation done again, and the rows are written again. A write never replaces what a later activation has
-written, nor the row of a later run.
+server has the activation done again, and the rows are written again. So the end of a run is undone if the activation
+goes otherwise when it is done again. A write never replaces what a later activation has written, nor the row of a later
+run that has begun.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from datetime import datetime
 from functools import partial
@@ -21,9 +23,10 @@ from temporalex_django.conf import codec
 from temporalex_django.core.failures import error_data, run_failure_cause
 from temporalex_django.core.history.events import CLOSING, HistoryEvent
 from temporalex_django.core.names import TABLES
-from temporalex_django.db.inserts import NewStart, StartedRun, insert_start
+from temporalex_django.db.inserts import NewStart, StartedRun, insert_start, reopen_chain
 from temporalex_django.db.messages import notify
 from temporalex_django.db.people.human_tasks import closed_with_run
+from temporalex_django.db.search_attributes import delete_search_attributes
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine.blocked import block_cause, block_mark_of
 from temporalex_django.engine.contracts.records import (
@@ -38,9 +41,12 @@ from temporalex_django.engine.contracts.records import (
 from temporalex_django.engine.contracts.typed_dicts import RowChanges
 from temporalex_django.engine.ids import uuid7
 from temporalex_django.engine.run_closing import parent_messages
+from temporalex_django.engine.run_start import RunStart
 from temporalex_django.engine.turn_report import TurnReport
 from temporalex_django.errors import TemporalexError, WorkflowClosed, WorkflowSwitchedOff
 from temporalex_django.models import Chain, HumanTask, Instance
+
+log = logging.getLogger("temporalex_django.backends")
 
 #: Seconds that a write waits for the row of a chain. After that the task fails, and the server has it done again later.
 _LOCK_WAIT = 1.0
@@ -71,7 +77,11 @@ def write(run: ObservedRun, *, storage: DjangoStorage, wait: float = _LOCK_WAIT,
                 return
             state = _insert_chain(run, storage)
         row = _row_of(run, state, storage)
-        if row is None or _is_later(row, state, run):
+        if row is None:
+            return
+        if _is_continuation_undone(row, state, run, storage):
+            _delete_next(row, state, run, storage)
+        if _is_later(row, state, run):
             return
         if row.pk == state.run_id:
             _write_run(run, row, state, storage)
@@ -156,6 +166,7 @@ def _row_of(run: ObservedRun, state: RunState, storage: DjangoStorage) -> Instan
     if run.info.attempt < current.attempt:
         return None
     # Somebody has reset the chain there, so its newest run is another one.
+    _reopen_chain(run, state, storage)
     return insert_next(state, current, run_id=run_id, is_reset=True, storage=storage)
 
 
@@ -223,8 +234,49 @@ def _is_later(row: Instance, state: RunState, run: ObservedRun) -> bool:
     return run.activation < state.activations
 
 
+def _is_continuation_undone(row: Instance, state: RunState, run: ObservedRun, storage: DjangoStorage) -> bool:
+    """Return True if the server has refused the continue-as-new that the rows show, and has had the task done again.
+
+    The next run of the chain has a row then, and never begins. A run that people have closed here stays closed.
+    """
+    if row.status != "continued_as_new" or row.pk == state.run_id:
+        return False
+    if row.cluster_task_at is None or run.now <= row.cluster_task_at:
+        return False
+    rows = Instance.objects.using(storage.alias)
+    return rows.filter(pk=state.run_id, attempt=row.attempt + 1, cluster_run_id=None, closed_at=None).exists()
+
+
+def _delete_next(row: Instance, state: RunState, run: ObservedRun, storage: DjangoStorage) -> None:
+    """Delete the row of the newest run of a chain, and make the run before it, which is ``row``, the newest one."""
+    delete_search_attributes(storage.sql, [state.run_id])
+    storage.sql.execute("delete from temporalex_instance where id = %s", [state.run_id])
+    state.run_id, state.activations, state.length = row.pk, run.activation, run.length
+
+
+def _reopen_chain(run: ObservedRun, state: RunState, storage: DjangoStorage) -> None:
+    """Make a closed chain open, as its run is on the cluster, and its id unique among open runs again.
+
+    If another open run has the id by now, the chain is open without it.
+    """
+    if not state.closed:
+        return
+    state.closed = False
+    if "chain" not in run.facts:
+        return
+    start = RunStart(
+        workflow_id=run.info.id, workflow=run.info.workflow, version=run.info.version, args=None, scope=_scope_of(run)
+    )
+    if not reopen_chain(state.chain_id, start, storage=storage):
+        log.warning("%s %s is open on the cluster, and another open run has its id", run.info.workflow, run.info.id)
+
+
 def _write_run(run: ObservedRun, row: Instance, state: RunState, storage: DjangoStorage) -> None:
     closing = run.closing
+    is_over = closing is not None and closing.kind != "WorkflowContinuedAsNew"
+    if not row.is_open and not is_over:  # the server has refused the end, or a start has arrived after all
+        _reopen_chain(run, state, storage)
+        Instance.objects.using(storage.alias).filter(pk=row.pk).update(closed_at=None, closing=None)
     write = RunWrite(run=state, instance=_columns(run, row), failed_signals=[*run.failed_signals])
     write.human_tasks = [
         HumanTaskWrite(
@@ -240,7 +292,6 @@ def _write_run(run: ObservedRun, row: Instance, state: RunState, storage: Django
     state.activations, state.length = run.activation, run.length
     state.activated_at = state.next_moment(run.now)
     record = storage.run_records([row.pk])[row.pk]
-    is_over = closing is not None and closing.kind != "WorkflowContinuedAsNew"
     if closing is not None:
         except_for = {task_write.id for task_write in write.human_tasks}
         write.human_tasks += closed_with_run(row.pk, at=closing.at, except_for=except_for, alias=storage.alias)

@@ -1,0 +1,227 @@
+"""The mirror after tasks that the server has had done again: what the first try has written is undone or replaced."""
+
+from __future__ import annotations
+
+import uuid
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from temporalex_django import Ok, Workflow, api
+from temporalex_django.backends.cluster import mirror
+from temporalex_django.backends.cluster.mirrored_run import MirroredFacts, ObservedRun
+from temporalex_django.core.history.activation import RunInfo
+from temporalex_django.core.history.events import HistoryEvent
+from temporalex_django.core.visible_state import VisibleState
+from temporalex_django.db.storage import DjangoStorage
+from temporalex_django.models import Chain, Instance
+from temporalex_django.temporal.start_facts import StartFacts
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
+CONTINUE = "WorkflowContinuedAsNew"
+KEY = "g:order-1"
+
+
+class RedoneSteps(Workflow):
+    async def run(self, args: Any) -> Any:
+        return Ok(await api.wait_for_signal("go"))
+
+
+@pytest.fixture
+def storage() -> DjangoStorage:
+    return DjangoStorage()
+
+
+class Observations:
+    """A run of this project on a cluster, as its worker sees it after each try of an activation."""
+
+    def __init__(self, *, attempt: int = 1, facts: MirroredFacts | None = None, first: str | None = None) -> None:
+        self.run_id = str(uuid.uuid4())
+        self.first = first or self.run_id
+        self.facts = facts or MirroredFacts(chain=str(uuid.uuid4()), run=str(uuid.uuid4()))
+        self.info = RunInfo(
+            workflow=RedoneSteps.name, id="order-1", run_id=self.run_id, version=1, attempt=attempt, parent=None
+        )
+
+    def see(
+        self, activation: int, *, at: float, closing: str | None = None, status: str = "waiting", **attributes: Any
+    ) -> ObservedRun:
+        """Return the run after an activation that began ``at`` seconds after the first one."""
+        now = BEGIN + timedelta(seconds=at)
+        end = None if closing is None else HistoryEvent(2 * activation, activation, closing, now, attributes)
+        return ObservedRun(
+            cluster_id=KEY,
+            run_id=self.run_id,
+            first_run_id=self.first,
+            queue="default",
+            info=self.info,
+            facts=self.facts,
+            start={"args": "first"},
+            now=now,
+            activation=activation,
+            length=2 * activation,
+            events=(),
+            closing=end,
+            visible=VisibleState(
+                status=status,
+                waiting_for=[] if end else ["signal go"],
+                waits=[],
+                accepts={"signals": [], "updates": []},
+                published=None,
+                publications=0,
+                stored={},
+                search_attributes={},
+                human_tasks=(),
+                four_eyes=None,
+            ),
+            human_tasks=(),
+            stores=False,
+            next_facts=StartFacts(carried=attributes.get("carried")) if closing == CONTINUE else None,
+            failed_signals=(),
+        )
+
+    def write(self, storage: DjangoStorage, activation: int, **options: Any) -> None:
+        mirror.write(self.see(activation, **options), storage=storage, restores=True)
+
+    def row(self) -> Instance:
+        return Instance.objects.get(cluster_run_id=UUID(self.run_id))
+
+
+def continued(storage: DjangoStorage) -> Observations:
+    """A run whose second activation has continued it as a new run, before the server has taken the completion."""
+    run = Observations()
+    run.write(storage, 1, at=0)
+    run.write(storage, 2, at=1, closing=CONTINUE, args="second")
+    assert (Instance.objects.count(), run.row().status) == (2, "continued_as_new")
+    return run
+
+
+# -- a continue-as-new that the server has refused --------------------------------------------------------------------
+
+
+def test_a_refused_continuation_leaves_no_row_and_the_run_goes_on(storage: DjangoStorage) -> None:
+    """A signal came while the task was in progress, and the run waits again."""
+    run = continued(storage)
+    run.write(storage, 2, at=2)
+    row, chain = Instance.objects.get(), Chain.objects.get()
+    assert (row.status, row.waiting_for, row.closed_at, row.closing) == ("waiting", ["signal go"], None, None)
+    assert (chain.run_id, chain.closed, chain.open_key, chain.activations) == (row.pk, False, KEY, 2)
+    run.write(storage, 3, at=3, closing="WorkflowCompleted", result=5)
+    assert (run.row().status, run.row().closing_value, Chain.objects.get().closed) == ("completed", {"result": 5}, True)
+
+
+def test_a_refused_continuation_that_completes_leaves_no_open_run(storage: DjangoStorage) -> None:
+    run = continued(storage)
+    run.write(storage, 2, at=2, closing="WorkflowCompleted", result=5)
+    chain = Chain.objects.get()
+    assert Instance.objects.get().status == "completed"
+    assert (chain.run_id, chain.closed, chain.open_key) == (run.row().pk, True, None)
+
+
+def test_a_continuation_that_is_done_again_has_the_later_args_and_messages(storage: DjangoStorage) -> None:
+    run = continued(storage)
+    run.write(storage, 2, at=2, closing=CONTINUE, args="with the signal", carried=[["SignalReceived", {}]])
+    row = Instance.objects.get(cluster_run_id=None)
+    record: Any = storage.run_records([row.pk])[row.pk]
+    assert (record.args, record.carried_messages) == ("with the signal", [["SignalReceived", {}]])
+    assert (Instance.objects.count(), row.attempt, Chain.objects.get().run_id) == (2, 2, row.pk)
+
+
+def test_an_earlier_try_does_not_undo_a_continuation(storage: DjangoStorage) -> None:
+    """A rebuild of the run sees its last activation at the time at which it was done, a slow worker at an older one."""
+    run = continued(storage)
+    for at in (0.5, 1):
+        run.write(storage, 2, at=at)
+    assert (Instance.objects.count(), run.row().status) == (2, "continued_as_new")
+
+
+def test_a_continuation_whose_next_run_has_begun_stays(storage: DjangoStorage) -> None:
+    run = continued(storage)
+    following = Observations(attempt=2, facts=run.facts, first=run.run_id)
+    following.write(storage, 1, at=1.5)
+    run.write(storage, 2, at=2)
+    assert (run.row().status, following.row().status) == ("continued_as_new", "waiting")
+    assert Chain.objects.get().run_id == following.row().pk
+
+
+def test_a_chain_that_people_have_closed_stays_closed(storage: DjangoStorage) -> None:
+    run = continued(storage)
+    chain = Chain.objects.get()
+    with storage.transaction():
+        mirror.close(chain.pk, "terminated", {"reason": "enough"}, storage=storage)
+    run.write(storage, 2, at=2)
+    assert Instance.objects.get(cluster_run_id=None).status == "terminated"
+    assert Chain.objects.get().closed
+
+
+# -- an end that the server has refused -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("closing", "attributes"), [("WorkflowCompleted", {"result": 1}), ("WorkflowFailed", {})])
+def test_a_refused_end_opens_the_run_and_keeps_its_id(
+    storage: DjangoStorage, closing: str, attributes: dict[str, Any]
+) -> None:
+    run = Observations()
+    run.write(storage, 1, at=0)
+    run.write(storage, 2, at=1, closing=closing, **attributes)
+    assert (Chain.objects.get().closed, Chain.objects.get().open_key) == (True, None)
+    run.write(storage, 2, at=2)
+    row, chain = run.row(), Chain.objects.get()
+    assert (row.status, row.closed_at, row.closing, row.ended) == ("waiting", None, None, None)
+    assert (chain.closed, chain.open_key) == (False, KEY)
+
+
+def test_a_refused_end_that_continues_keeps_its_id(storage: DjangoStorage) -> None:
+    run = Observations()
+    run.write(storage, 1, at=0)
+    run.write(storage, 2, at=1, closing="WorkflowCompleted", result=1)
+    run.write(storage, 2, at=2, closing=CONTINUE, args="second")
+    chain = Chain.objects.get()
+    assert (chain.closed, chain.open_key, run.row().status) == (False, KEY, "continued_as_new")
+
+
+def test_a_run_whose_start_was_given_up_is_open_once_it_begins(storage: DjangoStorage) -> None:
+    run = Observations()
+    run.write(storage, 1, at=0)
+    Instance.objects.update(cluster_task_at=None, cluster_run_id=None)
+    Chain.objects.update(activations=0)
+    with storage.transaction():
+        mirror.close(Chain.objects.get().pk, "failed", {"type": "DeliveryRefused", "message": "no"}, storage=storage)
+    run.write(storage, 1, at=2)
+    assert (run.row().status, run.row().closing) == ("waiting", None)
+    assert (Chain.objects.get().closed, Chain.objects.get().open_key) == (False, KEY)
+
+
+def test_an_end_whose_id_another_run_has_by_now_is_undone_without_it(storage: DjangoStorage) -> None:
+    run, other = Observations(), Observations()
+    run.write(storage, 1, at=0)
+    run.write(storage, 2, at=1, closing="WorkflowCompleted", result=1)
+    other.write(storage, 1, at=1)
+    run.write(storage, 2, at=2)
+    assert (run.row().status, other.row().status) == ("waiting", "waiting")
+    assert [*Chain.objects.order_by("id").values_list("open_key", "closed")].count((KEY, False)) == 1
+
+
+def test_a_termination_here_is_not_undone(storage: DjangoStorage) -> None:
+    run = Observations()
+    run.write(storage, 1, at=0)
+    with storage.transaction():
+        mirror.close(Chain.objects.get().pk, "terminated", {"reason": "enough"}, storage=storage)
+    run.write(storage, 2, at=2)
+    assert (run.row().status, Chain.objects.get().closed) == ("terminated", True)
+
+
+def test_a_reset_on_the_server_takes_the_id_back(storage: DjangoStorage) -> None:
+    """The end of the run that the reset has terminated is seen first, and closes the chain."""
+    run = Observations()
+    run.write(storage, 1, at=0)
+    with storage.transaction():
+        mirror.close(Chain.objects.get().pk, "terminated", {"reason": "reset"}, storage=storage)
+    after_reset = Observations(facts=run.facts, first=run.run_id)
+    after_reset.write(storage, 1, at=2)
+    chain = Chain.objects.get()
+    assert (chain.run_id, chain.closed, chain.open_key) == (after_reset.row().pk, False, KEY)

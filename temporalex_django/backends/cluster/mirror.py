@@ -9,7 +9,7 @@ run that has begun.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from functools import partial
 from typing import Any
@@ -53,7 +53,7 @@ _LOCK_WAIT = 1.0
 
 
 class MirrorBusy(Exception):
-    """Raised if the row of a chain was locked for too long."""
+    """Raised if another transaction has locked the row of a chain for too long."""
 
 
 def lock_order(run: ObservedRun) -> str:
@@ -61,18 +61,26 @@ def lock_order(run: ObservedRun) -> str:
     return run.facts.get("chain") or run.first_run_id
 
 
-def write(run: ObservedRun, *, storage: DjangoStorage, wait: float = _LOCK_WAIT, restores: bool = False) -> None:
+def write(
+    run: ObservedRun,
+    *,
+    storage: DjangoStorage,
+    wait: float = _LOCK_WAIT,
+    restores: bool = False,
+    announce: Callable[[TurnReport], None] = notify.send_turn_signals,
+) -> None:
     """Write the rows of a run, in the open transaction or in one of its own.
 
     It waits at most ``wait`` seconds for the row of the chain. With ``restores``, a chain without rows gets its rows
-    again; otherwise somebody has deleted the run. Raises ``MirrorBusy``.
+    again; otherwise somebody has deleted the run. After the commit it calls ``announce``, which sends the Django
+    signals. Raises ``MirrorBusy``.
     """
     with storage.transaction("mirror alone"):
         chain_id = _chain_of(run, storage)
         state = None if chain_id is None else storage.lock_run(chain_id, wait=wait)
         if state is None:
             if chain_id is not None and Chain.objects.using(storage.alias).filter(pk=chain_id).exists():
-                raise MirrorBusy(f"the row of the chain of {run.cluster_id} was not free within {wait:g} s")
+                raise MirrorBusy(f"another transaction has locked the row of the chain of {run.cluster_id}; try again")
             if "chain" in run.facts and not restores:
                 return
             state = _insert_chain(run, storage)
@@ -84,7 +92,7 @@ def write(run: ObservedRun, *, storage: DjangoStorage, wait: float = _LOCK_WAIT,
         if _is_later(row, state, run):
             return
         if row.pk == state.run_id:
-            _write_run(run, row, state, storage)
+            _write_run(run, row, state, storage, announce)
         elif run.closing is not None:
             _close_earlier(row.pk, run.closing.kind, run.closing.attributes, run.closing.at, storage)
 
@@ -271,7 +279,9 @@ def _reopen_chain(run: ObservedRun, state: RunState, storage: DjangoStorage) -> 
         log.warning("%s %s is open on the cluster, and another open run has its id", run.info.workflow, run.info.id)
 
 
-def _write_run(run: ObservedRun, row: Instance, state: RunState, storage: DjangoStorage) -> None:
+def _write_run(
+    run: ObservedRun, row: Instance, state: RunState, storage: DjangoStorage, announce: Callable[[TurnReport], None]
+) -> None:
     closing = run.closing
     is_over = closing is not None and closing.kind != "WorkflowContinuedAsNew"
     if not row.is_open and not is_over:  # the server has refused the end, or a start has arrived after all
@@ -304,7 +314,7 @@ def _write_run(run: ObservedRun, row: Instance, state: RunState, storage: Django
         HumanTask.objects.using(storage.alias).filter(pk__in=closed_ids).update(deciding=None)
     if closing is not None and not is_over:
         _insert_continued(run, row, state, closing, storage)
-    _announce(write, record, run.events, storage)
+    _announce(write, record, run.events, storage, announce)
 
 
 def _insert_continued(
@@ -435,7 +445,13 @@ def _store(write: RunWrite, storage: DjangoStorage) -> None:
     storage.write([write])
 
 
-def _announce(write: RunWrite, record: RunRecord, events: Sequence[HistoryEvent], storage: DjangoStorage) -> None:
+def _announce(
+    write: RunWrite,
+    record: RunRecord,
+    events: Sequence[HistoryEvent],
+    storage: DjangoStorage,
+    announce: Callable[[TurnReport], None] = notify.send_turn_signals,
+) -> None:
     """After the commit, send the Django signals about the new events, and wake callers that wait for the run."""
     new = [
         NewEvent(number=e.number, activation=e.activation, kind=e.kind, at=e.at, attributes=e.attributes)
@@ -444,5 +460,5 @@ def _announce(write: RunWrite, record: RunRecord, events: Sequence[HistoryEvent]
     announced = RunWrite(run=write.run, events=new, instance=write.instance, human_tasks=write.human_tasks)
     announced.closing = write.closing
     report = TurnReport(run_count=1, writes=[announced], records={record.run_id: record})
-    storage.on_commit(partial(notify.send_turn_signals, report))
+    storage.on_commit(partial(announce, report))
     storage.on_commit(partial(notify.send_notifications, report, alias=storage.alias))

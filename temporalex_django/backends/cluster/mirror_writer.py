@@ -1,4 +1,4 @@
-"""The thread of a worker that writes rows of runs on a cluster: it commits the writes of several runs together."""
+"""The threads of a worker that write rows of runs on a cluster, several runs in one commit, and send their signals."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
@@ -19,7 +20,9 @@ from temporalex_django.backends.cluster import mirror
 from temporalex_django.backends.cluster.mirrored_run import FailedTask, ObservedRun
 from temporalex_django.core.error_text import error_line
 from temporalex_django.db.connections import keep_open, worker_session
+from temporalex_django.db.messages.notify import send_turn_signals
 from temporalex_django.db.storage import DjangoStorage
+from temporalex_django.engine.turn_report import TurnReport
 
 log = logging.getLogger("temporalex_django.backends")
 
@@ -28,7 +31,7 @@ log = logging.getLogger("temporalex_django.backends")
 WAIT_SECONDS: Final = 1.5
 #: Runs whose rows are committed together.
 BATCH: Final = 50
-#: Seconds for which a write is tried again after a conflict with another transaction.
+#: Seconds for which a write is tried again while another transaction has its rows, and the pause before the next try.
 _TRY_SECONDS: Final = 1.0
 _CONFLICT_PAUSE: Final = 0.02
 
@@ -46,28 +49,62 @@ class _Job:
 
 @dataclass(slots=True, eq=False)
 class _Rows(_Job):
-    """The rows of a run, to be written."""
+    """The rows of a run, to be written. They are tried again until ``until``, by ``time.monotonic``."""
 
     run: ObservedRun
+    until: float
 
 
 @dataclass(slots=True, eq=False)
 class _Call(_Job):
-    """A function to be called."""
+    """A function to be called. It is left out if later rows of the run ``run_id`` are written with it."""
 
     function: Callable[[], Any]
+    run_id: str | None = None
+
+
+class _Announcer:
+    """A thread that sends the Django signals about rows, so that no activation waits for their receivers."""
+
+    def __init__(self, alias: str) -> None:
+        self._alias = alias
+        self._reports: queue.SimpleQueue[TurnReport | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="temporalex-mirror-signals", daemon=True)
+        self._thread.start()
+
+    def announce(self, report: TurnReport) -> None:
+        """Send the Django signals about committed rows, soon. Returns at once."""
+        self._reports.put(report)
+
+    def close(self) -> None:
+        """End the thread after what waits, and close its connection."""
+        self._reports.put(None)
+        self._thread.join(10)
+
+    def _run(self) -> None:
+        keep_open()
+        with worker_session(self._alias):
+            while (report := self._reports.get()) is not None:
+                close_old_connections()
+                try:
+                    send_turn_signals(report)
+                except Exception as exc:  # noqa: BLE001 - the rows are committed, and others follow
+                    log.error("signals about runs on the cluster were not sent: %s", error_line(exc))
 
 
 class MirrorWriter:
     """Writes rows of runs in one thread, with one connection, whatever the number of activations at a time.
 
     What has come in while the thread was committing is committed together next. So a write waits for one commit at
-    most before its own, and a busy worker has few commits.
+    most before its own, and a busy worker has few commits. Rows that another transaction has locked are tried again
+    with what comes next, and another thread sends the Django signals, so no run waits for another one's.
     """
 
     def __init__(self, alias: str) -> None:
         self.alias = alias
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._busy: list[_Rows] = []
+        self._announcer = _Announcer(alias)
         self._thread = threading.Thread(target=self._run, name="temporalex-mirror", daemon=True)
         self._thread.start()
 
@@ -76,11 +113,12 @@ class MirrorWriter:
 
         Raises ``DatabaseBusy`` after ``WAIT_SECONDS``, ``mirror.MirrorBusy``, and the errors of the database.
         """
-        self._submit(_Rows(run))
+        self._submit(_Rows(run, time.monotonic() + _TRY_SECONDS))
 
     def note_failure(self, failed: FailedTask) -> None:
         """Mark the row of a run as blocked, soon. Returns at once; the next activation clears the mark."""
-        self._jobs.put(_Call(partial(mirror.mark_blocked, failed, storage=DjangoStorage(self.alias, worker=True))))
+        mark = partial(mirror.mark_blocked, failed, storage=DjangoStorage(self.alias, worker=True))
+        self._jobs.put(_Call(mark, failed.run_id))
 
     def call(self, function: Callable[[], Any]) -> Any:
         """Call ``function`` in the thread and return its value, for short reads of activations.
@@ -98,9 +136,10 @@ class MirrorWriter:
             raise DatabaseBusy(f"the database has not answered within {WAIT_SECONDS:g} s") from None
 
     def close(self) -> None:
-        """End the thread after what waits, and close its connection."""
+        """End the threads after what waits, and close their connections."""
         self._jobs.put(None)
         self._thread.join(10)
+        self._announcer.close()
 
     def _run(self) -> None:
         keep_open()
@@ -110,18 +149,22 @@ class MirrorWriter:
                 self._perform(jobs)
 
     def _next_jobs(self) -> list[_Job] | None:
-        """Wait for work and return all that is there, without what nobody waits for; None: it is over."""
-        jobs: list[_Job | None] = [self._jobs.get()]
-        while len(jobs) < BATCH:
-            try:
+        """Wait for work and return all that is there, without what nobody waits for; None: it is over.
+
+        Rows that were locked come first. They are tried again after a pause at the latest.
+        """
+        busy, self._busy = self._busy, []
+        jobs: list[_Job | None] = []
+        with suppress(queue.Empty):
+            jobs.append(self._jobs.get(timeout=_CONFLICT_PAUSE if busy else None))
+            while len(jobs) < BATCH:
                 jobs.append(self._jobs.get_nowait())
-            except queue.Empty:
-                break
         if None in jobs:
             self._jobs.put(None)
-            if jobs[0] is None:
+            if jobs[0] is None and not busy:
                 return None
-        return [job for job in jobs if job is not None and job.future.set_running_or_notify_cancel()]
+        new = [job for job in jobs if job is not None and job.future.set_running_or_notify_cancel()]
+        return [*busy, *new]
 
     def _perform(self, jobs: Sequence[_Job]) -> None:
         storage = DjangoStorage(self.alias, worker=True)
@@ -129,47 +172,64 @@ class MirrorWriter:
         if len(runs) > 1:
             runs = self._write_together(runs, storage)
         for rows in runs:
-            _settle(rows, partial(_write_alone, rows.run, storage))
-        for job in jobs:
-            if isinstance(job, _Call):
-                _settle(job, job.function)
+            self._write_alone(rows, storage)
+        for call in _calls(jobs):
+            _settle(call)
 
     def _write_together(self, jobs: list[_Rows], storage: DjangoStorage) -> list[_Rows]:
         """Write the rows of these runs in one transaction, and return the jobs that have to be written alone."""
         jobs.sort(key=lambda job: mirror.lock_order(job.run))  # as other workers do
-        busy: list[_Rows] = []
+        busy: dict[_Rows, Exception] = {}
         try:
             with storage.transaction("mirror"):
                 for job in jobs:
                     try:
-                        mirror.write(job.run, storage=storage, wait=0.0)
-                    except mirror.MirrorBusy:
-                        busy.append(job)
+                        mirror.write(job.run, storage=storage, wait=0.0, announce=self._announcer.announce)
+                    except mirror.MirrorBusy as exc:
+                        busy[job] = exc
         except Exception as exc:  # noqa: BLE001 - each is tried alone, and gets its own error
             log.info("the rows of %d runs are written one by one: %s", len(jobs), error_line(exc))
             return jobs
         for job in jobs:
             if job not in busy:
                 job.future.set_result(None)
-        return busy
+        for job, error in busy.items():
+            self._try_later(job, error)
+        return []
 
-
-def _write_alone(run: ObservedRun, storage: DjangoStorage) -> None:
-    """Write the rows of one run, again after conflicts."""
-    started_at = time.monotonic()
-    while True:
+    def _write_alone(self, job: _Rows, storage: DjangoStorage) -> None:
+        """Write the rows of one run. After a conflict with another transaction they are tried again later."""
         try:
-            mirror.write(run, storage=storage)
-        except DatabaseError as exc:
-            if not storage.is_transient(exc) or time.monotonic() - started_at > _TRY_SECONDS:
-                raise
-            time.sleep(_CONFLICT_PAUSE)
+            mirror.write(job.run, storage=storage, wait=0.0, announce=self._announcer.announce)
+        except Exception as exc:  # noqa: BLE001 - the one who waits gets it
+            if isinstance(exc, mirror.MirrorBusy) or (isinstance(exc, DatabaseError) and storage.is_transient(exc)):
+                self._try_later(job, exc)
+            else:
+                job.future.set_exception(exc)
         else:
-            return
+            job.future.set_result(None)
+
+    def _try_later(self, job: _Rows, error: Exception) -> None:
+        if time.monotonic() < job.until:
+            self._busy.append(job)
+        else:
+            job.future.set_exception(error)
 
 
-def _settle(job: _Job, function: Callable[[], Any]) -> None:
+def _calls(jobs: Sequence[_Job]) -> list[_Call]:
+    """Return the calls among these jobs in order, without those that later rows of their run make obsolete."""
+    calls: list[_Call] = []
+    written: set[str] = set()
+    for job in reversed(jobs):
+        if isinstance(job, _Rows):
+            written.add(job.run.run_id)
+        elif isinstance(job, _Call) and job.run_id not in written:
+            calls.append(job)
+    return calls[::-1]
+
+
+def _settle(call: _Call) -> None:
     try:
-        job.future.set_result(function())
+        call.future.set_result(call.function())
     except Exception as exc:  # noqa: BLE001 - the one who waits gets it
-        job.future.set_exception(exc)
+        call.future.set_exception(exc)

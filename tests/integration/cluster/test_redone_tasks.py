@@ -2,93 +2,23 @@
 
 from __future__ import annotations
 
-import uuid
-from datetime import UTC, datetime, timedelta
 from typing import Any
-from uuid import UUID
 
 import pytest
 
-from temporalex_django import Ok, Workflow, api
 from temporalex_django.backends.cluster import mirror
-from temporalex_django.backends.cluster.mirrored_run import MirroredFacts, ObservedRun
-from temporalex_django.core.history.activation import RunInfo
-from temporalex_django.core.history.events import HistoryEvent
-from temporalex_django.core.visible_state import VisibleState
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.models import Chain, Instance
-from temporalex_django.temporal.start_facts import StartFacts
+from tests.support.observations import CONTINUE, Observations
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
-CONTINUE = "WorkflowContinuedAsNew"
 KEY = "g:order-1"
-
-
-class RedoneSteps(Workflow):
-    async def run(self, args: Any) -> Any:
-        return Ok(await api.wait_for_signal("go"))
 
 
 @pytest.fixture
 def storage() -> DjangoStorage:
     return DjangoStorage()
-
-
-class Observations:
-    """A run of this project on a cluster, as its worker sees it after each try of an activation."""
-
-    def __init__(self, *, attempt: int = 1, facts: MirroredFacts | None = None, first: str | None = None) -> None:
-        self.run_id = str(uuid.uuid4())
-        self.first = first or self.run_id
-        self.facts = facts or MirroredFacts(chain=str(uuid.uuid4()), run=str(uuid.uuid4()))
-        self.info = RunInfo(
-            workflow=RedoneSteps.name, id="order-1", run_id=self.run_id, version=1, attempt=attempt, parent=None
-        )
-
-    def see(
-        self, activation: int, *, at: float, closing: str | None = None, status: str = "waiting", **attributes: Any
-    ) -> ObservedRun:
-        """Return the run after an activation that began ``at`` seconds after the first one."""
-        now = BEGIN + timedelta(seconds=at)
-        end = None if closing is None else HistoryEvent(2 * activation, activation, closing, now, attributes)
-        return ObservedRun(
-            cluster_id=KEY,
-            run_id=self.run_id,
-            first_run_id=self.first,
-            queue="default",
-            info=self.info,
-            facts=self.facts,
-            start={"args": "first"},
-            now=now,
-            activation=activation,
-            length=2 * activation,
-            events=(),
-            closing=end,
-            visible=VisibleState(
-                status=status,
-                waiting_for=[] if end else ["signal go"],
-                waits=[],
-                accepts={"signals": [], "updates": []},
-                published=None,
-                publications=0,
-                stored={},
-                search_attributes={},
-                human_tasks=(),
-                four_eyes=None,
-            ),
-            human_tasks=(),
-            stores=False,
-            next_facts=StartFacts(carried=attributes.get("carried")) if closing == CONTINUE else None,
-            failed_signals=(),
-        )
-
-    def write(self, storage: DjangoStorage, activation: int, **options: Any) -> None:
-        mirror.write(self.see(activation, **options), storage=storage, restores=True)
-
-    def row(self) -> Instance:
-        return Instance.objects.get(cluster_run_id=UUID(self.run_id))
 
 
 def continued(storage: DjangoStorage) -> Observations:

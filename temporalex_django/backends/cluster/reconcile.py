@@ -2,19 +2,22 @@
 
 Workers write rows as runs advance. But the server alone terminates runs, lets them time out and deletes them. So one
 process at a time, elected by a lease, lists the runs that have closed lately, and looks at a sample of the open ones
-from time to time. ``sync`` compares everything.
+from time to time. ``sync`` compares everything. A run that cannot be compared is logged, and the others go on.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
+import time
+from base64 import b64decode, b64encode
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any, Final, TypeVar
 from uuid import UUID
 
+from django.db import InterfaceError, OperationalError
 from django.db.models import QuerySet
 from temporalio.api.common.v1 import WorkflowExecution
 from temporalio.api.enums.v1 import WorkflowExecutionStatus
@@ -25,12 +28,14 @@ from temporalio.service import RPCError
 
 from temporalex_django.authoring import workflow as workflows
 from temporalex_django.backends.cluster import mirror, reads
-from temporalex_django.backends.cluster.answers import is_gone
+from temporalex_django.backends.cluster.answers import is_gone, is_transient
 from temporalex_django.backends.cluster.client import DESTINATION, ClusterUnavailable, cluster_client
 from temporalex_django.backends.cluster.ids import prefix, quoted
+from temporalex_django.backends.cluster.mirrored_run import ObservedRun
 from temporalex_django.backends.cluster.rebuild import Execution, rebuild
 from temporalex_django.core.error_text import error_line
 from temporalex_django.db.process_leases import is_lease_free, lease_notes, set_lease, take_lease
+from temporalex_django.db.retention import retention_policies
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine.scheduling import policy
 from temporalex_django.models import Instance, Outbox
@@ -46,6 +51,10 @@ _OVERLAP: Final = timedelta(seconds=60)
 _FIRST_LOOK: Final = timedelta(hours=1)
 _SAMPLE: Final = 200
 _PAGE: Final = 200
+#: Runs that are rebuilt with one call.
+_REBUILT: Final = 20
+#: Seconds after which a round leaves the pages that are left to the next one.
+_ROUND_SECONDS: Final = 60.0
 _CALL_SECONDS: Final = 60.0
 
 _OPEN: Final = frozenset(
@@ -88,28 +97,58 @@ def run_round(alias: str) -> bool:
         return False
     notes = lease_notes(LEASE, storage=storage)
     try:
-        notes |= _look(notes, storage)
+        _look_at_closed(notes, storage)
+        _look_at_sample(notes, storage)
     except (ClusterUnavailable, RPCError) as exc:
         log.warning("the rows of runs on the cluster are compared later: %s", error_line(exc))
+        if isinstance(exc, RPCError) and not is_transient(exc):
+            notes.pop("scan", None)  # the server may not know the place in its list any more
     set_lease(LEASE, seconds=policy.MIRROR_SECONDS, notes=notes, storage=storage)
     return False
 
 
-def _look(notes: dict[str, Any], storage: DjangoStorage) -> dict[str, Any]:
-    """Compare what closed since the mark in ``notes``, and perhaps a sample; return the notes that changed."""
-    now, changes = storage.now(), dict[str, Any]()
+def _look_at_closed(notes: dict[str, Any], storage: DjangoStorage) -> None:
+    """Compare the runs that closed since the mark in ``notes``, page by page, and set the mark.
+
+    The place in the list is stored in the notes of the lease after each page, and the next round continues there.
+    """
+    now, began_at = storage.now(), time.monotonic()
     mark = datetime.fromisoformat(notes["mark"]) if "mark" in notes else now - _FIRST_LOOK
-    since = (mark - _OVERLAP).isoformat()
-    closed = _list(f"CloseTime >= {quoted(since)} AND ExecutionStatus != 'Running'")
-    if closed:
-        repair(closed, storage=storage)
-        mark = max(mark, *(info.close_time.ToDatetime(UTC) for info in closed))
-    changes["mark"] = mark.isoformat()
+    # The runs may all be old. Then the next look does not begin with them again.
+    start = {"since": (mark - _OVERLAP).isoformat(), "mark": max(mark, now - _OVERLAP).isoformat(), "page": ""}
+    scan: dict[str, str] = notes.get("scan") or start
+    condition = f"CloseTime >= {quoted(scan['since'])} AND ExecutionStatus != 'Running'"
+    while True:
+        infos, token = _list_page(_and_ours(condition), b64decode(scan["page"]))
+        repair(infos, storage=storage)
+        newest = [info.close_time.ToDatetime(UTC) for info in infos]
+        scan["mark"] = max(datetime.fromisoformat(scan["mark"]), *newest).isoformat() if newest else scan["mark"]
+        if not token:
+            break
+        scan["page"] = b64encode(token).decode()
+        notes["scan"] = scan
+        set_lease(LEASE, seconds=2 * _CALL_SECONDS, notes=notes, storage=storage)
+        if time.monotonic() - began_at > _ROUND_SECONDS:
+            return
+    notes["mark"] = scan["mark"]
+    notes.pop("scan", None)
+
+
+def _look_at_sample(notes: dict[str, Any], storage: DjangoStorage) -> None:
+    """Compare some of the open runs, if that is due: those that follow the ones of the last time."""
+    now = storage.now()
     sampled_at = datetime.fromisoformat(notes["sampled_at"]) if "sampled_at" in notes else None
-    if sampled_at is None or now - sampled_at >= timedelta(seconds=policy.MIRROR_SAMPLE_SECONDS):
-        compare_open(_open_rows(storage).order_by("mirrored_at")[:_SAMPLE], storage=storage)
-        changes["sampled_at"] = now.isoformat()
-    return changes
+    if sampled_at is not None and now - sampled_at < timedelta(seconds=policy.MIRROR_SAMPLE_SECONDS):
+        return
+    rows = _open_rows(storage).order_by("id")
+    if "sampled" in notes:
+        rows = rows.filter(id__gt=UUID(notes["sampled"]))
+    sample = list(rows[:_SAMPLE])
+    compare_open(sample, storage=storage)
+    notes["sampled_at"] = now.isoformat()
+    notes.pop("sampled", None)
+    if len(sample) == _SAMPLE:
+        notes["sampled"] = str(sample[-1].pk)
 
 
 def sync(cluster_ids: Collection[str] | None = None, *, storage: DjangoStorage) -> Repairs:
@@ -118,7 +157,9 @@ def sync(cluster_ids: Collection[str] | None = None, *, storage: DjangoStorage) 
     Rows that no longer have a run on the cluster and are open are closed. Raises ``ClusterUnavailable``.
     """
     repairs = Repairs()
-    conditions = [None] if cluster_ids is None else [f"WorkflowId = {quoted(cluster_id)}" for cluster_id in cluster_ids]
+    conditions = (
+        [_and_ours("")] if cluster_ids is None else [f"WorkflowId = {quoted(cluster_id)}" for cluster_id in cluster_ids]
+    )
     for condition in conditions:
         infos = _list(condition)
         infos.sort(key=lambda info: info.start_time.ToDatetime(UTC))
@@ -148,32 +189,85 @@ def repair(
     wrong = [
         info for info in infos if (every or _differs(info, rows.get(info.execution.run_id))) and _is_ours(info, rows)
     ]
-    _rebuild_rows([info for info in wrong if every or info.status not in _BY_SERVER], repairs, storage)
+    rebuilt = [info for info in wrong if every or info.status not in _BY_SERVER]
+    for start in range(0, len(rebuilt), _REBUILT):
+        _rebuild_rows(rebuilt[start : start + _REBUILT], rows, repairs, storage)
     for info in wrong:
         if info.status not in _OPEN and info.status != _CONTINUED:
-            repairs.closed += _close(info, storage)
+            repairs.closed += bool(_try(info.execution.workflow_id, partial(_close, info, storage)))
     return repairs
 
 
-def _rebuild_rows(infos: Sequence[WorkflowExecutionInfo], repairs: Repairs, storage: DjangoStorage) -> None:
-    executions = [_execution(info) for info in infos]
-    for run in _call(lambda sdk: rebuild(sdk, executions)) if executions else ():
+def _rebuild_rows(
+    infos: Sequence[WorkflowExecutionInfo], rows: Mapping[str, Instance], repairs: Repairs, storage: DjangoStorage
+) -> None:
+    """Rebuild these runs from their histories, and write their rows. ``rows`` are those that exist, by run id."""
+    by_id = {info.execution.run_id: info for info in infos}
+    for run in _rebuild([_execution(info) for info in infos]):
+        if run.run_id not in rows and _is_past_retention(run, by_id[run.run_id], storage):
+            continue
         if not _is_being_deleted(run.facts.get("chain"), storage):
-            mirror.write(run, restores=True, storage=storage)
-            repairs.written += 1
+            repairs.written += bool(_try(run.cluster_id, partial(_write, run, storage)))
+
+
+def _rebuild(executions: Sequence[Execution]) -> list[ObservedRun]:
+    """Return the runs as ``rebuild`` does. Runs with which it fails are left out."""
+    try:
+        return _call(partial(rebuild, executions=executions))
+    except Exception as exc:  # noqa: BLE001 - each is tried alone, and gets its own error
+        log.info("%d runs are rebuilt one by one: %s", len(executions), error_line(exc))
+    runs: list[ObservedRun] = []
+    for execution in executions:
+        runs += _try(execution.cluster_id, partial(_call, partial(rebuild, executions=[execution]))) or ()
+    return runs
+
+
+def _write(run: ObservedRun, storage: DjangoStorage) -> bool:
+    mirror.write(run, restores=True, storage=storage)
+    return True
+
+
+def _is_past_retention(run: ObservedRun, info: WorkflowExecutionInfo, storage: DjangoStorage) -> bool:
+    """Return True if its class does not keep a run so long, so its rows were deleted."""
+    rules = retention_policies().get(run.info.workflow, {})
+    rule = rules.get(run.info.version) or rules.get(None)
+    if rule is None or info.status in _OPEN:
+        return False
+    limit = rule.shortest if info.status == _CONTINUED else rule.closed
+    return limit is not None and info.close_time.ToDatetime(UTC) <= storage.now() - timedelta(seconds=limit)
 
 
 def compare_open(rows: Iterable[Instance], *, repairs: Repairs | None = None, storage: DjangoStorage) -> Repairs:
     """Compare rows of open runs with the cluster, each with one question, and correct those that differ."""
     repairs = repairs or Repairs()
     for row in rows:
-        info = _call(partial(_describe, run_id=str(row.cluster_run_id), cluster_id=row.cluster_id or ""))
-        if info is None:
-            closing = {"reason": "the Temporal cluster does not know the run any more"}
-            repairs.closed += _close_row(row.pk, "terminated", closing, storage)
-        elif info.status not in _OPEN:
-            repair([info], repairs=repairs, storage=storage)
+        _try(row.cluster_id or "", partial(_compare_open_row, row, repairs, storage))
     return repairs
+
+
+def _compare_open_row(row: Instance, repairs: Repairs, storage: DjangoStorage) -> None:
+    info = _call(partial(_describe, run_id=str(row.cluster_run_id), cluster_id=row.cluster_id or ""))
+    if info is None:
+        closing = {"reason": "the Temporal cluster does not know the run any more"}
+        repairs.closed += _close_row(row.pk, "terminated", closing, storage)
+    elif info.status not in _OPEN:
+        repair([info], repairs=repairs, storage=storage)
+
+
+def _try(cluster_id: str, function: Callable[[], T]) -> T | None:
+    """Call a function for one run, and return its result, or None after an error of this run, which is logged.
+
+    Raises what shows that the cluster or the database does not answer.
+    """
+    try:
+        return function()
+    except (OperationalError, InterfaceError):
+        raise
+    except Exception as exc:  # noqa: BLE001 - it is the error of this run alone
+        if isinstance(exc, ClusterUnavailable | RPCError):
+            _list_page("", size=1)  # raises if it is the cluster
+        log.error("the rows of %s were not compared with the cluster: %s", cluster_id, error_line(exc))
+        return None
 
 
 # -- the cluster ------------------------------------------------------------------------------------------------------
@@ -183,21 +277,35 @@ def _call(make: Callable[[Client], Coroutine[Any, Any, T]]) -> T:
     return cluster_client().call(make, timeout=_CALL_SECONDS)
 
 
-def _list(condition: str | None) -> list[WorkflowExecutionInfo]:
-    """Return the runs on the cluster for which the condition holds (None: all), in no order."""
-    return _call(lambda sdk: _list_pages(sdk, condition or ""))
+def _and_ours(condition: str) -> str:
+    """Return the condition for runs on task queues of this project for which ``condition`` holds (empty: all)."""
+    ours = f"TaskQueue STARTS_WITH {quoted(prefix())}" if prefix() else ""
+    return " AND ".join(part for part in (condition, ours) if part)
 
 
-async def _list_pages(sdk: Client, condition: str) -> list[WorkflowExecutionInfo]:
+def _list(condition: str) -> list[WorkflowExecutionInfo]:
+    """Return the runs on the cluster for which the condition holds (empty: all), in no order."""
+    infos, token = _list_page(condition)
+    while token:
+        page, token = _list_page(condition, token)
+        infos += page
+    return infos
+
+
+def _list_page(condition: str, token: bytes = b"", *, size: int = _PAGE) -> tuple[list[WorkflowExecutionInfo], bytes]:
+    """Return a page of a list of the server, and the token of the next page; it is empty for the last page."""
+    return _call(partial(_read_page, condition=condition, token=token, size=size))
+
+
+async def _read_page(
+    sdk: Client, *, condition: str, token: bytes, size: int
+) -> tuple[list[WorkflowExecutionInfo], bytes]:
     # Not the iterator of the SDK, which raises for a paused run.
-    infos: list[WorkflowExecutionInfo] = []
-    request = service.ListWorkflowExecutionsRequest(namespace=sdk.namespace, query=condition, page_size=1000)
-    while True:
-        answer = await sdk.workflow_service.list_workflow_executions(request, retry=True)
-        infos += answer.executions
-        if not answer.next_page_token:
-            return infos
-        request.next_page_token = answer.next_page_token
+    request = service.ListWorkflowExecutionsRequest(
+        namespace=sdk.namespace, query=condition, page_size=size, next_page_token=token
+    )
+    answer = await sdk.workflow_service.list_workflow_executions(request, retry=True)
+    return [*answer.executions], answer.next_page_token
 
 
 async def _describe(sdk: Client, *, cluster_id: str, run_id: str) -> WorkflowExecutionInfo | None:

@@ -18,7 +18,7 @@ from temporalex_django.backends.host import host
 from temporalex_django.models import Instance, OperatorAction, Outbox
 from temporalex_django.workers.loop import run_until_idle
 from tests.support import cluster_shop
-from tests.support.cluster_shop import ClusterCart, ClusterOrder
+from tests.support.cluster_shop import ClusterShopCart, ClusterShopOrder
 from tests.support.cluster_worker import running_worker
 from tests.support.waiting import wait_for
 
@@ -72,7 +72,7 @@ def test_a_cart_and_an_order_from_a_view_to_the_admin(shop: str, page: Any) -> N
     choose(page, "add")
     assert page.inner_text("p") == "Items: 2"
     choose(page, "cancel")
-    cart, order = ClusterCart.handle("cart"), ClusterOrder.handle("order")
+    cart, order = ClusterShopCart.handle("cart"), ClusterShopOrder.handle("order")
     wait_for(lambda: cart.describe().status == "cancelled")
     wait_for(lambda: order.describe().waiting_for)
 
@@ -103,7 +103,7 @@ def has_failed(run: Instance) -> bool:
 
 
 def test_a_dead_letter_is_read_and_dropped(shop: str, page: Any) -> None:
-    cart = ClusterCart.start(None, id="cart")
+    cart = ClusterShopCart.start(None, id="cart")
     wait_for(lambda: cart.describe().accepts["updates"])
     client = cluster_client()
     address = find_on_cluster(Instance.objects.get().chain_id, storage=host().storage())
@@ -117,7 +117,7 @@ def test_a_dead_letter_is_read_and_dropped(shop: str, page: Any) -> None:
     sign_in(page, shop)
     page.goto(f"{shop}/admin/temporalex_django/outbox/")
     assert "workflow_closed" in page.inner_text("#result_list")
-    assert "ClusterCart cart" in page.inner_text("#result_list")
+    assert "ClusterShopCart cart" in page.inner_text("#result_list")
     page.locator("input.action-select").first.check()
     page.locator("select[name=action]").first.select_option(label="Drop")
     choose(page, "Run" if page.get_by_role("button", name="Run", exact=True).count() else "Go")

@@ -7,7 +7,10 @@ from collections import defaultdict
 
 from tests.structure.source import ROOT, parse
 
-FOLDERS = ("tests/integration/temporal", "tests/integration/cluster", "tests/acceptance", "tests/property")
+FOLDERS = (
+    *("tests/integration/temporal", "tests/integration/cluster", "tests/acceptance", "tests/property"),
+    *("tests/browser", "tests/support"),
+)
 
 
 def test_no_two_classes_of_a_process_have_a_name():

@@ -27,7 +27,7 @@ def pay_in_cluster_shop(amount: int) -> int:
     return amount
 
 
-class ClusterCart(Workflow):
+class ClusterShopCart(Workflow):
     task_queue = QUEUE
 
     async def run(self, args: Any) -> Any:
@@ -39,7 +39,7 @@ class ClusterCart(Workflow):
         return Ok(items)
 
 
-class ClusterOrder(Workflow):
+class ClusterShopOrder(Workflow):
     task_queue = QUEUE
 
     async def run(self, args: Any) -> Any:
@@ -54,13 +54,13 @@ def shop(request: HttpRequest) -> HttpResponse:
         case "open":
             with transaction.atomic():
                 get_user_model().objects.create(username="customer")
-                ClusterCart.start(None, id="cart")
-                ClusterOrder.start({"amount": 7}, id="order")
+                ClusterShopCart.start(None, id="cart")
+                ClusterShopOrder.start({"amount": 7}, id="order")
             said = "Opened"
         case "add":
-            said = f"Items: {ClusterCart.handle('cart').update('add', 2)}"
+            said = f"Items: {ClusterShopCart.handle('cart').update('add', 2)}"
         case "cancel":
-            ClusterCart.handle("cart").cancel("no money")
+            ClusterShopCart.handle("cart").cancel("no money")
             said = "Cancelled"
     buttons = "".join(f"<button name=do value={name}>{name}</button>" for name in ("open", "add", "cancel"))
     token = f"<input type=hidden name=csrfmiddlewaretoken value={get_token(request)}>"

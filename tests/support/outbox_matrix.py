@@ -1,12 +1,18 @@
-"""The rows of outgoing messages in the permission matrix, which ``test_permission_matrix`` adds to its tables."""
+"""The rows about other systems in the permission matrix, which ``test_permission_matrix`` adds to its tables."""
 
 from __future__ import annotations
 
 import uuid
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
 
+import pytest
 from django.utils import timezone
 
+from temporalex_django.backends.cluster import reconcile
 from temporalex_django.models import Instance, Outbox
+from temporalex_django.operations.fleet.mirror import SyncMirror
 from temporalex_django.operations.fleet.outgoing import DropOutgoing, SendAgain
 from tests.support.matrix import Row
 
@@ -25,7 +31,20 @@ def dead_letter() -> uuid.UUID:
     return row.pk
 
 
+def without_server(call: Callable[[], Any]) -> Any:
+    """Call this with a cluster that has no runs."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(reconcile, "sync", lambda cluster_ids, *, storage: reconcile.Repairs())
+        return call()
+
+
 OPERATIONS = {
+    "sync": Row(
+        OPERATE,
+        lambda by: SimpleNamespace(execute=lambda: without_server(SyncMirror(by=by).execute)),
+        of_run=False,
+        of_all=True,
+    ),
     "send_again": Row(OPERATE, lambda by: SendAgain(dead_letter(), by=by)),
     "drop_outgoing": Row(OPERATE, lambda by: DropOutgoing(dead_letter(), by=by)),
 }
@@ -52,5 +71,6 @@ ADMIN = {
     "outbox delete": Row(None, lambda page: page("message")),
 }
 COMMANDS = {
+    "sync": Row(OPERATE, lambda run, ref: without_server(run), of_run=False, of_all=True),
     "outbox": Row(OPERATE, lambda run, ref: run("drop", str(dead_letter()))),
 }

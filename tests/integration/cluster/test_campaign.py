@@ -52,7 +52,7 @@ class MirroredVerdict(Workflow):
     task_queue = QUEUE
 
     async def run(self, args: Any) -> Any:
-        decision = await api.approval("Guilty?", users=["judge"], key="verdict")
+        decision = await api.approval("Guilty?", users=["judge"])
         return Ok([decision.outcome, decision.comment])
 
 

@@ -1471,17 +1471,17 @@ class Migration(migrations.Migration):
         migrations.AddIndex(
             model_name="instance",
             index=models.Index(
-                condition=models.Q(("cluster_run_id__isnull", False)),
-                fields=["cluster_run_id"],
-                name="temporalex_instance_cluster",
-            ),
-        ),
-        migrations.AddIndex(
-            model_name="instance",
-            index=models.Index(
                 condition=models.Q(("parent_run__isnull", False)),
                 fields=["parent_run", "parent_seq"],
                 name="temporalex_instance_parent",
+            ),
+        ),
+        migrations.AddConstraint(
+            model_name="instance",
+            constraint=models.UniqueConstraint(
+                condition=models.Q(("cluster_run_id__isnull", False)),
+                fields=("cluster_run_id",),
+                name="temporalex_instance_cluster",
             ),
         ),
         migrations.AddIndex(

@@ -206,14 +206,17 @@ class Instance(models.Model):
             # Most runs use the default queue, so an index over it would select nothing.
             models.Index(fields=["queue", "id"], name="temporalex_instance_queue", condition=~Q(queue="default")),
             models.Index(
-                fields=["cluster_run_id"],
-                name="temporalex_instance_cluster",
-                condition=Q(cluster_run_id__isnull=False),
-            ),
-            models.Index(
                 fields=["parent_run", "parent_seq"],
                 name="temporalex_instance_parent",
                 condition=Q(parent_run__isnull=False),
+            ),
+        ]
+        constraints = [
+            # Two workers may see a run that another program has started at the same time.
+            models.UniqueConstraint(
+                fields=["cluster_run_id"],
+                name="temporalex_instance_cluster",
+                condition=Q(cluster_run_id__isnull=False),
             ),
         ]
 

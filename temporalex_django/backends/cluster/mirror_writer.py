@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
-from django.db import DatabaseError, close_old_connections
+from django.db import DatabaseError, IntegrityError, close_old_connections
 
 from temporalex_django.backends.cluster import mirror
 from temporalex_django.backends.cluster.mirrored_run import FailedTask, ObservedRun
@@ -202,7 +202,9 @@ class MirrorWriter:
         try:
             mirror.write(job.run, storage=storage, wait=0.0, announce=self._announcer.announce)
         except Exception as exc:  # noqa: BLE001 - the one who waits gets it
-            if isinstance(exc, mirror.MirrorBusy) or (isinstance(exc, DatabaseError) and storage.is_transient(exc)):
+            # Another worker may have inserted the rows of the same run, which the next try finds.
+            may_pass = isinstance(exc, mirror.MirrorBusy | IntegrityError)
+            if may_pass or (isinstance(exc, DatabaseError) and storage.is_transient(exc)):
                 self._try_later(job, exc)
             else:
                 job.future.set_exception(exc)

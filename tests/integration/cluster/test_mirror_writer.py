@@ -11,9 +11,9 @@ import pytest
 
 from temporalex_django import signals
 from temporalex_django.backends.cluster import mirror, mirror_writer
-from temporalex_django.backends.cluster.mirrored_run import FailedTask, ObservedRun
+from temporalex_django.backends.cluster.mirrored_run import FailedTask, MirroredFacts, ObservedRun
 from temporalex_django.db.storage import DjangoStorage
-from temporalex_django.models import Instance
+from temporalex_django.models import Chain, Instance
 from tests.support.observations import Observations
 from tests.support.waiting import wait_for
 
@@ -132,3 +132,22 @@ def test_a_failure_that_a_later_activation_has_mended_leaves_no_mark(
     writer.call(lambda: None)
     assert mended.row().blocked is None
     assert (broken.row().blocked or {}).get("error") == "KeyError: 'no'"
+
+
+def test_two_workers_that_see_a_foreign_run_at_once_write_one_chain(
+    writer: mirror_writer.MirrorWriter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither finds a row of the run, and the second one learns of the first when it has inserted its own."""
+    monkeypatch.setattr(mirror_writer, "WAIT_SECONDS", SECONDS)
+    run = Observations(facts=MirroredFacts(version=1))
+    run.write(DjangoStorage(), 1, at=0)
+    find, looks = mirror._chain_of, []
+
+    def find_late(observed: ObservedRun, storage: DjangoStorage) -> Any:
+        looks.append(observed)
+        return None if len(looks) == 1 else find(observed, storage)
+
+    monkeypatch.setattr(mirror, "_chain_of", find_late)
+    writer.observe(run.see(2, at=1, published="both"))
+    assert (Chain.objects.count(), len(looks)) == (1, 2)
+    assert run.row().published is not None

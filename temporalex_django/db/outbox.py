@@ -79,7 +79,10 @@ class OutboxKind(Protocol):
         """Store the answer, in the transaction that deletes the row."""
 
     def refuse(self, row: OutboxRow, error: TemporalexError, storage: DjangoStorage) -> None:
-        """Store that the row was refused, in the transaction that makes it a dead letter or drops it."""
+        """Store that the row was refused, in the transaction that makes it a dead letter or drops it.
+
+        If it raises ``DeliveryFailed``, nothing is stored, and the row is tried again.
+        """
 
 
 _loaders: dict[str, Callable[[str], OutboxKind]] = {}
@@ -266,6 +269,10 @@ def _store_failure(row: OutboxRow, error: Exception, storage: DjangoStorage) -> 
         gave_up = TemporalexError(f"given up after {row.tries} tries: {_text(error)}")
         _store_refusal(row, gave_up, storage, keep=True, code="gave_up")
         return
+    _try_later(row, error, storage)
+
+
+def _try_later(row: OutboxRow, error: Exception, storage: DjangoStorage) -> None:
     pause = min(policy.OUTBOX_FIRST_PAUSE * 2 ** (row.tries - 1), policy.OUTBOX_LONGEST_PAUSE)
     _own_row(row, storage).update(due_at=storage.now() + timedelta(seconds=pause), error=_text(error))
 
@@ -273,8 +280,17 @@ def _store_failure(row: OutboxRow, error: Exception, storage: DjangoStorage) -> 
 def _store_refusal(
     row: OutboxRow, error: TemporalexError, storage: DjangoStorage, *, keep: bool, code: str = ""
 ) -> None:
-    """Make the row a dead letter, or delete it, and tell the kind; then send the Django signal ``delivery_refused``."""
-    code = code or error.code
+    """Make the row a dead letter, or delete it, and tell the kind; then send the Django signal ``delivery_refused``.
+
+    If the kind cannot take it now, the row is tried again.
+    """
+    try:
+        _refuse(row, error, storage, keep=keep, code=code or error.code)
+    except DeliveryFailed as exc:
+        _try_later(row, exc, storage)
+
+
+def _refuse(row: OutboxRow, error: TemporalexError, storage: DjangoStorage, *, keep: bool, code: str) -> None:
     with storage.transaction("outbox refused"):
         failed = {"code": code, "error": error.message, "at": storage.now().isoformat()}
         done = _own_row(row, storage).update(failed=failed) if keep else _delete(row, storage)

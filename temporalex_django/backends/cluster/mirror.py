@@ -378,8 +378,11 @@ def close(chain_id: UUID, status: str, closing: dict[str, Any], *, storage: Djan
     """Close the newest run of a chain in the open transaction, as the cluster has closed it without a worker.
 
     ``status`` is that of a closed run, and ``closing`` has the attributes of the event. Does nothing if it is closed.
+    Raises ``MirrorBusy``.
     """
     state = storage.lock_run(chain_id, wait=_LOCK_WAIT)
+    if state is None and Chain.objects.using(storage.alias).filter(pk=chain_id).exists():
+        raise MirrorBusy(f"another transaction has locked the row of the chain {chain_id}; try again")
     if state is None or state.closed:
         return
     close_locked(state, status, closing, storage=storage)

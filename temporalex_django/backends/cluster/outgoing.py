@@ -217,12 +217,14 @@ class StartKind(ClusterKind):
 
     def refuse(self, row: OutboxRow, error: TemporalexError, storage: DjangoStorage) -> None:
         """Close the run in the tables: it will never be on the cluster."""
-        if isinstance(error, StartTooLate):
-            mirror.close(row.chain_id, "timed_out", {"timeout": "start_before"}, storage=storage)
-        else:
+        status, closing = "timed_out", {"timeout": "start_before"}
+        if not isinstance(error, StartTooLate):
             described = error_data(error)
-            closing = {"type": described["type"], "message": described["message"]}
-            mirror.close(row.chain_id, "failed", closing, storage=storage)
+            status, closing = "failed", {"type": described["type"], "message": described["message"]}
+        try:
+            mirror.close(row.chain_id, status, closing, storage=storage)
+        except mirror.MirrorBusy as exc:
+            raise DeliveryFailed(str(exc)) from exc
 
 
 class StartTooLate(TemporalexError):

@@ -155,3 +155,15 @@ def test_a_reset_on_the_server_takes_the_id_back(storage: DjangoStorage) -> None
     after_reset.write(storage, 1, at=2)
     chain = Chain.objects.get()
     assert (chain.run_id, chain.closed, chain.open_key) == (after_reset.row().pk, False, KEY)
+
+
+def test_a_locked_chain_is_not_closed_in_silence(storage: DjangoStorage, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Observations()
+    run.write(storage, 1, at=0)
+    monkeypatch.setattr(storage, "lock_run", lambda chain_id, *, wait: None)
+    chain = Chain.objects.get()
+    with storage.transaction(), pytest.raises(mirror.MirrorBusy, match=str(chain.pk)):
+        mirror.close(chain.pk, "failed", {}, storage=storage)
+    Chain.objects.all().delete()
+    with storage.transaction():
+        mirror.close(chain.pk, "failed", {}, storage=storage)

@@ -20,6 +20,7 @@ from django.utils import timezone
 
 from temporalex_django import Ok, Workflow, api, signals
 from temporalex_django.db import outbox
+from temporalex_django.db.outbox import DeliveryFailed
 from temporalex_django.db.retention import delete_chain
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine.scheduling import policy
@@ -93,6 +94,24 @@ def test_a_destination_that_does_not_answer_keeps_no_other_waiting(file: Path, k
     assert (row.tries, row.failed) == (1, None)
     assert "FileNotFoundError" in str(row.error)
     assert row.due_at > timezone.now()
+
+
+def test_a_refusal_that_cannot_be_stored_is_tried_again(
+    file: Path, kind: AppendLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def is_locked(*_: Any) -> None:
+        raise DeliveryFailed("the row of the run is locked")
+
+    insert(file, "no")
+    insert(file, "another chain", chain=uuid.uuid4())
+    with monkeypatch.context() as patch:
+        patch.setattr(kind, "refuse", is_locked)
+        assert send_batch("default", "file")
+    (row,) = Outbox.objects.all()
+    assert (row.failed, row.error, file.read_text()) == (None, "the row of the run is locked", "another chain\n")
+    due_now()
+    assert send_batch("default", "file")
+    assert kind.refused == ["not_possible"]
 
 
 def test_a_row_is_given_up_after_the_tries_of_its_kind(file: Path, kind: AppendLine) -> None:

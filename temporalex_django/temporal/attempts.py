@@ -56,6 +56,7 @@ class ActivityAttempt:
         # A call by another program has no facts.
         call = options.payloads.decode(headers[names.CALL]) if names.CALL in headers else {}
         self._seq: int = call.get("seq", 0)
+        self._call_id = info.activity_id  # of our own runs it is the number
         self._kwargs: Mapping[str, Any] = call.get("kwargs", {})
         self._retry: dict[str, Any] | None = call.get("retry")
         self._headers: dict[str, str] = call.get("headers", {})
@@ -121,7 +122,7 @@ class ActivityAttempt:
         """Return the context that the code of the activity sees."""
         return ActivityContext(
             attempt=self._info.attempt,
-            idempotency_key=f"{self._run_id}:{self._seq}",
+            idempotency_key=f"{self._run_id}:{self._call_id}",
             workflow_id=self._workflow_id,
             run_id=self._run_id,
             heartbeat_details=self._details[0] if self._details else None,

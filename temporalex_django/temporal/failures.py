@@ -11,7 +11,7 @@ from temporalio.api.enums.v1 import RetryState, TimeoutType, WorkflowTaskFailedC
 from temporalio.api.failure.v1 import Failure
 from temporalio.bridge.proto.workflow_completion import Failure as Failed
 
-from temporalex_django.core.error_text import is_about_code
+from temporalex_django.core.error_text import error_line, is_about_code
 from temporalex_django.core.failures import child_result, describe
 from temporalex_django.core.history.activation import Fault
 from temporalex_django.core.history.events import Job
@@ -50,10 +50,13 @@ def write_failure(attributes: Mapping[str, Any], payloads: Payloads) -> Failure:
     return failure
 
 
-def task_failure(error: BaseException) -> Failed:
-    """Return the failure of a workflow task, after which the run stays as it is and the server tries the task again."""
+def task_failure(error: BaseException, *, message: str | None = None) -> Failed:
+    """Return the failure of a workflow task, after which the run stays as it is and the server tries the task again.
+
+    ``message`` replaces the message of the error, which may quote a payload: the server's history shows it.
+    """
     described = describe(error)
-    failure = Failure(message=described["message"], source=_SOURCE)
+    failure = Failure(message=described["message"] if message is None else message, source=_SOURCE)
     failure.application_failure_info.type = described["type"]
     failed = Failed(failure=failure)
     if isinstance(error, NondeterminismError):
@@ -65,7 +68,7 @@ def fault_data(fault: Fault) -> dict[str, Any]:
     """Return the error for the sender of an update whose validator failed by a fault of its code, and log it."""
     failure, reference = describe(fault.error), uuid4().hex[:12]
     label = f"the validator of the update {fault.name!r} failed"
-    logger.error("%s (reference %s)", label, reference, exc_info=fault.error)
+    logger.error("%s (reference %s): %s", label, reference, error_line(fault.error))
     if is_about_code(fault.error):
         label += f" ({failure['type']}: {failure['message']})"
     message = f"{label}; see the log entry with the reference {reference}"

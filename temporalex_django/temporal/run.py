@@ -15,6 +15,7 @@ from temporalio.bridge.proto.workflow_commands import WorkflowCommand
 from temporalio.bridge.proto.workflow_completion import WorkflowActivationCompletion
 
 from temporalex_django.authoring.workflow import Workflow
+from temporalex_django.core.error_text import error_line
 from temporalex_django.core.executor import Executor
 from temporalex_django.core.failures import error_data
 from temporalex_django.core.history.activation import NO_DELIVERY, Activation, Completion, RunInfo
@@ -80,7 +81,8 @@ class TemporalRun(InstanceFacts):
 
     def report_failure(self, error: Exception) -> None:
         """Log that a workflow task of the run has failed; the run stays as it is, and the server tries it again."""
-        logger.error("%s %s: a task failed", self._info.workflow_type, self._info.workflow_id, exc_info=error)
+        info = self._info
+        logger.error("%s %s: a task failed: %s", info.workflow_type, info.workflow_id, error_line(error))
 
     def find_class(self, name: str, version: int | None) -> type[Workflow]:
         """Return the class of the run. Raises ``UnknownWorkflow``."""

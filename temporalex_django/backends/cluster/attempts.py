@@ -99,7 +99,7 @@ class ProjectAttempt(ActivityAttempt):
             )
         # After a reset the number may belong to another call, so the call is part of the key.
         call = codec.digest([activity.name, list(args), dict(self._kwargs)])
-        key, storage = f"{self._run_id}:{self._seq}:{call}", DjangoStorage(worker=True)
+        key, storage = f"{self._run_id}:{self._call_id}:{call}", DjangoStorage(worker=True)
         close_old_connections()  # and not inside the transaction
         for tries_left in reversed(range(_CONFLICT_TRIES)):
             try:

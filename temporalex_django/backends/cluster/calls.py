@@ -159,11 +159,14 @@ def update_request(
     )
 
 
-def poll_request(client: ClusterClient, run: ClusterRun, update_id: str) -> service.PollWorkflowExecutionUpdateRequest:
-    """Return the request that waits for the outcome of an update that was sent before."""
+def poll_request(client: ClusterClient, sent: UpdateRef) -> service.PollWorkflowExecutionUpdateRequest:
+    """Return the request that waits for the outcome of an update that was sent before.
+
+    ``sent`` is the address in the server's answer to it, which names the run that has taken it.
+    """
     return service.PollWorkflowExecutionUpdateRequest(
         namespace=client.namespace,
-        update_ref=UpdateRef(workflow_execution=execution(run), update_id=update_id),
+        update_ref=sent,
         identity=client.identity,
         wait_policy=WaitPolicy(lifecycle_stage=_COMPLETED),
     )

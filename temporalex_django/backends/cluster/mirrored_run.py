@@ -18,6 +18,7 @@ from temporalio.worker import WorkflowInstanceDetails, WorkflowRunner
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner
 
 from temporalex_django.backends.cluster import elsewhere, names
+from temporalex_django.core.error_text import error_line
 from temporalex_django.core.history.activation import Activation, Completion, FailedSignal, RunInfo
 from temporalex_django.core.history.events import HistoryEvent, Job
 from temporalex_django.core.people.human_tasks import HumanTaskChange
@@ -161,7 +162,7 @@ class MirroredRun(TemporalRun):
             self._observer.observe(self._changes(act))
         except Exception as exc:  # noqa: BLE001 - the task fails, and the server has it done again
             super().report_failure(exc)
-            completion.failed.CopyFrom(task_failure(exc))
+            completion.failed.CopyFrom(task_failure(exc, message=error_line(exc)))  # a database quotes rows
         return completion
 
     def _perform(self, act: WorkflowActivation) -> list[WorkflowCommand]:

@@ -55,8 +55,9 @@ def query(call: RunQueryCall) -> Any:
     run = run_of(call.target, storage=call.storage)
     if run.first_run_id is None:
         raise QueryFailed(f"{run.label} cannot answer queries yet: its start has not reached the Temporal cluster")
-    pinned = run.run_id if call.target.pinned is not None else None
-    return ask(run, call.query, call.args, run_id=pinned)
+    if run.run_id is None and call.target.closed:  # another run may have its id on the cluster by now
+        raise QueryFailed(f"{run.label} cannot answer queries: its last run ended before its first task")
+    return ask(run, call.query, call.args, run_id=run.run_id)
 
 
 def ask(run: ClusterRun, name: str, args: Any, *, run_id: str | None) -> Any:

@@ -185,7 +185,7 @@ class ClusterRequest:
                 try:
                     answer: Any = await sdk.workflow_service.update_workflow_execution(request)
                     while not answer.HasField("outcome"):
-                        poll = calls.poll_request(client, run, self.call.message_id)
+                        poll = calls.poll_request(client, answer.update_ref)
                         answer = await sdk.workflow_service.poll_workflow_execution_update(poll)
                 except RPCError as exc:
                     if not _is_unjudged(exc):

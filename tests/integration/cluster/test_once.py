@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import uuid
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from django.contrib.auth.models import Group
 from django.core.checks import ERROR, WARNING
+from temporalio.testing import ActivityEnvironment
 
 from temporalex_django import Ok, RetryPolicy, Workflow, activity, activity_context, checks, errors, once
 from temporalex_django.authoring.activity_context import ActivityContext, use_context
+from temporalex_django.backends.cluster.attempts import ProjectAttempt
+from temporalex_django.conf import codec
 from temporalex_django.db.once import atomic_once
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.models import DoneOnce, Instance
+from temporalex_django.temporal.options import HostOptions
+from temporalex_django.temporal.payloads import Payloads
 from temporalex_django.workers.loop import run_until_idle
 from tests.support.waiting import wait_for
 
@@ -219,3 +226,20 @@ def test_shared_transaction_is_an_option_of_atomic_activities() -> None:
         activity(shared_transaction=True)
     with pytest.raises(errors.WorkflowDefinitionError, match="shared_transaction for one call"):
         needs_the_next_step.options(shared_transaction=False)  # type: ignore[call-arg]
+
+
+def test_two_calls_by_a_workflow_of_the_sdk_are_two_calls() -> None:
+    """A call by another program has no number, but the id that the server knows it by."""
+    options = HostOptions(payloads=Payloads(codec()))
+    run = str(uuid.uuid4())
+
+    def attempt(activity_id: str) -> Any:
+        info = replace(ActivityEnvironment.default_info(), activity_id=activity_id, workflow_run_id=run)
+        loop = asyncio.new_event_loop()
+        try:
+            return ProjectAttempt(options, info, None, loop, {}).run_in_thread(book_atomically, ["sdk"])  # type: ignore[arg-type]
+        finally:
+            loop.close()
+
+    assert [attempt("1"), attempt("2"), attempt("2")] == [1, 2, 2]
+    assert bookings("sdk") == 2

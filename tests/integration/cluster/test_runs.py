@@ -268,3 +268,12 @@ def test_no_row_acts_on_a_later_run_of_its_id(worker: None, settings: Any) -> No
     assert {row.kind: row.failed["code"] for row in Outbox.objects.all()} == {"temporal.cancel": "workflow_closed"}
     assert second.update("add", 1) == 5
     assert [event.kind for event in second.history() if event.kind == "SignalReceived"] == []
+
+
+def test_a_query_to_a_closed_run_is_not_answered_by_a_later_run_of_its_id(till: Any) -> None:
+    """The later run may be that of another person."""
+    till.signal("close")
+    assert till.result(timeout=20) == 4
+    later = MirroredTill.start(50, id=till.id)
+    wait_for(lambda: "add" in later.describe().accepts["updates"])
+    assert (till.query("total"), later.query("total")) == (4, 100)

@@ -48,10 +48,14 @@ class RunCall(Protocol):
 
 
 class OperatorCall(RunCall, Protocol):
-    """An operation of an operator. ``seq`` is the number of the activity or timer, or None."""
+    """An operation of an operator. ``seq`` is the number of the activity or timer, or None.
+
+    ``once_id`` is the id by which a cluster recognizes the operation if it is sent again.
+    """
 
     reason: str
     seq: int | None
+    once_id: str
     input_values: dict[str, Any]
 
     def lock_run(self) -> RunState:

@@ -13,7 +13,7 @@ from django.utils import timezone
 from temporalex_django.authoring import authorization
 from temporalex_django.backends.refusals import acts_at_once
 from temporalex_django.engine.ids import uuid7
-from temporalex_django.errors import IdempotencyKeyReused
+from temporalex_django.errors import IdempotencyKeyReused, UpdateTimeout
 from temporalex_django.models import Instance, KeptAnswer
 from temporalex_django.operations import audit
 from temporalex_django.operations.base import Actor, storage
@@ -86,7 +86,8 @@ class IdempotentRequest:
 
         The block runs only for the first request, and may set the columns that ``run_once`` names. ``object_id`` is the
         id of the object that the answer shows until then. A block that raises leaves no key behind. If the process dies
-        in the block, the key stays, so that the work is not done twice. Raises the errors of ``run_once``.
+        in the block, or the block raises ``UpdateTimeout`` with the code ``unknown``, the work may have been done, so
+        the key stays. Raises the errors of ``run_once``.
         """
         store = storage()
         answers = KeptAnswer.objects.using(store.alias)
@@ -99,8 +100,9 @@ class IdempotentRequest:
             self._raise_duplicate(stored_answer)
         try:
             yield answer
-        except BaseException:
-            answers.filter(pk=answer.pk).delete()
+        except Exception as exc:
+            if not (isinstance(exc, UpdateTimeout) and exc.code == "unknown"):
+                answers.filter(pk=answer.pk).delete()
             raise
         answer.save(using=store.alias, update_fields=["made", "new"], force_update=True)
 

@@ -11,6 +11,7 @@ from temporalio.api.failure.v1 import Failure
 from temporalio.service import RPCError, RPCStatusCode
 
 from temporalex_django.backends.cluster.client import ClusterUnavailable
+from temporalex_django.core.error_text import error_line
 from temporalex_django.engine.contracts.records import Outcome
 from temporalex_django.engine.outcomes import FAULT, failed_outcome
 from temporalex_django.errors import ActionNotPossible, UpdateTimeout
@@ -60,6 +61,22 @@ def report_unavailable(label: str, *, update_id: str | None = None) -> Iterator[
                 f"{label}: the Temporal cluster says {exc.message}; try again", update_id=update_id, code="unknown"
             ) from exc
         raise ActionNotPossible(f"{label}: the Temporal cluster refused it: {exc.message}") from exc
+
+
+@contextmanager
+def report_unwritten(label: str) -> Iterator[None]:
+    """Turn an error after an operation of the cluster into ``UpdateTimeout`` (code ``unknown``).
+
+    The cluster has done the operation, so nobody may take it for one that was refused. ``label`` names it.
+    """
+    try:
+        yield
+    except Exception as exc:
+        raise UpdateTimeout(
+            f"{label}: the Temporal cluster has done it, and the database has not stored it ({error_line(exc)}); "
+            "its rows follow",
+            code="unknown",
+        ) from exc
 
 
 def outcome_of_failure(failure: Failure, payloads: Payloads) -> Outcome:

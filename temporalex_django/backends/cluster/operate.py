@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import json
 from typing import Any, Final
-from uuid import UUID, uuid4
+from uuid import UUID
 
 from django.utils.translation import gettext_lazy as _
 from temporalio.api.common.v1 import Payloads as ApiPayloads
+from temporalio.api.common.v1 import WorkflowExecution
 from temporalio.api.enums.v1 import PendingActivityState, ResetReapplyExcludeType, ResetReapplyType
 from temporalio.api.workflow.v1 import PendingActivityInfo
 from temporalio.api.workflowservice import v1 as service
+from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 
 from temporalex_django.authoring import activity as activities
 from temporalex_django.authoring.workflow import start_options
 from temporalex_django.backends.cluster import calls, mirror, outgoing, reads
 from temporalex_django.backends.cluster import names as own_names
-from temporalex_django.backends.cluster.answers import report_unavailable
+from temporalex_django.backends.cluster.answers import report_unavailable, report_unwritten
 from temporalex_django.backends.cluster.client import cluster_client
 from temporalex_django.backends.cluster.runs import ClusterRun, find_on_cluster, run_of
 from temporalex_django.backends.polling import inside_transaction
@@ -69,7 +71,7 @@ def _require_open(call: OperatorCall) -> None:
 
 
 def _record(call: OperatorCall, **details: Any) -> None:
-    with call.storage.transaction():
+    with report_unwritten(label_of(call, "operation")), call.storage.transaction():
         call.record(call.target.audit_subject, reason=call.reason, **details)
 
 
@@ -89,10 +91,10 @@ def pause(call: OperatorCall) -> None:
         run_id=run.run_id or "",
         identity=client.identity,
         reason=call.reason,
-        request_id=str(uuid4()),
+        request_id=call.once_id,
     )
     _call_pause(call, "pause", lambda sdk: sdk.workflow_service.pause_workflow_execution(request))
-    with call.storage.transaction():
+    with report_unwritten(label_of(call, "pause")), call.storage.transaction():
         state = call.storage.lock_run(run.chain_id, wait=5.0)
         if state is not None:
             call.storage.write([pause_run(state, reason=call.reason, sender=call.by.sender, now=call.storage.now())])
@@ -112,10 +114,10 @@ def unpause(call: OperatorCall) -> None:
         run_id=run.run_id or "",
         identity=client.identity,
         reason=call.reason,
-        request_id=str(uuid4()),
+        request_id=call.once_id,
     )
     _call_pause(call, "unpause", lambda sdk: sdk.workflow_service.unpause_workflow_execution(request))
-    with call.storage.transaction():
+    with report_unwritten(label_of(call, "unpause")), call.storage.transaction():
         state = call.storage.lock_run(run.chain_id, wait=5.0)
         if state is not None:
             state.paused = False
@@ -150,7 +152,7 @@ def skip_timer(call: OperatorCall) -> None:
     if call.seq not in pending_timers((event.kind, event.attributes) for event in events):
         call.refuse(_("no timer with that number is running: it has fired, or was cancelled"), closed=False)
     client, skip = cluster_client(), {"seq": call.seq, **_by(call)}
-    request = calls.signal_request(client, run, name=names.SKIP_TIMER, payload=skip, request_id=str(uuid4()))
+    request = calls.signal_request(client, run, name=names.SKIP_TIMER, payload=skip, request_id=call.once_id)
     with report_unavailable(label_of(call, "skip_timer")):
         client.call(lambda sdk: sdk.workflow_service.signal_workflow_execution(request))
     _record(call, seq=call.seq)
@@ -302,30 +304,25 @@ def reset(call: OperatorCall) -> str:
     request = service.ResetWorkflowExecutionRequest(
         namespace=client.namespace,
         workflow_execution=calls.execution(run, run_id=run.run_id),
-        reason=call.reason or "reset",
+        reason=f"{call.reason or 'reset'} ({call.once_id})",
         workflow_task_finish_event_id=event_id,
-        request_id=str(uuid4()),
+        request_id=call.once_id,
         reset_reapply_type=ResetReapplyType.RESET_REAPPLY_TYPE_ALL_ELIGIBLE,
         reset_reapply_exclude_types=_excluded(call.input_values.get("messages", REDELIVER)),
         identity=client.identity,
     )
     _reserve_id(call)
-    try:
-        with report_unavailable(label_of(call, "reset")):
-            answer = client.call(lambda sdk: sdk.workflow_service.reset_workflow_execution(request))
-    except TemporalexError:
-        Chain.objects.using(call.storage.alias).filter(pk=run.chain_id, closed=True).update(open_key=None)
-        raise
-    with call.storage.transaction():
+    new_run_id = _reset_there(call, request)
+    with report_unwritten(label_of(call, "reset")), call.storage.transaction():
         locked = call.storage.lock_run(run.chain_id, wait=5.0)
         assert locked is not None
         rows = Instance.objects.using(call.storage.alias).filter(chain=run.chain_id)
-        row = rows.filter(cluster_run_id=UUID(answer.run_id)).first()  # its worker may have been faster
+        row = rows.filter(cluster_run_id=new_run_id).first()  # its worker may have been faster
         if row is None:
             row = mirror.insert_next(
                 locked,
                 rows.get(pk=locked.run_id),
-                run_id=UUID(answer.run_id),
+                run_id=new_run_id,
                 is_reset=True,
                 storage=call.storage,
             )
@@ -337,6 +334,52 @@ def reset(call: OperatorCall) -> str:
             new_run=str(row.pk),
         )
     return str(row.pk)
+
+
+def _reset_there(call: OperatorCall, request: service.ResetWorkflowExecutionRequest) -> UUID:
+    """Have the server reset a run, unless this operation has reset it before, and return the new run's id there."""
+
+    async def reset_once(sdk: Client) -> str:
+        if (run_id := await _find_reset(sdk, request)) is not None:
+            return run_id
+        answer = await sdk.workflow_service.reset_workflow_execution(request)
+        return str(answer.run_id)
+
+    try:
+        with report_unavailable(label_of(call, "reset")):
+            return UUID(cluster_client().call(reset_once))
+    except TemporalexError as exc:
+        if exc.code != "unknown":  # otherwise the run may be open again
+            chains = Chain.objects.using(call.storage.alias)
+            chains.filter(pk=call.target.chain_id, closed=True).update(open_key=None)
+        raise
+
+
+async def _find_reset(sdk: Client, request: service.ResetWorkflowExecutionRequest) -> str | None:
+    """Return the run that the same request has made before, or None.
+
+    The server does not recognize a reset by its request id. It shows the reason, which contains the id, in the history
+    of the new run.
+    """
+    base = request.workflow_execution
+    described = await sdk.workflow_service.describe_workflow_execution(
+        service.DescribeWorkflowExecutionRequest(namespace=request.namespace, execution=base)
+    )
+    new_run_id: str = described.workflow_extended_info.reset_run_id
+    page = service.GetWorkflowExecutionHistoryRequest(
+        namespace=request.namespace,
+        execution=WorkflowExecution(workflow_id=base.workflow_id, run_id=new_run_id),
+    )
+    while new_run_id:
+        answer = await sdk.workflow_service.get_workflow_execution_history(page)
+        for event in answer.history.events:
+            failed = event.workflow_task_failed_event_attributes
+            if failed.new_run_id == new_run_id:
+                return new_run_id if failed.failure.message == request.reason else None
+        page.next_page_token = answer.next_page_token
+        if not page.next_page_token:
+            break
+    return None
 
 
 def _reserve_id(call: OperatorCall) -> None:

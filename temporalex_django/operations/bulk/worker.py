@@ -127,7 +127,9 @@ def build_action(job: BulkJob, item: BulkItem, target: RunTarget, by: Actor) -> 
     action = operator_action(job.action)
     if action is None:
         raise ActionNotPossible(f"this process does not have the operation {job.action}")
-    return action(target, reason=job.reason, by=by, seq=item.part, **inputs)
+    run_action = action(target, reason=job.reason, by=by, seq=item.part, **inputs)
+    run_action.once_id = f"bulk-{job.pk}-{item.pk}"
+    return run_action
 
 
 def _run_next_item(pk: UUID, storage: DjangoStorage) -> bool:

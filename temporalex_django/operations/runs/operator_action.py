@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice, product
 from typing import Any, ClassVar, Literal, TypeVar
-from uuid import UUID
+from uuid import UUID, uuid4
 
 from django.db.models import Count
 from django.utils.functional import Promise
@@ -139,6 +139,7 @@ class OperatorRunAction(RunAction[T]):
                 rule = f"requires seq, the number of the {self.target_kind}"
             raise TypeError(f"{type(self).__name__} {rule}")
         self.seq = seq
+        self.once_id = str(uuid4())
         self.input_values = self.validate_inputs(self.inputs, inputs)
 
     def execute(self) -> T:

@@ -8,10 +8,16 @@ from typing import Any
 
 import pytest
 from django.contrib.auth import get_user_model
-from django.db import transaction
+from django.db import DatabaseError, transaction
 
 from temporalex_django import NoReply, Ok, RetryPolicy, Stop, Workflow, activity, api, errors
-from temporalex_django.models import Chain, HumanTask, Instance, OperatorAction, Outbox
+from temporalex_django.backends.cluster.client import ClusterClient
+from temporalex_django.models import BulkItem, Chain, HumanTask, Instance, KeptAnswer, OperatorAction, Outbox
+from temporalex_django.operations.base import CODE
+from temporalex_django.operations.bulk.start import StartBulk
+from temporalex_django.operations.bulk.worker import run_jobs
+from temporalex_django.operations.idempotency import DuplicateRequest, IdempotentRequest
+from temporalex_django.operations.runs.operator_action import OperatorRunAction
 from temporalex_django.workers.loop import run_until_idle
 from tests.support.people import stored
 from tests.support.waiting import wait_for
@@ -245,3 +251,66 @@ def test_the_audit_log_names_the_person(worker: None) -> None:
     handle.terminate(reason="enough", by=boss)
     row = OperatorAction.objects.get(action="terminate")
     assert (row.actor_name, row.reason, row.workflow_id) == ("boss", "enough", handle.id)
+
+
+@pytest.fixture
+def lost_answers(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The answers to resets that are lost: one for each item."""
+    lost: list[int] = []
+    call = ClusterClient.call
+
+    def lose(self: ClusterClient, make: Any, **options: Any) -> Any:
+        answer = call(self, make, **options)
+        if make.__name__ == "reset_once" and lost:
+            lost.pop()
+            raise self.unavailable(1.0)
+        return answer
+
+    monkeypatch.setattr(ClusterClient, "call", lose)
+    return lost
+
+
+def test_an_item_of_a_bulk_job_resets_its_run_once_though_the_answer_was_lost(
+    worker: None, lost_answers: list[int]
+) -> None:
+    handle = start(MirroredOrder, 1)
+    StartBulk("reset", runs=[handle.run_id], to=0).execute()
+    lost_answers.append(1)
+    wait_for(lambda: run_jobs("default") and not BulkItem.objects.filter(outcome="").exists())
+    item = BulkItem.objects.get()
+    assert (item.outcome, item.tries) == ("done", 1)
+    assert lost_answers == []
+    assert Instance.objects.count() == 2
+
+
+def test_a_reset_whose_answer_was_lost_keeps_its_key_and_the_id_of_its_run(
+    worker: None, lost_answers: list[int]
+) -> None:
+    handle = start(MirroredOrder, 1)
+    handle.terminate()
+    request = IdempotentRequest(by=CODE, key="k-1", request=b"reset")
+    lost_answers.append(1)
+    with pytest.raises(errors.UpdateTimeout) as unknown, request.run_once_at_once(uuid.UUID(handle.run_id)):
+        handle.reset(to=0)
+    assert unknown.value.code == "unknown"
+    with pytest.raises(errors.AlreadyRunning):
+        MirroredOrder.start(1, id=handle.id)
+    with pytest.raises(DuplicateRequest), request.run_once_at_once(uuid.UUID(handle.run_id)):
+        pass
+    refused = IdempotentRequest(by=CODE, key="k-2", request=b"reset")
+    with pytest.raises(errors.ActionNotPossible), refused.run_once_at_once(uuid.UUID(handle.run_id)):
+        handle.reset(to=99)
+    assert KeptAnswer.objects.count() == 1
+
+
+def test_what_the_database_has_not_stored_is_not_refused(worker: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    handle = to_failing_charge()
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise DatabaseError("DETAIL: a secret")
+
+    monkeypatch.setattr(OperatorRunAction, "record", fail)
+    with pytest.raises(errors.UpdateTimeout, match="has done it") as unknown:
+        handle.fail_activity(2, "declined")
+    assert unknown.value.code == "unknown"
+    assert "secret" not in str(unknown.value)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from concurrent.futures import Future
+import time
+from concurrent.futures import CancelledError, Future
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 from uuid import UUID
@@ -18,7 +20,7 @@ from temporalex_django import errors
 from temporalex_django.backends.cluster import calls, mirror
 from temporalex_django.backends.cluster.answers import is_gone, query_failure
 from temporalex_django.backends.cluster.client import ClusterClient, ClusterUnavailable, cluster_client
-from temporalex_django.backends.cluster.runs import ClusterRun, run_of
+from temporalex_django.backends.cluster.runs import ClusterRun, find_on_cluster, run_of
 from temporalex_django.backends.polling import inside_transaction
 from temporalex_django.backends.protocol import RunQueryCall
 from temporalex_django.backends.tables.backend import read_closing
@@ -26,11 +28,14 @@ from temporalex_django.backends.target import RunTarget
 from temporalex_django.core.history.events import HistoryEvent
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.errors import QueryFailed, TemporalexError, UnknownQuery, WorkflowNotFound
+from temporalex_django.models import Instance
 from temporalex_django.temporal import names
 from temporalex_django.temporal.failures import read_failure
 
 #: Seconds in which a worker has to answer a query.
 QUERY_SECONDS: Final = 10.0
+#: Seconds without a look after which the caller of a watch has gone. Callers look at least every 0.1 s.
+_FORGOTTEN_SECONDS: Final = 10.0
 _CLOSED: Final = {
     EventType.EVENT_TYPE_WORKFLOW_EXECUTION_COMPLETED: "completed",
     EventType.EVENT_TYPE_WORKFLOW_EXECUTION_FAILED: "failed",
@@ -47,7 +52,17 @@ _QUERY_ERRORS: Final[dict[str, type[TemporalexError]]] = {
 #: Part of the text of the error with which a run answers a query that it does not know (``Workflow.answer``).
 _UNKNOWN_QUERY: Final = "does not answer the query"
 
-_watches: dict[UUID, Future[tuple[str, dict[str, Any]] | None]] = {}
+
+@dataclass(slots=True)
+class _Watch:
+    """A wait for the end of a run on the cluster, beside the polls of the rows. ``looked_at`` is that of the last."""
+
+    run: ClusterRun
+    end: Future[tuple[str, dict[str, Any]] | None]
+    looked_at: float
+
+
+_watches: dict[UUID, _Watch] = {}  # by chain
 
 
 def query(call: RunQueryCall) -> Any:
@@ -124,41 +139,71 @@ def closing(target: RunTarget, *, storage: DjangoStorage) -> tuple[str, Any] | N
     The rows are read first. While they show an open run, the cluster is asked beside that: it may have closed the run
     without a worker, and then the rows are corrected.
     """
-    if (known_end := read_closing(target.chain_id, storage=storage)) is not None or inside_transaction(storage.alias):
+    chain_id = target.chain_id
+    known_end = read_closing(chain_id, storage=storage)
+    if known_end is not None and (watch := _watches.pop(chain_id, None)) is not None:
+        watch.end.cancel()
+    if known_end is not None or inside_transaction(storage.alias):
         return known_end
-    watch = _watches.get(target.chain_id)
+    watch = _watches.get(chain_id)
     if watch is None:
-        run = run_of(target, storage=storage)
-        if run.first_run_id is not None:
-            client = cluster_client()
-            _watches[target.chain_id] = client.submit(lambda sdk: _wait_for_end(sdk, client, run))
+        _start_watch(chain_id, storage)
         return None
-    if not watch.done():
+    watch.looked_at = time.monotonic()
+    if not watch.end.done():
         return None
-    _watches.pop(target.chain_id, None)
+    _watches.pop(chain_id, None)
     try:
-        end = watch.result()
-    except (RPCError, ClusterUnavailable):
+        end = watch.end.result()
+        if end is None or cluster_client().call(lambda sdk: _has_successor(sdk, watch.run)):
+            return None
+    except (RPCError, ClusterUnavailable, CancelledError):
         return None  # asked again at the next look
-    if end is not None:
+    row = Instance.objects.using(storage.alias).filter(chain=chain_id, cluster_run_id=watch.run.run_id).first()
+    if row is not None:
         with storage.transaction():
-            mirror.close(target.chain_id, *end, storage=storage)
-    return read_closing(target.chain_id, storage=storage)
+            mirror.close_run(row.pk, *end, storage=storage)
+    return read_closing(chain_id, storage=storage)
+
+
+def _start_watch(chain_id: UUID, storage: DjangoStorage) -> None:
+    """Ask the cluster for the end of the newest run of a chain, unless that run has no id there yet."""
+    now = time.monotonic()
+    for other, watch in [*_watches.items()]:
+        if now - watch.looked_at > _FORGOTTEN_SECONDS:
+            _watches.pop(other, None)
+            watch.end.cancel()
+    run = find_on_cluster(chain_id, storage=storage)
+    if run.run_id is not None:
+        client = cluster_client()
+        _watches[chain_id] = _Watch(run, client.submit(lambda sdk: _wait_for_end(sdk, client, run)), now)
 
 
 async def _wait_for_end(sdk: Client, client: ClusterClient, run: ClusterRun) -> tuple[str, dict[str, Any]] | None:
-    """Wait until the newest run has closed, and return its status and the attributes of its end.
+    """Wait until the run has closed, and return its status and the attributes of its end.
 
     Returns None if it has not within the time that the server holds a request, or if the rows will say how it ended.
     """
     request = service.GetWorkflowExecutionHistoryRequest(
         namespace=client.namespace,
-        execution=calls.execution(run),
+        execution=calls.execution(run, run_id=run.run_id),
         wait_new_event=True,
         history_event_filter_type=HistoryEventFilterType.HISTORY_EVENT_FILTER_TYPE_CLOSE_EVENT,
     )
     answer = await sdk.workflow_service.get_workflow_execution_history(request, retry=True)
     return _end_in(answer.history, client)
+
+
+async def _has_successor(sdk: Client, run: ClusterRun) -> bool:
+    """Return True if a later run of the chain has the id, such as after a reset that the rows do not show yet."""
+    request = service.DescribeWorkflowExecutionRequest(namespace=sdk.namespace, execution=calls.execution(run))
+    try:
+        newest = (await sdk.workflow_service.describe_workflow_execution(request)).workflow_execution_info
+    except RPCError as exc:
+        if is_gone(exc):
+            return False
+        raise
+    return newest.execution.run_id != run.run_id and newest.first_run_id == run.first_run_id
 
 
 async def read_end(sdk: Client, *, cluster_id: str, run_id: str) -> tuple[str, dict[str, Any]] | None:

@@ -11,10 +11,11 @@ is sent.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Executor, Future
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Executor, Future, as_completed
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any, Final, Protocol
 from uuid import UUID
 
@@ -200,13 +201,11 @@ def deliver(
 ) -> int:
     """Send claimed rows, store what became of each, and return how many were sent.
 
-    With ``pool`` they are sent at the same time. ``own`` are rows of the caller: the first of them that is refused is
-    deleted, and its error is raised, since the caller learns of it at once.
+    With ``pool`` they are sent at the same time, and an answer is stored when it comes. ``own`` are rows of the caller:
+    the first of them that is refused is deleted, and its error is raised, since the caller learns of it at once.
     """
-    # All are sent before the first answer is waited for.
-    calls = [(row, _send_in(pool, row, storage)) for row in rows]
     sent, refusal = 0, None
-    for row, answer in calls:
+    for row, answer in _answers(rows, pool, storage):
         try:
             value = answer()
         except DeliveryRefused as exc:
@@ -224,21 +223,35 @@ def deliver(
     return sent
 
 
-def _send_in(pool: Executor | None, row: OutboxRow, storage: DjangoStorage) -> Callable[[], Any]:
-    """Begin to send a row, and return a function that returns the answer or raises the error."""
+def _answers(
+    rows: Sequence[OutboxRow], pool: Executor | None, storage: DjangoStorage
+) -> Iterator[tuple[OutboxRow, Callable[[], Any]]]:
+    """Send rows, and yield each with a function that returns its answer or raises its error, in the order of answers.
+
+    With ``pool`` all are sent before the first answer is waited for.
+    """
+    sent: dict[Future[Any], OutboxRow] = {}
+    for row in rows:
+        try:
+            send = _prepare(row, storage)
+        except Exception as exc:  # noqa: BLE001 - it is the error of this row alone
+            yield row, partial(_raise, exc)
+            continue
+        crash_points.reached("send: before")
+        if pool is None:
+            yield row, send
+        else:
+            sent[pool.submit(send)] = row
+    for future in as_completed(sent):
+        yield sent[future], future.result
+
+
+def _prepare(row: OutboxRow, storage: DjangoStorage) -> Callable[[], Any]:
+    """Read what the row needs, and return the function that sends it."""
     kind = kind_of(row.kind)
     if kind is None:
-        return lambda: _raise(DeliveryFailed(f"this process has no code that sends rows of the kind {row.kind!r}"))
-    try:
-        prepared = kind.prepare(row, storage)
-    except Exception as exc:  # noqa: BLE001 - it is the error of this row alone
-        error = exc
-        return lambda: _raise(error)
-    crash_points.reached("send: before")
-    if pool is None:
-        return lambda: kind.send(prepared)
-    future: Future[Any] = pool.submit(kind.send, prepared)
-    return future.result
+        raise DeliveryFailed(f"this process has no code that sends rows of the kind {row.kind!r}")
+    return partial(kind.send, kind.prepare(row, storage))
 
 
 def _text(error: Exception) -> str:

@@ -263,7 +263,7 @@ class SignalKind(ClusterKind):
         """Free the id of the signal, so that it can be sent again."""
         if row.body["id"] is not None:
             Message.objects.using(storage.alias).filter(
-                chain_id=row.chain_id, request_id=row.body["id"], kind="signal"
+                chain_id=row.chain_id, request_id=row.body["id"], kind="signal", outcome_status=SENT
             ).update(outcome_status="undelivered")
 
 
@@ -332,7 +332,7 @@ class RequestKind(ClusterKind):
 
     def _note(self, row: OutboxRow, status: str, storage: DjangoStorage) -> None:
         messages = Message.objects.using(storage.alias).filter(chain_id=row.chain_id, request_id=row.body["id"])
-        messages.update(outcome_status=status, answered_at=storage.now())
+        messages.filter(outcome_status=SENT).update(outcome_status=status, answered_at=storage.now())
 
 
 class DeleteKind(ClusterKind):

@@ -28,7 +28,8 @@ from temporalex_django.authoring import authorization
 from temporalex_django.backends.cluster import outgoing
 from temporalex_django.backends.host import host
 from temporalex_django.conf import codec
-from temporalex_django.models import Chain, Instance, Outbox
+from temporalex_django.db.outbox import OutboxRow
+from temporalex_django.models import Chain, Instance, Message, Outbox
 from temporalex_django.workers.loop import run_until_idle
 from tests.support.people import stored
 from tests.support.waiting import wait_for
@@ -277,3 +278,21 @@ def test_a_query_to_a_closed_run_is_not_answered_by_a_later_run_of_its_id(till: 
     later = MirroredTill.start(50, id=till.id)
     wait_for(lambda: "add" in later.describe().accepts["updates"])
     assert (till.query("total"), later.query("total")) == (4, 100)
+
+
+def test_a_repeat_that_finds_the_run_closed_leaves_the_outcome_of_the_signal(till: Any, cluster: Any) -> None:
+    """The first try has arrived, and its answer was lost or came too late."""
+    storage = host().storage()
+    till.signal("note", 10, id="n-1")
+    now, body = storage.now(), {"id": "n-1"}
+    repeat = OutboxRow(
+        id=uuid.uuid4(),
+        chain_id=till.chain_id,
+        destination="temporal",
+        kind="temporal.signal",
+        body=body,
+        created_at=now,
+        tries=2,
+    )
+    outgoing.KINDS["signal"].refuse(repeat, errors.WorkflowClosed("it is closed"), storage)
+    assert Message.objects.get(request_id="n-1").outcome_status == "completed"

@@ -191,6 +191,31 @@ def test_rows_of_many_chains_are_sent_at_the_same_time(file: Path, kind: AppendL
     assert sorted(kind.settled) == ["0", "1", "2", "3"]
 
 
+def test_an_answer_is_stored_while_another_row_is_still_on_its_way(
+    file: Path, kind: AppendLine, monkeypatch: Any
+) -> None:
+    quick_is_stored = threading.Event()
+    send, settle = kind.send, kind.settle
+
+    def send_slowly(prepared: Any) -> Any:
+        if prepared["line"] == "slow" and not quick_is_stored.wait(5):
+            raise AssertionError("the other answer was kept waiting")
+        return send(prepared)
+
+    def note(row: Any, answer: Any, storage: Any) -> None:
+        settle(row, answer, storage)
+        if row.body["line"] == "quick":
+            quick_is_stored.set()
+
+    monkeypatch.setattr(kind, "send", send_slowly)
+    monkeypatch.setattr(kind, "settle", note)
+    for line in ("slow", "quick"):
+        insert(file, line, chain=uuid.uuid4())
+    with ThreadPoolExecutor(2) as pool:
+        assert send_batch("default", "file", pool)
+    assert kind.settled == ["quick", "slow"]
+
+
 def test_a_worker_sends_what_a_transaction_has_committed(file: Path, kind: AppendLine) -> None:
     stop = threading.Event()
     worker = threading.Thread(target=lambda: WorkerLoop().run(stop))

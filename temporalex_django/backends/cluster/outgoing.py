@@ -430,8 +430,8 @@ def note_message(
 
 
 def store_outcome(chain_id: UUID, message_id: str, outcome: Outcome, *, storage: DjangoStorage) -> None:
-    """Store the outcome of an update with its row, from which it is read later."""
-    Message.objects.using(storage.alias).filter(chain_id=chain_id, request_id=message_id).update(
+    """Store the outcome of an update with its row, from which it is read later, unless it is stored already."""
+    Message.objects.using(storage.alias).filter(chain_id=chain_id, request_id=message_id, outcome_status=SENT).update(
         outcome_status=outcome.status, outcome=codec().encode(outcome.value), answered_at=storage.now()
     )
 

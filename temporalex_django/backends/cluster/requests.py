@@ -9,6 +9,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from asgiref.sync import sync_to_async
+from temporalio.api.workflowservice import v1 as service
 from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 
@@ -29,6 +30,9 @@ from temporalex_django.temporal import names
 
 #: Seconds between two tries of an update that a run could not take now, such as between two runs of a chain.
 _PAUSE: Final = 0.1
+_LONGEST_PAUSE: Final = 5.0
+#: Seconds for which an update is still sent after the deadline of its caller.
+_GRACE: Final = 10.0
 #: Parts of the server's texts for updates that were not judged, and are to be sent again.
 _UNJUDGED: Final = ("aborted", "continued as new", "continue as new", "unable to process", "not ready")
 
@@ -47,7 +51,6 @@ class ClusterRequest:
         self._outcome: Outcome | None = None
         self._row: UUID | None = None
         self._is_committed_later = False
-        self._is_new = True
 
     @property
     def message_number(self) -> int | None:
@@ -66,7 +69,7 @@ class ClusterRequest:
         self._require_open()
         run = run_of(target, storage=self.storage)
         if call.kind == "update":
-            self._is_new = self._note_message()
+            self._note_message()
         else:
             self._insert_row(run)
         if self._is_committed_later:
@@ -105,7 +108,7 @@ class ClusterRequest:
     def _note_message(self) -> bool:
         """Note that the message was sent, so that its id cannot be used for another one; return True if it is new.
 
-        Raises ``MessageIdTaken``.
+        The audit row is written with it, whatever becomes of the message. Raises ``MessageIdTaken``.
         """
         call = self.call
         if (earlier := self._earlier()) is not None:
@@ -121,6 +124,7 @@ class ClusterRequest:
                 sender=call.by.sender,
                 storage=self.storage,
             )
+            call.record(self.target.audit_subject, **{call.kind: call.message, "update_id": call.message_id})
         return True
 
     def _insert_row(self, run: ClusterRun) -> None:
@@ -128,8 +132,7 @@ class ClusterRequest:
         call = self.call
         with self.storage.transaction():
             call.before_insert()
-            self._is_new = self._note_message()
-            if not self._is_new:
+            if not self._note_message():
                 return
             task = self._mark_task()
             body = {
@@ -148,7 +151,6 @@ class ClusterRequest:
                 is_sent_here=not self._is_committed_later,
                 storage=self.storage,
             )
-            call.record(self.target.audit_subject, **{call.kind: call.message, "update_id": call.message_id})
 
     def _mark_task(self) -> str | None:
         """Mark the human task of a decision as being decided, and return its id; None for another message."""
@@ -169,7 +171,10 @@ class ClusterRequest:
     # -- on the event loop of the client ------------------------------------------------------------------------------
 
     async def _send(self, sdk: Client, client: ClusterClient, run: ClusterRun) -> Outcome:
-        """Send the update until it is judged, and return its outcome. Few of a run are on their way at a time."""
+        """Send the update until it is judged, and return its outcome. Few of a run are on their way at a time.
+
+        Raises ``TimeoutError`` some time after the deadline of the caller, who has gone.
+        """
         name = self.call.message if self.call.kind == "update" else names.RESUME
         request = calls.update_request(
             client,
@@ -180,24 +185,9 @@ class ClusterRequest:
             sender=calls.sender_data(self.call.by.sender),
             message_headers=self.call.headers,
         )
-        async with client.update_slots(run.chain_id):
-            while True:
-                try:
-                    answer: Any = await sdk.workflow_service.update_workflow_execution(request)
-                    while not answer.HasField("outcome"):
-                        poll = calls.poll_request(client, answer.update_ref)
-                        answer = await sdk.workflow_service.poll_workflow_execution_update(poll)
-                except RPCError as exc:
-                    if not _is_unjudged(exc):
-                        raise
-                else:
-                    if not answer.outcome.HasField("failure"):
-                        values = [client.payloads.decode(value) for value in answer.outcome.success.payloads]
-                        return Outcome(status="completed", value=values[0] if values else None)
-                    failure = answer.outcome.failure
-                    if not any(part in failure.message.lower() for part in _UNJUDGED) or failure.source:
-                        return outcome_of_failure(failure, client.payloads)
-                await asyncio.sleep(_PAUSE)
+        left = self.call.deadline.seconds_left
+        async with asyncio.timeout(None if left == float("inf") else left + _GRACE), client.update_slots(run.chain_id):
+            return await _send_until_judged(sdk, client, request)
 
     # -- the answer ---------------------------------------------------------------------------------------------------
 
@@ -255,15 +245,14 @@ class ClusterRequest:
                 raise call.closed_error(closed) from exc
 
     def _settle(self, outcome: Outcome) -> None:
-        """Store the outcome: the row of the outbox goes, the audit row comes, and a free id can be used again."""
+        """Store the outcome: the row of the outbox goes, and a free id can be used again."""
         call, self._outcome = self.call, outcome
         is_taken = outcome.status in ("completed", "failed", "accepted")
         with self.storage.transaction():
             if self._row is not None:
                 outgoing.settle_request(self._row, call.message_id, is_taken=is_taken, storage=self.storage)
-            elif is_taken and self._is_new:
+            elif is_taken:
                 outgoing.store_outcome(self.target.chain_id, call.message_id, outcome, storage=self.storage)
-                call.record(self.target.audit_subject, **{call.kind: call.message, "update_id": call.message_id})
             if not is_taken:
                 outgoing.forget_message(self.target.chain_id, call.message_id, storage=self.storage)
 
@@ -280,6 +269,34 @@ def sent_payload(payload: Any) -> Any:
     if isinstance(payload, dict) and "task" in payload:
         return {name: value for name, value in payload.items() if name != "run"}
     return payload
+
+
+async def _send_until_judged(
+    sdk: Client, client: ClusterClient, request: service.UpdateWorkflowExecutionRequest
+) -> Outcome:
+    """Send an update again and again until a run has judged it, and return its outcome. The pauses grow."""
+    pause = _PAUSE
+    while True:
+        sent: Any = None
+        try:
+            answer: Any = await sdk.workflow_service.update_workflow_execution(request)
+            sent = answer.update_ref
+            while not answer.HasField("outcome"):
+                poll = calls.poll_request(client, sent)
+                answer = await sdk.workflow_service.poll_workflow_execution_update(poll)
+        except RPCError as exc:
+            # A run that has admitted an update may close without it. The next run of the chain may take it.
+            if not (_is_unjudged(exc) or (sent is not None and is_gone(exc))):
+                raise
+        else:
+            if not answer.outcome.HasField("failure"):
+                values = [client.payloads.decode(value) for value in answer.outcome.success.payloads]
+                return Outcome(status="completed", value=values[0] if values else None)
+            failure = answer.outcome.failure
+            if not any(part in failure.message.lower() for part in _UNJUDGED) or failure.source:
+                return outcome_of_failure(failure, client.payloads)
+        await asyncio.sleep(pause)
+        pause = min(2 * pause, _LONGEST_PAUSE)
 
 
 def _is_unjudged(error: RPCError) -> bool:

@@ -163,7 +163,7 @@ class BulkJobAdmin(ReadOnlyAdmin[BulkJob]):
             "is_popup": False,
             "has_view_permission": True,
             "badge": self.state_badge(job),
-            "effect": "" if action is None else action.effect,
+            "about": "" if action is None else action.description(),
             "behind": job.done + job.failed,
             "form": ReasonForm(),
             **self._items_context(request, job),

@@ -285,7 +285,7 @@ class BulkActionView:
             "media": self.admin.media,
             # Single attributes, because a template would call the class.
             "label": action.label,
-            "about": action.effect,
+            "about": action.description(),
             "destructive": action.destructive,
             "form": form,
             "effect": effect,

@@ -83,9 +83,8 @@ def add_arguments(parser: CommandParser) -> None:
     """Add the arguments of the command ``temporalex bulk`` to its parser."""
     parsers = parser.add_subparsers(dest="what", required=True, title="actions", metavar="ACTION", help="What to do.")
     for name, action in _ACTIONS.items():
-        effect = str(action.effect)
-        first_sentence = f"{effect.split('. ', 1)[0].rstrip('.')}."
-        _add_start_arguments(parsers.add_parser(name, description=effect, help=first_sentence), action)
+        subparser = parsers.add_parser(name, description=action.description(), help=str(action.summary))
+        _add_start_arguments(subparser, action)
     signal = parsers.add_parser("signal", description="Send a signal to each run.", help="Send a signal to each run.")
     signal.add_argument("--signal", required=True, metavar="NAME", help="Name of the signal.")
     signal.add_argument(
@@ -183,7 +182,7 @@ def _start_job(command: BaseCommand, action_name: str, actor: Actor, options: di
         inputs = {**action.selection_from(filters), **input_values(options, action)}
     if action_name in _ACTIONS and _ACTIONS[action_name].destructive:
         command_arguments.confirm(
-            command, f"{_ACTIONS[action_name].effect} Continue for {_count_text(runs)}?", yes=options["yes"]
+            command, f"{_ACTIONS[action_name].description()} Continue for {_count_text(runs)}?", yes=options["yes"]
         )
     return StartBulk(
         action_name, runs=runs, reason=options["reason"], token=options["token"], by=actor, **inputs

@@ -44,7 +44,7 @@ class OperatorCommand:
     def __init__(self, action: type[OperatorRunAction[Any]]) -> None:
         self.action = action
         # The docstring of a subcommand is its help text.
-        self.__doc__ = f"{action.summary} {action.effect}"
+        self.__doc__ = action.description()
 
     def add_arguments(self, parser: CommandParser) -> None:
         """Add RUN, SEQ for an activity or timer, and an option for each input of the operation to the parser."""

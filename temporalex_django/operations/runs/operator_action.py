@@ -95,7 +95,7 @@ class OperatorRunAction(RunAction[T]):
     """Base class of the operations that an operator performs on one run.
 
     - ``label``: the text of the button.
-    - ``summary``: a short sentence in the imperative, with which the help of the command begins.
+    - ``summary``: a short sentence in the imperative, which interfaces show before ``effect``.
     - ``effect`` and ``done``: sentences that say what will happen, and what has happened.
     - ``destructive``: True if the operation cannot be undone.
     - ``target_kind``: "run", "activity" or "timer". For the last two, ``seq`` is an argument too: the number of the
@@ -243,9 +243,14 @@ class OperatorRunAction(RunAction[T]):
         return ""
 
     @classmethod
+    def description(cls) -> str:
+        """Return ``summary`` and ``effect`` as one text: without ``summary``, ``effect`` may be hard to understand."""
+        return f"{cls.summary} {cls.effect}"
+
+    @classmethod
     def effect_text(cls, run: Instance) -> str:
-        """Return what the operation will do to that run, in sentences: ``effect``, and the notice about the run."""
-        return f"{cls.effect} {cls.notice_of(run)}".strip()
+        """Return what the operation will do to that run: its description, and the notice about the run."""
+        return f"{cls.description()} {cls.notice_of(run)}".strip()
 
     @property
     def acts_at_once(self) -> bool:

@@ -84,7 +84,7 @@ def test_rows_are_chosen_looked_at_and_acted_on(admin: Client) -> None:
     text = admin.get(answer["Location"]).content.decode()
     assert "The action can now be applied to 2 of 3 chosen runs." in text
     assert ">Terminate</button>" in text
-    assert str(Terminate.effect) in text
+    assert f"{Terminate.summary} {Terminate.effect}" in text
     assert "1: the run is already closed (Terminated)" in text
     assert (BulkJob.objects.count(), OperatorAction.objects.count()) == (0, audited)  # looking does nothing
 

@@ -148,6 +148,7 @@ def test_a_request_to_cancel_says_what_it_waits_for_before_and_after(admin: Clie
     address = f"{RUNS}{runs['admin'].run_id}/do/cancel/"
     assert WAITS in page(admin, address)
     assert "To end the run now, terminate it." in page(admin, address)
+    assert "Ask a run to end. The code of a function workflow may" in page(admin, address)
     said = act(admin, address)
     assert WAITS in page(admin, said["Location"])
 

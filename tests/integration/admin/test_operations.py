@@ -34,6 +34,7 @@ class Knock(OperatorRunAction[None]):
     name = "knock"
     permission = "signal_instance"
     label: ClassVar[Any] = "Knock on it"
+    summary: ClassVar[Any] = "Knock on a run."
     effect: ClassVar[Any] = "It <b>hears</b> it."
     done: ClassVar[Any] = "Knocked."
     inputs = (
@@ -114,7 +115,7 @@ def test_looking_says_the_effect_and_does_nothing(admin, run):
         assert "Reason" in text
     text = admin.get(do(run, "knock")).content.decode()
 
-    assert "It &lt;b&gt;hears&lt;/b&gt; it." in text
+    assert "Knock on a run. It &lt;b&gt;hears&lt;/b&gt; it." in text
     assert "How often" in text
     assert 'value="hard"' in text
     assert Knock.calls == []

@@ -25,6 +25,7 @@ from temporalex_django.management.runs.operator_commands import COMMANDS
 from temporalex_django.models import BulkJob, HumanTask, Instance, OperatorAction
 from temporalex_django.operations.bulk import worker
 from temporalex_django.operations.fleet.live_workers import LiveWorkers
+from temporalex_django.operations.registry import STEERING
 from temporalex_django.rest.http import problems
 from tests.support.client_flows import Basket, drain
 from tests.support.commands import Ran, shell, timeless, transcript
@@ -259,6 +260,14 @@ def test_schemas_are_those_of_the_code() -> None:
         golden(f"{'steering' if name in COMMANDS else name}.schema.json", json.dumps(schema, indent=2) + "\n")
 
 
+def test_the_help_of_bulk_says_of_each_action_what_it_is_for() -> None:
+    parsers = Command().create_parser("manage.py", "temporalex")._subparsers._group_actions[0].choices  # type: ignore[union-attr]
+    text = " ".join(parsers["bulk"].format_help().split())  # type: ignore[index]
+
+    assert {name for name, action in STEERING.items() if f"{name} {action.summary}" not in text} == set()
+    assert "a function workflow may clean up" not in text
+
+
 @pytest.mark.usefixtures("runs")
 def test_histories_and_pictures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An id that a shell and a file system would take amiss is one like others."""
@@ -313,10 +322,11 @@ def test_what_cannot_be_undone_is_asked_about_at_a_terminal(monkeypatch: pytest.
 
     refused = answered("no\n", "terminate", "basket-1", "--reason", "r")
     assert (refused.status, refused.out) == (exit_codes.FINDINGS, "")
-    assert "Continue for test.Basket basket-1? [y/N]" in refused.err
+    effect = "Terminate a run. The run is closed at once. None of its code runs any more, so nothing is cleaned up."
+    assert f"{effect} Continue for test.Basket basket-1? [y/N]" in refused.err
     assert "nothing was done. Answer y, or use --yes." in refused.err
     assert answered("", "bulk", "terminate", "--workflow", "test.Basket").status == exit_codes.FINDINGS  # Ctrl-D
-    assert "Continue for 3 runs?" in answered("\n", "bulk", "terminate", "--workflow", "test.Basket").err
+    assert f"{effect} Continue for 3 runs?" in answered("\n", "bulk", "terminate", "--workflow", "test.Basket").err
     assert "Continue for 1 run?" in answered("\n", "bulk", "delete", Basket.handle("basket-2").run_id).err
     assert (Basket.handle("basket-1").status, BulkJob.objects.count()) == ("waiting", 0)
 

@@ -1,7 +1,7 @@
 """The access policy: it decides which runs exist for a user, and what they may do and see.
 
 Every look-up, list, count, page, command and operation asks it. ``TEMPORALEX["ACCESS_POLICY"]`` names a subclass of
-``AccessPolicy``. The policy is not asked about code (``user`` None), which may do everything. An exception that the
+``AccessPolicy``. The policy is not asked about code (``user`` None), which may do anything. An exception that the
 policy raises goes to the caller; nothing is shown or done then.
 """
 

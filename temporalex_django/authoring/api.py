@@ -148,7 +148,7 @@ def approval(
     well. ``form`` describes the data of the decision: a dataclass, TypedDict or msgspec type, or the dotted path of a
     Django form.
 
-    With ``four_eyes`` a person has to decide who has neither started the run nor decided an earlier approval of it.
+    With ``four_eyes`` a person has to decide who has neither started the run nor decided an earlier approval in it.
     ``True`` or ``"chain"`` counts all runs of the chain and the runs that it comes from: its parents, and the run that
     it was forked from. ``"run"`` counts this run alone (see decision 49). The call raises ``WorkflowDefinitionError``
     and ``PayloadError``.

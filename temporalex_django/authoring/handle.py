@@ -44,7 +44,7 @@ class WorkflowHandle(Generic[Result_co]):
     method raises ``WorkflowNotFound`` if there is no such run. It raises ``AmbiguousId`` if several workflows used the
     id and not exactly one of them has an open run.
 
-    ``by`` is the user in whose name a method acts; None means code, which may do everything. The user is recorded in
+    ``by`` is the user in whose name a method acts; None means code, which may do anything. The user is recorded in
     the audit log and in messages. The handler decides who may send a message (``permission=``, or the role of an
     approval). All other methods need the permission of the operation (``temporalex_django.cancel_instance`` …). They
     raise ``ActionNotPermitted`` without it, and write nothing then. ``reason`` is a text for the audit log.

@@ -3,7 +3,7 @@
 Each operation is one class in a file of its own. The client, the admin, REST, pages and commands all call these
 classes, so they cannot differ (see decision 36).
 
-``user=None`` means code, which may do everything. For a person the access policy is asked, with the model permission
+``user=None`` means code, which may do anything. For a person the access policy is asked, with the model permission
 that the class names. Messages that code sends in the name of a user (``handle.update(..., by=user)``) are the one
 exception: their handler says who may send them.
 """

@@ -299,7 +299,7 @@ def test_many_runs_are_ended_by_a_job_that_is_stopped_and_resumed(operator: Oper
         box.check()
     operator.page.locator("select[name=action]").first.select_option(label="Terminate…")
     operator.presses("button", "Run" if operator.page.get_by_role("button", name="Run", exact=True).count() else "Go")
-    assert "The action can now be applied to 3 of 4 chosen runs." in operator.reads
+    assert "The action can currently be applied to 3 of 4 selected runs." in operator.reads
     operator.page.get_by_label("Reason").fill("spring cleaning")
     operator.presses("button", "Terminate")
     assert "0 of 4 finished" in operator.reads

@@ -79,7 +79,7 @@ def test_five_failures_with_one_cause_are_retried_together(operator: Operator) -
     clicks.chooses(page.locator("select[name=action]").first, "Retry now…")
     name = "Run" if page.get_by_role("button", name="Run", exact=True).count() else "Go"
     clicks.on(page.get_by_role("button", name=name, exact=True))
-    assert "The action can now be applied to 5 activities in 5 of 5 chosen runs." in operator.reads
+    assert "The action can currently be applied to 5 activities in 5 of 5 selected runs." in operator.reads
     BANK["is_away"] = False
     page.get_by_label("Reason").fill("the bank is back")
     clicks.on(page.get_by_role("button", name="Retry now", exact=True))

@@ -280,7 +280,7 @@ class BulkActionView:
             return HttpResponseRedirect(back)
         context = {
             **site.each_context(request),
-            "title": _("%(label)s: many runs") % {"label": action.label},
+            "title": _("%(label)s: multiple runs") % {"label": action.label},
             "opts": self.admin.opts,
             "media": self.admin.media,
             # Single attributes, because a template would call the class.
@@ -380,7 +380,7 @@ def _refusal(action: type[OperatorRunAction[Any]], user: Person, run: Instance, 
     if part_count:
         return None
     return action.why_not_open(run) or _(
-        "no activity or timer of this run that matches the selection allows this action now"
+        "none of the selected activities or timers of this run currently allows this action"
     )
 
 
@@ -402,22 +402,22 @@ def _effect_text(possible: int, total: int, *, has_more: bool, parts: str = "") 
     """
     words: dict[str, Any] = {"possible": possible, "of": total, "parts": parts}
     if parts and has_more:
-        return _("The action can now be applied to %(parts)s in %(possible)d of the newest %(of)d runs.") % words
+        return _("The action can currently be applied to %(parts)s in %(possible)d of the newest %(of)d runs.") % words
     if parts:
         return (
             ngettext(
-                "The action can now be applied to %(parts)s in %(possible)d of %(of)d chosen run.",
-                "The action can now be applied to %(parts)s in %(possible)d of %(of)d chosen runs.",
+                "The action can currently be applied to %(parts)s in %(possible)d of %(of)d selected run.",
+                "The action can currently be applied to %(parts)s in %(possible)d of %(of)d selected runs.",
                 total,
             )
             % words
         )
     if has_more:
-        return _("The action can now be applied to %(possible)d of the newest %(of)d runs.") % words
+        return _("The action can currently be applied to %(possible)d of the newest %(of)d runs.") % words
     return (
         ngettext(
-            "The action can now be applied to %(possible)d of %(of)d chosen run.",
-            "The action can now be applied to %(possible)d of %(of)d chosen runs.",
+            "The action can currently be applied to %(possible)d of %(of)d selected run.",
+            "The action can currently be applied to %(possible)d of %(of)d selected runs.",
             total,
         )
         % words

@@ -1,7 +1,7 @@
 """The option ``--as-user``, with which a command acts as a user.
 
 The command then does only what that user may do, to runs that they may see, and the audit log names them. Without the
-option it may do everything, and the audit log names the account of the operating system.
+option it may do anything, and the audit log names the account of the operating system.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """List, show, pause, unpause, trigger, backfill and delete schedules, and compare them with the code.
 
-`schedules list` and `schedules show NAME` show when they fire and what happened to their slots. `schedules diff` lists
-what differs between the schedules declared in code and their rows, and exits with status 1 if anything does.
+`schedules list` and `schedules show NAME` show when schedules fire and what happened to their slots. `schedules diff`
+lists what differs between the schedules declared in code and their rows, and exits with status 1 if anything does.
 """
 
 from __future__ import annotations

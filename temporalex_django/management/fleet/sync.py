@@ -1,7 +1,8 @@
-"""Write the rows of runs on the Temporal cluster anew, from their histories there.
+"""Rebuild the rows of runs that are on the Temporal cluster from their histories there.
 
 `sync` compares all runs, and `sync RUN` those of one chain. Rows that were deleted come back, and open rows whose run
-the cluster no longer has are closed. Workers keep the rows current by themselves: use it after a restored backup.
+the cluster no longer has are closed. Workers keep the rows up to date by themselves, so you need this command only
+after restoring a backup.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ def handle(
     json: bool,
     **options: object,
 ) -> None:
-    """Compare the rows with the cluster, write those of its runs anew, and print how many. Writes one audit row."""
+    """Compare the rows with the cluster, rebuild those of its runs, and print how many. Writes one audit row."""
     del options
     actor = people.resolve_actor(as_user)
     target = None if run is None else command_arguments.find_visible_target(run, workflow, actor=actor)

@@ -93,7 +93,9 @@ def add_arguments(parser: CommandParser) -> None:
         help="Poll only the tables, or only the Temporal cluster of the project (default: both).",
     )
     parser.add_argument(
-        "--burst", action="store_true", help="Stop when nothing is due on the tables. It does not poll a cluster."
+        "--burst",
+        action="store_true",
+        help="Stop when nothing is due in the tables. With this option, the worker does not poll a cluster.",
     )
     parser.add_argument("--timeout", type=float, help="With --burst: fail if work remains after this many seconds.")
     parser.add_argument(

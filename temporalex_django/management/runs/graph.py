@@ -84,7 +84,9 @@ def add_arguments(parser: CommandParser) -> None:
         default="mermaid",
         help="Format of the drawing (default: mermaid).",
     )
-    parser.add_argument("--id", metavar="ID", help="A run: its business id, business value or run id.")
+    parser.add_argument(
+        "--id", metavar="ID", help="A run: its business id, the value of its business key, or its run id."
+    )
     parser.add_argument("--version", metavar="N", dest="number", type=int, help="Version of the workflow.")
     people.add_user_argument(parser)
     parser.add_argument("--output", metavar="FILE", help="File for the drawing (default: standard output).")

@@ -75,7 +75,7 @@ def add_arguments(parser: CommandParser) -> None:
         "--on-closed",
         choices=get_args(OnClosed),
         default="allow",
-        help="Whether the start is possible if a run with the id has ended (default: allow).",
+        help="Whether the run may start if an earlier run with this id has ended (default: allow).",
     )
     parser.add_argument(
         "--debounce",

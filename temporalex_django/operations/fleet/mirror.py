@@ -24,7 +24,7 @@ class MirrorSynced:
 
 
 class SyncMirror(Action[MirrorSynced]):
-    """Operation that writes the rows of runs on the cluster anew, from their histories there.
+    """Operation that rebuilds the rows of runs that are on the cluster from their histories there.
 
     ``target`` is one run, of whose chain all runs are written; None means all runs of the project. Rows that were
     deleted come back, and open rows whose run the cluster no longer has are closed. Each run is one transaction. Raises

@@ -82,7 +82,7 @@ def test_rows_are_chosen_looked_at_and_acted_on(admin: Client) -> None:
     answer = choose(admin, "terminate", runs[:3])
     assert answer.status_code == 302
     text = admin.get(answer["Location"]).content.decode()
-    assert "The action can now be applied to 2 of 3 chosen runs." in text
+    assert "The action can currently be applied to 2 of 3 selected runs." in text
     assert ">Terminate</button>" in text
     assert f"{Terminate.summary} {Terminate.effect}" in text
     assert "1: the run is already closed (Terminated)" in text
@@ -115,7 +115,7 @@ def test_all_that_match_the_filters_are_chosen_and_none_that_was_started_since(a
     runs = baskets("a-1", "a-2", "b-1")
     answer = choose(admin, "pause", runs[:1], query="?q=a-", every=True)
     text = admin.get(answer["Location"]).content.decode()
-    assert "The action can now be applied to 2 of 2 chosen runs." in text
+    assert "The action can currently be applied to 2 of 2 selected runs." in text
     assert f'href="{RUNS}?q=a-"' in text  # the way back keeps the filters
     form = {"token": hidden(text, "token"), "newest": hidden(text, "newest")}
     baskets("a-3")

@@ -276,7 +276,7 @@ def test_a_backfill_that_is_impossible_says_why(admin: Client, changes: dict[str
 def test_a_schedule_is_deleted_after_a_confirmation(admin: Client) -> None:
     row = make()
 
-    assert "Its runs are kept" in text_of(admin.get(page(row, "delete")))
+    assert "Its runs will be kept" in text_of(admin.get(page(row, "delete")))
     assert ScheduleRow.objects.exists()
     assert "Deleted nightly." in text_of(admin.post(page(row, "delete"), {"reason": "not needed"}, follow=True))
     assert not ScheduleRow.objects.exists()

@@ -267,7 +267,7 @@ def test_the_admin_offers_the_cause_as_a_filter_and_retries_what_it_leaves(clien
     answer = client.post(f"{RUNS}?cause={why}", chosen)
     page = client.get(answer["Location"]).content.decode()
 
-    assert "The action can now be applied to 2 activities in 2 of 2 chosen runs." in page
+    assert "The action can currently be applied to 2 activities in 2 of 2 selected runs." in page
     assert f'<option value="{why}" selected>' in page
     BANK["charge"] = lambda: "paid"
     given = {"token": hidden(page, "token"), "newest": hidden(page, "newest"), "input_cause": why, "reason": "back"}

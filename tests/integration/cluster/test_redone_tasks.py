@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import uuid
 from typing import Any
 
 import pytest
 
+from temporalex_django import ContinueAsNew, Ok, Workflow, api
 from temporalex_django.backends.cluster import mirror
+from temporalex_django.backends.cluster.client import cluster_client
+from temporalex_django.backends.cluster.mirrored_run import ObservedRun
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.models import Chain, Instance
 from tests.support.observations import CONTINUE, Observations
@@ -14,6 +18,15 @@ from tests.support.observations import CONTINUE, Observations
 pytestmark = pytest.mark.django_db(transaction=True)
 
 KEY = "g:order-1"
+QUEUE = f"cluster-redone-{uuid.uuid4().hex[:8]}"
+
+
+class RefusedSteps(Workflow):
+    task_queue = QUEUE
+
+    async def run(self, args: Any) -> Any:
+        await api.wait_for_signal("go")
+        return ContinueAsNew(args + 1) if args < 2 else Ok(args)
 
 
 @pytest.fixture
@@ -86,6 +99,31 @@ def test_a_chain_that_people_have_closed_stays_closed(storage: DjangoStorage) ->
     run.write(storage, 2, at=2)
     assert Instance.objects.get(cluster_run_id=None).status == "terminated"
     assert Chain.objects.get().closed
+
+
+@pytest.mark.once
+def test_a_signal_during_the_task_that_continues_a_run_reaches_its_next_run(
+    worker: None, storage: DjangoStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server refuses the completion, and has the task done again with the signal."""
+    write, tries = mirror.write, list[ObservedRun]()
+
+    def write_and_signal(run: ObservedRun, **options: Any) -> None:
+        write(run, **options)
+        if run.closing is not None and run.closing.kind == CONTINUE:
+            tries.append(run)
+            if len(tries) == 1:
+                cluster_client().call(lambda sdk: sdk.get_workflow_handle(run.cluster_id).signal("go"))
+
+    monkeypatch.setattr(mirror, "write", write_and_signal)
+    handle = RefusedSteps.start(1, id=f"redone-{uuid.uuid4().hex[:8]}")
+    handle.signal("go")
+    assert handle.result(timeout=60) == 2
+    first, second = Instance.objects.order_by("id")
+    assert [run.run_id for run in tries] == [str(first.cluster_run_id)] * 2
+    assert (first.status, second.status) == ("continued_as_new", "completed")
+    carried = [(run.next_facts or {}).get("carried") for run in tries]
+    assert carried[0] != carried[1] == storage.run_records([second.pk])[second.pk].carried_messages
 
 
 # -- an end that the server has refused -------------------------------------------------------------------------------

@@ -53,6 +53,7 @@ class ActivityContext:
     previous_failure: PreviousFailure | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
     _seq: int = field(default=0, repr=False)
+    _owner: str | None = field(default=None, repr=False)  # the run that executes it, if a reset has kept ``run_id``
     _heartbeat: Callable[[Any], None] = field(default=lambda _: None, repr=False)
     _is_cancelled: Callable[[], bool] = field(default=lambda: False, repr=False)
 

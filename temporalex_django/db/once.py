@@ -48,7 +48,8 @@ def once(key: str) -> Iterator[OnceBlock]:
     """
     if not isinstance(key, str) or not 0 < len(key) <= MAX_LENGTH:
         raise ValueError(f"once: the key must be a text of 1 to {MAX_LENGTH} characters, not {key!r:.60}")
-    run_id = UUID(activity_context().run_id)
+    context = activity_context()
+    run_id = UUID(context._owner or context.run_id)  # noqa: SLF001 - of no interest to activities
     with _done_once(f"{_OWN}{key}", run_id, DjangoStorage()) as block:
         yield block
 

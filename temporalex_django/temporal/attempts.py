@@ -128,6 +128,7 @@ class ActivityAttempt:
             heartbeat_details=self._details[0] if self._details else None,
             headers=self._headers,
             _seq=self._seq,
+            _owner=self._info.workflow_run_id,
             _heartbeat=self._note_heartbeat,
             _is_cancelled=sdk.is_cancelled,
         )

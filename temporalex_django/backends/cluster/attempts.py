@@ -103,7 +103,7 @@ class ProjectAttempt(ActivityAttempt):
         close_old_connections()  # and not inside the transaction
         for tries_left in reversed(range(_CONFLICT_TRIES)):
             try:
-                with atomic_once(key, UUID(self._run_id), storage) as block:
+                with atomic_once(key, UUID(self._info.workflow_run_id or self._run_id), storage) as block:
                     if block.is_first:
                         block.result = self._perform(activity, args)
             except DatabaseError as exc:

@@ -28,6 +28,7 @@ class Reset(ReplayFromAction[str]):
     The new run gets a new seed. Activities that were open at the point are scheduled again under their idempotency
     keys, timers keep their due times, and children stay with the old run. Corrections by hand are kept: edited inputs,
     and results that the code has not received yet. A closed run can be reset, too, if no other open run has its id.
+    On a cluster, an atomic activity whose call has the same number and arguments returns the result that it committed.
 
     Runs in the caller's transaction and locks the chain; see ``OperatorRunAction.lock_run``. Raises
     ``ActionNotPossible``, ``PayloadError`` and ``UpdateTimeout``. Always audited.

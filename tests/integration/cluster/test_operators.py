@@ -123,6 +123,7 @@ def test_a_run_is_reset_open_or_closed(worker: None) -> None:
     handle.reset(to=0)
     with pytest.raises(errors.AlreadyRunning):  # it is open again
         MirroredOrder.start(5, id=handle.id)
+    wait_for(lambda: handle.describe().waiting_for)  # a run that never began cannot be reset
     handle.terminate()
     other = start(MirroredOrder, 5, id=handle.id)
     with pytest.raises(errors.ActionNotPossible, match="another open run now has its id"):

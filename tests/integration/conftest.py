@@ -65,5 +65,5 @@ def run_backend(request: pytest.FixtureRequest) -> Iterator[str]:
         yield name
         return
     request.getfixturevalue("transactional_db")
-    with both_backends.test_on_cluster(request.getfixturevalue("process_cluster")):
+    with both_backends.cluster_routing(request.getfixturevalue("process_cluster")):
         yield name

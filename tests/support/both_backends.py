@@ -167,7 +167,7 @@ def use_settings(entry: dict[str, Any], patch: pytest.MonkeyPatch) -> None:
 
 
 @contextmanager
-def test_on_cluster(entry: dict[str, Any]) -> Iterator[None]:
+def cluster_routing(entry: dict[str, Any]) -> Iterator[None]:
     """Route the runs of a test to the cluster, and let ``drain()`` wait for them there."""
     entry["PREFIX"] = f"{uuid.uuid4().hex[:8]}:"
     with pytest.MonkeyPatch.context() as patch:

@@ -61,9 +61,9 @@ def check_cluster_sdk(app_configs: Sequence[AppConfig] | None, **_: Any) -> list
     """Check that runs that live on a Temporal cluster can be reached: the SDK is installed."""
     del app_configs
     classes = [cls.name for cls in workflows.concrete_classes() if cls.backend == TEMPORAL]
-    if find_spec("temporalio") is not None or not (classes or conf.read()[0].BACKEND == TEMPORAL):
+    if find_spec("temporalio") is not None or not (classes or conf.uses_cluster(conf.read()[0])):
         return []
-    routed = f"the class {classes[0]} is" if classes else "TEMPORALEX['BACKEND'] says that runs are"
+    routed = f"the class {classes[0]} is" if classes else "TEMPORALEX says that runs may be"
     return [
         Error(
             f"{routed} on a Temporal cluster, and the package temporalio is not installed.",
@@ -99,7 +99,7 @@ def check_shared_transactions(app_configs: Sequence[AppConfig] | None, **_: Any)
         )
         for problem in shared_transaction_problems(TEMPORAL)
     ]
-    if not conf.read()[0].CLUSTER:
+    if not conf.uses_cluster(conf.read()[0]):
         return messages
     return messages + [
         Warning(

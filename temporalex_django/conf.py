@@ -20,7 +20,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Literal, cast, get_args, get_origin, get_type_hints
 
 from temporalex_django.core.limits import NO_LIMITS, Limits, queue_errors
-from temporalex_django.core.names import TABLES, quoted
+from temporalex_django.core.names import TABLES, TEMPORAL, quoted
 from temporalex_django.core.payloads.project_codec import ProjectCodec
 from temporalex_django.core.setting_values import (
     ALERTS_KIND,
@@ -51,7 +51,7 @@ _METHODS = {
 #: Fewest database connections with which a worker with one activity thread can run.
 FEWEST_CONNECTIONS = 6
 #: Further connections of a worker with a Temporal cluster.
-CLUSTER_CONNECTIONS = 3
+CLUSTER_CONNECTIONS = 4
 
 
 def _setting(default: Any, doc: str, *, refuse: Callable[[Any], bool] | None = None, kind: str = "") -> Any:
@@ -304,6 +304,12 @@ class Settings:
 _cached_settings: tuple[Any, Settings, list[str]] | None = None
 
 
+def uses_cluster(settings: Settings | None = None) -> bool:
+    """Return True if the settings name a Temporal cluster, on which runs may live. None: those of this project."""
+    settings = settings or get_settings()
+    return bool(settings.CLUSTER) or settings.BACKEND == TEMPORAL
+
+
 def get_settings() -> Settings:
     """Return the current settings. Raises ``NotConfigured``, which lists all that are unknown or have a wrong type."""
     settings, errors = read()
@@ -385,7 +391,7 @@ def _setting_errors(raw: Any, hints: Mapping[str, Any]) -> Iterator[str]:
     if raw.get("CLUSTER") and isinstance(connections, int) and FEWEST_CONNECTIONS <= connections < least:
         yield (
             f"{SETTING}['WORKER_CONNECTIONS'] must be at least {least} with a CLUSTER: a worker has {CLUSTER_CONNECTIONS} "
-            "connections more, for the outbox, for the rows of runs and for their comparison."
+            "connections more, for the outbox, for the rows of runs, for their signals and for their comparison."
         )
 
 

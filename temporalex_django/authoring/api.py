@@ -332,7 +332,7 @@ def child(
     ``tags``, ``start_at``, ``start_delay`` and ``start_before`` have the same meaning as for ``Workflow.start``. The
     child lives on the backend of this run.
 
-    Raises ``ChildWorkflowFailure, including when the id is taken. The call itself raises ``InvalidId``,
+    Raises ``ChildWorkflowFailure``, including when the id is taken. The call itself raises ``InvalidId``,
     ``InvalidStart``, ``PayloadError``, ``UnknownVersion`` and ``WorkflowDefinitionError``.
     """
     port = current.runtime_for(table.CHILD)

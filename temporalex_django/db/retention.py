@@ -231,7 +231,7 @@ def _delete_run(run: UUID, last_of: UUID | None, *, storage: DjangoStorage) -> N
     # Activities of a run on a cluster see its id there.
     storage.sql.execute(
         "delete from temporalex_done_once where run_id = %s"
-        " or run_id in (select cluster_run_id from temporalex_instance where id = %s)",
+        " or run_id = (select cluster_run_id from temporalex_instance where id = %s)",
         [run, run],
     )
     delete_human_tasks(run, alias=storage.alias)

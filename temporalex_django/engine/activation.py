@@ -195,7 +195,7 @@ class ActivationStep:
         """Deliver results, timers and messages to the executor of ``entry``, and return what the activation writes.
 
         ``token`` is a new random number: the activation is stored under it, and only an executor that has executed the
-        activation knows it. ``new_run_id`` => ``new_run_id`` returns an id for the next run of the chain. ``results``
+        activation knows it. ``new_run_id()`` returns an id for the next run of the chain. ``results``
         are those of atomic activities of the same transaction. Messages are delivered until ``enough`` returns True; if
         some are left, the run is due again at once. ``limits`` are the arguments ``admit_updates`` and ``max_pending``
         of ``Activation``, if any. ``judge`` decides who may send what.

@@ -11,7 +11,7 @@ import threading
 import time
 from typing import Final, TypedDict
 
-from temporalex_django.conf import CLUSTER_CONNECTIONS, get_settings
+from temporalex_django.conf import CLUSTER_CONNECTIONS, get_settings, uses_cluster
 from temporalex_django.engine.scheduling import policy
 
 _EXTRA_CONNECTIONS: Final = 5
@@ -101,9 +101,9 @@ def extra_connections() -> int:
     """Return the number of database connections of a worker that are not those of its threads for activities.
 
     Its turns, its maintenance, LISTEN and its background work have one each, and so does the thread in which its
-    ``async`` activities use the database. With a Temporal cluster there are those of ``CLUSTER_CONNECTIONS``, too.
+    ``async`` activities use the database. A Temporal cluster needs ``CLUSTER_CONNECTIONS`` more.
     """
-    return _EXTRA_CONNECTIONS + (CLUSTER_CONNECTIONS if get_settings().CLUSTER else 0)
+    return _EXTRA_CONNECTIONS + (CLUSTER_CONNECTIONS if uses_cluster() else 0)
 
 
 def activity_threads() -> int:

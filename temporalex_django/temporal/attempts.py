@@ -179,7 +179,9 @@ class ActivityAttempt:
 
     def instance(self, version: int) -> Any:
         """Return the instance of the graph as it was when the step was scheduled, computed by a query of the run."""
-        events = self._events or asyncio.run_coroutine_threadsafe(self._query_events(), self._loop).result()
+        events = self._events
+        if events is None:
+            events = asyncio.run_coroutine_threadsafe(self._query_events(), self._loop).result()
         projection = Projection(self.workflow(version))
         projection.feed(events)
         return projection.activity_instances[self._seq]

@@ -13,7 +13,6 @@ from uuid import UUID
 from temporalex_django.backends.routing import cluster_module
 from temporalex_django.conf import get_settings
 from temporalex_django.core.error_text import error_line
-from temporalex_django.core.names import TEMPORAL
 from temporalex_django.db.background_hooks import BackgroundHook
 from temporalex_django.db.claims.limited import Switches
 from temporalex_django.engine.scheduling import policy
@@ -27,12 +26,6 @@ if TYPE_CHECKING:
     from temporalex_django.backends.cluster.worker import ClusterWorker  # needs the SDK of Temporal
 
 log = logging.getLogger("temporalex_django.workers")
-
-
-def uses_cluster() -> bool:
-    """Return True if the settings name a Temporal cluster, on which runs of this project may live."""
-    settings = get_settings()
-    return bool(settings.CLUSTER) or settings.BACKEND == TEMPORAL
 
 
 class ClusterPoller:
@@ -61,6 +54,7 @@ class ClusterPoller:
         self._lock = threading.Lock()
         self._comparison: BackgroundThread | None = None
         self._compared_at = float("-inf")
+        self._start_again_at = float("-inf")
 
     def update(self, switches: Switches) -> None:
         """Poll what the switches and the drain of the worker leave. The first call starts the threads."""
@@ -73,6 +67,8 @@ class ClusterPoller:
                 return
             if self._worker is None:
                 self._worker = self._start()
+            if self._worker is None:
+                return
         self._worker.poll(queues)
         if self._row.drained_at is None and time.monotonic() - self._compared_at >= policy.MIRROR_SECONDS:
             self._compared_at = time.monotonic()
@@ -86,18 +82,26 @@ class ClusterPoller:
             self._comparison = BackgroundThread(self._alias, [hook], name="temporalex-comparison", pause=0)
         self._comparison.ensure_running()
 
-    def _start(self) -> ClusterWorker:
+    def _start(self) -> ClusterWorker | None:
+        """Start the threads. If that fails, log why and return None: the tables must not suffer. It is tried again."""
         settings = get_settings()
-        worker: ClusterWorker = cluster_module("worker").ClusterWorker(
-            threads=self._pool,
-            thread_count=activity_threads(),
-            tasks=settings.ACTIVITY_TASKS,
-            alias=self._alias,
-            name=str(self._row.id),
-            drain_seconds=settings.DRAIN_SECONDS,
-            resolve=self._resolve,
-            call_in_process=processes.run_task,
-        )
+        if time.monotonic() < self._start_again_at:
+            return None
+        try:
+            worker: ClusterWorker = cluster_module("worker").ClusterWorker(
+                threads=self._pool,
+                thread_count=activity_threads(),
+                tasks=settings.ACTIVITY_TASKS,
+                alias=self._alias,
+                name=str(self._row.id),
+                drain_seconds=settings.DRAIN_SECONDS,
+                resolve=self._resolve,
+                call_in_process=processes.run_task,
+            )
+        except Exception as exc:  # noqa: BLE001 - such as an SDK that is missing or too old
+            self._start_again_at = time.monotonic() + policy.MIRROR_SECONDS
+            log.error("the cluster is not polled, because its worker cannot start: %s", error_line(exc))
+            return None
         return worker
 
     @property

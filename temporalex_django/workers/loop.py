@@ -13,7 +13,7 @@ from django.db import Error as DatabaseError
 from django.db import connections
 
 from temporalex_django.authoring import workflow
-from temporalex_django.conf import get_settings
+from temporalex_django.conf import get_settings, uses_cluster
 from temporalex_django.core import crash_points
 from temporalex_django.core.error_text import error_line
 from temporalex_django.core.names import TABLES, TEMPORAL
@@ -35,7 +35,7 @@ from temporalex_django.liveness.leases import WorkerRow
 from temporalex_django.liveness.load import activity_threads
 from temporalex_django.liveness.recovery import release_activities
 from temporalex_django.workers.admission import Admission
-from temporalex_django.workers.cluster import ClusterPoller, uses_cluster
+from temporalex_django.workers.cluster import ClusterPoller
 from temporalex_django.workers.health_report import handover_threads
 from temporalex_django.workers.maintenance import Maintenance
 from temporalex_django.workers.outbox import send_batch

@@ -118,12 +118,12 @@ class ClusterClient:
         if self._client is not None and time.monotonic() < self._read_again_at:
             return
         self._read_again_at = time.monotonic() + CREDENTIALS_SECONDS
-        credentials = await asyncio.to_thread(read_credentials, self.settings)
-        if self._client is not None and credentials == self._credentials:
-            return
         try:
+            credentials = await asyncio.to_thread(read_credentials, self.settings)
+            if self._client is not None and credentials == self._credentials:
+                return
             self._client = await self._connect(credentials)
-        except ClusterUnavailable as exc:
+        except Exception as exc:  # a file that is being replaced, a function of the project, or the cluster
             if self._client is None:
                 self._read_again_at = 0.0
                 raise

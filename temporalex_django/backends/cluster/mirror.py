@@ -234,9 +234,8 @@ def _is_later(row: Instance, state: RunState, run: ObservedRun) -> bool:
     if row.pk != state.run_id:
         return not row.is_open  # an earlier run of the chain, whose end is written already
     if row.status in ("terminated", "timed_out"):
-        return (
-            True  # somebody has terminated it here, which the server does not know yet; or the server has timed it out
-        )
+        # Somebody has terminated it here, which the server does not know yet, or the server has timed it out.
+        return True
     if run.activation == state.activations and row.cluster_task_at is not None:
         return run.now < row.cluster_task_at  # the server has had the same activation done again, by another worker
     return run.activation < state.activations

@@ -118,7 +118,9 @@ class MirrorWriter:
     def note_failure(self, failed: FailedTask) -> None:
         """Mark the row of a run as blocked, soon. Returns at once; the next activation clears the mark."""
         mark = partial(mirror.mark_blocked, failed, storage=DjangoStorage(self.alias, worker=True))
-        self._jobs.put(_Call(mark, failed.run_id))
+        call = _Call(mark, failed.run_id)
+        call.future.add_done_callback(_log_error)
+        self._jobs.put(call)
 
     def call(self, function: Callable[[], Any]) -> Any:
         """Call ``function`` in the thread and return its value, for short reads of activations.
@@ -235,3 +237,9 @@ def _settle(call: _Call) -> None:
         call.future.set_result(call.function())
     except Exception as exc:  # noqa: BLE001 - the one who waits gets it
         call.future.set_exception(exc)
+
+
+def _log_error(future: Future[Any]) -> None:
+    """Log the error of a call for which nobody waits."""
+    if (error := future.exception()) is not None:
+        log.error("could not mark a run as blocked: %s", error_line(error))

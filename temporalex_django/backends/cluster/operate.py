@@ -28,7 +28,8 @@ from temporalex_django.core.history.events import HistoryEvent
 from temporalex_django.core.payloads import codec
 from temporalex_django.db.inserts import reopen_chain
 from temporalex_django.db.retention import delete_chain
-from temporalex_django.engine.contracts.records import RunWrite
+from temporalex_django.db.storage import DjangoStorage
+from temporalex_django.engine.contracts.records import RunState, RunWrite
 from temporalex_django.engine.operator_overrides import allows_overrides, pause_run, pending_timers
 from temporalex_django.engine.reset.plan import DROP, REDELIVER
 from temporalex_django.engine.run_start import RunStart
@@ -70,6 +71,14 @@ def _require_open(call: OperatorCall) -> None:
         call.refuse(_("the run is already closed"), closed=True)
 
 
+def _lock_run(chain_id: UUID, *, storage: DjangoStorage) -> RunState:
+    """Lock the newest run of a chain, whose operation the cluster has done. Raises ``mirror.MirrorBusy`` after 5 s."""
+    state = storage.lock_run(chain_id, wait=5.0)
+    if state is None:
+        raise mirror.MirrorBusy(f"the row of the chain {chain_id} is locked")
+    return state
+
+
 def _record(call: OperatorCall, **details: Any) -> None:
     with report_unwritten(label_of(call, "operation")), call.storage.transaction():
         call.record(call.target.audit_subject, reason=call.reason, **details)
@@ -95,9 +104,8 @@ def pause(call: OperatorCall) -> None:
     )
     _call_pause(call, "pause", lambda sdk: sdk.workflow_service.pause_workflow_execution(request))
     with report_unwritten(label_of(call, "pause")), call.storage.transaction():
-        state = call.storage.lock_run(run.chain_id, wait=5.0)
-        if state is not None:
-            call.storage.write([pause_run(state, reason=call.reason, sender=call.by.sender, now=call.storage.now())])
+        state = _lock_run(run.chain_id, storage=call.storage)
+        call.storage.write([pause_run(state, reason=call.reason, sender=call.by.sender, now=call.storage.now())])
         call.record(call.target.audit_subject, reason=call.reason)
 
 
@@ -118,10 +126,9 @@ def unpause(call: OperatorCall) -> None:
     )
     _call_pause(call, "unpause", lambda sdk: sdk.workflow_service.unpause_workflow_execution(request))
     with report_unwritten(label_of(call, "unpause")), call.storage.transaction():
-        state = call.storage.lock_run(run.chain_id, wait=5.0)
-        if state is not None:
-            state.paused = False
-            call.storage.write([RunWrite(run=state, instance={"paused": None})])
+        state = _lock_run(run.chain_id, storage=call.storage)
+        state.paused = False
+        call.storage.write([RunWrite(run=state, instance={"paused": None})])
         call.record(call.target.audit_subject, reason=call.reason)
 
 
@@ -314,8 +321,7 @@ def reset(call: OperatorCall) -> str:
     _reserve_id(call)
     new_run_id = _reset_there(call, request)
     with report_unwritten(label_of(call, "reset")), call.storage.transaction():
-        locked = call.storage.lock_run(run.chain_id, wait=5.0)
-        assert locked is not None
+        locked = _lock_run(run.chain_id, storage=call.storage)
         rows = Instance.objects.using(call.storage.alias).filter(chain=run.chain_id)
         row = rows.filter(cluster_run_id=new_run_id).first()  # its worker may have been faster
         if row is None:

@@ -91,7 +91,11 @@ class ClusterWorker:
         self._drain_seconds = drain_seconds
         self._writer = MirrorWriter(alias)
         self._tasks = ThreadPoolExecutor(_WORKFLOW_TASKS, thread_name_prefix="temporalex-cluster-task")
-        self._plugin = ProjectPlugin(self._writer, judge=self._judge, executor=PoolExecutor(threads))
+        try:
+            self._plugin = ProjectPlugin(self._writer, judge=self._judge, executor=PoolExecutor(threads))
+        except Exception:  # the SDK does not fit: the next try must not find the threads of this one
+            self._writer.close()
+            raise
         self._plugin.options = replace(self._plugin.options, find_class=_finder(resolve))
         if call_in_process is not None:
             bind_process_call(call_in_process)
@@ -108,7 +112,7 @@ class ClusterWorker:
         self._loop.call_soon_threadsafe(self._set_queues, frozenset(queues))
 
     def stop(self) -> None:
-        """Stop to poll, let activities end for ``drain_seconds``, and end the threads."""
+        """Stop polling, let activities end for ``drain_seconds``, and end the threads."""
         asyncio.run_coroutine_threadsafe(self._end(), self._loop).result()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()

@@ -9,7 +9,7 @@ import sysconfig
 import types
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any, Final
 
 from temporalex_django.core.determinism import forbidden
@@ -101,6 +101,7 @@ def rule_of_code(code: types.CodeType, module: str) -> Rule | None:
     return _rule(f"pathlib.Path.{method}" if public == "pathlib" and owner else f"{public}.{qualname}")
 
 
+@lru_cache(maxsize=1024)
 def _rule_of_wrapper(code: types.CodeType) -> Rule | None:
     """Return the rule of the public function or class that a library has replaced or wrapped with ``code``, or None.
 

@@ -24,7 +24,7 @@ from temporalex_django.access import redactor_for
 from temporalex_django.authoring import activity
 from temporalex_django.authoring import workflow as workflows
 from temporalex_django.backends.routing import cluster_module
-from temporalex_django.conf import codec, get_settings
+from temporalex_django.conf import codec, get_settings, uses_cluster
 from temporalex_django.errors import (
     ActivityNotFound,
     KeyMissing,
@@ -371,7 +371,7 @@ def load_project(runs: Runs = None, schedules: QuerySet[Schedule] | None = None)
 
 def _read_cluster() -> ClusterView | None:
     """Return the state of the Temporal cluster; None if the project has none, or lacks the SDK."""
-    if not get_settings().CLUSTER:
+    if not uses_cluster():
         return None
     try:
         health = cluster_module("health")

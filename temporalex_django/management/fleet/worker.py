@@ -18,7 +18,7 @@ from django.db import connections
 
 from temporalex_django.authoring import workflow
 from temporalex_django.checks import unapplied_migrations
-from temporalex_django.conf import get_settings
+from temporalex_django.conf import get_settings, uses_cluster
 from temporalex_django.contrib.logs import PlainFormatter, facts_of
 from temporalex_django.core.names import TABLES, TEMPORAL
 from temporalex_django.db.storage import DjangoStorage
@@ -26,7 +26,6 @@ from temporalex_django.liveness.guardian import supervise
 from temporalex_django.liveness.recovery import report_deaths
 from temporalex_django.liveness.stop_signals import StopSignals
 from temporalex_django.management.cli import exit_codes, printing
-from temporalex_django.workers.cluster import uses_cluster
 from temporalex_django.workers.loop import WorkerLoop
 from temporalex_django.workers.queue_names import all_queues, unknown_queues
 from temporalex_django.workers.reconnect import retry_until_available

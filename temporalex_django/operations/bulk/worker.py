@@ -24,7 +24,7 @@ from temporalex_django.authoring.run_tables.run_columns import UNREAD_COLUMNS
 from temporalex_django.backends.host import host
 from temporalex_django.backends.refusals import acts_at_once
 from temporalex_django.backends.target import RunTarget
-from temporalex_django.conf import codec, get_settings
+from temporalex_django.conf import codec, get_settings, uses_cluster
 from temporalex_django.core.error_text import error_line
 from temporalex_django.core.names import TEMPORAL
 from temporalex_django.db.storage import DjangoStorage
@@ -177,7 +177,7 @@ def _is_replay_job(job: BulkJob) -> bool:
 
 def _is_done_at_once(job: BulkJob, item: BulkItem, storage: DjangoStorage) -> bool:
     """Return True if the run of the item lives on a cluster, which does the operation at once. At most one read."""
-    if not (get_settings().CLUSTER and acts_at_once(TEMPORAL, job.action)):
+    if not (uses_cluster() and acts_at_once(TEMPORAL, job.action)):
         return False
     return Instance.objects.using(storage.alias).filter(pk=item.run_id, mirrored_at__isnull=False).exists()
 

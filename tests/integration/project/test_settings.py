@@ -52,7 +52,7 @@ WRONG: list[tuple[Any, str]] = [
     ({"PAYLOAD_CODEC": CODEC, "UPDATE_LOCK_WAIT": float("inf")}, "a number"),
     ({"LEASE_SECONDS": 0}, "a number above 0"),
     ({"HEALTH_SECONDS": 0.0}, "a number above 0"),
-    ({"CLUSTER": {"ADDRESS": "localhost:7233"}, "WORKER_CONNECTIONS": 8}, "must be at least 9 with a CLUSTER"),
+    ({"CLUSTER": {"ADDRESS": "localhost:7233"}, "WORKER_CONNECTIONS": 9}, "must be at least 10 with a CLUSTER"),
     ([("PAYLOAD_CODEC", CODEC)], "must be a dict"),
 ]
 

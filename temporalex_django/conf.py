@@ -182,8 +182,8 @@ class Settings:
         "Maximum number of database connections that one worker opens. Must be at least 6: one each for turns, "
         "maintenance, LISTEN, bulk jobs and `async` activities, one for each activity thread, and two for turns "
         "that continue during a long atomic activity. With a lower limit, a worker uses fewer of these, and then "
-        "fewer threads than `ACTIVITY_THREADS`. None: `ACTIVITY_THREADS` plus 7. A `CLUSTER` needs three more, for the outbox, "
-        "the rows of runs and their comparison. "
+        "fewer threads than `ACTIVITY_THREADS`. None: `ACTIVITY_THREADS` plus 7. A `CLUSTER` needs four more, for the outbox, "
+        "the rows of runs, their signals and their comparison, so the minimum is then 10. "
         "Connections that activities open themselves, to other databases or in their own threads, do not count.",
         refuse=lambda value: value is not None and value < FEWEST_CONNECTIONS,
         kind="a whole number of at least 6, or None",

@@ -253,11 +253,22 @@ def test_names_of_spans_come_from_code_alone(env: Any, spans: Spans) -> None:
     }
 
 
-def test_a_trace_that_is_not_sampled_makes_no_spans_below_it(env: Any, spans: Spans) -> None:
+def test_a_trace_that_is_not_sampled_makes_no_spans_below_it(
+    env: Any, spans: Spans, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tracer, span_names = spans.interceptor._tracer, []
+    start_span = tracer.start_span
+
+    def note(name: str, *args: Any, **options: Any) -> Any:
+        span_names.append(name)
+        return start_span(name, *args, **options)
+
+    monkeypatch.setattr(tracer, "start_span", note)
     not_sampled = {"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00"}
     h = env.start(Traced, id="t10", headers=not_sampled)
     h.result()
     assert spans.all == ()
+    assert span_names == ["start traces.Parent", "start_child traces.Child"]  # calls ask the sampler, work does not
     context = trace.get_current_span().get_span_context()
     assert not context.is_valid  # and nothing of it is left behind
 

@@ -49,30 +49,28 @@ def test_work_is_done_once_and_rows_equal_their_histories(
     cluster: dict[str, Any], worker_env: dict[str, str], tmp_path: Path
 ) -> None:
     draw, names = random.Random(37), [uuid.uuid4().hex[:10] for _ in range(RUNS)]
+    quarter = RUNS // 4
+    expected_open, last, others = names[:quarter], names[quarter : 2 * quarter], names[2 * quarter :]
+    assert expected_open
     handles = {name: BookingRun.start({"name": name, "waits": True}, id=f"booking-{name}") for name in names}
-    waiting = list(names)
     for kill in range(KILLS):
         with processes.running(
             ["temporalex", "worker", "--queues", QUEUE], worker_env, tmp_path / f"worker-{kill}.log"
         ) as worker:
             worker.says("cluster at")
-            for name in draw.sample(waiting, min(len(waiting), max(1, RUNS // KILLS))):
+            for name in others[len(others) * kill // KILLS : len(others) * (kill + 1) // KILLS]:
                 handles[name].signal("go")
-                waiting.remove(name)
             time.sleep(draw.random())  # any moment will do
             os.killpg(worker.pid, signal.SIGKILL)
     with processes.running(["temporalex", "worker", "--queues", QUEUE], worker_env, tmp_path / "last.log"):
-        for name in waiting[RUNS // 4 :]:
+        for name in last:
             handles[name].signal("go")
-        expected_open = set(waiting[: RUNS // 4])
-        for name, handle in handles.items():
-            if name in expected_open:
-                wait_for(lambda handle=handle: handle.describe().waiting_for, seconds=180)
-                continue
-            assert handle.result(timeout=180) == [1, 1]
+        for name in (*others, *last):
+            assert handles[name].result(timeout=180) == [1, 1]
             assert [bookings(f"{name}-a"), bookings(f"{name}-b")] == [1, 1]
         wait_for(lambda: Instance.objects.open().count() == len(expected_open), seconds=60)
         for name in expected_open:
+            wait_for(lambda name=name: "go" in str(handles[name].describe().waiting_for), seconds=180)
             _compare(handles[name])
             assert [bookings(f"{name}-a"), bookings(f"{name}-b")] == [1, 0]
 

@@ -43,12 +43,3 @@ class BookingRun(Workflow):
             await api.wait_for_signal("go")
         booked.append(await book_by_key(f"{name}-b"))
         return Ok(booked)
-
-
-class TablesBooking(Workflow):
-    """The same on the tables."""
-
-    backend = "tables"
-
-    async def run(self, args: dict[str, Any]) -> Any:
-        return Ok([await book_once(f"{args['name']}-a"), await book_by_key(f"{args['name']}-b")])

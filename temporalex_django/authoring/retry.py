@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
+from temporalex_django.core.failures import failure_types
 from temporalex_django.core.names import to_seconds
 from temporalex_django.errors import RetryLater, WorkflowDefinitionError
 
@@ -100,15 +101,16 @@ def next_delay(
     return _pause(policy, attempt, draw)
 
 
-def requested_delay(
-    policy: dict[str, Any] | None, attempt: int, error: RetryLater, *, now: datetime, draw: float = 0.0
+def delay_after(
+    policy: dict[str, Any] | None, attempt: int, error: BaseException, *, now: datetime, draw: float = 0.0
 ) -> float | None:
-    """Return the seconds from ``now`` until the attempt that ``error`` asks for, or None if no attempt is left.
+    """Return the seconds from ``now`` until the attempt after one that raised ``error``, or None if none follows.
 
-    ``policy`` is the dict of ``RetryPolicy.as_dict``, or None for the default policy. ``attempt`` is the number of the
-    failed attempt, from 1, and ``draw`` a number from 0 to 1, the share of the jitter. The policy decides the pause if
-    the error names none. Its ``non_retryable`` does not count, because the code itself wants another attempt.
+    The arguments are those of ``next_delay``. ``RetryLater`` names the pause itself, and the policy decides only if it
+    names none. Its ``non_retryable`` does not count then, because the code itself wants another attempt.
     """
+    if not isinstance(error, RetryLater):
+        return next_delay(policy, attempt, failure_types(error), draw=draw)
     policy = policy or _UNLIMITED
     if error.counts and _is_last(policy, attempt):
         return None

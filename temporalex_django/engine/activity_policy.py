@@ -11,14 +11,13 @@ from typing import Any
 
 from temporalex_django.authoring.activity import Activity
 from temporalex_django.authoring.activity_context import ActivityContext, PreviousFailure
-from temporalex_django.authoring.retry import jitter_draw, next_delay, requested_delay
+from temporalex_django.authoring.retry import delay_after, jitter_draw, next_delay
 from temporalex_django.core.failures import (
     AttemptFailure,
     ReturnedErr,
     attempt_failure,
     describe,
     exception_message,
-    failure_types,
 )
 from temporalex_django.core.payloads import codec
 from temporalex_django.core.payloads.round_trip import encode_lossless
@@ -151,7 +150,7 @@ def failed_result(task: TaskState, error: BaseException, now: datetime, *, final
     final = final or (isinstance(error, ApplicationError) and error.non_retryable)
     retry_at = None
     if not final:
-        retry_at = _retry_at(task, now, failure_types(error), error)
+        retry_at = _retry_at(task, now, error)
     if retry_at is not None:
         failure = attempt_failure(error, at=now, attempt=task.attempt)
         count = not isinstance(error, RetryLater) or error.counts
@@ -237,7 +236,7 @@ def timeout_result(task: TaskState, timeout: str, now: datetime) -> TaskResult:
     """
     message = f"the {timeout} timeout of {task.options[timeout]:g} s expired"
     if timeout in ("start_to_close", "heartbeat"):
-        retry_at = _retry_at(task, now, ["TimeoutError"])
+        retry_at = _retry_at(task, now)
         if retry_at is not None:
             failure = AttemptFailure(type="TimeoutError", message=message, at=now, attempt=task.attempt)
             return TaskResult(task=task, retry_at=retry_at, failure=failure)
@@ -251,19 +250,16 @@ def timeout_result(task: TaskState, timeout: str, now: datetime) -> TaskResult:
     return final_result(task, "ActivityTimedOut", attributes)
 
 
-def _retry_at(
-    task: TaskState, now: datetime, error_types: Sequence[str], error: BaseException | None = None
-) -> datetime | None:
-    """Return the time of the next attempt of the activity, or None if no attempt follows.
+def _retry_at(task: TaskState, now: datetime, error: BaseException | None = None) -> datetime | None:
+    """Return the time of the attempt after one that raised ``error``, or that timed out (None); None if none follows.
 
-    ``RetryLater`` as ``error`` names the time itself, otherwise the retry policy does. ``error_types`` are the names of
-    the error's class and its bases. A time after ``schedule_to_close`` counts as none.
+    A time after ``schedule_to_close`` counts as none.
     """
     policy, draw = task.options.get("retry"), jitter_draw(task.run_id, task.seq, task.attempt)
-    if isinstance(error, RetryLater):
-        delay = requested_delay(policy, task.attempt, error, now=now, draw=draw)
+    if error is None:
+        delay = next_delay(policy, task.attempt, ["TimeoutError"], draw=draw)
     else:
-        delay = next_delay(policy, task.attempt, error_types, draw=draw)
+        delay = delay_after(policy, task.attempt, error, now=now, draw=draw)
     if delay is None:
         return None
     retry_at = now + timedelta(seconds=delay)

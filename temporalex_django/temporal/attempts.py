@@ -19,12 +19,12 @@ from temporalio.exceptions import ApplicationError as SdkError
 from temporalex_django.authoring import activity as activities
 from temporalex_django.authoring.activity import Activity
 from temporalex_django.authoring.activity_context import ActivityContext, use_context
-from temporalex_django.authoring.retry import jitter_draw, next_delay, requested_delay
-from temporalex_django.core.failures import ReturnedErr, describe, failure_types
+from temporalex_django.authoring.retry import delay_after, jitter_draw
+from temporalex_django.core.failures import ReturnedErr, describe
 from temporalex_django.core.history.events import HistoryEvent
 from temporalex_django.core.payloads import codec
 from temporalex_django.core.payloads.round_trip import encode_lossless
-from temporalex_django.errors import ApplicationError, PayloadError, RetryLater
+from temporalex_django.errors import ApplicationError, PayloadError
 from temporalex_django.graph.durable.activities import StepActivity
 from temporalex_django.graph.durable.projection import Projection
 from temporalex_django.temporal import names
@@ -154,16 +154,13 @@ class ActivityAttempt:
 
         The server counts attempts. The returned error tells it if another attempt follows, and when.
         """
-        attempt, now = self._info.attempt, datetime.now(UTC)
+        attempt = self._info.attempt
         attributes: dict[str, Any] = {**describe(error), "attempts": attempt, "timeout": None}
         if isinstance(error, ReturnedErr):
             attributes.update(type="Err", reason=error.reason)
         final = isinstance(error, PayloadError) or (isinstance(error, ApplicationError) and error.non_retryable)
         draw = jitter_draw(self._run_id, self._seq, attempt)
-        if isinstance(error, RetryLater):
-            delay = requested_delay(self._retry, attempt, error, now=now, draw=draw)
-        else:
-            delay = next_delay(self._retry, attempt, failure_types(error), draw=draw)
+        delay = delay_after(self._retry, attempt, error, now=datetime.now(UTC), draw=draw)
         return SdkError(
             attributes["message"],
             failure_details(attributes),

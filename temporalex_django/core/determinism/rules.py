@@ -29,8 +29,8 @@ _PUBLIC_MODULES: Final = {
 }
 #: Packages whose functions are public under the name of the package.
 _PACKAGES: Final = ("asyncio", "concurrent.futures", "multiprocessing", "pathlib")
-#: Classes, in modules whose contents are refused, whose constructors libraries wrap.
-_WRAPPED_CLASSES: Final = ("subprocess.Popen",)
+#: Methods, of modules whose contents are refused, that libraries wrap.
+_WRAPPED_METHODS: Final = ("concurrent.futures.ThreadPoolExecutor.submit",)
 READS_CLOCK: Final = frozenset({"now", "utcnow", "today"})
 #: File name of generated code such as ``__init__`` of a dataclass. Messages name the place of its caller.
 GENERATED: Final = "<string>"
@@ -103,19 +103,20 @@ def rule_of_code(code: types.CodeType, module: str) -> Rule | None:
 
 @lru_cache(maxsize=1024)
 def _rule_of_wrapper(code: types.CodeType) -> Rule | None:
-    """Return the rule of the public function or class that a library has replaced or wrapped with ``code``, or None.
+    """Return the rule of the public function that a library has replaced by one with ``code``, or None.
 
-    Sentry, for example, wraps ``threading.Thread.start`` and ``subprocess.Popen.__init__`` when it is initialized.
+    Sentry, for example, wraps ``threading.Thread.start`` when it is initialized. A wrapper that takes any arguments
+    (``*args, **kwargs``) may be shared by many functions, so its code says nothing about one of them.
     """
-    for name in (*forbidden.CALLS, *_WRAPPED_CLASSES):
+    if not code.co_argcount:
+        return None
+    for name in (*forbidden.CALLS, *_WRAPPED_METHODS):
         module, _, attribute = name.rpartition(".")
         owner: Any = sys.modules.get(module)
         if owner is None:  # a method: the name before it is that of a class
             module, _, cls = module.rpartition(".")
             owner = getattr(sys.modules.get(module), cls, None)
         target = vars(owner).get(attribute) if owner is not None else None
-        if isinstance(target, type):
-            target = vars(target).get("__init__")
         if isinstance(target, types.FunctionType) and target.__code__ is code:
             return _rule(name)
     return None

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from temporalex_django.authoring.retry import jitter_draw, next_delay, requested_delay
-from temporalex_django.core.failures import ReturnedErr, describe, failure_types
+from temporalex_django.authoring.retry import delay_after, jitter_draw
+from temporalex_django.core.failures import ReturnedErr, describe
 from temporalex_django.core.payloads.round_trip import encode_lossless
 from temporalex_django.core.results import Err
 from temporalex_django.errors import PayloadError, RetryLater
@@ -91,11 +91,9 @@ def _next_attempt(policy: dict[str, Any] | None, attempt: int, error: BaseExcept
     ``policy`` is the stored retry policy of the step. ``draw`` is a number from 0 to 1, the share of the jitter that
     shortens the pause.
     """
-    if not isinstance(error, RetryLater):
-        delay = next_delay(policy, attempt, failure_types(error), draw=draw)
-        return None if delay is None else NextAttempt(delay, attempt + 1)
-    delay = requested_delay(policy, attempt, error, now=datetime.now(UTC), draw=draw)
-    return None if delay is None else NextAttempt(delay, attempt + error.counts)
+    delay = delay_after(policy, attempt, error, now=datetime.now(UTC), draw=draw)
+    counts = error.counts if isinstance(error, RetryLater) else True
+    return None if delay is None else NextAttempt(delay, attempt + counts)
 
 
 async def _await(value: Awaitable[Any]) -> Any:

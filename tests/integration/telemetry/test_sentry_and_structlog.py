@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
-import threading
-from collections.abc import Callable, Iterator
+import sys
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,16 +15,18 @@ import sentry_sdk
 import structlog
 from django.test import override_settings
 from sentry_sdk.envelope import Envelope
+from sentry_sdk.integrations.django import DjangoIntegration
+from sentry_sdk.integrations.stdlib import StdlibIntegration
+from sentry_sdk.integrations.threading import ThreadingIntegration
 from sentry_sdk.transport import Transport
 
-from temporalex_django import Ok, RetryPolicy, Stop, Workflow, activity, api, errors
+from temporalex_django import Ok, RetryPolicy, Stop, Workflow, activity, api
 from temporalex_django.contrib.sentry import Sentry
 from temporalex_django.contrib.structlog import Structlog, add_run
 from temporalex_django.interceptors.chain import chain
 from temporalex_django.models import Instance
 from temporalex_django.testing import WorkflowEnvironment
 from tests.support.client_flows import drain
-from tests.support.runs import flow
 
 pytestmark = pytest.mark.django_db
 
@@ -43,12 +47,20 @@ class Capturing(Transport):
 @pytest.fixture
 def events() -> Iterator[list[str]]:
     transport, before = Capturing(), chain.interceptors
-    sentry_sdk.init(dsn="http://key@127.0.0.1:9/1", transport=transport, include_local_variables=True)
+    # Those that wrap functions would stay for all later tests of the process.
+    wrappers = [StdlibIntegration(), ThreadingIntegration(), DjangoIntegration()]
+    sentry_sdk.init(
+        dsn="http://key@127.0.0.1:9/1",
+        transport=transport,
+        include_local_variables=True,
+        disabled_integrations=wrappers,
+        auto_enabling_integrations=False,
+    )
     chain.install([Sentry()])
     yield transport.events
     chain.install(before)
     sentry_sdk.get_client().close(timeout=0)
-    sentry_sdk.init()
+    sentry_sdk.init(default_integrations=False, auto_enabling_integrations=False)
 
 
 def fail(value: str) -> None:
@@ -189,19 +201,28 @@ def test_lines_have_the_ids_and_afterwards_none(structured: list[dict[str, Any]]
     ]
 
 
-@pytest.mark.parametrize(
-    ("name", "call"),
-    [
-        ("threading.Thread.start", lambda: threading.Thread(target=str).start()),
-        ("subprocess.Popen", lambda: subprocess.Popen(["true"])),
-    ],
-)
-def test_the_guard_refuses_calls_that_sentry_has_wrapped(events: list[str], name: str, call: Callable[[], Any]) -> None:
-    async def run(self: Any, args: Any) -> Ok:
-        call()
-        return Ok(None)
+#: Workflow code in a process in which Sentry has wrapped functions of the standard library.
+GUARDED = """
+import concurrent.futures, subprocess, threading
+import django
+django.setup()
+import sentry_sdk
+sentry_sdk.init(dsn="http://key@127.0.0.1:9/1")
+from tests.unit.core.determinism.test_guard import POOL, caught
+print(caught(lambda: threading.Thread(target=str).start()).partition(" in ")[0])
+print(caught(lambda: POOL.submit(str)).partition(" in ")[0])
+print(caught(lambda: subprocess.Popen(["true"])).partition(" in ")[0])
+"""
 
-    with pytest.raises(errors.WorkflowFailed) as raised:
-        WorkflowEnvironment().start(flow(run)).result()
-    assert name in str(raised.value)
-    assert "workflow code" in str(raised.value)
+
+@pytest.mark.each_python
+def test_the_guard_refuses_calls_that_sentry_has_wrapped(subprocess_env: dict[str, str], tmp_path: Path) -> None:
+    script = tmp_path / "guarded.py"
+    script.write_text(GUARDED, encoding="utf-8")
+    env = {**subprocess_env, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    done = subprocess.run([sys.executable, script], env=env, capture_output=True, text=True, check=False)
+    thread, pool, process = done.stdout.splitlines() or [done.stderr] * 3
+    assert thread == "threading.Thread.start"
+    assert pool == "concurrent.futures.ThreadPoolExecutor.submit"
+    # Sentry wraps it in a function of any arguments: the call that it makes is refused, or the process itself.
+    assert process in ("subprocess.Popen", "another process")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from temporalex_django import RetryLater, RetryPolicy, errors
-from temporalex_django.authoring.retry import jitter_draw, next_delay, requested_delay
+from temporalex_django.authoring.retry import delay_after, jitter_draw, next_delay
 
 NOW = datetime(2026, 3, 1, 14, tzinfo=UTC)
 
@@ -70,4 +70,4 @@ def test_an_activity_can_name_the_time_of_its_next_attempt(
     policy: dict[str, Any] | None, attempt: int, later: RetryLater, delay: float | None
 ) -> None:
     stored = None if policy is None else RetryPolicy(**policy).as_dict()
-    assert requested_delay(stored, attempt, later, now=NOW, draw=1.0) == delay
+    assert delay_after(stored, attempt, later, now=NOW, draw=1.0) == delay

@@ -10,7 +10,7 @@ import pytest
 from django.utils import timezone
 
 from temporalex_django import Ok, Workflow, api
-from temporalex_django.backends.cluster import health
+from temporalex_django.backends.cluster import health, reconcile
 from temporalex_django.management.fleet import doctor
 from temporalex_django.models import Instance, Worker
 from temporalex_django.present.diagnosis import diagnose
@@ -42,6 +42,16 @@ def test_a_queue_that_nobody_polls_is_named_after_a_while(cluster: Any) -> None:
         wait_for(lambda: not codes() & {"cluster_unpolled", "mirror_behind", "cluster_clock"})
         assert Worker.objects.exists()
     assert "cluster_unpolled" in codes()
+
+
+def test_rows_that_nobody_compares_and_a_wrong_clock_are_named(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reconcile, "is_due", lambda storage: False)
+    MirroredPatient.start(None, id=f"patient-{uuid.uuid4().hex[:8]}")
+    Instance.objects.update(created_at=timezone.now() - timedelta(seconds=40))
+    with looping_on(queue=QUEUE):
+        wait_for(lambda: codes() == {"mirror_behind"})
+        monkeypatch.setattr(health, "_skew", lambda last_poll, now: 600.0)
+        assert codes() == {"mirror_behind", "cluster_clock"}
 
 
 def test_a_cluster_that_is_away_is_named(cluster: Any, settings: Any) -> None:

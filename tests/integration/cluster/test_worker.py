@@ -145,9 +145,14 @@ def test_an_activity_learns_that_it_is_cancelled(cluster: Any) -> None:
 
 def test_a_stop_waits_for_an_activity_and_sends_its_result(cluster: Any) -> None:
     handle = MirroredWaits.start(7, id=new_id())
-    with looping():
+
+    def release_during_the_stop(loop: Any) -> None:
+        wait_for(lambda: loop.cluster._stopping is not None)
+        _released.set()
+
+    with looping() as loop:
         wait_for(lambda: _seen)
-        threading.Timer(0.3, _released.set).start()
+        threading.Thread(target=release_during_the_stop, args=[loop]).start()
     with looping():
         assert handle.result(timeout=60) == 7
     assert _seen == ["begun"]

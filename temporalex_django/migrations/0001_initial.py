@@ -185,6 +185,12 @@ class Migration(migrations.Migration):
                     "open_key",
                     models.TextField(help_text="Keeps the id unique among open runs; empty when closed.", null=True),
                 ),
+                (
+                    "cluster_first_run_id",
+                    models.UUIDField(
+                        help_text="The id of its first run on its Temporal cluster, once that has begun.", null=True
+                    ),
+                ),
             ],
             options={
                 "verbose_name": "chain",

@@ -59,6 +59,10 @@ class Chain(models.Model):
         null=True, help_text=_("Keeps the id unique among open runs; empty when closed.")
     )
 
+    cluster_first_run_id = models.UUIDField(
+        null=True, help_text=_("The id of its first run on its Temporal cluster, once that has begun.")
+    )
+
     class Meta:
         db_table = "temporalex_chain"
         verbose_name = _("chain")

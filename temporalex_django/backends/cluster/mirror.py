@@ -138,6 +138,7 @@ def _insert_chain(run: ObservedRun, storage: DjangoStorage, *, chain_id: UUID | 
     Instance.objects.using(storage.alias).filter(pk=started.run_id).update(
         cluster_run_id=UUID(run.run_id), attempt=run.info.attempt
     )
+    Chain.objects.using(storage.alias).filter(pk=started.chain_id).update(cluster_first_run_id=UUID(run.first_run_id))
     state = storage.lock_run(started.chain_id, wait=_LOCK_WAIT)
     assert state is not None
     return state
@@ -170,12 +171,24 @@ def _row_of(run: ObservedRun, state: RunState, storage: DjangoStorage) -> Instan
         return rows.get(pk=restored.run_id)
     if current.cluster_run_id is None and run.info.attempt == current.attempt:
         rows.filter(pk=current.pk).update(cluster_run_id=run_id)
+        Chain.objects.using(storage.alias).filter(pk=state.chain_id, cluster_first_run_id=None).update(
+            cluster_first_run_id=UUID(run.first_run_id)
+        )
         return current
-    if run.info.attempt < current.attempt:
+    if run.info.attempt < current.attempt and not _is_reset_of_earlier(run, current):
         return None
     # Somebody has reset the chain there, so its newest run is another one.
     _reopen_chain(run, state, storage)
-    return insert_next(state, current, run_id=run_id, is_reset=True, storage=storage)
+    source = rows.filter(cluster_run_id=UUID(run.info.run_id)).first()
+    return insert_next(state, current, run_id=run_id, source=source or current, storage=storage)
+
+
+def _is_reset_of_earlier(run: ObservedRun, current: Instance) -> bool:
+    """Return True for the run of a reset of an earlier run of the chain, which has begun after the row ``current``.
+
+    After a reset, the code of the run sees the id of the run that was reset.
+    """
+    return run.info.run_id != run.run_id and run.now > (current.cluster_task_at or current.created_at)
 
 
 def mark_blocked(failed: FailedTask, *, storage: DjangoStorage) -> None:
@@ -196,33 +209,36 @@ def insert_next(
     current: Instance,
     *,
     run_id: UUID | None,
-    is_reset: bool,
+    source: Instance | None,
     storage: DjangoStorage,
     **options: Any,
 ) -> Instance:
     """Insert the next run of a locked chain, after a continue-as-new or a reset, and return its row.
 
-    ``run_id`` is its id on the cluster, or None until that is known. ``options`` are further fields of ``NewRun``.
+    ``current`` is the newest run so far. ``source`` is the run that was reset, or None after a continue-as-new.
+    ``run_id`` is the id of the new run on the cluster, or None until that is known. ``options`` are further fields of
+    ``NewRun``.
     """
-    record = storage.run_records([current.pk])[current.pk]
+    template = source or current
+    record = storage.run_records([template.pk])[template.pk]
     fields = {"args": record.args, "snapshot": record.snapshot, "search_attributes": record.search_attributes}
     new = NewRun(
         run_id=uuid7(),
         seed=record.seed,
-        source_run_id=current.pk if is_reset else None,
+        source_run_id=None if source is None else source.pk,
         **(fields | options),
     )
     state.activated_at = state.next_moment(storage.now())
     state.closed = False
     write = RunWrite(run=state, next_run=new)
-    if is_reset and current.is_open:
+    if source is not None and current.is_open:
         write.instance = {
             **_closed_columns("WorkflowTerminated", {"reason": "reset", "run_id": str(new.run_id)}, state.activated_at),
             "paused": None,
         }
         write.human_tasks = closed_with_run(current.pk, at=state.activated_at, except_for=(), alias=storage.alias)
     _store(write, storage)
-    attempt = current.attempt if is_reset else current.attempt + 1
+    attempt = current.attempt + 1 if source is None else source.attempt
     rows = Instance.objects.using(storage.alias).filter(pk=new.run_id)
     rows.update(cluster_run_id=run_id, attempt=attempt)
     state.run_id, state.length, state.activations = new.run_id, 0, 0
@@ -325,7 +341,7 @@ def _insert_continued(
         state,
         Instance.objects.using(storage.alias).get(pk=row.pk),
         run_id=None,
-        is_reset=False,
+        source=None,
         storage=storage,
         args=closing.attributes["args"],
         snapshot=facts.get("snapshot"),

@@ -329,7 +329,7 @@ def reset(call: OperatorCall) -> str:
                 locked,
                 rows.get(pk=locked.run_id),
                 run_id=new_run_id,
-                is_reset=True,
+                source=rows.get(pk=call.target.selected_run_id),
                 storage=call.storage,
             )
         call.record(

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
-from django.db.models import F
+from django.db.models import F, Q
 
 from temporalex_django.backends.target import RunTarget
 from temporalex_django.core.names import TEMPORAL
@@ -37,18 +37,20 @@ class ClusterRun:
 
 def find_on_cluster(chain_id: UUID, *, run_id: UUID | None = None, storage: DjangoStorage) -> ClusterRun:
     """Return where the run ``run_id`` of a chain is (None: its newest run). One read. Raises ``WorkflowNotFound``."""
-    rows = Instance.objects.using(storage.alias).filter(chain=chain_id).order_by("id")
-    runs = list(rows.only("id", "cluster_id", "cluster_run_id", "workflow", "workflow_id"))
-    run = next((row for row in runs if row.id == run_id), runs[-1] if runs else None)
-    if run is None or run.cluster_id is None:
+    newest = Q(pk=F("chain__run"))
+    rows = Instance.objects.using(storage.alias).filter(newest if run_id is None else Q(pk=run_id), chain=chain_id)
+    columns = ("cluster_id", "workflow", "workflow_id", "chain__cluster_first_run_id", "cluster_run_id")
+    row = rows.values_list(*columns).first()
+    if row is None or row[0] is None:
         raise WorkflowNotFound(f"the chain {chain_id} has no run on the Temporal cluster")
+    cluster_id, workflow, workflow_id, first_run_id, cluster_run_id = row
     return ClusterRun(
-        cluster_id=run.cluster_id,
+        cluster_id=cluster_id,
         chain_id=chain_id,
-        workflow=run.workflow,
-        workflow_id=run.workflow_id,
-        first_run_id=_text(runs[0].cluster_run_id),
-        run_id=_text(run.cluster_run_id),
+        workflow=workflow,
+        workflow_id=workflow_id,
+        first_run_id=_text(first_run_id),
+        run_id=_text(cluster_run_id),
     )
 
 
@@ -72,10 +74,15 @@ def adopt(chains: Sequence[tuple[UUID, str]], *, storage: DjangoStorage) -> None
 
 def note_first_run(chain_id: UUID, first_run_id: str, *, storage: DjangoStorage) -> None:
     """Store the id that the first run of a chain got on the cluster, unless a worker has stored it already."""
+    new_id = UUID(first_run_id)
     first = Instance.objects.using(storage.alias).filter(chain=chain_id).order_by("id").values("pk")[:1]
     Instance.objects.using(storage.alias).filter(
         pk__in=list(first.values_list("pk", flat=True)), cluster_run_id=None
-    ).update(cluster_run_id=UUID(first_run_id))
+    ).update(cluster_run_id=new_id)
+    # The row of the first run may be deleted while its chain continues, and messages have to name that run.
+    Chain.objects.using(storage.alias).filter(pk=chain_id, cluster_first_run_id=None).update(
+        cluster_first_run_id=new_id
+    )
 
 
 def _text(value: UUID | None) -> str | None:

@@ -9,6 +9,9 @@ from typing import Any
 import pytest
 from asgiref.sync import async_to_sync
 from django.db import transaction
+from temporalio.api.common.v1 import WorkflowExecution
+from temporalio.api.enums.v1 import ResetReapplyExcludeType
+from temporalio.api.workflowservice import v1 as service
 
 from temporalex_django import (
     ContinueAsNew,
@@ -26,6 +29,7 @@ from temporalex_django import (
 )
 from temporalex_django.authoring import authorization
 from temporalex_django.backends.cluster import outgoing
+from temporalex_django.backends.cluster.client import cluster_client
 from temporalex_django.backends.host import host
 from temporalex_django.conf import codec
 from temporalex_django.db.outbox import OutboxRow
@@ -216,6 +220,65 @@ def test_a_chain_continues_in_one_row_after_the_other(worker: None) -> None:
     assert len({run.cluster_run_id for run in runs}) == 3
     assert handle.run_ids == [str(run.pk) for run in runs]
     assert Chain.objects.get().due_at is None
+
+
+def second_round() -> Any:
+    """Return the handle of a chain whose second run waits."""
+    handle = MirroredRounds.start(1, id=f"rounds-{uuid.uuid4().hex[:6]}")
+    wait_for(lambda: handle.describe().waiting_for)
+    handle.signal("note", 1)
+    wait_for(lambda: Instance.objects.filter(attempt=2, status="waiting").exists())
+    return handle
+
+
+def test_messages_reach_a_chain_whose_first_run_was_deleted(worker: None) -> None:
+    handle = second_round()
+    Instance.objects.filter(attempt=1).delete()
+    handle.signal("note", 2)
+    wait_for(lambda: Instance.objects.filter(attempt=3, status="waiting").exists())
+    handle.signal("note", 3)
+    assert handle.result(timeout=20) == [3, 3]
+
+
+def test_an_earlier_run_of_a_chain_is_reset(worker: None) -> None:
+    handle = second_round()
+    earlier = MirroredRounds.handle(handle.run_ids[0])
+    earlier.reset(to=0, messages="drop")
+    wait_for(lambda: handle.describe().waiting_for)
+    for number in (11, 12, 13):
+        handle.signal("note", number)
+    assert handle.result(timeout=20) == [3, 13]
+    runs = Instance.objects.order_by("id")
+    assert [run.status for run in runs] == [
+        "continued_as_new",
+        "terminated",
+        "continued_as_new",
+        "continued_as_new",
+        "completed",
+    ]
+    assert [run.attempt for run in runs] == [1, 2, 1, 2, 3]
+
+
+def test_the_row_of_a_reset_that_another_client_made_is_written(worker: None) -> None:
+    handle = second_round()
+    first = Instance.objects.get(attempt=1)
+    client = cluster_client()
+    request = service.ResetWorkflowExecutionRequest(
+        namespace=client.namespace,
+        workflow_execution=WorkflowExecution(workflow_id=first.cluster_id, run_id=str(first.cluster_run_id)),
+        reason="elsewhere",
+        workflow_task_finish_event_id=4,
+        request_id=str(uuid.uuid4()),
+        reset_reapply_exclude_types=[ResetReapplyExcludeType.RESET_REAPPLY_EXCLUDE_TYPE_SIGNAL],
+    )
+    client.call(lambda sdk: sdk.workflow_service.reset_workflow_execution(request))
+    wait_for(lambda: [run.attempt for run in Instance.objects.order_by("id")] == [1, 2, 1])
+    wait_for(lambda: handle.describe().waiting_for)
+    for number in (11, 12, 13):
+        handle.signal("note", number)
+    assert handle.result(timeout=20) == [3, 13]
+    newest = Instance.objects.get(status="completed")
+    assert (newest.attempt, Chain.objects.get().run_id) == (3, newest.pk)
 
 
 class MirroredHeaders(Workflow):

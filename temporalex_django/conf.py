@@ -310,6 +310,11 @@ def uses_cluster(settings: Settings | None = None) -> bool:
     return bool(settings.CLUSTER) or settings.BACKEND == TEMPORAL
 
 
+def cluster_address(cluster: Mapping[str, Any] | None = None) -> str:
+    """Return the host and port in the setting ``CLUSTER`` (None: that of this project), by default those of Temporal."""
+    return str((get_settings().CLUSTER if cluster is None else cluster).get("ADDRESS", "localhost:7233"))
+
+
 def get_settings() -> Settings:
     """Return the current settings. Raises ``NotConfigured``, which lists all that are unknown or have a wrong type."""
     settings, errors = read()

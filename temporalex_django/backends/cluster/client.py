@@ -19,7 +19,7 @@ from weakref import WeakValueDictionary
 from temporalio.client import Client
 from temporalio.service import TLSConfig
 
-from temporalex_django.conf import codec, get_settings
+from temporalex_django.conf import cluster_address, codec, get_settings
 from temporalex_django.core.error_text import error_line
 from temporalex_django.core.names import TEMPORAL
 from temporalex_django.db.outbox import DeliveryFailed
@@ -58,6 +58,7 @@ class ClusterClient:
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
         self.settings = settings
+        self.address = cluster_address(settings)
         self.payloads = Payloads(codec())
         self.namespace: str = settings.get("NAMESPACE", "default")
         self.identity = f"temporalex-{os.getpid()}"
@@ -96,8 +97,7 @@ class ClusterClient:
 
     def unavailable(self, seconds: float | None) -> ClusterUnavailable:
         """Return the error for a cluster that has not answered within ``seconds``."""
-        address = self.settings.get("ADDRESS", "localhost:7233")
-        return ClusterUnavailable(f"the Temporal cluster at {address} has not answered within {seconds:g} s")
+        return ClusterUnavailable(f"the Temporal cluster at {self.address} has not answered within {seconds:g} s")
 
     async def _run(self, make: Callable[[Client], Coroutine[Any, Any, T]]) -> T:
         return await make(await self._connected())
@@ -132,11 +132,10 @@ class ClusterClient:
             self._credentials = credentials
 
     async def _connect(self, credentials: Credentials) -> Client:
-        address = self.settings.get("ADDRESS", "localhost:7233")
         try:
             return await asyncio.wait_for(
                 Client.connect(
-                    address,
+                    self.address,
                     namespace=self.namespace,
                     api_key=credentials.api_key,
                     tls=credentials.tls,
@@ -147,7 +146,7 @@ class ClusterClient:
                 _CONNECT_SECONDS,
             )
         except (RuntimeError, TimeoutError) as exc:
-            raise ClusterUnavailable(f"the Temporal cluster at {address} cannot be reached: {exc}") from exc
+            raise ClusterUnavailable(f"the Temporal cluster at {self.address} cannot be reached: {exc}") from exc
 
     def close(self) -> None:
         """Stop the thread. Calls that wait for an answer are cancelled."""

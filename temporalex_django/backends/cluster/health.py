@@ -31,7 +31,7 @@ _MAX_QUEUES: Final = 50
 def read_cluster(storage: DjangoStorage) -> ClusterView:
     """Return the state of the cluster. It takes a few reads, and a question to the server for each queue with runs."""
     client, now = cluster_client(), storage.now()
-    address = client.settings.get("ADDRESS", "localhost:7233")
+    address = client.address
     compared_until = Lease.objects.using(storage.alias).filter(name=LEASE).values_list("until", flat=True).first()
     rows = Instance.objects.using(storage.alias).filter(closed_at=None, cluster_id__isnull=False)
     queues = sorted(rows.filter(created_at__lt=now - _YOUNG).values_list("queue", flat=True).distinct()[:_MAX_QUEUES])

@@ -50,6 +50,8 @@ from temporalex_django.temporal import names
 _MAX_TRIES: Final = 20
 #: Seconds between tries while the server is busy with the run. After them the row waits for a dispatcher.
 _BUSY_PAUSES: Final = (0.02, 0.05, 0.1, 0.2, 0.4)
+#: Most runs of one id among which the run of an earlier try is looked for.
+_LATEST_RUNS: Final = 20
 #: Tries of a start for which another run of this project may still be about to end.
 _CONFLICT_TRIES: Final = 8
 
@@ -183,11 +185,17 @@ class StartKind(ClusterKind):
 
         The server forgets the id of a request once another run had the id of the run, so it is looked up by its memo.
         """
-        query = f"WorkflowId = {quoted(prepared.run.cluster_id)}"
-        async for info in client.list_workflows(query, limit=20):
-            payload = info.raw_info.memo.fields.get(STARTED_BY)
+        # Not the iterator of the SDK, which raises for a paused run.
+        request = service.ListWorkflowExecutionsRequest(
+            namespace=prepared.client.namespace,
+            query=f"WorkflowId = {quoted(prepared.run.cluster_id)}",
+            page_size=_LATEST_RUNS,
+        )
+        answer = await client.workflow_service.list_workflow_executions(request)
+        for info in answer.executions:
+            payload = info.memo.fields.get(STARTED_BY)
             if payload is not None and prepared.client.payloads.decode(payload) == str(prepared.row.chain_id):
-                return info.raw_info.first_run_id or info.run_id
+                return info.first_run_id or info.execution.run_id
         return None
 
     async def _resolve_conflict(self, client: Client, prepared: Prepared, error: RPCError) -> str:

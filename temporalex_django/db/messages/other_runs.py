@@ -207,17 +207,21 @@ class ExternalRunWriter:
         It may be a ``Delivery`` with an ``AmbiguousId`` error and no chain.
         """
         rows = self._sql.select(
-            f"select {_RUN_COLUMNS} from temporalex_instance i"
+            f"select {_RUN_COLUMNS}, i.version, c.backend <> '{TABLES}' from temporalex_instance i"
             " join temporalex_chain c on c.id = i.chain_id and c.run_id = i.id"
             " where i.workflow_id = %s and not c.closed order by i.id desc",
             [workflow_id],
-            ("uuid", "uuid", "text", "text", "bool"),
+            ("uuid", "uuid", "text", "text", "bool", "int", "bool"),
         )
+        candidates = {RunRef(*row): (version, is_elsewhere) for *row, version, is_elsewhere in rows}
         try:
-            run_ref = resolve_run(workflow_id, [RunRef(*row) for row in rows])
+            run = resolve_run(workflow_id, candidates)
         except AmbiguousId as exc:
             return Delivery(None, error=exc)
-        return Delivery(None if run_ref is None else run_ref.chain_id)
+        if run is None:
+            return Delivery(None)
+        version, is_elsewhere = candidates[run]
+        return Delivery(run.chain_id, workflow=run.workflow, version=version, is_elsewhere=bool(is_elsewhere))
 
     def _resolve_run_ids(self, ids: Iterable[str]) -> dict[str, Delivery]:
         """Return the receiver (``Delivery``) for each of the ids that is the run id of a run; the others are left out.

@@ -18,7 +18,7 @@ from django.db import connections
 
 from temporalex_django.authoring import workflow
 from temporalex_django.checks import unapplied_migrations
-from temporalex_django.conf import get_settings, uses_cluster
+from temporalex_django.conf import cluster_address, get_settings, uses_cluster
 from temporalex_django.contrib.logs import PlainFormatter, facts_of
 from temporalex_django.core.names import TABLES, TEMPORAL
 from temporalex_django.db.storage import DjangoStorage
@@ -210,8 +210,7 @@ def _describe(loop: WorkerLoop, queue_names: Sequence[str], metrics_address: str
     """Return what a worker does, in words: its classes, its queues and where it looks for work."""
     text = f"{len(workflow.registry)} workflows, queues {', '.join(queue_names)}"
     if loop.cluster is not None and not burst:
-        address = get_settings().CLUSTER.get("ADDRESS", "localhost:7233")
-        text += f", {'tables and ' if loop.polls_tables else ''}cluster at {address}"
+        text += f", {'tables and ' if loop.polls_tables else ''}cluster at {cluster_address()}"
     if metrics_address is not None:
         text += f", metrics on {metrics_address}"
     return text

@@ -29,6 +29,17 @@ class AcrossWaiter(Workflow):
         return Ok(await api.wait_for_signal("go"))
 
 
+class AcrossMany(Workflow):
+    """Waits on the cluster, with runs of its id that began under its earlier name."""
+
+    task_queue = QUEUE
+    aliases = ("AcrossManyBefore",)
+    signals = ("go",)
+
+    async def run(self, args: Any) -> Any:
+        return Ok(await api.wait_for_signal("go"))
+
+
 class AcrossTablesWaiter(Workflow):
     """Waits on the tables."""
 
@@ -126,7 +137,7 @@ def started(cls: Any, args: Any = None) -> Any:
 def end(sender: Any) -> Any:
     sender.signal("go")
     run_until_idle()
-    return sender.result(timeout=20)
+    return sender.result(timeout=60)  # a worker that has stopped may have been offered the task for 10 seconds
 
 
 def test_a_signal_from_the_tables_to_the_cluster_goes_through_the_outbox(cluster: Any, worker: None) -> None:
@@ -135,6 +146,14 @@ def test_a_signal_from_the_tables_to_the_cluster_goes_through_the_outbox(cluster
     assert waiter.result(timeout=20) == {"number": 0}
     assert end(sender) == ["sent"]
     assert not Message.objects.filter(chain__backend="temporal").exists()
+
+
+def test_a_signal_to_one_of_several_runs_of_a_renamed_class_reaches_the_newest(cluster: Any, worker: None) -> None:
+    first, newest = started(AcrossMany), started(AcrossMany)
+    Instance.objects.filter(pk=first.run_id).update(workflow="AcrossManyBefore", workflow_id=newest.id)
+    sender = started(AcrossTablesSender, {"to": newest.id})
+    assert newest.result(timeout=20) == {"number": 0}
+    assert end(sender) == ["sent"]
 
 
 def test_a_cancel_request_from_the_tables_to_the_cluster(cluster: Any, worker: None) -> None:
@@ -164,7 +183,10 @@ def test_the_answer_of_the_tables_is_the_same_in_a_replay(cluster: Any, start_wo
     waiter = AcrossTablesWaiter.start(None, id=new_id())
     run_until_idle()
     with start_worker():
-        sender = started(AcrossSender, {"to": waiter.id, "times": 2})
+        sender = AcrossSender.start({"to": waiter.id, "times": 2}, id=new_id())
+        # Until both are there the waiter takes no turn, which would end it.
+        wait_for(lambda: Message.objects.filter(chain=waiter.chain_id).count() == 2)
+        wait_for(lambda: Instance.objects.get(pk=sender.run_id).status == "waiting")
     with start_worker():  # it has nothing in memory
         assert end(sender) == ["sent", "sent"]
     run_until_idle()

@@ -311,7 +311,7 @@ def uses_cluster(settings: Settings | None = None) -> bool:
 
 
 def cluster_address(cluster: Mapping[str, Any] | None = None) -> str:
-    """Return the host and port in the setting ``CLUSTER`` (None: that of this project), by default those of Temporal."""
+    """Return the host and port in the setting ``CLUSTER`` (None: this project). By default those of Temporal."""
     return str((get_settings().CLUSTER if cluster is None else cluster).get("ADDRESS", "localhost:7233"))
 
 

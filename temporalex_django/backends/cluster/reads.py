@@ -17,7 +17,7 @@ from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 
 from temporalex_django import errors
-from temporalex_django.backends.cluster import calls, mirror
+from temporalex_django.backends.cluster import calls, mirror, outgoing
 from temporalex_django.backends.cluster.answers import is_gone, query_failure
 from temporalex_django.backends.cluster.client import ClusterClient, ClusterUnavailable, cluster_client
 from temporalex_django.backends.cluster.runs import ClusterRun, find_on_cluster, run_of
@@ -66,7 +66,9 @@ _watches: dict[UUID, _Watch] = {}  # by chain
 
 
 def query(call: RunQueryCall) -> Any:
-    """Ask the run, and return its answer."""
+    """Ask the run, and return its answer. Outside of a transaction, what waits for the run is sent first."""
+    if not inside_transaction(call.storage.alias):
+        outgoing.send_waiting(call.target.chain_id, storage=call.storage)
     run = run_of(call.target, storage=call.storage)
     if run.first_run_id is None:
         raise QueryFailed(f"{run.label} cannot answer queries yet: its start has not reached the Temporal cluster")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from typing import Any, Final
@@ -24,7 +25,14 @@ from temporalex_django.db import outbox
 from temporalex_django.db.inserts import find_message
 from temporalex_django.engine.contracts.records import Outcome
 from temporalex_django.engine.deduplication import MessageFingerprint
-from temporalex_django.errors import ActionNotPossible, RunPaused, WorkflowClosed, WorkflowSwitchedOff
+from temporalex_django.engine.refusals import waiting_run_error
+from temporalex_django.errors import (
+    ActionNotPossible,
+    RunPaused,
+    UpdateTimeout,
+    WorkflowClosed,
+    WorkflowSwitchedOff,
+)
 from temporalex_django.models import HumanTask
 from temporalex_django.temporal import names
 
@@ -67,7 +75,11 @@ class ClusterRequest:
             )
         self._is_committed_later = inside_transaction(self.storage.alias)
         self._require_open()
+        if not self._is_committed_later:
+            self._wait_for_earlier_rows()
         run = run_of(target, storage=self.storage)
+        if run.first_run_id is None and not self._is_committed_later:  # its start was refused meanwhile
+            raise self._closed_error()
         if call.kind == "update":
             self._note_message()
         else:
@@ -87,14 +99,39 @@ class ClusterRequest:
         if target.closed:
             if self._earlier() is not None:
                 return  # the cluster knows the outcome of an update that it has taken
-            closed = WorkflowClosed(
-                f"{target.workflow} {target.workflow_id} is closed: {call.kind} {call.message!r} refused"
-            )
-            raise call.closed_error(closed) from closed
+            raise self._closed_error()
         if target.off:
             raise WorkflowSwitchedOff(f"{target.workflow} is switched off: {call.request_label} refused")
         if target.paused:
             raise RunPaused(f"{target.workflow} {target.workflow_id} is paused: {call.request_label} refused")
+
+    def _closed_error(self) -> Exception:
+        call, target = self.call, self.target
+        closed = WorkflowClosed(
+            f"{target.workflow} {target.workflow_id} is closed: {call.kind} {call.message!r} refused"
+        )
+        error = call.closed_error(closed)
+        error.__cause__ = closed
+        return error
+
+    def _wait_for_earlier_rows(self) -> None:
+        """Send what is committed for the chain already, so that the run is there and messages keep their order.
+
+        Waits for rows that another process sends, or that could not be sent. Raises ``NotAccepting`` for a run that
+        begins later, and ``UpdateTimeout`` at the deadline. Nothing of this message is stored then.
+        """
+        call, target = self.call, self.target
+        while (row := outgoing.send_waiting(target.chain_id, storage=self.storage)) is not None:
+            if not row.tries and row.due_at > self.storage.now():
+                raise waiting_run_error(call.request_label, paused=False, starts_at=row.due_at, reason="")
+            if not call.deadline.seconds_left:
+                reason = row.error or "another process is sending it"
+                raise UpdateTimeout(
+                    f"{call.request_label}: an earlier message of the run has not reached the Temporal cluster "
+                    f"({reason}). Nothing was sent; try again",
+                    update_id=call.message_id,
+                )
+            time.sleep(min(_PAUSE, call.deadline.seconds_left))
 
     def _earlier(self) -> MessageFingerprint | None:
         row = find_message(self.target.chain_id, self.call.message_id, storage=self.storage)
@@ -238,11 +275,8 @@ class ClusterRequest:
             except RPCError as exc:
                 if not is_gone(exc):
                     raise
-                closed = WorkflowClosed(
-                    f"{self.target.workflow} {self.target.workflow_id} is closed: {call.kind} {call.message!r} refused"
-                )
                 outgoing.forget_message(self.target.chain_id, call.message_id, storage=self.storage)
-                raise call.closed_error(closed) from exc
+                raise self._closed_error() from exc
 
     def _settle(self, outcome: Outcome) -> None:
         """Store the outcome: the row of the outbox goes, and a free id can be used again."""

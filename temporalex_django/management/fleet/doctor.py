@@ -23,8 +23,7 @@ from temporalex_django import checks, conf
 from temporalex_django.access import redactor_for
 from temporalex_django.authoring import activity
 from temporalex_django.authoring import workflow as workflows
-from temporalex_django.backends.routing import cluster_module
-from temporalex_django.conf import codec, get_settings, uses_cluster
+from temporalex_django.conf import codec, get_settings
 from temporalex_django.errors import (
     ActivityNotFound,
     KeyMissing,
@@ -41,12 +40,18 @@ from temporalex_django.management.runs.list_runs import DEFERRED_COLUMNS
 from temporalex_django.management.runs.replay import replay_runs
 from temporalex_django.models import ActivityTask, Instance, Schedule
 from temporalex_django.operations.base import Actor, storage
-from temporalex_django.operations.read.project_state import Runs, load_project_state, newest_stuck_runs, open_runs
+from temporalex_django.operations.read.project_state import (
+    Runs,
+    load_cluster_state,
+    load_project_state,
+    newest_stuck_runs,
+    open_runs,
+)
 from temporalex_django.operations.read.run_summary import summarize_run, summarize_runs
 from temporalex_django.operations.schedules.problems import reportable_schedules
 from temporalex_django.present import diagnosis
 from temporalex_django.present.deploys import CodeMismatch, deploy_diagnoses, input_diagnoses
-from temporalex_django.present.project_view import ClusterView, FailedCheck, ProjectView
+from temporalex_django.present.project_view import FailedCheck, ProjectView
 from temporalex_django.present.sentences import Summary
 from temporalex_django.present.view_models import Diagnosis
 
@@ -366,19 +371,7 @@ def load_project(runs: Runs = None, schedules: QuerySet[Schedule] | None = None)
     if unapplied_migrations := checks.unapplied_migrations(alias):
         return ProjectView(**common, unapplied=unapplied_migrations)
     project = load_project_state(alias, runs, schedules, **common)
-    return replace(project, cluster=_read_cluster())
-
-
-def _read_cluster() -> ClusterView | None:
-    """Return the state of the Temporal cluster; None if the project has none, or lacks the SDK."""
-    if not uses_cluster():
-        return None
-    try:
-        health = cluster_module("health")
-    except ImportError:
-        return None  # a system check says so
-    cluster: ClusterView = health.read_cluster(storage())
-    return cluster
+    return replace(project, cluster=load_cluster_state(alias))
 
 
 def _failed_checks() -> Iterator[FailedCheck]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -24,7 +25,7 @@ from temporalex_django.operations.alerts.message import (
     call_heartbeat_address,
     send_message,
 )
-from temporalex_django.operations.read.project_state import load_project_state
+from temporalex_django.operations.read.project_state import load_cluster_state, load_project_state
 from temporalex_django.operations.read.run_summary import summarize_run
 from temporalex_django.present.diagnosis import diagnose
 from temporalex_django.present.view_models import Diagnosis
@@ -40,6 +41,8 @@ ALERT_CODES: Final = frozenset(
         *("nobody_left", "overdue"),
         *("schedule_overdue", "schedule_ahead", "schedule_error", "schedule_class"),
         *("schedule_missed", "schedule_failures", "schedule_gone"),
+        *("outbox_late", "dead_letters"),
+        *("cluster_away", "cluster_unpolled", "mirror_behind", "cluster_clock"),
     }
 )
 #: Findings whose evidence begins with the business id of a run.
@@ -83,7 +86,11 @@ def _call_heartbeat_address() -> None:
 
 
 def _report_problems(alias: str, now: datetime) -> bool:
-    findings = [finding for finding in diagnose(load_project_state(alias), now=now) if finding.code in ALERT_CODES]
+    project = load_project_state(alias)
+    # The text of an error that refused a message may quote the message.
+    outgoing = [replace(group, error=group.code or group.error) for group in project.outgoing_messages]
+    project = replace(project, outgoing_messages=outgoing, cluster=load_cluster_state(alias))
+    findings = [finding for finding in diagnose(project, now=now) if finding.code in ALERT_CODES]
     alerts = _record(alias, findings, now)
     due = [(finding, alerts[cause_of(finding)]) for finding in findings if _must_report(alerts[cause_of(finding)], now)]
     if not due:

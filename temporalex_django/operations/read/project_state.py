@@ -15,6 +15,8 @@ from django.db.models.fields.json import KT
 from django.utils import timezone
 
 from temporalex_django.access import runs_or_all
+from temporalex_django.backends.routing import cluster_module
+from temporalex_django.conf import uses_cluster
 from temporalex_django.db.people.deciders import undecidable_tasks
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine.outcomes import FAULT
@@ -26,6 +28,7 @@ from temporalex_django.operations.read.failure_groups import failure_groups
 from temporalex_django.operations.read.switch_views import switch_view
 from temporalex_django.operations.schedules.problems import load_schedule_problems
 from temporalex_django.present.project_view import (
+    ClusterView,
     DueRuns,
     FailedMessages,
     OutgoingMessages,
@@ -92,6 +95,21 @@ def load_project_state(
         schedule_problems=load_schedule_problems(alias, schedules, live, database_time),
         skew=(local_time - database_time).total_seconds(),
     )
+
+
+def load_cluster_state(alias: str) -> ClusterView | None:
+    """Return the state of the Temporal cluster; None if the project has none, or lacks the SDK.
+
+    Asks the server, which may take a few seconds if it is away.
+    """
+    if not uses_cluster():
+        return None
+    try:
+        health = cluster_module("health")
+    except ImportError:
+        return None  # a system check says so
+    cluster: ClusterView = health.read_cluster(DjangoStorage(alias))
+    return cluster
 
 
 def open_runs(alias: str, runs: Runs) -> QuerySet[Instance]:

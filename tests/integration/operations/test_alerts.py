@@ -7,6 +7,7 @@ from datetime import timedelta
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
 from unittest.mock import patch
+from uuid import uuid4
 
 import pytest
 from django.core import mail
@@ -15,7 +16,7 @@ from django.utils import timezone
 from temporalex_django import Ok, Workflow, conf
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.errors import NotConfigured
-from temporalex_django.models import Alert, Instance, Lease
+from temporalex_django.models import Alert, Instance, Lease, Outbox
 from temporalex_django.operations.alerts import web
 from temporalex_django.operations.alerts.message import AlertMessage
 from temporalex_django.operations.alerts.rounds import is_round_due, run_round
@@ -155,6 +156,30 @@ def test_one_process_at_a_time_looks(alerts: Any) -> None:
     assert not run_round("default")
     Lease.objects.update(until=timezone.now())
     assert is_round_due("default")
+
+
+def test_messages_that_a_destination_has_refused_are_reported_without_their_text() -> None:
+    body = {"failed": {"code": "workflow_closed", "error": SECRET, "at": ""}}
+    Outbox.objects.create(
+        pk=uuid4(),
+        chain_id=uuid4(),
+        destination="warehouse",
+        kind="note",
+        created_at=timezone.now(),
+        due_at=timezone.now(),
+        **body,
+    )
+    assert run_round("default")
+    (message,) = mail.outbox
+    assert "1 message to warehouse was refused: workflow_closed" in message.body
+    assert SECRET not in message.body
+
+
+def test_a_cluster_that_does_not_answer_is_reported(settings: Any) -> None:
+    settings.TEMPORALEX = {**settings.TEMPORALEX, "CLUSTER": {"ADDRESS": "127.0.0.1:1"}}
+    assert run_round("default")
+    (message,) = mail.outbox
+    assert "The Temporal cluster at 127.0.0.1:1 does not answer" in message.body
 
 
 def test_without_the_setting_nothing_is_read(alerts: Any, django_assert_num_queries: Any) -> None:

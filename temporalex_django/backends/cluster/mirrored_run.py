@@ -46,11 +46,12 @@ class ObservedRun:
     """A run after an activation, before the server has the completion of the activation.
 
     ``cluster_id``, ``run_id`` and ``first_run_id`` are its ids on the cluster, and ``queue`` is its task queue there.
-    ``info`` and ``facts`` are those with which it started, and ``start`` has the attributes of its first event. ``now``
-    is the time of the activation by the clock of the cluster, and ``activation`` its number. ``events`` are those that
-    it added; ``length`` counts all. ``closing`` is the event that closed the run, or None. ``human_tasks`` are those
-    that changed, or all open ones if the run was rebuilt for this activation. ``stores`` is True if the class declares
-    stored fields. ``next_facts`` are those of the next run of the chain, if there is one.
+    ``info`` and ``facts`` are those with which it started, and ``start`` has the attributes of its first event, which
+    happened at ``started_at``. ``now`` is the time of the activation by the clock of the cluster, and ``activation``
+    its number. ``events`` are those that it added; ``length`` counts all. ``closing`` is the event that closed the run,
+    or None. ``human_tasks`` are those that changed, or all open ones if the run was rebuilt for this activation.
+    ``stores`` is True if the class declares stored fields. ``next_facts`` are those of the next run of the chain, if
+    there is one.
     ``failed_signals`` are those whose handler has failed in this activation.
     """
 
@@ -61,6 +62,7 @@ class ObservedRun:
     info: RunInfo
     facts: MirroredFacts
     start: Mapping[str, Any]
+    started_at: datetime
     now: datetime
     activation: int
     length: int
@@ -223,6 +225,7 @@ class MirroredRun(TemporalRun):
             info=self.run_info,
             facts=self._facts,  # type: ignore[arg-type] # facts of a run with rows have more keys
             start=self.history.events[0].attributes if self.history.events else {},
+            started_at=self.history.events[0].at if self.history.events else now,
             now=now,
             activation=self.history.events[-1].activation if self.history.events else 0,
             length=len(self.history.events),

@@ -75,7 +75,7 @@ def parked(**options: Any) -> Any:
 
 def rows(*fields: str) -> list[dict[str, Any]]:
     """All rows of runs, without what a rebuilt row cannot know."""
-    unknown = {"mirrored_at", "created_at", "started_at", "closed_at", "search_attributes", "seed"}
+    unknown = {"mirrored_at", "created_at", "seed"}
     found = []
     for run in Instance.objects.order_by("id"):
         values = {

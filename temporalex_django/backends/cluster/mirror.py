@@ -44,7 +44,7 @@ from temporalex_django.engine.run_closing import parent_messages
 from temporalex_django.engine.run_start import RunStart
 from temporalex_django.engine.turn_report import TurnReport
 from temporalex_django.errors import TemporalexError, WorkflowClosed, WorkflowSwitchedOff
-from temporalex_django.models import Chain, HumanTask, Instance
+from temporalex_django.models import Chain, HumanTask, Instance, ScheduleSlot
 
 log = logging.getLogger("temporalex_django.backends")
 
@@ -238,6 +238,9 @@ def insert_next(
         }
         write.human_tasks = closed_with_run(current.pk, at=state.activated_at, except_for=(), alias=storage.alias)
     _store(write, storage)
+    if source is not None and record.scheduled_for is not None:
+        # A run that a schedule has seen closed is open again, so its next slot must not overlap with it.
+        ScheduleSlot.objects.using(storage.alias).filter(chain_id=state.chain_id).update(running=True)
     attempt = current.attempt + 1 if source is None else source.attempt
     rows = Instance.objects.using(storage.alias).filter(pk=new.run_id)
     rows.update(cluster_run_id=run_id, attempt=attempt)

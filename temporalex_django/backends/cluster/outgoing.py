@@ -412,13 +412,18 @@ def insert(
 def send_waiting(chain_id: UUID, *, storage: DjangoStorage) -> Outbox | None:
     """Send the rows of a chain that are due, in order, and return the first one that is left, or None.
 
-    It commits, so no transaction may be open. Requests are not waited for: a run may judge them much later.
+    One read, if there are none. It commits, so no transaction may be open. Requests are not waited for: a run may judge
+    them much later.
     """
-    while rows := outbox.claim(storage, limit=1, destination=DESTINATION, chain_id=chain_id):
+    waiting = Outbox.objects.using(storage.alias).waiting().filter(chain=chain_id, destination=DESTINATION)
+    while (row := waiting.order_by("id").first()) is not None:
+        if row.kind == f"{DESTINATION}.request":
+            return None
+        rows = outbox.claim(storage, limit=1, destination=DESTINATION, chain_id=chain_id)
+        if not rows:
+            return row
         outbox.deliver(rows, storage=storage)
-    rows_left = Outbox.objects.using(storage.alias).waiting().filter(chain=chain_id, destination=DESTINATION)
-    row = rows_left.order_by("id").first()
-    return None if row is None or row.kind == f"{DESTINATION}.request" else row
+    return None
 
 
 def note_message(

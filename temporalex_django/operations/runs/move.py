@@ -11,6 +11,7 @@ from django.db import transaction
 from temporalex_django.authoring import workflow as workflows
 from temporalex_django.authoring.run_tables.run_columns import RUN_COLUMNS
 from temporalex_django.authoring.workflow import fork_options, start_options
+from temporalex_django.backends.refusals import refusal_of
 from temporalex_django.backends.tables import inline_turn
 from temporalex_django.backends.target import RunTarget
 from temporalex_django.conf import codec
@@ -98,6 +99,8 @@ class Move(RunAction[MoveOutcome]):
         If it returns a reason, the caller has to roll back.
         """
         target = self.target
+        if refusal := refusal_of(target.backend, self.name):
+            return str(refusal)
         run = inline_turn.try_lock_run(target, storage=self.storage, wait=0)
         if run is None:
             return "another process is advancing it: try again"

@@ -68,6 +68,7 @@ from temporalex_django.admin.run.start_view import StartView, can_start, like_ad
 from temporalex_django.admin.switches import switch_address_for
 from temporalex_django.authoring.run_tables.run_columns import PAYLOAD_COLUMNS
 from temporalex_django.authoring.run_tables.run_filters import NEWEST_FIRST, ORDERS
+from temporalex_django.core.names import TABLES
 from temporalex_django.models import BulkJob, Instance
 from temporalex_django.operations import audit
 from temporalex_django.operations.base import storage
@@ -209,7 +210,10 @@ class InstanceAdmin(ReadOnlyAdmin[Instance]):
 
     @admin.display(description=_("run"))
     def run(self, run: Instance) -> SafeString:
-        return format_html('{}<span class="tx-under">{}</span>', shorten(run.workflow_id), run.workflow)
+        about = run.workflow
+        if run.backend != TABLES:
+            about = _("%(workflow)s on a Temporal cluster") % {"workflow": run.workflow}
+        return format_html('{}<span class="tx-under">{}</span>', shorten(run.workflow_id), about)
 
     @admin.display(description=_("status"))
     def state(self, run: Instance) -> SafeString:

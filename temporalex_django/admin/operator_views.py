@@ -21,6 +21,7 @@ from temporalex_django.admin.base import actor_of, posted_data, user_of
 from temporalex_django.admin.run.action_views import Confirmation, RunActionView, superseded_error
 from temporalex_django.authoring.authorization import APP, Person
 from temporalex_django.backends.target import RunTarget
+from temporalex_django.errors import TemporalexError
 from temporalex_django.forms.fields import NOTHING, JSONBox
 from temporalex_django.forms.payload_forms import TokenForm
 from temporalex_django.models import Chain, Instance
@@ -301,8 +302,11 @@ class OperatorActionView(RunActionView):
             return []
         if len(activation_text) > _MAX_DIGITS:
             return []
-        redactor, alias, now = redactor_for(user_of(request), run), storage().alias, timezone.now()
-        rows = timeline.repeated_rows(run.pk, int(activation_text), redactor=redactor, alias=alias)
+        redactor, now = redactor_for(user_of(request), run), timezone.now()
+        try:
+            rows = timeline.repeated_rows(RunTarget.of(run), int(activation_text), redactor=redactor, storage=storage())
+        except TemporalexError:  # a run on a cluster has not told its history
+            return [_("The activities that would be repeated are not known, because no worker has told the history.")]
         texts = [row.text(now=now, titles=timeline.titles_of(row)) for row in rows[:_MAX_REPEATED]]
         hidden_count = len(rows) - len(texts)
         hidden_text = ngettext("and %(count)d more", "and %(count)d more", hidden_count) % {"count": hidden_count}

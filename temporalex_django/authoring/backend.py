@@ -94,7 +94,8 @@ class Description:
     ``paused`` is None, or says who paused it (``since, reason, by``). ``waiting_for`` says in words what the run waits
     for, including a worker. ``accepts`` names the signals and updates that the open phase takes. ``starts_at`` and
     ``start_before`` are the times of its start, if the caller named them. ``activities`` are the
-    first hundred that have no result yet, with their attempts and last failures. ``failed_messages`` are the first
+    first hundred that have no result yet, with their attempts and last failures. ``activities_error`` is None, or says
+    why the activities of a run on a cluster are not known. ``failed_messages`` are the first
     hundred failed messages of the chain, which people can deliver again or discard. ``search_attributes`` are those
     that workflow code has set, and ``tags`` are those of the class and of the start. ``scheduled_for`` is the time of
     the slot for which a schedule started the run. ``headers`` are those of the start.
@@ -114,6 +115,7 @@ class Description:
     started_at: datetime | None = None
     closed_at: datetime | None = None
     activities: list[OpenActivity] = field(default_factory=list)
+    activities_error: str | None = None
     failed_messages: list[FailedMessage] = field(default_factory=list)
     search_attributes: dict[str, Any] = field(default_factory=dict)
     tags: list[str] = field(default_factory=list)

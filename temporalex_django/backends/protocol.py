@@ -23,6 +23,7 @@ from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine.contracts.records import Outcome, RunState, TaskResult, TaskState
 from temporalex_django.engine.reset.plan import ResetPlan
 from temporalex_django.errors import AlreadyRunning, WorkflowClosed
+from temporalex_django.models import ActivityTask
 
 
 class CallActor(Protocol):
@@ -200,7 +201,14 @@ class RunBackend(Protocol):
 
     def query(self, call: RunQueryCall) -> Any: ...
 
-    def history(self, target: RunTarget, *, storage: DjangoStorage) -> list[HistoryEvent]: ...
+    def history(self, target: RunTarget, *, storage: DjangoStorage, timeout: float | None = None) -> list[HistoryEvent]:
+        """Return the events of the selected run. ``timeout`` is in seconds, for a backend that asks for them."""
+
+    def open_tasks(self, target: RunTarget, *, limit: int, storage: DjangoStorage) -> list[ActivityTask]:
+        """Return the first activities of the selected run that have no result yet, by number.
+
+        The rows are for display. Those of a run that lives elsewhere are not saved.
+        """
 
     def closing(self, target: RunTarget, *, storage: DjangoStorage) -> tuple[str, Any] | None: ...
 

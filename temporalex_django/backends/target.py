@@ -49,6 +49,24 @@ class RunTarget:
     backend: str = TABLES
     pinned: UUID | None = None
 
+    @classmethod
+    def of(cls, run: Instance) -> RunTarget:
+        """Return the target for a run that was asked for, from its row and that of its chain. Reads only need it."""
+        chain = run.chain
+        return cls(
+            chain_id=run.chain_id,
+            run_id=chain.run_id,
+            queue=run.queue,
+            closed=chain.closed,
+            paused=chain.paused,
+            workflow_id=run.workflow_id,
+            workflow=run.workflow,
+            version=run.version,
+            status=run.status,
+            backend=chain.backend,
+            pinned=run.pk,
+        )
+
     @property
     def selected_run_id(self) -> UUID:
         """The id of the run that was asked for by its run id, or else of the current run of the chain.

@@ -97,6 +97,12 @@ _HEARTBEAT = TASKS.pick_columns(*FENCE, "beat_at", "expires_at", "heartbeat")
 _HEARTBEAT_UPDATE = _HEARTBEAT.update(*FENCE, heartbeat=f"coalesce(v.heartbeat, {TASKS.name}.heartbeat)")
 
 
+def open_tasks(run_id: UUID, *, limit: int, alias: str) -> list[ActivityTask]:
+    """Return the rows of the open activities of a run for display. It uses the ORM, since no turn waits for it."""
+    rows = ActivityTask.objects.using(alias).filter(run_id=run_id).defer("call", "options", "heartbeat")
+    return [*rows.order_by("seq")[:limit]]
+
+
 class ActivityTasks:
     """The part of a database storage that stores results and heartbeats of activities, releases them and reads them.
 
@@ -327,11 +333,8 @@ class ActivityTasks:
         return tasks
 
     def open_activities(self, run_id: UUID, *, limit: int) -> list[OpenActivity]:
-        """Return the open activities of a run for display. It uses the ORM, since no turn waits for it."""
-        rows = (
-            ActivityTask.objects.using(self._session.alias).filter(run_id=run_id).defer("call", "options", "heartbeat")
-        )
-        return [row.as_open for row in rows.order_by("seq")[:limit]]
+        """Return the open activities of a run for display."""
+        return [row.as_open for row in open_tasks(run_id, limit=limit, alias=self._session.alias)]
 
     def find_task(self, run_id: UUID, seq: int) -> TaskState | None:
         """Return the activity that command ``seq`` of the run scheduled, claimed or not, or None. Locks nothing."""

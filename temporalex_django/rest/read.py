@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from functools import partial
 from typing import Any
@@ -11,6 +11,7 @@ from django.db.models import F, QuerySet
 from django.db.models.functions import Length
 from django.utils import timezone
 from rest_framework.exceptions import ValidationError
+from rest_framework.renderers import JSONRenderer
 from rest_framework.request import Request
 from rest_framework.response import Response
 
@@ -18,10 +19,12 @@ from temporalex_django import errors
 from temporalex_django.authoring.authorization import sender_key
 from temporalex_django.authoring.run_tables.run_filters import NEWEST_FIRST, ORDERS
 from temporalex_django.backends.target import RunTarget
+from temporalex_django.core.history.events import HistoryEvent as Event
 from temporalex_django.models import HistoryEvent
 from temporalex_django.operations.base import storage
 from temporalex_django.operations.read import timeline
 from temporalex_django.operations.read.available_messages import available_messages
+from temporalex_django.operations.read.cluster_reads import history_of
 from temporalex_django.operations.read.describe import ResultWaiter, describe
 from temporalex_django.operations.registry import STEERING
 from temporalex_django.rest import serializers
@@ -84,8 +87,32 @@ class RunReadViewSet(RunViewSet):
         The page ends earlier if it would exceed ``MAX_PAGE_BYTES``.
         """
         target = self._find_target(id)
+        told_events = history_of(target, storage=storage())
+        if told_events is not None:
+            return self._told_page(target, told_events)
         events = HistoryEvent.objects.using(storage().alias).filter(run_id=target.selected_run_id)
         return self._seq_page("events", target, events, Length("attributes"), serializers.EventOut)
+
+    def _told_page(self, target: RunTarget, events: Sequence[Event]) -> Response:
+        """Return the response with a page of ``events``, the whole history of a run on a cluster."""
+        after_seq, limit = self._page_bounds()
+        redactor, later = self._redactor(target.row), [event for event in events if event.number > after_seq]
+        rendered: Sequence[Any] = [
+            {
+                "seq": event.number,
+                "activation": event.activation,
+                "kind": event.kind,
+                "at": event.at,
+                "attributes": redactor.redact_attributes(event.attributes, kind=event.kind),
+            }
+            for event in later[:limit]
+        ]
+        rendered = rendered[: count_fitting([len(JSONRenderer().render(row)) for row in rendered])]
+        next_url = None
+        if len(rendered) < len(later):
+            query = {"after": rendered[-1]["seq"], "limit": limit}
+            next_url = self._next_url("events", query, id=str(target.selected_run_id))
+        return Response({"next": next_url, "results": rendered})
 
     @with_contract(
         read_contract(
@@ -106,7 +133,7 @@ class RunReadViewSet(RunViewSet):
         after_seq, limit = self._page_bounds()
         redactor = self._redactor(target.row)
         rows, last_seq = timeline.timeline_page(
-            target.selected_run_id, after=after_seq, limit=limit, redactor=redactor, storage=storage()
+            target, after=after_seq, limit=limit, redactor=redactor, storage=storage()
         )
         next_url = None
         if last_seq is not None:
@@ -149,11 +176,14 @@ class RunReadViewSet(RunViewSet):
     def activities(self, request: Request, id: str) -> Response:
         """Return the activities of a run that have no result yet: the first hundred.
 
-        Each has its attempts, its last failure, and the time of its next attempt.
+        Each has its attempts, its last failure, and the time of its next attempt. For a run on a cluster that does not
+        answer, the status is 503.
         """
         target = self._find_target(id)
-        activities = describe(target, storage=storage(), redactor=self._redactor(target.row)).activities
-        return Response({"next": None, "results": serializers.ActivityOut(activities, many=True).data})
+        description = describe(target, storage=storage(), redactor=self._redactor(target.row))
+        if description.activities_error is not None:
+            raise errors.UpdateTimeout(description.activities_error, code="unknown")
+        return Response({"next": None, "results": serializers.ActivityOut(description.activities, many=True).data})
 
     @with_contract(
         read_contract(
@@ -182,7 +212,7 @@ class RunReadViewSet(RunViewSet):
         try:
             return Response({"status": "completed", "result": waiter.get()})
         except errors.ResultTimeout as exc:
-            description = describe(target, storage=storage(), redactor=redactor)
+            description = describe(target, storage=storage(), redactor=redactor, with_activities=False)
             body = {"status": description.status, "blocked": description.blocked, "detail": str(exc)}
             # An open run is no error: the client asks again.
             return Response(body, status=202, headers={"Retry-After": RETRY_AFTER})

@@ -1,7 +1,6 @@
 """Bodies of requests and responses.
 
-A payload is any JSON value; one that is missing is null. The docstrings of these classes are the descriptions of the
-schemas in OpenAPI.
+A payload is any JSON value; one that is missing is null. The docstrings of the classes describe the schemas in OpenAPI.
 """
 
 from __future__ import annotations
@@ -256,14 +255,15 @@ class FailedMessageOut(RecordOut):
 class InstanceDetail(InstanceOut):
     """One run, with its open activities, its failed messages and its first fifty open human tasks.
 
-    ``notice`` is in the response to an operation. It says what you should know about the run, such as that no worker
-    has its code. ``headers`` are those of its start.
+    ``activities_error`` says why a cluster's activities are not known, and ``notice`` what you should know after an
+    operation, such as that no worker has the code. ``headers`` are those of the start.
     """
 
     notice = serializers.CharField(required=False)
     headers = serializers.DictField(child=serializers.CharField(), source="description.headers")
     failed_messages = FailedMessageOut(many=True, source="description.failed_messages")
     activities = ActivityOut(many=True, source="description.activities")
+    activities_error = serializers.CharField(source="description.activities_error", allow_null=True)
     human_tasks = AskedOut(many=True)
 
 

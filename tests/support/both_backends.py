@@ -52,8 +52,7 @@ SAMPLE: Final = frozenset(
 REASONS: Final[dict[str, str]] = {
     "transaction": "an update inside a transaction is refused",
     "refused": "forks, moves, tries again and new inputs are refused",
-    "history": "the history of a run on a cluster is asked for, and is in no rows",
-    "parent": "the row of a child names its parent by its business id alone",
+    "history": "the history of a run on a cluster is told by a worker with its class, and not while it is paused",
     "audit": "a message is audited when it is sent, and not when it is judged",
     "late": "an operation is done on the cluster before its row is written, so an error of the database comes after it",
     "tables: rows": "reads or writes rows of the tables",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from typing import Any
@@ -28,16 +29,20 @@ from temporalex_django.admin.run.graph_picture import build_graph_picture, graph
 from temporalex_django.authoring.authorization import Person
 from temporalex_django.authoring.redaction import Redactor
 from temporalex_django.authoring.run_tables.run_columns import UNREAD_COLUMNS, ColumnType, Place, columns_shown_in
+from temporalex_django.backends.target import RunTarget
+from temporalex_django.core.history.events import HistoryEvent
 from temporalex_django.core.names import TABLES
 from temporalex_django.core.payloads.search_attributes import to_readable
 from temporalex_django.models import ActivityTask, Chain, Instance, Message, OperatorAction, Worker
 from temporalex_django.models.fields import UnreadablePayload
 from temporalex_django.models.message import ATTENTION
+from temporalex_django.operations.base import storage
 from temporalex_django.operations.fleet.live_workers import LiveWorkers, live_workers_from
 from temporalex_django.operations.fleet.outgoing import OutgoingMessage, describe_outgoing, outgoing_messages
 from temporalex_django.operations.human_tasks.base import mark_nobody_left
 from temporalex_django.operations.human_tasks.inbox import awaited_tasks, candidates_of
 from temporalex_django.operations.human_tasks.redaction import redact_tasks
+from temporalex_django.operations.read.cluster_reads import history_or_error, open_tasks_or_error
 from temporalex_django.operations.read.run_annotations import leading_tasks
 from temporalex_django.operations.read.run_summary import PreloadedRows, summarize_run
 from temporalex_django.present.human_tasks import candidate_names, step_name
@@ -71,38 +76,29 @@ def run_detail_context(
     - ``history_links`` takes the number of an activation and returns the buttons of its row in the history.
     - ``switch_address`` takes the kind and the name of a switch and returns the URL that switches it off, or None.
 
-    At most six statements, one more for an earlier run of a chain, and one more for a run on a cluster.
+    At most six statements, and one more for an earlier run of a chain. For a run on a cluster, the cluster is asked for
+    the open activities and the history, which takes four seconds at most.
     """
     chain = run.chain
     is_current = chain.run_id == run.pk
     now = timezone.now()
     graph_class = graph_class_of(run)
-    history = histories.read_history(
-        run,
-        page=page,
-        alias=alias,
-        redactor=redactor,
-        now=now,
-        with_all_events=graph_class is not None,
-        action_links=history_links,
-    )
+    answers = _ask_cluster(run)
+    read_history = partial(histories.read_history, alias=alias, with_all_events=graph_class is not None)
+    if answers.on_cluster:
+        read_history = partial(histories.told_history, events=answers.events, why_not=answers.why_no_events)
+    history = read_history(run, page=page, redactor=redactor, now=now, action_links=history_links)
     messages = _load_messages(chain, alias=alias)
     # One statement for both: the runs of the chain, and the children, which are in chains of their own.
     family = [*_related_runs(run, visible_runs)]
     audit = OperatorAction.objects.using(alias).filter(run_id=run.pk)
     # Actions of people first (False sorts before True), so that thousands of automatic ones cannot push them out.
     audit_rows = [*audit.order_by("automatic", "-id")[: 2 * MAX_ROWS]]
-    preloaded = _preload_rows(run, family, messages, audit_rows, alias=alias)
+    preloaded = _preload_rows(run, family, messages, audit_rows, answers=answers, alias=alias)
     tasks = preloaded.tasks.get(run.pk, ())
     live_workers = live_workers_from(preloaded.workers, now=now)
     missing_worker = live_workers.missing_if_overdue(run, since=_overdue_since(run, messages), now=now)
-    activity_rows = []
-    for task in tasks[:MAX_ROWS]:
-        has_worker = task.atomic or not _is_code_missing(live_workers, task)
-        row = _activity_context(task, redactor, now=now)
-        row["tools"] = part_links("activity", task.seq, has_worker=has_worker)
-        row["switch"] = None if task.atomic else switch_address("activity", task.activity)
-        activity_rows.append(row)
+    activity_rows = _activity_rows(tasks, answers, live_workers, redactor, now, part_links, switch_address)
     return {
         "badge": status_badge(run.status, blocked=bool(run.blocked)),
         "said": summarize_run(run, redactor=redactor, may_decide=may_decide, preloaded=preloaded),
@@ -119,11 +115,13 @@ def run_detail_context(
         "open": redactor.shows_payloads,
         "history": history,
         "events_open": bool(page),
-        "graph": None if graph_class is None else build_graph_picture(graph_class, history.all_events),
+        "graph": graph_class and build_graph_picture(graph_class, history.all_events, why_not=history.why_not),
         "timers": [{"row": row, "tools": part_links("timer", row.seq or 0)} for row in history.timers[:MAX_ROWS]],
         "more_timers": len(history.timers) > MAX_ROWS,
         "human_tasks": _human_task_rows(run, user),
+        "on_cluster": answers.on_cluster,
         "activities": activity_rows,
+        "why_no_activities": answers.why_no_tasks,
         "failing": [row for row in activity_rows if row["failure"] is not None],
         "failed": _failure_context(run, redactor),
         **_family_context(run, family),
@@ -134,6 +132,41 @@ def run_detail_context(
         **_audit_context(audit_rows),
         "limit": MAX_ROWS,
     }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _ClusterAnswers:
+    """The answers of a cluster about a run: its open activities and its events, or why they are not known.
+
+    ``on_cluster`` is False for a run on the tables, about which nothing is asked.
+    """
+
+    on_cluster: bool = True
+    tasks: Sequence[ActivityTask] = ()
+    why_no_tasks: str | None = None
+    events: Sequence[HistoryEvent] = ()
+    why_no_events: str | None = None
+
+    @property
+    def calls(self) -> dict[int, Any]:
+        """The arguments of the activities, by number, in the form of the column ``call``."""
+        scheduled = (event.attributes for event in self.events if event.kind == "ActivityScheduled")
+        return {call["seq"]: [call["args"], call.get("kwargs") or {}] for call in scheduled}
+
+
+def _ask_cluster(run: Instance) -> _ClusterAnswers:
+    """Ask the cluster about a run. If it does not say which activities are open, it is not asked for the history."""
+    if run.chain.backend == TABLES:
+        return _ClusterAnswers(on_cluster=False)
+    target, rows = RunTarget.of(run), storage()
+    tasks: Sequence[ActivityTask] = ()
+    error = None
+    if run.is_open:
+        tasks, error = open_tasks_or_error(target, storage=rows)
+    if error is not None:
+        return _ClusterAnswers(why_no_tasks=error, why_no_events=error)
+    events, why_no_events = history_or_error(target, storage=rows)
+    return _ClusterAnswers(tasks=tasks, events=events, why_no_events=why_no_events)
 
 
 def _switch_context(run: Instance, switch_address: Callable[[str, str], str | None]) -> dict[str, Any]:
@@ -233,12 +266,13 @@ def _preload_rows(
     messages: Sequence[Message],
     audit_rows: Sequence[OperatorAction],
     *,
+    answers: _ClusterAnswers,
     alias: str,
 ) -> PreloadedRows:
     """Return the rows from which the summary of the run on its page is built.
 
-    ``family`` are the runs of the chain and the children, as ``_related_runs`` returns them. Only activity tasks and
-    workers are read here.
+    ``family`` are the runs of the chain and the children, as ``_related_runs`` returns them. ``answers`` are those of
+    a cluster. Only activity tasks and workers are read here.
     """
     children = [relative for relative in family if relative.chain_id != run.chain_id]
     tasks: dict[UUID, list[ActivityTask]] = defaultdict(list)
@@ -247,6 +281,8 @@ def _preload_rows(
         awaited_ids = _awaited_child_ids(run, children)
         for task in leading_tasks([run.pk, *awaited_ids], alias=alias, limit=MAX_ROWS + 1):
             tasks[task.run_id].append(task)
+        if answers.on_cluster:
+            tasks[run.pk] = _leading(answers.tasks)
         # Without due work no worker is missing, and the statement can be saved.
         if tasks or awaited_ids or run.started_at is None or _overdue_since(run, messages) is not None:
             workers = [*Worker.objects.using(alias)]
@@ -260,6 +296,13 @@ def _preload_rows(
         failed_messages=sum(message.failed for message in messages),
         closing_action=_closing_action(audit_rows),
     )
+
+
+def _leading(tasks: Sequence[ActivityTask]) -> list[ActivityTask]:
+    """Return activities of a cluster in the order of ``leading_tasks``, with the same annotation."""
+    for task in tasks:
+        task.count = len(tasks)  # type: ignore[attr-defined] # the annotation
+    return sorted(tasks, key=lambda task: (task.failed_at is None, task.failed_at, task.seq))
 
 
 def _awaited_child_ids(run: Instance, children: Sequence[Instance]) -> list[UUID]:
@@ -413,7 +456,28 @@ def _payload_rows(run: Instance, redactor: Redactor) -> list[tuple[str, Formatte
     return rows
 
 
-def _activity_context(task: ActivityTask, redactor: Redactor, *, now: datetime) -> dict[str, Any]:
+def _activity_rows(
+    tasks: Sequence[ActivityTask],
+    answers: _ClusterAnswers,
+    live_workers: LiveWorkers,
+    redactor: Redactor,
+    now: datetime,
+    part_links: Callable[..., list[ActionLink]],
+    switch_address: Callable[[str, str], str | None],
+) -> list[dict[str, Any]]:
+    """Return the template context of the first open activities of a run, with their buttons."""
+    rows, calls = [], answers.calls
+    for task in tasks[:MAX_ROWS]:
+        has_worker = task.atomic or not _is_code_missing(live_workers, task)
+        row = _activity_context(task, redactor, now=now, call=calls.get(task.seq))
+        row["tools"] = part_links("activity", task.seq, has_worker=has_worker)
+        row["switch"] = None if task.atomic else switch_address("activity", task.activity)
+        rows.append(row)
+    return rows
+
+
+def _activity_context(task: ActivityTask, redactor: Redactor, *, now: datetime, call: Any = None) -> dict[str, Any]:
+    """Return the template context of an open activity. ``call`` are its arguments if its row has none."""
     failure = redactor.redact_activity(task.as_open).last_failure
     if task.owner is not None:
         state, since = _("running since"), task.started_at or now
@@ -433,7 +497,9 @@ def _activity_context(task: ActivityTask, redactor: Redactor, *, now: datetime) 
         "state": state,
         "since": since,
         "attempt": f"{task.attempt}{attempt_limit}",
-        "arguments": format_payload(_redact_payload(task.arguments, redactor.redact_payload, redactor)),
+        "arguments": None
+        if task.pk is None and call is None
+        else format_payload(_redact_payload(call or task.arguments, redactor.redact_payload, redactor)),
         "heartbeat": heartbeat,
     }
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
@@ -18,7 +17,7 @@ from temporalex_django.graph.durable.projection import project
 from temporalex_django.graph.render import states
 from temporalex_django.graph.steps import StepRef, key_of
 from temporalex_django.graph.workflow import GraphWorkflow
-from temporalex_django.models import HistoryEvent, Instance
+from temporalex_django.models import Instance
 from temporalex_django.operations.read import display_names
 from temporalex_django.present.formatting import capitalize
 from temporalex_django.present.picture import HEIGHT, WIDTH, Arrow, Box, Picture, draw_picture
@@ -69,14 +68,19 @@ def graph_class_of(run: Instance) -> type[GraphWorkflow] | None:
     return None
 
 
-def build_graph_picture(graph_class: type[GraphWorkflow], events: Sequence[HistoryEvent] | None) -> GraphPicture:
+def build_graph_picture(
+    graph_class: type[GraphWorkflow], events: Sequence[Event] | None, *, why_not: str | None = None
+) -> GraphPicture:
     """Return the drawing of the graph, with the states of its steps that follow from the history of a run.
 
-    ``events`` is the whole history, or None if it is too long to read; the steps then have no states.
+    ``events`` is the whole history, or None if it is too long to read; the steps then have no states. ``why_not`` is
+    another reason why there is no history, or None.
     """
     refs = list(graph_class.graph())
     step_numbers = {step: n for n, step in enumerate(refs)}
-    step_states, why_not = _step_states(graph_class, step_numbers, events)
+    step_states: dict[int, str] = {}
+    if why_not is None:
+        step_states, why_not = _step_states(graph_class, step_numbers, events)
     # Several events may lead from one step to the same next step: one arrow with all their names.
     edge_events: dict[tuple[int, int], list[str]] = defaultdict(list)
     dynamic: set[tuple[int, int]] = set()
@@ -108,7 +112,7 @@ def build_graph_picture(graph_class: type[GraphWorkflow], events: Sequence[Histo
 
 
 def _step_states(
-    graph_class: type[GraphWorkflow], step_numbers: Mapping[StepRef, int], events: Sequence[HistoryEvent] | None
+    graph_class: type[GraphWorkflow], step_numbers: Mapping[StepRef, int], events: Sequence[Event] | None
 ) -> tuple[dict[int, str], str | None]:
     """Return ``(states, why_not)``: the states of the steps that the run has reached, by number of the step.
 
@@ -120,16 +124,11 @@ def _step_states(
     try:
         instance = None
         if events:
-            instance = project(graph_class, [_core_event(event) for event in events])
+            instance = project(graph_class, events)
     # Other code may have written the history, or a payload cannot be read: the page must show the graph anyway.
     except (TemporalexError, LookupError, TypeError, ValueError):
         return {}, _("The history does not match the current graph, so the states of the steps are not shown.")
     return {step_numbers[step]: state for step, state in states(instance).items()}, None
-
-
-def _core_event(event: HistoryEvent) -> Event:
-    data: Any = event.data
-    return Event(number=event.seq, activation=event.activation, kind=event.kind, at=event.at, attributes=data)
 
 
 def _state_texts() -> dict[str, str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -114,14 +114,16 @@ class RunHistory:
     """A page of the history of a run for its admin page, and the timers that are running.
 
     ``activations`` has the single events, and ``entries`` the rows of the timeline. ``all_events`` are all events of
-    the run if they had to be read for the page, or else None.
+    the run if they had to be read for the page, or else None. ``why_not`` is a sentence that says why a run on a
+    cluster has not told its history, or None.
     """
 
     activations: Sequence[ActivationRow]
     entries: Sequence[HistoryEntry]
     pages: HistoryPages
     timers: Sequence[timeline.TimelineRow]
-    all_events: Sequence[HistoryEvent] | None
+    all_events: Sequence[Event] | None
+    why_not: str | None = None
 
 
 def read_history(
@@ -155,17 +157,49 @@ def read_history(
             condition |= Q(seq__gt=length - MAX_EVENTS, kind__in=_TIMERS)
         events = events.filter(condition)
     event_rows = list(events.order_by("seq"))
-    page_events = [event for event in event_rows if first < event.seq <= first + EVENTS_PER_PAGE]
+    page_rows = [event for event in event_rows if first < event.seq <= first + EVENTS_PER_PAGE]
     # Redact before anything is built from the events: texts of the timeline quote payloads.
-    data = {event.seq: _redact_data(event, redactor) for event in page_events}
-    redacted_events = [_core_event(event, data[event.seq]) for event in page_events]
-    entries = reading.rows_of_events(run.pk, redacted_events, length=length, redactor=redactor, alias=alias)
+    data = {event.seq: _redact_data(event, redactor) for event in page_rows}
+    page_events = [_core_event(event, data[event.seq]) for event in page_rows]
+    entries = reading.rows_of_events(run.pk, page_events, length=length, redactor=redactor, alias=alias)
     return RunHistory(
         activations=_activation_rows(page_events, data),
         entries=[_history_entry(row, now, action_links) for row in entries],
         pages=HistoryPages(number=number, count=count),
-        timers=_running_timers(event_rows) if run.is_open else (),
-        all_events=event_rows if with_all_events else None,
+        timers=_running_timers(_core_events(event_rows, _TIMERS)) if run.is_open else (),
+        all_events=_core_events(event_rows) if with_all_events else None,
+    )
+
+
+def told_history(
+    run: Instance,
+    events: Sequence[Event],
+    *,
+    why_not: str | None,
+    page: str,
+    redactor: Redactor,
+    now: datetime,
+    action_links: Callable[[int], Sequence[ActionLink]],
+) -> RunHistory:
+    """Return a page of the history of a run on a cluster, as ``read_history`` does for others.
+
+    ``events`` is the whole history, as the run has told it. ``why_not`` is a sentence that says why it has told
+    nothing, or None.
+    """
+    count = max(1, -(-len(events) // EVENTS_PER_PAGE))
+    number = _page_number(page, count)
+    first = (number - 1) * EVENTS_PER_PAGE
+    redacted_events = [redactor.redact_event(event) for event in events]
+    page_events = redacted_events[first : first + EVENTS_PER_PAGE]
+    numbers = {event.number for event in page_events}
+    rows = [row for row in timeline.build_rows(redacted_events) if row.number in numbers or row.last in numbers]
+    return RunHistory(
+        activations=_activation_rows(page_events, {event.number: event.attributes for event in page_events}),
+        entries=[_history_entry(row, now, action_links) for row in rows],
+        pages=HistoryPages(number=number, count=count),
+        timers=_running_timers([event for event in events if event.kind in _TIMERS]) if run.is_open else (),
+        all_events=events,
+        why_not=why_not,
     )
 
 
@@ -176,8 +210,7 @@ def _page_number(page: str, count: int) -> int:
     return count
 
 
-def _running_timers(event_rows: Sequence[HistoryEvent]) -> list[timeline.TimelineRow]:
-    timer_events = (_core_event(event, event.data) for event in event_rows if event.kind in _TIMERS)
+def _running_timers(timer_events: Sequence[Event]) -> list[timeline.TimelineRow]:
     # An event whose data cannot be read has no seq, and a button would have no target.
     return [row for row in timeline.build_rows(timer_events) if row.state == "open" and row.seq is not None]
 
@@ -199,7 +232,12 @@ def _core_event(event: HistoryEvent, data: Any) -> Event:
     return Event(number=event.seq, activation=event.activation, kind=event.kind, at=event.at, attributes=attributes)
 
 
-def _activation_rows(events: Sequence[HistoryEvent], data: dict[int, Any]) -> list[ActivationRow]:
+def _core_events(event_rows: Sequence[HistoryEvent], kinds: Collection[str] | None = None) -> list[Event]:
+    """Return the events of these rows, or those of some kinds, with all that the codec reads."""
+    return [_core_event(row, row.data) for row in event_rows if kinds is None or row.kind in kinds]
+
+
+def _activation_rows(events: Sequence[Event], data: dict[int, Any]) -> list[ActivationRow]:
     activations: list[ActivationRow] = []
     for event in events:
         if not activations or activations[-1].number != event.activation:
@@ -208,15 +246,15 @@ def _activation_rows(events: Sequence[HistoryEvent], data: dict[int, Any]) -> li
                 since = "+" + format_duration(event.at - activations[-1].at)
             activations.append(ActivationRow(number=event.activation, at=event.at, since=since))
         if event.kind == "ActivationStarted":
-            activations[-1].seq = event.seq
+            activations[-1].seq = event.number
         else:
-            activations[-1].rows.append(_event_row(event, data[event.seq]))
+            activations[-1].rows.append(_event_row(event, data[event.number]))
     return activations
 
 
-def _event_row(event: HistoryEvent, data: Any) -> EventRow:
+def _event_row(event: Event, data: Any) -> EventRow:
     family = next((name for name, marks in _FAMILIES if any(mark in event.kind for mark in marks)), "plain")
-    return EventRow(seq=event.seq, kind=event.kind, family=family, summary=_summary(data), data=format_payload(data))
+    return EventRow(seq=event.number, kind=event.kind, family=family, summary=_summary(data), data=format_payload(data))
 
 
 def _summary(data: Any) -> str:

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from temporalex_django.backends.cluster import calls, mirror, operate, outgoing, reads
+from temporalex_django.backends.cluster import calls, mirror, operate, outgoing, pending, reads
 from temporalex_django.backends.cluster.client import DESTINATION
 from temporalex_django.backends.cluster.ids import cluster_id
 from temporalex_django.backends.cluster.requests import ClusterRequest
@@ -39,7 +39,7 @@ from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine.contracts.records import RunState
 from temporalex_django.engine.deduplication import MessageFingerprint
 from temporalex_django.errors import AlreadyRunning
-from temporalex_django.models import Instance, Outbox
+from temporalex_django.models import ActivityTask, Instance, Outbox
 
 #: Rows that operations of the calling thread have written and not sent.
 _own_rows: ContextVar[tuple[UUID, ...]] = ContextVar("temporalex_own_rows", default=())
@@ -187,9 +187,13 @@ class ClusterBackend:
             return call.answer_built_in()
         return reads.query(call)
 
-    def history(self, target: RunTarget, *, storage: DjangoStorage) -> list[HistoryEvent]:
+    def open_tasks(self, target: RunTarget, *, limit: int, storage: DjangoStorage) -> list[ActivityTask]:
+        """Return the first open activities of the selected run, as the server tells them. See ``pending``."""
+        return pending.open_tasks(target, limit=limit, storage=storage)
+
+    def history(self, target: RunTarget, *, storage: DjangoStorage, timeout: float | None = None) -> list[HistoryEvent]:
         """Return the events of the selected run, which it tells in answer to a query."""
-        return reads.history(target, storage=storage)
+        return reads.history(target, storage=storage, timeout=timeout or reads.QUERY_SECONDS)
 
     def closing(self, target: RunTarget, *, storage: DjangoStorage) -> tuple[str, Any] | None:
         """Return the status of the last run and the attributes of its closing event; None while the chain is open.

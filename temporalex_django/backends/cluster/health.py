@@ -13,9 +13,8 @@ from temporalio.client import Client
 from temporalio.service import RPCError
 
 from temporalex_django.backends.cluster.client import ClusterUnavailable, cluster_client
-from temporalex_django.backends.cluster.ids import task_queue
+from temporalex_django.backends.cluster.ids import identity_of, task_queue
 from temporalex_django.backends.cluster.reconcile import LEASE
-from temporalex_django.backends.cluster.worker import identity_of
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.models import Instance, Lease, Worker
 from temporalex_django.present.project_view import ClusterView

@@ -26,6 +26,11 @@ def queue_of(name: str) -> str:
     return name.removeprefix(prefix())
 
 
+def identity_of(worker: object) -> str:
+    """Return the identity under which the cluster lists the worker with this id."""
+    return f"temporalex-worker-{worker}"
+
+
 def quoted(text: str) -> str:
     """Return a text as a literal of the server's list filter."""
     return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"

@@ -135,8 +135,12 @@ def _insert_chain(run: ObservedRun, storage: DjangoStorage, *, chain_id: UUID | 
     )
     started = insert_start(start, ids=ids, storage=storage)
     adopt([(started.chain_id, run.cluster_id)], storage=storage)
-    Instance.objects.using(storage.alias).filter(pk=started.run_id).update(
-        cluster_run_id=UUID(run.run_id), attempt=run.info.attempt
+    rows = Instance.objects.using(storage.alias)
+    parent = None
+    if run.parent_run_id is not None:
+        parent = rows.filter(cluster_run_id=UUID(run.parent_run_id)).values_list("pk", flat=True).first()
+    rows.filter(pk=started.run_id).update(
+        cluster_run_id=UUID(run.run_id), attempt=run.info.attempt, parent_run_id=parent
     )
     Chain.objects.using(storage.alias).filter(pk=started.chain_id).update(cluster_first_run_id=UUID(run.first_run_id))
     state = storage.lock_run(started.chain_id, wait=_LOCK_WAIT)

@@ -52,7 +52,8 @@ class ObservedRun:
     or None. ``human_tasks`` are those that changed, or all open ones if the run was rebuilt for this activation.
     ``stores`` is True if the class declares stored fields. ``next_facts`` are those of the next run of the chain, if
     there is one.
-    ``failed_signals`` are those whose handler has failed in this activation.
+    ``failed_signals`` are those whose handler has failed in this activation. ``parent_run_id`` is the id on the cluster
+    of the run that started it as a child, or None.
     """
 
     cluster_id: str
@@ -73,6 +74,7 @@ class ObservedRun:
     stores: bool
     next_facts: StartFacts | None
     failed_signals: Sequence[FailedSignal]
+    parent_run_id: str | None = None
 
 
 class Observer(Protocol):
@@ -236,6 +238,7 @@ class MirroredRun(TemporalRun):
             stores=bool(self.executor.definition.stored),
             next_facts=self._next_facts,
             failed_signals=failed_signals,
+            parent_run_id=None if self._info.parent is None else self._info.parent.run_id,
         )
 
     def _activate(self, activation: Activation) -> Completion:

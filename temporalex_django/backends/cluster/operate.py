@@ -17,7 +17,7 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from temporalex_django.authoring import activity as activities
 from temporalex_django.authoring.workflow import start_options
-from temporalex_django.backends.cluster import calls, mirror, outgoing, reads
+from temporalex_django.backends.cluster import calls, mirror, outgoing, pending, reads
 from temporalex_django.backends.cluster import names as own_names
 from temporalex_django.backends.cluster.answers import report_unavailable, report_unwritten
 from temporalex_django.backends.cluster.client import cluster_client
@@ -172,15 +172,9 @@ def _by(call: OperatorCall) -> dict[str, Any]:
 
 def _find_pending(call: ActivityCall, name: str, run: ClusterRun) -> PendingActivityInfo:
     """Return what the server says about the open activity of the call. Raises ``ActionNotPossible`` without one."""
-    client = cluster_client()
-    request = service.DescribeWorkflowExecutionRequest(
-        namespace=client.namespace, execution=calls.execution(run, run_id=run.run_id)
-    )
-    with report_unavailable(label_of(call, name)):
-        described = client.call(lambda sdk: sdk.workflow_service.describe_workflow_execution(request))
-    for pending in described.pending_activities:
-        if pending.activity_id == str(call.seq):
-            return pending
+    for info in pending.describe_pending(run, label=label_of(call, name)):
+        if info.activity_id == str(call.seq):
+            return info
     call.refuse(_("no activity with that number is open: it has ended, or was cancelled"), closed=False)
     raise AssertionError("unreachable")
 
@@ -193,11 +187,11 @@ def retry_activity(call: ActivityCall) -> None:
         call.refuse(
             _("an activity on a Temporal cluster keeps its input: complete it by hand, or reset the run"), closed=False
         )
-    pending = _find_pending(call, "retry_activity", run)
-    call.require_activity_access([pending.activity_type.name])
-    if pending.state == _RUNNING:
+    info = _find_pending(call, "retry_activity", run)
+    call.require_activity_access([info.activity_type.name])
+    if info.state == _RUNNING:
         call.refuse(_("an attempt is running now"), closed=False)
-    if pending.attempt <= 1 and not pending.HasField("last_failure"):
+    if info.attempt <= 1 and not info.HasField("last_failure"):
         call.refuse(_("it has not been attempted yet"), closed=False)
     client = cluster_client()
     request = service.ResetActivityRequest(
@@ -208,13 +202,13 @@ def retry_activity(call: ActivityCall) -> None:
     )
     with report_unavailable(label_of(call, "retry_activity")):
         client.call(lambda sdk: sdk.workflow_service.reset_activity(request))
-    _record(call, seq=call.seq, activity=pending.activity_type.name)
+    _record(call, seq=call.seq, activity=info.activity_type.name)
 
 
 def _find_call(call: ActivityCall, name: str, run: ClusterRun) -> HistoryEvent:
     """Return the event that scheduled the open activity of the call, whose code has to allow what is done by hand."""
-    pending = _find_pending(call, name, run)
-    call.require_activity_access([pending.activity_type.name])
+    info = _find_pending(call, name, run)
+    call.require_activity_access([info.activity_type.name])
     events = reads.events_of(run, run_id=run.run_id)
     for event in events:
         if event.kind == "ActivityScheduled" and event.attributes["seq"] == call.seq:

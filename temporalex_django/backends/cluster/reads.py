@@ -25,7 +25,7 @@ from temporalex_django.backends.polling import inside_transaction
 from temporalex_django.backends.protocol import RunQueryCall
 from temporalex_django.backends.tables.backend import read_closing
 from temporalex_django.backends.target import RunTarget
-from temporalex_django.core.history.events import HistoryEvent
+from temporalex_django.core.history.events import CLOSING, HistoryEvent
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.errors import QueryFailed, TemporalexError, UnknownQuery, WorkflowNotFound
 from temporalex_django.models import Instance
@@ -44,6 +44,8 @@ _CLOSED: Final = {
     EventType.EVENT_TYPE_WORKFLOW_EXECUTION_TIMED_OUT: "timed_out",
     EventType.EVENT_TYPE_WORKFLOW_EXECUTION_CONTINUED_AS_NEW: "continued_as_new",
 }
+#: Kinds of the events with which the server closes a run without a task, by the status of its row.
+_ENDS_OUTSIDE: Final = {"terminated": "WorkflowTerminated", "timed_out": "WorkflowTimedOut"}
 #: Errors that a query raises under their own type, by code.
 _QUERY_ERRORS: Final[dict[str, type[TemporalexError]]] = {
     cls.code: cls for cls in (errors.UnknownQuery, errors.QueryFailed, errors.PayloadError)
@@ -77,7 +79,7 @@ def query(call: RunQueryCall) -> Any:
     return ask(run, call.query, call.args, run_id=run.run_id)
 
 
-def ask(run: ClusterRun, name: str, args: Any, *, run_id: str | None) -> Any:
+def ask(run: ClusterRun, name: str, args: Any, *, run_id: str | None, timeout: float = QUERY_SECONDS) -> Any:
     """Query a run by its id on the cluster (None: the newest of its id), and return the answer.
 
     Raises ``UnknownQuery`` and ``QueryFailed``; the latter also if no worker has answered in time.
@@ -86,13 +88,15 @@ def ask(run: ClusterRun, name: str, args: Any, *, run_id: str | None) -> Any:
     request = calls.query_request(client, run, name=name, args=args, run_id=run_id)
     label = f"query {name!r} of {run.label}"
     try:
-        answer = client.call(lambda sdk: sdk.workflow_service.query_workflow(request), timeout=QUERY_SECONDS)
+        answer = client.call(lambda sdk: sdk.workflow_service.query_workflow(request), timeout=timeout)
     except ClusterUnavailable as exc:
         raise QueryFailed(
-            f"{label}: no worker has answered within {QUERY_SECONDS:g} s. Is a worker polling the task queue of the run?"
+            f"{label}: no worker has answered within {timeout:g} s. Is a worker polling the task queue of the run?"
         ) from exc
     except RPCError as exc:
         raise _query_error(exc, label, client) from exc
+    if answer.HasField("query_rejected"):
+        raise QueryFailed(f"{label}: the Temporal cluster asks a run nothing while it is paused")
     values = [client.payloads.decode(value) for value in answer.query_result.payloads]
     return values[0] if values else None
 
@@ -110,25 +114,41 @@ def _query_error(error: RPCError, label: str, client: ClusterClient) -> Temporal
     return error_class(failure.get("message") or f"{label} failed")
 
 
-def history(target: RunTarget, *, storage: DjangoStorage) -> list[HistoryEvent]:
+def history(target: RunTarget, *, storage: DjangoStorage, timeout: float) -> list[HistoryEvent]:
     """Return the events of the selected run in the form of this package. Raises ``QueryFailed``."""
     run = run_of(target, storage=storage)
     if run.run_id is None:
         return []
-    return events_of(run, run_id=run.run_id)
+    return _with_end(events_of(run, run_id=run.run_id, timeout=timeout), target, storage)
 
 
-def events_of(run: ClusterRun, *, run_id: str | None) -> list[HistoryEvent]:
-    """Return the events of a run, which it tells in answer to a query."""
+def _with_end(events: list[HistoryEvent], target: RunTarget, storage: DjangoStorage) -> list[HistoryEvent]:
+    """Return the events of a run, and its end if the server alone has closed it, which the run cannot tell."""
+    is_open = not target.closed and target.selected_run_id == target.run_id
+    if is_open or not events or events[-1].kind in CLOSING:
+        return events
+    row = Instance.objects.using(storage.alias).filter(pk=target.selected_run_id, status__in=_ENDS_OUTSIDE).first()
+    if row is None or row.closed_at is None:
+        return events
+    last, closing = events[-1], row.closing_value
+    attributes = closing if isinstance(closing, dict) else {}
     return [
-        HistoryEvent(number, activation, kind, datetime.fromisoformat(at), attributes)
-        for number, activation, kind, at, attributes in state_of(run, run_id=run_id)["events"]
+        *events,
+        HistoryEvent(last.number + 1, last.activation, _ENDS_OUTSIDE[row.status], row.closed_at, attributes),
     ]
 
 
-def state_of(run: ClusterRun, *, run_id: str | None) -> dict[str, Any]:
+def events_of(run: ClusterRun, *, run_id: str | None, timeout: float = QUERY_SECONDS) -> list[HistoryEvent]:
+    """Return the events of a run, which it tells in answer to a query."""
+    return [
+        HistoryEvent(number, activation, kind, datetime.fromisoformat(at), attributes)
+        for number, activation, kind, at, attributes in state_of(run, run_id=run_id, timeout=timeout)["events"]
+    ]
+
+
+def state_of(run: ClusterRun, *, run_id: str | None, timeout: float = QUERY_SECONDS) -> dict[str, Any]:
     """Return what a run shows, with its events: the answer to the query ``__tx_state``."""
-    state: dict[str, Any] = ask(run, names.STATE, None, run_id=run_id)
+    state: dict[str, Any] = ask(run, names.STATE, None, run_id=run_id, timeout=timeout)
     return state
 
 

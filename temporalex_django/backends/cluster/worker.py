@@ -22,7 +22,7 @@ from temporalex_django.authoring import workflow as workflows
 from temporalex_django.authoring.workflow import Workflow
 from temporalex_django.backends.cluster.attempts import ProcessCall, ProjectActivities, bind_process_call
 from temporalex_django.backends.cluster.client import CREDENTIALS_SECONDS, ClusterUnavailable, cluster_client
-from temporalex_django.backends.cluster.ids import cluster_id_of, task_queue
+from temporalex_django.backends.cluster.ids import cluster_id_of, identity_of, task_queue
 from temporalex_django.backends.cluster.mirror_writer import MirrorWriter
 from temporalex_django.backends.cluster.mirrored_run import MirroredPlugin, Observer
 from temporalex_django.backends.cluster.places import ActivitySlots, PoolExecutor, Threads
@@ -40,11 +40,6 @@ _LONGEST_PAUSE: Final = 15.0
 #: Activations at a time. Most of their time they wait for the commit of their rows, which they share.
 _WORKFLOW_TASKS: Final = 32
 _ACTIVITY_POLLERS: Final = 2
-
-
-def identity_of(worker: object) -> str:
-    """Return the identity under which the cluster lists the worker with this id."""
-    return f"temporalex-worker-{worker}"
 
 
 class ProjectPlugin(MirroredPlugin):

@@ -16,6 +16,7 @@ from temporalex_django.core.history.events import HistoryEvent
 from temporalex_django.core.messages.headers import Headers
 from temporalex_django.core.messages.sender import Sender
 from temporalex_django.core.payloads import codec as payloads
+from temporalex_django.db.activity_tasks import open_tasks
 from temporalex_django.db.graphs.graph_storage import TaskSource
 from temporalex_django.db.inserts import (
     InsertedMessage,
@@ -48,7 +49,7 @@ from temporalex_django.engine.operator_overrides import (
 from temporalex_django.engine.reset import apply
 from temporalex_django.engine.run_closing import CLOSERS
 from temporalex_django.errors import AlreadyRunning
-from temporalex_django.models import ScheduleSlot
+from temporalex_django.models import ActivityTask, ScheduleSlot
 
 
 class TablesBackend:
@@ -114,8 +115,13 @@ class TablesBackend:
         """Answer a query from the published state, after a turn that takes unread messages if that is possible."""
         return TablesQuery(call).answer()
 
-    def history(self, target: RunTarget, *, storage: DjangoStorage) -> list[HistoryEvent]:
+    def open_tasks(self, target: RunTarget, *, limit: int, storage: DjangoStorage) -> list[ActivityTask]:
+        """Return the first activities of the selected run that have no result yet, by number."""
+        return open_tasks(target.selected_run_id, limit=limit, alias=storage.alias)
+
+    def history(self, target: RunTarget, *, storage: DjangoStorage, timeout: float | None = None) -> list[HistoryEvent]:
         """Return the events of the selected run, oldest first."""
+        del timeout  # they are rows
         return storage.histories({target.selected_run_id: 0})[target.selected_run_id]
 
     def closing(self, target: RunTarget, *, storage: DjangoStorage) -> tuple[str, Any] | None:

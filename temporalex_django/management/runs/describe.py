@@ -82,6 +82,7 @@ def _text_rows(run_output: RunDescribed) -> list[tuple[str, object]]:
             (f"Activity {entry.seq}", f"{entry.activity}: {entry.state}, attempt {entry.attempt}, queue {entry.queue}")
             for entry in run.activities
         ),
+        ("Activities", run.activities_error or ""),
         *(
             (f"Failed signal {entry.id}", f"{entry.name}: {entry.type}: {entry.message}")
             for entry in run.failed_messages

@@ -17,6 +17,9 @@ from django.db.models import Q
 from temporalex_django.access import redactor_for
 from temporalex_django.authoring.authorization import Person
 from temporalex_django.authoring.redaction import UNREDACTED, Redactor
+from temporalex_django.authoring.run_tables.run_columns import UNREAD_COLUMNS
+from temporalex_django.backends.routing import backend_of
+from temporalex_django.backends.target import RunTarget
 from temporalex_django.conf import get_settings
 from temporalex_django.core.history import json_file
 from temporalex_django.core.history.events import CLOSED_STATUSES
@@ -86,7 +89,7 @@ def handle(
         total = runs.count()
     with printing.progress(command, lines=json) as report:
         # Runs are read by pages of ids, so an export of any size takes little memory.
-        for row in iterate_pages(runs.only("workflow", "workflow_id"), by="id"):
+        for row in iterate_pages(runs.defer(*UNREAD_COLUMNS).select_related("chain"), by="id"):
             history_output = _write_history(row, folder, _redactor(actor.user, row), storage)
             count += 1
             report(count, total)
@@ -108,7 +111,8 @@ _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
 def _write_history(row: Instance, folder: Path, redactor: Redactor, storage: DjangoStorage) -> HistoryWritten:
     """Write the history of the run to a file in ``folder``, redacted by ``redactor``, and return the line about it."""
     path = folder / f"{_safe_file_name(row.workflow)}-{row.pk}.json"
-    events = [redactor.redact_event(event) for event in storage.histories({row.pk: 0})[row.pk]]
+    target = RunTarget.of(row)
+    events = [redactor.redact_event(event) for event in backend_of(target).history(target, storage=storage)]
     try:
         folder.mkdir(parents=True, exist_ok=True)
         # Payloads may be confidential, so only the owner can read the file.

@@ -21,6 +21,7 @@ from temporalex_django.models.fields import UnreadablePayload
 from temporalex_django.operations import audit
 from temporalex_django.operations.base import storage
 from temporalex_django.operations.read import timeline
+from temporalex_django.operations.read.cluster_reads import history_of
 
 output = EventPrinted
 
@@ -42,11 +43,23 @@ def handle(command: BaseCommand, *, run: str, workflow: str | None, as_user: str
     if redactor.shows_payloads:
         audit.record_read(actor, target.row)
     if json:
+        told_events = history_of(target, storage=storage())
+        if told_events is not None:
+            for core_event in map(redactor.redact_event, told_events):
+                event_output = EventPrinted(
+                    number=core_event.number,
+                    activation=core_event.activation,
+                    kind=core_event.kind,
+                    at=core_event.at,
+                    attributes=core_event.attributes,
+                )
+                printing.print_json_line(command, event_output)
+            return
         events = HistoryEvent.objects.using(storage().alias).filter(run_id=target.selected_run_id)
         for event in iterate_pages(events, by="seq"):
             printing.print_json_line(command, _event_output(event, redactor))
         return
-    now, rows = timezone.now(), timeline.rows_of_run(target.selected_run_id, redactor=redactor, storage=storage())
+    now, rows = timezone.now(), timeline.rows_of_run(target, redactor=redactor, storage=storage())
     cells = [
         (
             row.number,

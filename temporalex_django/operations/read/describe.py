@@ -37,15 +37,22 @@ from temporalex_django.engine.outcomes import run_result
 from temporalex_django.engine.refusals import start_wait
 from temporalex_django.errors import ResultTimeout, WorkflowNotFound, WorkflowSwitchedOff
 from temporalex_django.graph import snapshot
+from temporalex_django.graph.durable.projection import project
 from temporalex_django.models import Instance
 from temporalex_django.models.instance import Status
 from temporalex_django.operations.fleet.live_workers import LiveWorkers, live_workers
+from temporalex_django.operations.read.cluster_reads import history_of, open_tasks_or_error
 from temporalex_django.operations.run_lookup import find_chain
 from temporalex_django.present.view_models import DUE_GRACE_PERIOD
 
 
 def describe(
-    target: RunTarget, *, storage: DjangoStorage, run: Instance | None = None, redactor: Redactor = UNREDACTED
+    target: RunTarget,
+    *,
+    storage: DjangoStorage,
+    run: Instance | None = None,
+    redactor: Redactor = UNREDACTED,
+    with_activities: bool = True,
 ) -> Description:
     """Return the description of a run as it is now.
 
@@ -53,7 +60,8 @@ def describe(
     what due work needs and does not get: a live worker with its code, or a switch to be on.
 
     Four reads for an open run. Three more if something is due, and another one if something is switched off. Two reads
-    for a closed run. One less if its row is passed as ``run``.
+    for a closed run. One less if its row is passed as ``run``. For an open run on a cluster, the cluster is asked for
+    its activities, unless ``with_activities`` is False.
     """
     run = run or _load_run(target, storage=storage)
     waiting = [*(run.waiting_for or ())]
@@ -66,10 +74,11 @@ def describe(
         failures = failed_messages_of(run.chain_id, storage=storage)
         redacted_failures = [redactor.redact_failed_message(message) for message in failures]
         description = replace(description, failed_messages=redacted_failures)
-    if not run.is_open:
+    if not (run.is_open and with_activities):
         return description
-    activities = storage.open_activities(run.pk, limit=MOST_ACTIVITIES)
-    return replace(description, activities=[redactor.redact_activity(activity) for activity in activities])
+    tasks, error = open_tasks_or_error(target, limit=MOST_ACTIVITIES, storage=storage)
+    activities = [redactor.redact_activity(task.as_open) for task in tasks]
+    return replace(description, activities=activities, activities_error=error)
 
 
 def _unmet_needs(run: Instance, *, storage: DjangoStorage) -> list[str]:
@@ -244,7 +253,10 @@ class ResultWaiter:
             attributes = closing if self.redactor is UNREDACTED else self.redactor.redact_attributes(closing or {})
             return run_result(status, attributes, workflow=target.workflow, workflow_id=target.workflow_id)
         description = describe(
-            find_chain(target.chain_id, storage=self.storage), storage=self.storage, redactor=self.redactor
+            find_chain(target.chain_id, storage=self.storage),
+            storage=self.storage,
+            redactor=self.redactor,
+            with_activities=False,
         )
         if description.blocked:
             reason = f"blocked: {description.blocked.get('error')}"
@@ -282,7 +294,8 @@ def load_instance(target: RunTarget, *, storage: DjangoStorage, redactor: Redact
     code = host().find_class(target.chain_id, target.workflow, selected_version(target, storage=storage))
     # Rebuilding a graph may run code of the project, so the crash marker names the run (see decision 22).
     with inline_turn.crash_marker(storage).record_work("run", target.selected_run_id):
-        graph_instance = instance_of(target.selected_run_id, code)
+        events = history_of(target, storage=storage)
+        graph_instance = instance_of(target.selected_run_id, code) if events is None else project(code, events)
     if redactor is UNREDACTED:
         return graph_instance
     return snapshot.redact_instance(graph_instance, redactor)

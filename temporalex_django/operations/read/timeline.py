@@ -16,12 +16,14 @@ from django.db.models import QuerySet
 from django.db.models.functions import Length
 
 from temporalex_django.authoring.redaction import Redactor
+from temporalex_django.backends.target import RunTarget
 from temporalex_django.core.history.events import CLOSING
 from temporalex_django.core.history.events import HistoryEvent as Event
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.models import HistoryEvent
 from temporalex_django.models.fields import UnreadablePayload
 from temporalex_django.operations.read import display_names
+from temporalex_django.operations.read.cluster_reads import history_of
 from temporalex_django.present.timeline import (
     REPEATED_KINDS,
     TimelineRow,
@@ -39,14 +41,18 @@ _MAX_BATCH_BYTES = 4_000_000
 
 
 def timeline_page(
-    run: UUID, *, after: int, limit: int, redactor: Redactor, storage: DjangoStorage
+    target: RunTarget, *, after: int, limit: int, redactor: Redactor, storage: DjangoStorage
 ) -> tuple[list[TimelineRow], int | None]:
     """Return a page of at most ``limit`` rows of the timeline, and the value of ``after`` for the next page.
 
     The rows start after the event number ``after``. The second value is None on the last page. A row that starts on
-    this page is complete, even if the event that ends it comes much later in the history.
+    this page is complete, even if the event that ends it comes much later in the history. Raises ``QueryFailed`` if a
+    run on a cluster does not tell its history.
     """
-    events = _run_events(run, storage.alias)
+    if (rows := _told_rows(target, redactor=redactor, storage=storage)) is not None:
+        page = [row for row in rows if row.number > after]
+        return page[:limit], page[limit].number - 1 if len(page) > limit else None
+    events = _run_events(target.selected_run_id, storage.alias)
     page_events: list[Event] = []
     first_numbers: set[int] = set()
     next_after = None
@@ -87,17 +93,18 @@ def rows_of_events(
     return [row for row in build_rows(_sorted_events(page_events)) if row.number in numbers or row.last in numbers]
 
 
-def repeated_rows(run: UUID, activation: int, *, redactor: Redactor, alias: str) -> list[TimelineRow]:
+def repeated_rows(
+    target: RunTarget, activation: int, *, redactor: Redactor, storage: DjangoStorage
+) -> list[TimelineRow]:
     """Return the timeline rows of the activities and children that a reset to the activation would repeat.
 
     They started after that activation, or are activities that had not ended by then. ``activation`` is its number.
     """
-    events = _run_events(run, alias).filter(kind__in=REPEATED_KINDS)
-    repeatable_rows = [
-        row
-        for row in build_rows(redact_event(event, redactor) for event in _read_batches(events, 0))
-        if row.kind in ("activity", "child")
-    ]
+    rows = _told_rows(target, redactor=redactor, storage=storage)
+    if rows is None:
+        events = _run_events(target.selected_run_id, storage.alias).filter(kind__in=REPEATED_KINDS)
+        rows = build_rows(redact_event(event, redactor) for event in _read_batches(events, 0))
+    repeatable_rows = [row for row in rows if row.kind in ("activity", "child")]
     return [
         row
         for row in repeatable_rows
@@ -106,9 +113,19 @@ def repeated_rows(run: UUID, activation: int, *, redactor: Redactor, alias: str)
     ]
 
 
-def rows_of_run(run: UUID, *, redactor: Redactor, storage: DjangoStorage) -> list[TimelineRow]:
+def rows_of_run(target: RunTarget, *, redactor: Redactor, storage: DjangoStorage) -> list[TimelineRow]:
     """Return all rows of the timeline of a run; this reads its whole history."""
-    return build_rows(redact_event(event, redactor) for event in _read_batches(_run_events(run, storage.alias), 0))
+    rows = _told_rows(target, redactor=redactor, storage=storage)
+    if rows is not None:
+        return rows
+    events = _run_events(target.selected_run_id, storage.alias)
+    return build_rows(redact_event(event, redactor) for event in _read_batches(events, 0))
+
+
+def _told_rows(target: RunTarget, *, redactor: Redactor, storage: DjangoStorage) -> list[TimelineRow] | None:
+    """Return all rows of the timeline of a run on a cluster, or None for a run whose events are rows."""
+    events = history_of(target, storage=storage)
+    return None if events is None else build_rows(map(redactor.redact_event, events))
 
 
 def redact_event(event: HistoryEvent, redactor: Redactor) -> Event:

@@ -36,6 +36,7 @@ from temporalex_django.models import (
     Limit,
     Message,
     Outbox,
+    Permit,
     Schedule,
     ScheduleSlot,
     SearchAttribute,
@@ -246,6 +247,7 @@ ENDED_TASKS = SqlTable(EndedTask)
 SEARCH_ATTRIBUTES = SqlTable(SearchAttribute)
 OUTBOX = SqlTable(Outbox)
 LIMITS = SqlTable(Limit)
+PERMITS = SqlTable(Permit)
 DONE_ONCE = SqlTable(DoneOnce)
 SWITCHES = SqlTable(SwitchedOff)
 SCHEDULES = SqlTable(Schedule)

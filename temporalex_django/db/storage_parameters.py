@@ -15,6 +15,7 @@ _SETTINGS = {
     "temporalex_activity_task": f"fillfactor = 85, {_VACUUM}",
     "temporalex_worker": f"fillfactor = 50, {_VACUUM}",
     "temporalex_limit": f"fillfactor = 50, {_VACUUM}",
+    "temporalex_permit": f"fillfactor = 85, {_VACUUM}",
 }
 #: When runs closed, by ranges of pages. From PostgreSQL 16 on such an index allows heap-only updates, so a run that
 #: completes pays nothing for it. On earlier versions it is not created.

@@ -176,6 +176,11 @@ def release_orphans(storage: WorkerStorage) -> None:
     for (owner,) in rows:
         with storage.transaction("orphans"):
             release_activities(storage, owner)
+    storage.sql.execute(
+        "delete from temporalex_permit where not exists"
+        " (select 1 from temporalex_worker w where w.epoch = temporalex_permit.owner and w.buried_at is null)",
+        [],
+    )
 
 
 def _declare_dead(
@@ -399,9 +404,11 @@ def release_activities(storage: WorkerStorage, epoch: int) -> tuple[int, int]:
 
     They are due again, or have failed if no attempt is left. Used when a worker stops or was declared dead. The attempt
     stays counted, so ``max_attempts=1`` means at most once. Call it inside a transaction; it locks those activities.
+    What the worker runs for a cluster no longer counts for limits.
     Returns ``(number due, number failed)``.
     """
     now = storage.now()
+    storage.sql.execute("delete from temporalex_permit where owner = %s", [epoch])
     # Background tasks have no chain to send a message to. Their log of attempts is in their options, so they take the
     # path of other results.
     background_results = [

@@ -259,6 +259,23 @@ class Migration(migrations.Migration):
             },
         ),
         migrations.CreateModel(
+            name="Permit",
+            fields=[
+                ("id", models.BigAutoField(primary_key=True, serialize=False)),
+                ("queue", models.TextField()),
+                ("activity", models.CharField(blank=True, help_text="Empty for a place.", max_length=300)),
+                ("line", models.TextField(help_text="The partition of its queue, which names its key.", null=True)),
+                ("owner", models.BigIntegerField(help_text="Epoch of the worker.")),
+                ("started", models.BooleanField(db_default=False, help_text="False for a place.")),
+            ],
+            options={
+                "verbose_name": "permit",
+                "verbose_name_plural": "permits",
+                "db_table": "temporalex_permit",
+                "default_permissions": (),
+            },
+        ),
+        migrations.CreateModel(
             name="DoneOnce",
             fields=[
                 ("key", models.CharField(max_length=300, primary_key=True, serialize=False)),

@@ -15,7 +15,7 @@ from temporalex_django.models.history import HistoryEvent
 from temporalex_django.models.human_tasks import Candidate, Ending, FourEyesScope, HumanTask, HumanTaskQuerySet
 from temporalex_django.models.idempotency import KeptAnswer
 from temporalex_django.models.instance import Instance, InstanceQuerySet, Status
-from temporalex_django.models.limits_and_switches import Limit, SwitchedOff
+from temporalex_django.models.limits_and_switches import Limit, Permit, SwitchedOff
 from temporalex_django.models.message import Message
 from temporalex_django.models.once import DoneOnce
 from temporalex_django.models.outbox import Outbox
@@ -46,6 +46,7 @@ __all__ = [
     "Message",
     "OperatorAction",
     "Outbox",
+    "Permit",
     "Schedule",
     "ScheduleSlot",
     "SearchAttribute",

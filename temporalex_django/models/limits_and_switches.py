@@ -28,6 +28,30 @@ class Limit(models.Model):
         return self.name
 
 
+class Permit(models.Model):
+    """An attempt on a Temporal cluster that runs under limits, or a place that a worker keeps for the next one.
+
+    It counts for limits as the row of an activity does that a worker has claimed. The end of the attempt deletes it,
+    and so does the end of its worker.
+    """
+
+    id = models.BigAutoField(primary_key=True)
+    queue = models.TextField()
+    activity = models.CharField(max_length=300, blank=True, help_text=_("Empty for a place."))
+    line = models.TextField(null=True, help_text=_("The partition of its queue, which names its key."))  # noqa: DJ001 - most have no key
+    owner = models.BigIntegerField(help_text=_("Epoch of the worker."))
+    started = models.BooleanField(db_default=False, help_text=_("False for a place."))
+
+    class Meta:
+        db_table = "temporalex_permit"
+        verbose_name = _("permit")
+        verbose_name_plural = _("permits")
+        default_permissions = ()
+
+    def __str__(self) -> str:
+        return f"{self.queue} {self.activity}"
+
+
 class SwitchedOff(models.Model):
     """A queue, an activity or a workflow class that is off. Workers claim nothing of it while the row exists.
 

@@ -59,6 +59,7 @@ class ActivityAttempt:
         self._call_id = info.activity_id  # of our own runs it is the number
         self._kwargs: Mapping[str, Any] = call.get("kwargs", {})
         self._retry: dict[str, Any] | None = call.get("retry")
+        self._key: str | None = call.get("key")  # its concurrency key
         self._headers: dict[str, str] = call.get("headers", {})
         self._workflow_id: str = call.get("id", info.workflow_id or "")
         self._run_id: str = call.get("run_id", info.workflow_run_id or "")

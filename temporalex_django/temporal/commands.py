@@ -91,7 +91,7 @@ class CommandWriter:
         activity.arguments.extend(self.payloads.encode(argument) for argument in attributes["args"])
         facts = {"seq": seq, "run_id": self.info.run_id, "id": self.info.id, "headers": self.info.headers}
         facts |= {"kwargs": attributes.get("kwargs"), "retry": options.get("retry")}
-        facts |= {"has_heartbeat": "heartbeat" in options}
+        facts |= {"has_heartbeat": "heartbeat" in options, "key": options.get("concurrency_key")}
         activity.headers[names.CALL].CopyFrom(
             self.payloads.encode({name: fact for name, fact in facts.items() if fact is not None})
         )

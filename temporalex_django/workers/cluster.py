@@ -96,6 +96,7 @@ class ClusterPoller:
                 name=str(self._row.id),
                 drain_seconds=settings.DRAIN_SECONDS,
                 resolve=self._resolve,
+                owner=lambda: self._row.epoch,
                 call_in_process=processes.run_task,
             )
         except Exception as exc:  # noqa: BLE001 - such as an SDK that is missing or too old

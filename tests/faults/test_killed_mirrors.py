@@ -17,8 +17,8 @@ from django.contrib.auth.models import Group
 from temporalex_django.backends.cluster import reads
 from temporalex_django.backends.cluster.runs import find_on_cluster
 from temporalex_django.db.storage import DjangoStorage
-from temporalex_django.models import Instance
-from tests.faults.mirrored.workflows import BookingRun
+from temporalex_django.models import Instance, Permit
+from tests.faults.mirrored.workflows import BookingRun, CrowdedRun
 from tests.integration.cluster.conftest import cluster as cluster  # noqa: PLC0414 - a fixture
 from tests.support import processes
 from tests.support.campaign import REPEATED
@@ -73,6 +73,24 @@ def test_work_is_done_once_and_rows_equal_their_histories(
             wait_for(lambda name=name: "go" in str(handles[name].describe().waiting_for), seconds=180)
             _compare(handles[name])
             assert [bookings(f"{name}-a"), bookings(f"{name}-b")] == [1, 0]
+
+
+def test_a_limit_holds_over_processes_and_a_killed_one_gives_its_places_back(
+    cluster: dict[str, Any], worker_env: dict[str, str], tmp_path: Path
+) -> None:
+    settings = {**json.loads(worker_env["TX_TEST_TEMPORALEX"]), "QUEUES": {QUEUE: {"concurrency": 2}}}
+    env = {**worker_env, "TX_TEST_TEMPORALEX": json.dumps(settings)}
+    command = ["temporalex", "worker", "--queues", QUEUE]
+    handle = CrowdedRun.start({"calls": 12, "seconds": 0.5}, id="crowd")
+    with processes.running(command, env, tmp_path / "killed.log") as killed:
+        wait_for(lambda: Permit.objects.filter(started=True).count() == 2)
+        with processes.running(command, env, tmp_path / "other.log") as other:
+            other.says("cluster at")
+            os.killpg(killed.pid, signal.SIGKILL)
+            counts = handle.result(timeout=120)
+            assert len(counts) == 12
+            assert max(counts) == 2
+            wait_for(lambda: not Permit.objects.filter(started=True).exists())
 
 
 def _compare(handle: Any) -> None:

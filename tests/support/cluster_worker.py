@@ -13,11 +13,17 @@ from temporalex_django.workers.pool import Pool
 
 
 @contextmanager
-def running_worker(queue: str) -> Iterator[None]:
+def running_worker(queue: str, *, name: str = "test", epoch: int = 0) -> Iterator[None]:
     """Poll a task queue while the block runs, by the settings that there are when it begins."""
-    pool = Pool(threads=4, tasks=4, now=timezone.now, on_result=lambda: None, name=f"test-{queue}")
+    pool = Pool(threads=4, tasks=4, now=timezone.now, on_result=lambda: None, name=f"{name}-{queue}")
     worker = workers.ClusterWorker(
-        threads=pool, thread_count=4, tasks=4, alias="default", name="test", drain_seconds=5.0
+        threads=pool,
+        thread_count=4,
+        tasks=4,
+        alias="default",
+        name=name,
+        owner=lambda: epoch,
+        drain_seconds=5.0,
     )
     worker.poll([queue])
     try:
@@ -27,5 +33,5 @@ def running_worker(queue: str) -> Iterator[None]:
         pool.drain(5.0)
         pool.close()
         for thread in threading.enumerate():
-            if thread.name == f"temporalex-test-{queue}":
+            if thread.name == f"temporalex-{name}-{queue}":
                 thread.join(10)  # it closes its connection

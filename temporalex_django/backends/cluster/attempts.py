@@ -5,15 +5,20 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor
 from contextlib import contextmanager
-from contextvars import copy_context
+from contextvars import ContextVar, copy_context
 from typing import Any, ClassVar, Final
 from uuid import UUID
 
 from django.db import DatabaseError, close_old_connections
+from temporalio.api.common.v1 import Payload
+from temporalio.common import RawValue
 
 from temporalex_django.authoring import activity as activities
 from temporalex_django.authoring.activity import Activity
+from temporalex_django.backends.cluster.ids import queue_of
+from temporalex_django.backends.cluster.permits import Permits
 from temporalex_django.core.payloads import codec
 from temporalex_django.db.atomic_activities import send_activity_signal
 from temporalex_django.db.once import atomic_once
@@ -23,6 +28,7 @@ from temporalex_django.engine.contracts.records import TaskState
 from temporalex_django.errors import ApplicationError, WorkflowDefinitionError
 from temporalex_django.temporal.activities import ActivityRunner
 from temporalex_django.temporal.attempts import ActivityAttempt
+from temporalex_django.temporal.options import HostOptions
 
 #: Tries of an atomic activity whose transaction conflicts with another one, and the seconds between them.
 _CONFLICT_TRIES: Final = 5
@@ -30,6 +36,8 @@ _CONFLICT_PAUSE: Final = 0.05
 #: Runs a task in a process of its own; ``is_cancelled`` and ``heartbeat`` are those of its attempt.
 ProcessCall = Callable[[TaskState, Callable[[], bool], Callable[[Any], None]], Any]
 _process_call: Final[list[ProcessCall]] = []
+#: The permits of the worker that runs the attempt.
+_permits: Final[ContextVar[Permits | None]] = ContextVar("temporalex_permits", default=None)
 
 
 def bind_process_call(call: ProcessCall) -> None:
@@ -39,6 +47,20 @@ def bind_process_call(call: ProcessCall) -> None:
 
 class ProjectAttempt(ActivityAttempt):
     """An attempt in a worker of this package. Its task has the fields of one of the tables, and no row."""
+
+    async def run(self, payloads: Sequence[Payload], executor: Executor | None) -> Any:
+        """Run the function when its limits allow that. Atomic activities have no limits, as on the tables."""
+        activity, permits = activities.registry.get(self._info.activity_type), _permits.get()
+        if permits is None or activity is None or activity.options_set.atomic:
+            return await super().run(payloads, executor)
+        queue = queue_of(self._info.task_queue)
+        async with permits.hold_permit(queue, activity.name, self._key, self._beat):
+            return await super().run(payloads, executor)
+
+    def _beat(self) -> None:
+        """Show the server that the attempt waits in a living worker."""
+        if self._info.heartbeat_timeout:
+            self._note_heartbeat(None)
 
     def task_of(self, activity: Activity[Any, Any], args: Sequence[Any] = ()) -> TaskState:
         """Return the activity as a task, for hooks and signals. ``args`` are its arguments as plain data."""
@@ -133,6 +155,18 @@ class ProjectAttempt(ActivityAttempt):
 
 
 class ProjectActivities(ActivityRunner):
-    """Runs the activities of this project in a worker of the SDK."""
+    """Runs the activities of this project in a worker of the SDK, whose attempts get ``permits``."""
 
     attempt_class: ClassVar[type[ActivityAttempt]] = ProjectAttempt
+
+    def __init__(self, options: HostOptions, executor: Executor, permits: Permits) -> None:
+        super().__init__(options, executor)
+        self._permits = permits
+
+    async def run(self, args: Sequence[RawValue]) -> RawValue:
+        """Run one attempt, under the limits that apply to it, and return its result as a payload."""
+        token = _permits.set(self._permits)
+        try:
+            return await super().run(args)
+        finally:
+            _permits.reset(token)

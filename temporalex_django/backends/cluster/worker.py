@@ -20,11 +20,16 @@ from temporalio.worker import FixedSizeSlotSupplier, PollerBehaviorSimpleMaximum
 
 from temporalex_django.authoring import workflow as workflows
 from temporalex_django.authoring.workflow import Workflow
-from temporalex_django.backends.cluster.attempts import ProcessCall, ProjectActivities, bind_process_call
+from temporalex_django.backends.cluster.attempts import (
+    ProcessCall,
+    ProjectActivities,
+    bind_process_call,
+)
 from temporalex_django.backends.cluster.client import CREDENTIALS_SECONDS, ClusterUnavailable, cluster_client
 from temporalex_django.backends.cluster.ids import cluster_id_of, identity_of, task_queue
 from temporalex_django.backends.cluster.mirror_writer import MirrorWriter
 from temporalex_django.backends.cluster.mirrored_run import MirroredPlugin, Observer
+from temporalex_django.backends.cluster.permits import Permits, slots_of
 from temporalex_django.backends.cluster.places import ActivitySlots, PoolExecutor, Threads
 from temporalex_django.conf import codec, get_settings
 from temporalex_django.core.error_text import error_line
@@ -45,7 +50,7 @@ _ACTIVITY_POLLERS: Final = 2
 class ProjectPlugin(MirroredPlugin):
     """The plugin of workers of this project: with its codec, its permissions, its ids, its mirror and its attempts."""
 
-    def __init__(self, observer: Observer, *, judge: Judge, executor: Executor) -> None:
+    def __init__(self, observer: Observer, *, judge: Judge, executor: Executor, permits: Permits) -> None:
         super().__init__(
             observer,
             codec=codec(),
@@ -55,15 +60,15 @@ class ProjectPlugin(MirroredPlugin):
             unexpected_error=get_settings().UNEXPECTED_ERROR,
             executor=executor,
         )
-        self.activities = [ProjectActivities(self.options, executor).definition()]
+        self.activities = [ProjectActivities(self.options, executor, permits).definition()]
 
 
 class ClusterWorker:
     """The workers of the SDK of this process, one for each queue that it polls, in a thread with an event loop.
 
     ``threads`` run plain activities, and ``tasks`` is the number of async ones at a time. ``alias`` is the database of
-    the rows. ``name`` is the id of the worker. ``resolve(name, version)`` returns the class of a run.
-    ``drain_seconds`` is the time that activities have to end when polling stops.
+    the rows. ``name`` is the id of the worker, and ``owner()`` its epoch. ``resolve(name, version)`` returns the class
+    of a run. ``drain_seconds`` is the time that activities have to end when polling stops.
 
     It polls nothing until ``poll`` names queues. A cluster that does not answer is tried again, with growing pauses.
     """
@@ -78,6 +83,7 @@ class ClusterWorker:
         name: str,
         drain_seconds: float,
         resolve: Callable[[str, int], type[Workflow]] = workflows.class_for_run,
+        owner: Callable[[], int] = int,
         call_in_process: ProcessCall | None = None,
     ) -> None:
         self._slots = ActivitySlots(threads, limit=thread_count + tasks)
@@ -85,11 +91,15 @@ class ClusterWorker:
         self._name = name
         self._drain_seconds = drain_seconds
         self._writer = MirrorWriter(alias)
+        self._permits = Permits(alias, owner)
         self._tasks = ThreadPoolExecutor(_WORKFLOW_TASKS, thread_name_prefix="temporalex-cluster-task")
         try:
-            self._plugin = ProjectPlugin(self._writer, judge=self._judge, executor=PoolExecutor(threads))
+            self._plugin = ProjectPlugin(
+                self._writer, judge=self._judge, executor=PoolExecutor(threads), permits=self._permits
+            )
         except Exception:  # the SDK does not fit: the next try must not find the threads of this one
             self._writer.close()
+            self._permits.close()
             raise
         self._plugin.options = replace(self._plugin.options, find_class=_finder(resolve))
         if call_in_process is not None:
@@ -114,6 +124,7 @@ class ClusterWorker:
         self._loop.close()
         self._tasks.shutdown()
         self._writer.close()
+        self._permits.close()
 
     def _judge(self, key: str, permission: str, message: Any) -> bool:
         """Return True if a user may send a message. Each question reads the user anew."""
@@ -183,7 +194,7 @@ class ClusterWorker:
             max_cached_workflows=get_settings().CACHE_SIZE,
             tuner=WorkerTuner.create_composite(
                 workflow_supplier=fixed,
-                activity_supplier=self._slots,
+                activity_supplier=slots_of(queue, self._slots, self._permits),
                 local_activity_supplier=fixed,
                 nexus_supplier=fixed,
             ),

@@ -33,6 +33,7 @@ from temporalex_django.engine.scheduling.capacity import Capacity
 from temporalex_django.engine.scheduling.limit_usage import (
     LimitedClaim,
     LimitUsage,
+    LiveCounts,
     activity_limit_name,
     queue_limit_name,
 )
@@ -284,12 +285,7 @@ class LimitedClaims:
         if rates:
             now = self._session.now().timestamp()
         # Read after the locks: a claim that had them before has committed, so its activities are counted here.
-        live = self._sql.select(
-            "select queue, activity, line, count(*) from temporalex_activity_task where owner is not null group by 1, 2, 3",
-            [],
-            ("text", "text", "text", "int8"),
-        )
-        usage = LimitUsage(queue, limits, activity_limits, live, starts, now)
+        usage = LimitUsage(queue, limits, activity_limits, count_live(self._sql), starts, now)
         task_ids = []
         for task, name, key in interleave(groups):
             if (wait := usage.wait_seconds(name, key)) is not None:
@@ -308,7 +304,7 @@ class LimitedClaims:
         )
         for name, rate in rates.items():
             if rate is not None and start_counts[name]:
-                _store_starts(self._sql, name, rate.with_starts(starts[name], now, start_counts[name]))
+                store_starts(self._sql, name, rate.with_starts(starts[name], now, start_counts[name]))
 
     @staticmethod
     def _rate_limits(queue: str, limits: Limits, activity_limits: Mapping[str, Limits]) -> list[tuple[str, Limits]]:
@@ -341,7 +337,7 @@ class LimitedClaims:
             for queue, name in self._tasks.release_with_names(keys):
                 counts.update(limit for limit in (queue_limit_name(queue), activity_limit_name(name)) if limit in rated)
             for name, starts in lock_recent_starts(self._sql, sorted(counts)).items():
-                _store_starts(self._sql, name, rated[name].without_starts(starts, counts[name]))
+                store_starts(self._sql, name, rated[name].without_starts(starts, counts[name]))
 
 
 def lock_recent_starts(sql: Dialect, names: Sequence[str]) -> dict[str, StartSlices]:
@@ -364,7 +360,22 @@ def lock_recent_starts(sql: Dialect, names: Sequence[str]) -> dict[str, StartSli
     return starts
 
 
-def _store_starts(sql: Dialect, name: str, starts: StartSlices) -> None:
+def count_live(sql: Dialect) -> LiveCounts:
+    """Return the numbers of running activities, those of a cluster included: ``(queue, activity, partition, number)``.
+
+    Call it after the locks of the limits.
+    """
+    return sql.select(
+        "select queue, activity, line, count(*) from temporalex_activity_task where owner is not null group by 1, 2, 3"
+        " union all"
+        " select queue, activity, line, count(*) from temporalex_permit where started group by 1, 2, 3",
+        [],
+        ("text", "text", "text", "int8"),
+    )
+
+
+def store_starts(sql: Dialect, name: str, starts: StartSlices) -> None:
+    """Store the recent starts of a limit whose row is locked."""
     sql.execute(
         f"update temporalex_limit set starts = {sql.placeholder('jsonb')} where name = %s", [json.dumps(starts), name]
     )

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import time
 import uuid
 from typing import Any
 
 from django.contrib.auth.models import Group
 
 from temporalex_django import Ok, Workflow, activity, activity_context, api, once
+from temporalex_django.liveness.process_identity import identity_of
 
 QUEUE = os.environ.get("TX_TEST_QUEUE", "mirrored")
 
@@ -27,6 +29,29 @@ def book_by_key(name: str) -> int:
             Group.objects.create(name=f"{name}:{uuid.uuid4()}")
             booking.result = Group.objects.filter(name__startswith=f"{name}:").count()
     return booking.result
+
+
+@activity(heartbeat=2.0)
+def occupy(seconds: float) -> int:
+    """Stay for a while, and return the number of attempts of living processes that were there at the beginning."""
+    place = Group.objects.create(name=f"place:{os.getpid()}:{uuid.uuid4()}")
+    others = Group.objects.filter(name__startswith="place:").values_list("name", flat=True)
+    count = sum(bool(identity_of(int(name.split(":")[1]))) for name in others)
+    ending = time.monotonic() + seconds
+    while time.monotonic() < ending:
+        time.sleep(0.05)  # it is busy
+        activity_context().heartbeat()
+    place.delete()
+    return count
+
+
+class CrowdedRun(Workflow):
+    """Calls many activities at a time."""
+
+    task_queue = QUEUE
+
+    async def run(self, args: dict[str, Any]) -> Any:
+        return Ok(await api.parallel([occupy(args["seconds"]) for _ in range(args["calls"])]))
 
 
 class BookingRun(Workflow):

@@ -81,8 +81,16 @@ def test_a_cart_and_an_order_from_a_view_to_the_admin(shop: str, page: Any) -> N
     perform(page, shop, run, "skip_timer", "Fire now", query="?seq=1")
     wait_for(lambda: any("pay_in_cluster_shop" in wait for wait in order.describe().waiting_for))
     wait_for(lambda: has_failed(run))
+    page.goto(f"{shop}{RUNS}{run.pk}/change/")
+    assert "the gateway does not answer" in page.inner_text("#content")
+    assert "next attempt at" in page.inner_text("table:has(#tx-activities)")
+    assert "1" in page.inner_text("table:has(#tx-happened)")
     cluster_shop.closed.clear()
-    perform(page, shop, run, "retry_activity", "Retry now", query="?seq=2")
+    with page.expect_navigation():
+        page.get_by_role("link", name="Retry now").first.click()
+    if page.get_by_label("Reason").count():
+        page.get_by_label("Reason").fill("by hand")
+    choose(page, "Retry now")
     assert order.result(timeout=20) == 7
 
     perform(page, shop, run, "reset", "Reset", query="?to=0")

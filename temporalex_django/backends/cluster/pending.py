@@ -84,6 +84,7 @@ def _row(info: PendingActivityInfo, target: RunTarget, owners: dict[str, int], p
         run_queue=target.queue,
         # The server counts the attempt that comes next; a row has the last one.
         attempt=info.attempt - 1 if is_waiting else info.attempt,
+        atomic=False,  # a worker takes it, as any other
         max_attempts=info.maximum_attempts,
         scheduled_at=scheduled_at,
         due_at=_time(info, "next_attempt_schedule_time") or scheduled_at,

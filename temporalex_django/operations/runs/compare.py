@@ -13,6 +13,7 @@ from django.utils.translation import gettext_lazy as _
 from temporalex_django import access
 from temporalex_django.authoring.redaction import Redactor
 from temporalex_django.backends.host import host
+from temporalex_django.backends.routing import backend_of
 from temporalex_django.backends.tables import inline_turn
 from temporalex_django.backends.target import RunTarget, find_run_class, runs_in_workers_only
 from temporalex_django.conf import get_settings
@@ -76,7 +77,7 @@ class CompareInputs(RunAction[Sequence[InputComparison]]):
             raise ActionNotPossible(reason)
         code = host().find_class(self.target.chain_id, self.target.workflow, self.target.version)
         redactor = access.redactor_for(self.by.user, self.row)
-        events = self.storage.histories({run_id: 0}).get(run_id, [])
+        events = backend_of(self.target).history(self.target, storage=self.storage)
         limit = replay_limit(len(events), maximum=get_settings().LEASE_SECONDS)
         run_with_limit = partial(watchdog.run, limit=limit, label=f"run {run_id}")
         try:

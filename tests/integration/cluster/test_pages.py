@@ -6,6 +6,7 @@ import io
 import json
 import re
 import socket
+import sys
 import threading
 import time
 import uuid
@@ -28,6 +29,7 @@ pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.once]
 QUEUE = f"cluster-pages-{uuid.uuid4().hex[:8]}"
 RUNS = "/admin/temporalex_django/instance/"
 API = "/api/instances/"
+CARD = "4711"
 #: The label printer waits until it is set.
 gate = threading.Event()
 
@@ -75,7 +77,7 @@ class PagedOrder(Workflow):
 
     async def run(self, args: Any) -> Any:
         await api.parallel(
-            [charge_paged_card("4711"), print_paged_label(2), archive_paged(3), api.sleep(86_400)],
+            [charge_paged_card(CARD), print_paged_label(2), archive_paged(3), api.sleep(86_400)],
         )
         return Ok(None)
 
@@ -200,12 +202,31 @@ def test_the_page_shows_activities_history_and_timers_as_for_other_runs(order: A
     assert "nobody-polls-this" in table
     assert "4711" in table  # an argument, from the history
     assert "printed" in table  # the details of a heartbeat
+    assert ">atomic<" not in table
+    assert "Switch off" in table
     assert f"{RUNS}{order.run_id}/do/skip_timer/?seq=4" in text
     history = text[text.index('id="history"') :]
     assert "ActivityScheduled" in history
     assert "not known" not in text
     for operation in ("retry_activity", "complete_activity", "fail_activity"):
         assert f"{RUNS}{order.run_id}/do/{operation}/?seq=1" in text, operation
+
+
+def test_the_history_is_compared_with_the_code(order: Any, admin: Client, monkeypatch: Any) -> None:
+    assert "4711" not in compare(order, admin)
+    monkeypatch.setattr(sys.modules[__name__], "CARD", "4712")
+
+    text = compare(order, admin)
+
+    assert "4711" in text
+    assert "4712" in text
+
+
+def compare(handle: Any, admin: Client) -> str:
+    address = f"{RUNS}{handle.run_id}/compare/"
+    token = re.search(r'name="token" value="([^"]+)"', admin.get(address).content.decode())
+    assert token is not None
+    return admin.post(address, {"token": token[1]}).content.decode()
 
 
 def test_a_button_of_an_activity_does_what_it_says(order: Any, admin: Client) -> None:

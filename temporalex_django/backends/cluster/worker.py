@@ -27,6 +27,7 @@ from temporalex_django.backends.cluster.attempts import (
 )
 from temporalex_django.backends.cluster.client import CREDENTIALS_SECONDS, ClusterUnavailable, cluster_client
 from temporalex_django.backends.cluster.ids import cluster_id_of, identity_of, task_queue
+from temporalex_django.backends.cluster.logs import hide_error_texts
 from temporalex_django.backends.cluster.mirror_writer import MirrorWriter
 from temporalex_django.backends.cluster.mirrored_run import MirroredPlugin, Observer
 from temporalex_django.backends.cluster.permits import Permits, slots_of
@@ -92,6 +93,7 @@ class ClusterWorker:
         self._drain_seconds = drain_seconds
         self._writer = MirrorWriter(alias)
         self._permits = Permits(alias, owner)
+        hide_error_texts()
         self._tasks = ThreadPoolExecutor(_WORKFLOW_TASKS, thread_name_prefix="temporalex-cluster-task")
         try:
             self._plugin = ProjectPlugin(

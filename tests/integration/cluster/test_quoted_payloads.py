@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from django.db import IntegrityError
 
-from temporalex_django import Ok, Reply, Stop, Workflow, api, errors, update
+from temporalex_django import Ok, Reply, RetryPolicy, Stop, Workflow, activity, api, errors, update
 from temporalex_django.backends.cluster import mirror
 from temporalex_django.backends.cluster.client import cluster_client
 from temporalex_django.models import Instance
@@ -23,6 +23,18 @@ SECRET = "ann@secret.example"
 
 def refuse(amount: int, state: Any) -> Any:
     raise KeyError(f"{SECRET} may not take {amount}")
+
+
+@activity(retry=RetryPolicy(max_attempts=1))
+def quote_customer() -> None:
+    raise LookupError(f"no customer {SECRET}")
+
+
+class QuotedCustomer(Workflow):
+    task_queue = QUEUE
+
+    async def run(self, args: Any) -> Any:
+        return Ok(await quote_customer())
 
 
 class MirroredQuotes(Workflow):
@@ -79,4 +91,12 @@ def test_a_validator_that_fails_is_logged_without_its_message(handle: Any, caplo
         handle.update("take", 5)
     assert failed.value.reference in caplog.text
     assert "KeyError at " in caplog.text
+    assert SECRET not in caplog.text
+
+
+def test_a_failed_attempt_is_logged_without_its_message(handle: Any, caplog: pytest.LogCaptureFixture) -> None:
+    order = QuotedCustomer.start(None, id=f"quoted-{uuid.uuid4().hex[:6]}")
+    with pytest.raises(errors.WorkflowFailed):
+        order.result(timeout=20)
+    assert "LookupError at" in caplog.text
     assert SECRET not in caplog.text

@@ -13,15 +13,14 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from datetime import datetime
 from typing import Any
 
 from django.conf import settings
 
+from temporalex_django.authoring.activity_context import ActivityContext
 from temporalex_django.core.payloads.copying import deep_copy
-from temporalex_django.engine import activity_policy
 from temporalex_django.engine.contracts.records import TaskState
 from temporalex_django.engine.scheduling import policy
 from temporalex_django.errors import ApplicationError, RetryLater
@@ -87,31 +86,32 @@ class ActivityProcess:
 
 def call_in_process(attempt: Attempt) -> Any:
     """Run the activity of an attempt in the child process of this thread, and return its value: see ``run_task``."""
-    return run_task(attempt.task, lambda: attempt.cancelled, attempt.context().heartbeat)
+    return run_task(attempt.task, attempt.context())
 
 
-def run_task(task: TaskState, is_cancelled: Callable[[], bool], heartbeat: Callable[[Any], None]) -> Any:
+def run_task(task: TaskState, context: ActivityContext) -> Any:
     """Run an activity in the child process of this thread, and return its value.
 
-    ``heartbeat`` gets the details of its heartbeats. Raises the exception of the activity, as an object of a class with
-    the same name (``_decode_result``). Raises ``UnfitResult`` for a value that cannot be stored, and ``WorkerLost``
-    when the process ended. Once ``is_cancelled()`` is True, the code gets a moment to stop by itself; then its process
-    is killed.
+    ``context`` gets the details of its heartbeats, and its code sees the same context. Raises the exception of the
+    activity, as an object of a class with the same name (``_decode_result``). Raises ``UnfitResult`` for a value that
+    cannot be stored, and ``WorkerLost`` when the process ended. Once ``context.is_cancelled()`` is True, the code gets
+    a moment to stop by itself; then its process is killed.
     """
     process: ActivityProcess | None = getattr(_thread_state, "child", None)
     if process is None or process.popen.poll() is not None:
         process = _thread_state.child = ActivityProcess()
-    context = {
-        "attempt": task.attempt,
-        "idempotency_key": activity_policy.idempotency_key(task),
-        "workflow_id": task.workflow_id,
-        "run_id": str(task.run_id),
-        "heartbeat_details": deep_copy(task.heartbeat_details),
+    fields = {
+        "attempt": context.attempt,
+        "idempotency_key": context.idempotency_key,
+        "workflow_id": context.workflow_id,
+        "run_id": context.run_id,
+        "heartbeat_details": deep_copy(context.heartbeat_details),
         "previous_failure": task.previous_failure,
-        "headers": dict(task.headers or {}),
-        "_seq": task.seq,
+        "headers": dict(context.headers),
+        "_seq": context._seq,  # noqa: SLF001 - as in its worker
+        "_owner": context._owner,  # noqa: SLF001 - as above
     }
-    process.send(activity=task.activity, args=list(task.args), kwargs=dict(task.kwargs), context=context)
+    process.send(activity=task.activity, args=list(task.args), kwargs=dict(task.kwargs), context=fields)
     kill_at = None
     while True:
         try:
@@ -122,7 +122,7 @@ def run_task(task: TaskState, is_cancelled: Callable[[], bool], heartbeat: Calla
             process.kill()
             raise WorkerLost(f"the process of {task.activity} {_exit_text(status)}") from None
         if message is None:
-            if is_cancelled() and kill_at is None:
+            if context.is_cancelled() and kill_at is None:
                 process.send(cancel=True)
                 kill_at = time.monotonic() + policy.PROCESS_GRACE_SECONDS
             elif kill_at is not None and time.monotonic() > kill_at:
@@ -130,7 +130,7 @@ def run_task(task: TaskState, is_cancelled: Callable[[], bool], heartbeat: Calla
                 _thread_state.child = None
                 raise WorkerLost(f"{task.activity} did not react to its cancellation: its process was killed")
         elif "beat" in message:
-            heartbeat(message["beat"])
+            context.heartbeat(message["beat"])
         elif "ready" not in message:
             return _decode_result(message)
 

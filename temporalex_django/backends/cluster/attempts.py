@@ -17,6 +17,7 @@ from temporalio.common import RawValue
 
 from temporalex_django.authoring import activity as activities
 from temporalex_django.authoring.activity import Activity
+from temporalex_django.authoring.activity_context import ActivityContext
 from temporalex_django.backends.cluster.ids import queue_of
 from temporalex_django.backends.cluster.permits import Permits
 from temporalex_django.core.payloads import codec
@@ -33,8 +34,8 @@ from temporalex_django.temporal.options import HostOptions
 #: Tries of an atomic activity whose transaction conflicts with another one, and the seconds between them.
 _CONFLICT_TRIES: Final = 5
 _CONFLICT_PAUSE: Final = 0.05
-#: Runs a task in a process of its own; ``is_cancelled`` and ``heartbeat`` are those of its attempt.
-ProcessCall = Callable[[TaskState, Callable[[], bool], Callable[[Any], None]], Any]
+#: Runs a task in a process of its own, with the context of its attempt.
+ProcessCall = Callable[[TaskState, ActivityContext], Any]
 _process_call: Final[list[ProcessCall]] = []
 #: The permits of the worker that runs the attempt.
 _permits: Final[ContextVar[Permits | None]] = ContextVar("temporalex_permits", default=None)
@@ -105,9 +106,8 @@ class ProjectAttempt(ActivityAttempt):
         if activity.options_set.atomic:
             return self._run_once(activity, args)
         if activity.name in activities.process_names and _process_call:
-            context = self._context()
             with self.surroundings(activity):
-                value = _process_call[0](self.task_of(activity, args), context.is_cancelled, context.heartbeat)
+                value = _process_call[0](self.task_of(activity, args), self._context())
             return self.encode(activity, value, args)
         return super().run_in_thread(activity, args)
 

@@ -1,6 +1,7 @@
 # Every target works on a fresh machine: it builds the virtual environment it needs from pyproject.toml first.
 #
-#   make demo  [DB=postgres] [DAY=path/to/basket_lines.csv] [ARGS="--chaos 2"]    play a real day; DATABASE_URL is honoured
+#   make demo  [DB=postgres] [BACKEND=temporal] [DAY=path/to/basket_lines.csv] [ARGS="--chaos 2"]    play a real day; DATABASE_URL is honoured
+#                              with BACKEND=temporal, carts and reports live on a Temporal server that the demo starts
 #   make demo-check ...        the same, but exits at the end; exit status 0 only if the report reconciles
 #   make test [ARGS=...]       all lanes: {Python 3.11 + Django 5.2, Python 3.13 + Django 6.1} x {SQLite, PostgreSQL}
 #   make test-fast [ARGS=...]  this Python, SQLite, without the slow tests
@@ -22,6 +23,7 @@ PYTHON = .venv/bin/python
 PRIMARY = 3.13 3.14 3.12 3.11
 
 DB ?=
+BACKEND ?=
 DAY ?=
 ARGS ?=
 JSON ?=
@@ -43,16 +45,16 @@ INTERFACES = $(addprefix tests/integration/,admin client human_tasks management 
 .PHONY: help venv demo demo-check test test-fast faults soak properties conformance coverage docs lint format bench bench-data bench-temporal bench-results clean
 
 help:
-	@sed -n '3,20s/^#  *//p' Makefile
+	@sed -n '3,21s/^#  *//p' Makefile
 
 venv:
 	@scripts/venv.sh .venv $(PRIMARY)
 
 demo: venv
-	@DEMO_DB='$(DB)' DAY='$(DAY)' $(PYTHON) manage.py demo $(ARGS)
+	@DEMO_DB='$(DB)' DEMO_BACKEND='$(BACKEND)' DAY='$(DAY)' $(PYTHON) manage.py demo $(ARGS)
 
 demo-check: venv
-	@DEMO_DB='$(DB)' DAY='$(DAY)' $(PYTHON) manage.py demo --check $(ARGS)
+	@DEMO_DB='$(DB)' DEMO_BACKEND='$(BACKEND)' DAY='$(DAY)' $(PYTHON) manage.py demo --check $(ARGS)
 
 test:
 	@scripts/test.sh $(ARGS)

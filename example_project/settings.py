@@ -165,6 +165,10 @@ if "PROMETHEUS_MULTIPROC_DIR" in os.environ:
     TEMPORALEX["METRICS"] = ["prometheus"]
 TEMPORALEX["METRICS_TOKEN"] = sha256(f"metrics:{SECRET_KEY}".encode()).hexdigest()
 
+# With the address of a Temporal cluster, new runs live there, except those of classes that name the tables.
+if cluster := os.environ.get("SHOP_CLUSTER"):
+    TEMPORALEX |= {"BACKEND": "temporal", "CLUSTER": {"ADDRESS": cluster, "PREFIX": "shop:"}}
+
 # The payment provider is a separate process: `python -m example_project.provider`. Carts and orders have an account
 # each.
 SHOP_PROVIDER_URL = os.environ.get("SHOP_PROVIDER_URL", "http://127.0.0.1:8901")

@@ -8,7 +8,7 @@ from typing import Final
 from urllib.error import URLError
 from urllib.request import Request, urlopen
 
-from example_project.replay.report import Check
+from example_project.replay.report import Check, NotCompared
 from temporalex_django.conf import get_settings
 from temporalex_django.models import HistoryEvent, Instance
 
@@ -28,7 +28,10 @@ COUNTERS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """The totals at one moment, by the name of a figure: those of the counters, and those of the rows."""
+    """The totals at one moment, by the name of a figure: those of the counters, and those of the rows.
+
+    Neither include runs on a cluster, for which workers count nothing.
+    """
 
     counters: dict[str, float]
     rows: dict[str, int]
@@ -38,11 +41,13 @@ class MetricBooks:
     """The books of the metrics of one play, opened before it. Without metrics they have no checks.
 
     They are opened at a moment at which nothing happens. Otherwise a row could be there whose counter follows.
+    ``gap`` says why counters and rows may differ; then nothing is compared.
     """
 
-    def __init__(self, base_url: str) -> None:
+    def __init__(self, base_url: str, *, gap: str = "") -> None:
         self._url = f"{base_url}/metrics"
-        self._before = self._totals()
+        self._gap = gap
+        self._before = None if gap else self._totals()
         until, equal_looks = time.monotonic() + QUIET_DEADLINE, 0
         while self._before is not None and time.monotonic() < until:
             time.sleep(QUIET)
@@ -65,6 +70,13 @@ class MetricBooks:
             if all(check.ok for check in checks) or time.monotonic() > until:
                 return checks
             time.sleep(LOOK_EVERY)
+
+    def not_compared(self) -> list[NotCompared]:
+        """Return the figures without a check."""
+        if self._before is not None:
+            return []
+        reason = self._gap or "the shop exports no metrics"
+        return [NotCompared(name=name, reason=reason) for name in COUNTERS]
 
     def _compare(self, before: Totals) -> list[Check]:
         now = self._totals()
@@ -96,7 +108,7 @@ class MetricBooks:
             for name, (metric, outcome) in COUNTERS.items()
         }
         rows = (
-            Instance.objects.filter(closed_at__isnull=False).count(),
+            Instance.objects.filter(closed_at__isnull=False, mirrored_at=None).count(),
             HistoryEvent.objects.filter(kind="ActivityCompleted").count(),
         )
         return Totals(counters, dict(zip(COUNTERS, rows, strict=True)))

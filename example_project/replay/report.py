@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from example_project.replay.person import Visit
 
 RECONCILED, DIFFERENT, MALFORMED = 0, 1, 2
+#: The end of the title, by the backend on which the baskets live.
+BACKENDS = {"tables": "", "temporal": " on a Temporal cluster"}
 SHOWN = 20
 SHOWN_IN_LINE = 5
 
@@ -34,6 +36,14 @@ class Check:
     def ok(self) -> bool:
         """True if both are equal."""
         return bool(self.expected == self.seen)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotCompared:
+    """A figure that this play cannot compare, and why."""
+
+    name: str
+    reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,8 +70,10 @@ class Report(ABC):
     answers: ClassVar[str]  # names the answers whose waiting time is measured
 
     day: Day
+    backend: str = "tables"
     visits: Sequence[Visit] = ()
     checks: Sequence[Check] = ()
+    not_compared: Sequence[NotCompared] = ()
     provider: dict[str, Any] | None = None
     seconds: float = 0.0
     speed: float = 1.0
@@ -85,6 +97,7 @@ class Report(ABC):
         waits = sorted(wait for visit in self.visits for wait in visit.waits)
         return {
             "flow": self.flow,
+            "backend": self.backend,
             "file": str(self.day.file),
             "code": self.code,
             "baskets": len(self.day.baskets),
@@ -100,6 +113,7 @@ class Report(ABC):
             "speed": round(self.speed, 3),
             "runs_per_second": round(len(results) / self.seconds, 3) if self.seconds else 0.0,
             "checks": [{**asdict(check), "ok": check.ok} for check in self.checks],
+            "not_compared": [asdict(figure) for figure in self.not_compared],
             "malformed": [asdict(problem) for problem in self.day.problems],
             "skipped": self.day.skipped,
             "troubled": [
@@ -151,7 +165,7 @@ class Report(ABC):
                 f"{facts['seconds']:.1f} s, {facts['runs_per_second']:.1f} runs/s, the day {facts['speed']:,.0f} times as fast",
             ),
         ]
-        yield f"The day in {self.day.file}, {self.title}"
+        yield f"The day in {self.day.file}, {self.title}{BACKENDS[self.backend]}"
         yield from (f"  {name:<18} {text}" for name, text in rows)
 
     def _chaos(self) -> Iterator[str]:
@@ -168,6 +182,7 @@ class Report(ABC):
             if not check.ok:
                 yield f"DIFFERENCE: {check.name}: {_short(check.seen)}; the file has {_short(check.expected)}"
         troubled = [visit for visit in self.visits if visit.problem]
+        yield from (f"NOT COMPARED: {figure.name}: {figure.reason}" for figure in self.not_compared)
         yield from (f"TROUBLE: {problem}" for problem in self.staff_problems)
         for visit in troubled[:SHOWN]:
             yield f"TROUBLE: basket {visit.basket.id}: {visit.problem}"
@@ -182,7 +197,8 @@ class Report(ABC):
     def _verdict(self) -> str:
         match self.code:
             case 0:
-                return f"All {len(self.checks)} figures match the file."
+                left = f" {len(self.not_compared)} were not compared." if self.not_compared else ""
+                return f"All {len(self.checks)} figures match the file.{left}"
             case 2:
                 return (
                     f"{len(self.day.problems)} malformed lines; all {len(self.checks)} figures match the other baskets."

@@ -193,6 +193,8 @@ class OrderProcess(GraphWorkflow):
 
     unique = ORDER
     tags = ["shop"]
+    #: ``ShipOrder`` and the wait for the delivery need one transaction, which a cluster cannot give.
+    backend = "tables"
     initial = ValidateOrder
     transitions = {
         (ValidateOrder, "valid"): [ChargePayment, ReserveStock],

@@ -6,6 +6,8 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from datetime import datetime
+from hashlib import blake2b
 from typing import NamedTuple
 from uuid import UUID, uuid5
 
@@ -36,11 +38,24 @@ def uuid7() -> UUID:
 
     RFC 9562, method 3: twelve bits hold the fraction of the millisecond.
     """
-    now = _clock()
-    millis, rest = divmod(now, 1_000_000)
+    return _uuid7(_clock(), token())
+
+
+def _uuid7(nanoseconds: int, number: int) -> UUID:
+    millis, rest = divmod(nanoseconds, 1_000_000)
     fraction = rest * 4096 // 1_000_000
-    tail = token() & ((1 << 62) - 1)
+    tail = number & ((1 << 62) - 1)
     return UUID(int=(millis & ((1 << 48) - 1)) << 80 | 0x7 << 76 | fraction << 64 | 0b10 << 62 | tail)
+
+
+def next_run_id(source: str, *, at: datetime, after: UUID | None) -> UUID:
+    """Return the id of the run as which the run ``source`` continues at a time. Equal arguments give an equal id.
+
+    It sorts after the id ``after``, whatever the clock was that made it.
+    """
+    earliest = 0 if after is None else ((after.int >> 80) + 1) * 1_000_000
+    digest = blake2b(source.encode(), digest_size=8).digest()
+    return _uuid7(max(round(at.timestamp() * 1_000_000) * 1_000, earliest), int.from_bytes(digest, "big"))
 
 
 def human_task_id(run_id: UUID, key: str) -> UUID:

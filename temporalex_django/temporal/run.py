@@ -122,15 +122,14 @@ class TemporalRun(InstanceFacts):
     def _begin(self, init: InitializeWorkflow) -> dict[str, Any]:
         """Create the executor, and return the attributes with which the run starts."""
         arguments = [*map(self._payloads.decode, init.arguments)]
-        facts: StartFacts = arguments[1] if len(arguments) > 1 else {}
-        self._facts = facts
+        self._facts = facts = cast("StartFacts", arguments[1] if len(arguments) > 1 else {})
         self._class = self.find_class(init.workflow_type, facts.get("version"))
         parent = init.parent_workflow_info.workflow_id if init.HasField("parent_workflow_info") else None
         self.run_info = RunInfo(
             workflow=init.workflow_type,
             id=facts.get("id", init.workflow_id),
             # After a reset the history goes on under another id. The code must see the id that it saw.
-            run_id=init.original_execution_run_id or self._info.run_id,
+            run_id=facts.get("run") or init.original_execution_run_id or self._info.run_id,
             version=facts.get("version") or self._class.version,
             attempt=facts.get("attempt", 1),
             parent=facts.get("parent", parent),

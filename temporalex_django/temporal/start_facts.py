@@ -13,11 +13,12 @@ class StartFacts(TypedDict, total=False):
     ``version`` is the version of its class, and ``attempt`` its number in the chain. ``snapshot`` is data that the run
     starts with in addition to its input, such as the person who started it. ``carried`` has the messages that the
     previous run passed on. ``search_attributes`` have their stored form. ``scheduled_for`` is the time of the slot of a
-    schedule. ``id`` and ``parent`` are the business ids, if the cluster knows the runs under other ids. ``headers``
-    travel with the run.
+    schedule. ``id`` and ``parent`` are the business ids, if the cluster knows the runs under other ids. ``run`` is the
+    run id that the code sees, if it differs from that of the cluster. ``headers`` travel with the run.
     """
 
     id: str
+    run: str
     parent: str | None
     version: int
     attempt: int

@@ -57,6 +57,7 @@ class Observations:
             cluster_id=f"g:{self.info.id}",
             run_id=self.run_id,
             first_run_id=self.first,
+            original_run_id=self.run_id,
             queue="default",
             info=self.info,
             facts=self.facts,

@@ -12,13 +12,18 @@ from typing import Any, Final
 from uuid import UUID
 
 from django.db import close_old_connections
+from django.db.models import Q
 from temporalio.bridge.proto.workflow_activation import WorkflowActivation
 from temporalio.bridge.proto.workflow_commands import WorkflowCommand
 
 from temporalex_django.backends.host import host
 from temporalex_django.core.history.activation import RunInfo
+from temporalex_django.core.history.events import DELIVERED
 from temporalex_django.db.messages.other_runs import ExternalRunWriter
+from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine.external_messages import NewMessage
+from temporalex_django.engine.ids import parse_run_id
+from temporalex_django.models import Instance, Message
 
 #: Ids of patch markers that hold an answer begin with this text. The number of the command, a colon and JSON follow.
 _MARKER: Final = "__tx_elsewhere:"
@@ -58,7 +63,7 @@ def deliver(
 
     ``kind`` is "signal" or "cancel"; ``seq`` and ``attributes`` are those of the command, and ``info`` that of the run
     that sends. ``sent_by`` is the id of that run on the cluster: the message has an id made of it, so that it is
-    delivered once if the activation is done again.
+    delivered once if the activation is done again, also if the run there has closed meanwhile.
     """
     close_old_connections()
     try:
@@ -73,9 +78,19 @@ def deliver(
             headers=info.headers,
         )
         with storage.transaction():
+            if _is_stored(message, storage):
+                return DELIVERED, {"seq": seq}
             return ExternalRunWriter(storage.sql, storage.clock).deliver(message)
     finally:
         close_old_connections()
+
+
+def _is_stored(message: NewMessage, storage: DjangoStorage) -> bool:
+    """Return True if a run with the id to which this message goes has it already, open or not."""
+    assert message.workflow_id is not None
+    receivers = Q(workflow_id=message.workflow_id) | Q(pk=parse_run_id(message.workflow_id))
+    chains = Instance.objects.using(storage.alias).filter(receivers).values("chain")
+    return Message.objects.using(storage.alias).filter(chain__in=chains, request_id=message.message_id).exists()
 
 
 def write_marker(seq: int, answer: tuple[str, dict[str, Any]]) -> WorkflowCommand:

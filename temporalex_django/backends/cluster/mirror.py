@@ -45,6 +45,7 @@ from temporalex_django.engine.run_start import RunStart
 from temporalex_django.engine.turn_report import TurnReport
 from temporalex_django.errors import TemporalexError, WorkflowClosed, WorkflowSwitchedOff
 from temporalex_django.models import Chain, HumanTask, Instance, ScheduleSlot
+from temporalex_django.temporal.start_facts import StartFacts
 
 log = logging.getLogger("temporalex_django.backends")
 
@@ -114,10 +115,7 @@ def _insert_chain(run: ObservedRun, storage: DjangoStorage, *, chain_id: UUID | 
     that with which it was started, or a new one).
     """
     is_ours = "chain" in run.facts
-    is_first = run.info.attempt == 1 and "run" in run.facts
-    ids = StartedRun(
-        chain_id or (UUID(run.facts["chain"]) if is_ours else uuid7()), UUID(run.facts["run"]) if is_first else uuid7()
-    )
+    ids = StartedRun(chain_id or (UUID(run.facts["chain"]) if is_ours else uuid7()), _row_id(run.facts) or uuid7())
     start = NewStart(
         workflow_id=run.info.id,
         workflow=run.info.workflow,
@@ -146,6 +144,11 @@ def _insert_chain(run: ObservedRun, storage: DjangoStorage, *, chain_id: UUID | 
     state = storage.lock_run(started.chain_id, wait=_LOCK_WAIT)
     assert state is not None
     return state
+
+
+def _row_id(facts: StartFacts) -> UUID | None:
+    """Return the id of the row of a run that starts with these facts, or None if they name none."""
+    return UUID(facts["run"]) if "run" in facts else None
 
 
 def _scope_of(run: ObservedRun) -> str:
@@ -183,16 +186,13 @@ def _row_of(run: ObservedRun, state: RunState, storage: DjangoStorage) -> Instan
         return None
     # Somebody has reset the chain there, so its newest run is another one.
     _reopen_chain(run, state, storage)
-    source = rows.filter(cluster_run_id=UUID(run.info.run_id)).first()
+    source = rows.filter(cluster_run_id=UUID(run.original_run_id)).first()
     return insert_next(state, current, run_id=run_id, source=source or current, storage=storage)
 
 
 def _is_reset_of_earlier(run: ObservedRun, current: Instance) -> bool:
-    """Return True for the run of a reset of an earlier run of the chain, which has begun after the row ``current``.
-
-    After a reset, the code of the run sees the id of the run that was reset.
-    """
-    return run.info.run_id != run.run_id and run.now > (current.cluster_task_at or current.created_at)
+    """Return True for the run of a reset of an earlier run of the chain, which has begun after the row ``current``."""
+    return run.original_run_id != run.run_id and run.now > (current.cluster_task_at or current.created_at)
 
 
 def mark_blocked(failed: FailedTask, *, storage: DjangoStorage) -> None:
@@ -215,19 +215,20 @@ def insert_next(
     run_id: UUID | None,
     source: Instance | None,
     storage: DjangoStorage,
+    row_id: UUID | None = None,
     **options: Any,
 ) -> Instance:
     """Insert the next run of a locked chain, after a continue-as-new or a reset, and return its row.
 
     ``current`` is the newest run so far. ``source`` is the run that was reset, or None after a continue-as-new.
-    ``run_id`` is the id of the new run on the cluster, or None until that is known. ``options`` are further fields of
-    ``NewRun``.
+    ``run_id`` is the id of the new run on the cluster, or None until that is known. ``row_id`` is the id of its row
+    (None: a new one). ``options`` are further fields of ``NewRun``.
     """
     template = source or current
     record = storage.run_records([template.pk])[template.pk]
     fields = {"args": record.args, "snapshot": record.snapshot, "search_attributes": record.search_attributes}
     new = NewRun(
-        run_id=uuid7(),
+        run_id=row_id or uuid7(),
         seed=record.seed,
         source_run_id=None if source is None else source.pk,
         **(fields | options),
@@ -350,6 +351,7 @@ def _insert_continued(
         run_id=None,
         source=None,
         storage=storage,
+        row_id=_row_id(facts),
         args=closing.attributes["args"],
         snapshot=facts.get("snapshot"),
         search_attributes=facts.get("search_attributes"),

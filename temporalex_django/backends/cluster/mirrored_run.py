@@ -9,9 +9,14 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any, ClassVar, Protocol
+from uuid import UUID
 
 from temporalio import workflow as sdk
-from temporalio.bridge.proto.workflow_activation import QueryWorkflow, WorkflowActivation
+from temporalio.bridge.proto.workflow_activation import (
+    InitializeWorkflow,
+    QueryWorkflow,
+    WorkflowActivation,
+)
 from temporalio.bridge.proto.workflow_commands import WorkflowCommand
 from temporalio.bridge.proto.workflow_completion import WorkflowActivationCompletion
 from temporalio.worker import WorkflowInstanceDetails, WorkflowRunner
@@ -23,6 +28,7 @@ from temporalex_django.core.history.activation import Activation, Completion, Fa
 from temporalex_django.core.history.events import HistoryEvent, Job
 from temporalex_django.core.people.human_tasks import HumanTaskChange
 from temporalex_django.core.visible_state import VisibleState
+from temporalex_django.engine.ids import next_run_id, uuid7
 from temporalex_django.temporal.activation import ActivationReader, Inbound
 from temporalex_django.temporal.failures import task_failure
 from temporalex_django.temporal.options import HostOptions
@@ -35,10 +41,12 @@ logger = logging.getLogger("temporalex_django.backends")
 
 
 class MirroredFacts(StartFacts, total=False):
-    """The facts of a run with rows: ``chain`` and ``run`` are the ids of those of its chain and of its first run."""
+    """The facts of a run with rows. ``chain`` is the id of that of its chain, and ``run`` the id of its own.
+
+    A run that another client of the cluster has started has neither. After a reset, ``run`` is that of the earlier run.
+    """
 
     chain: str
-    run: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +54,7 @@ class ObservedRun:
     """A run after an activation, before the server has the completion of the activation.
 
     ``cluster_id``, ``run_id`` and ``first_run_id`` are its ids on the cluster, and ``queue`` is its task queue there.
+    ``original_run_id`` is the id there of the run that was reset, or its own.
     ``info`` and ``facts`` are those with which it started, and ``start`` has the attributes of its first event, which
     happened at ``started_at``. ``now`` is the time of the activation by the clock of the cluster, and ``activation``
     its number. ``events`` are those that it added; ``length`` counts all. ``closing`` is the event that closed the run,
@@ -59,6 +68,7 @@ class ObservedRun:
     cluster_id: str
     run_id: str
     first_run_id: str
+    original_run_id: str
     queue: str
     info: RunInfo
     facts: MirroredFacts
@@ -145,10 +155,14 @@ class MirroredRun(TemporalRun):
         self._failed_signals: Sequence[FailedSignal] = ()
         self._tasks: dict[int, int] = {}
         self._last_task = 0
+        self._now = datetime.now(UTC)
+        self._original_run_id = info.run_id
 
     def activate(self, act: WorkflowActivation) -> WorkflowActivationCompletion:
         """Return the commands for an activation, after the observer has seen the run, or the failure of its task."""
         self._failed_signals = ()
+        if act.HasField("timestamp"):
+            self._now = act.timestamp.ToDatetime(UTC)
         self._drop_foreign_signals(act)
         is_query = all(job.HasField("query_workflow") for job in act.jobs)
         if not is_query:
@@ -163,7 +177,7 @@ class MirroredRun(TemporalRun):
             self._seen, self._was_rebuilt = len(history.events), True
             return completion
         try:
-            self._observer.observe(self._changes(act))
+            self._observer.observe(self._changes())
         except Exception as exc:  # noqa: BLE001 - the task fails, and the server has it done again
             super().report_failure(exc)
             completion.failed.CopyFrom(task_failure(exc, message=error_line(exc)))  # a database quotes rows
@@ -199,12 +213,11 @@ class MirroredRun(TemporalRun):
                 logger.warning("dropped a signal %r for an earlier chain of this id", signal.signal_name)
                 del act.jobs[number]
 
-    def _changes(self, act: WorkflowActivation) -> ObservedRun:
+    def _changes(self) -> ObservedRun:
         """Return the run after an activation, with what changed in it."""
         seen, self._seen = self._seen, len(self.history.events)
         every, self._was_rebuilt = self._was_rebuilt, False
         return self.observed(
-            act.timestamp.ToDatetime(UTC),
             events=self.history.events[seen:],
             human_tasks=self.executor.human_task_changes(every=every),
             failed_signals=self._failed_signals,
@@ -212,23 +225,23 @@ class MirroredRun(TemporalRun):
 
     def observed(
         self,
-        now: datetime,
         *,
         events: Sequence[HistoryEvent],
         human_tasks: Sequence[HumanTaskChange],
         failed_signals: Sequence[FailedSignal] = (),
     ) -> ObservedRun:
-        """Return the run as it is now. ``now`` is the time of its last activation."""
+        """Return the run as its last activation has left it."""
         return ObservedRun(
             cluster_id=self._info.workflow_id,
             run_id=self._info.run_id,
             first_run_id=self._info.first_execution_run_id,
+            original_run_id=self._original_run_id,
             queue=self._info.task_queue,
             info=self.run_info,
             facts=self._facts,  # type: ignore[arg-type] # facts of a run with rows have more keys
             start=self.history.events[0].attributes if self.history.events else {},
-            started_at=self.history.events[0].at if self.history.events else now,
-            now=now,
+            started_at=self.history.events[0].at if self.history.events else self._now,
+            now=self._now,
             activation=self.history.events[-1].activation if self.history.events else 0,
             length=len(self.history.events),
             events=events,
@@ -241,15 +254,26 @@ class MirroredRun(TemporalRun):
             parent_run_id=None if self._info.parent is None else self._info.parent.run_id,
         )
 
+    def _begin(self, init: InitializeWorkflow) -> dict[str, Any]:
+        self._original_run_id = init.original_execution_run_id or self._info.run_id
+        return super()._begin(init)
+
     def _activate(self, activation: Activation) -> Completion:
         completion = super()._activate(activation)
         self._failed_signals = completion.failed
         return completion
 
     def add_facts(self, facts: StartFacts, search_attributes: dict[str, Any] | None, *, child: bool) -> StartFacts:
-        """Return the facts with which another run starts. The next run of the chain has the same rows of a chain."""
+        """Return the facts with which another run starts, with the id of its row.
+
+        The next run of the chain has the same row of a chain. A replay gives it the same id.
+        """
         facts = super().add_facts(facts, search_attributes, child=child)
-        if not child:
+        if child:
+            facts["run"] = str(uuid7())
+        else:
+            mine = UUID(self._facts["run"]) if "run" in self._facts else None
+            facts["run"] = str(next_run_id(self._info.run_id, at=self._now, after=mine))
             if "chain" in self._facts:
                 facts["chain"] = self._facts["chain"]  # type: ignore[typeddict-unknown-key, typeddict-item]
             self._next_facts = facts

@@ -5,11 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from typing import Any
 
-from temporalio.bridge.proto.workflow_activation import WorkflowActivation
-from temporalio.bridge.proto.workflow_completion import WorkflowActivationCompletion
 from temporalio.client import Client, WorkflowHistory
 from temporalio.service import RPCError
 from temporalio.worker import Replayer, WorkflowInstanceDetails, WorkflowRunner
@@ -61,19 +58,12 @@ class RebuiltRun(MirroredRun):
     def __init__(self, options: HostOptions, info: Any, rebuilt: dict[str, ObservedRun]) -> None:
         super().__init__(options, info, _Nobody())
         self._rebuilt = rebuilt
-        self._now = datetime.now(UTC)
-
-    def activate(self, act: WorkflowActivation) -> WorkflowActivationCompletion:
-        if act.HasField("timestamp"):
-            self._now = act.timestamp.ToDatetime(UTC)
-        return super().activate(act)
 
     def evict(self) -> None:
         history = getattr(self, "history", None)
         try:
             if history is not None and history.events:
                 self._rebuilt[self._info.run_id] = self.observed(
-                    self._now,
                     events=(),
                     human_tasks=[HumanTaskChange(changes=(), task=task) for task in history.human_tasks.values()],
                 )

@@ -176,6 +176,12 @@ def test_a_signal_from_the_cluster_to_the_tables_is_delivered_once(cluster: Any,
     assert Message.objects.filter(chain=waiter.chain_id).count() == 1
     run_until_idle()
     assert waiter.result(timeout=20) == {"number": 0}
+    # Meanwhile the receiver has closed, and another run has its id.
+    sent = ("ExternalDelivered", {"seq": int(seq)})
+    assert elsewhere.deliver("signal", int(seq), attributes, info, sent_by=run_id) == sent
+    another = AcrossTablesWaiter.start(None, id=waiter.id)
+    assert elsewhere.deliver("signal", int(seq), attributes, info, sent_by=run_id) == sent
+    assert not Message.objects.filter(chain=another.chain_id).exists()
     assert end(sender) == ["sent"]
 
 

@@ -22,6 +22,7 @@ from temporalex_django import (
     Stop,
     Workflow,
     activity,
+    activity_context,
     api,
     errors,
     query,
@@ -359,3 +360,40 @@ def test_a_repeat_that_finds_the_run_closed_leaves_the_outcome_of_the_signal(til
     )
     outgoing.KINDS["signal"].refuse(repeat, errors.WorkflowClosed("it is closed"), storage)
     assert Message.objects.get(request_id="n-1").outcome_status == "completed"
+
+
+@activity
+def seen_run_on_cluster() -> str:
+    return activity_context().run_id
+
+
+class IdsOnCluster(Workflow):
+    """Tells the run ids that its code and its activities see, and those of a child; then it continues once."""
+
+    task_queue = QUEUE
+
+    async def run(self, args: Any) -> Any:
+        seen = [api.info().run_id, await seen_run_on_cluster()]
+        if api.info().id.endswith("child"):
+            return Ok(seen)
+        if args is None:
+            child = await api.child(IdsOnCluster, None, id=f"{api.info().id}-child")
+            return ContinueAsNew({"first": seen, "child": child})
+        await api.wait_for_signal("end")
+        return Ok({**args, "second": seen})
+
+
+def test_code_and_activities_see_the_run_ids_of_the_rows(worker: None) -> None:
+    run = IdsOnCluster.start(None, id=f"ids-{uuid.uuid4().hex[:6]}")
+    first = run.run_id
+    wait_for(lambda: run.run_id != first and run.describe().status == "waiting")
+    second = run.run_id
+    assert run.run_ids == [first, second]
+    run.signal("end")
+    child = Instance.objects.get(workflow_id=f"{run.id}-child")
+    assert run.result(timeout=20) == {
+        "first": [first, first],
+        "child": [str(child.pk), str(child.pk)],
+        "second": [second, second],
+    }
+    assert [event.attributes["run_id"] for event in run.history() if event.kind == "WorkflowStarted"] == [second]

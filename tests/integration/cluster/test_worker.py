@@ -136,7 +136,7 @@ def test_an_activity_learns_that_it_is_cancelled(cluster: Any) -> None:
     with looping():
         wait_for(lambda: _seen)
         run = Instance.objects.get()
-        assert _seen == [f"{run.cluster_run_id}:1", handle.id]
+        assert _seen == [f"{run.pk}:1", handle.id]
         handle.cancel(reason="enough")
         wait_for(lambda: "cancelled" in _seen)
         with pytest.raises(errors.WorkflowCancelled):

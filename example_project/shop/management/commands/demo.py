@@ -19,15 +19,18 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from example_project.database import private_folder
 from example_project.replay.options import add_play_options, forwarded
-from example_project.replay.processes import NotStarted, Shop
+from example_project.replay.processes import NotStarted, Shop, TemporalServer
 from example_project.shop.preparation import DEMO_DAY, DEMO_USER
+
+BACKENDS = ("tables", "temporal")
 
 
 class Command(BaseCommand):
     """Start provider, web server and worker cluster, play the day, print the report, stay until Ctrl-C.
 
     This process uses no database: it chooses one and passes it to its children as DATABASE_URL.
-    Environment: DATABASE_URL, or DEMO_DB=postgres for an embedded server, otherwise SQLite; DAY for another file.
+    Environment: DATABASE_URL, or DEMO_DB=postgres for an embedded server, otherwise SQLite; DAY for another file;
+    DEMO_BACKEND=temporal for carts and reports on a Temporal cluster, whose server it starts.
     """
 
     help = "Start the shop, play a day on it, print the report, and keep running."
@@ -41,6 +44,12 @@ class Command(BaseCommand):
         parser.add_argument(
             "--day", type=Path, default=Path(os.environ.get("DAY") or DEMO_DAY), help="path of a basket_lines.csv"
         )
+        parser.add_argument(
+            "--backend",
+            choices=BACKENDS,
+            default=os.environ.get("DEMO_BACKEND") or BACKENDS[0],
+            help="where carts and reports live: in the tables, or on a Temporal cluster; orders live in the tables",
+        )
         parser.add_argument("--no-play", action="store_true", help="only start the shop")
 
     def handle(self, *args: Any, **options: Any) -> None:
@@ -49,6 +58,9 @@ class Command(BaseCommand):
         day = options["day"].resolve()
         if not day.is_file():
             message = f"{day}: no such file"
+            raise CommandError(message)
+        if options["backend"] not in BACKENDS:  # a default is not checked by the parser
+            message = f"DEMO_BACKEND must be temporal or tables, not {options['backend']}"
             raise CommandError(message)
         code = 0
         try:
@@ -63,8 +75,14 @@ class Command(BaseCommand):
             sys.exit(code)
 
     def _run(self, stack: ExitStack, *, day: Path, options: dict[str, Any]) -> int:
-        var = _folder(stack, check=options["check"])
-        env = {"DATABASE_URL": self._database(stack, var=var), "SHOP_VAR": str(var)}
+        on_cluster = options["backend"] == "temporal"
+        var = _folder(stack, check=options["check"], on_cluster=on_cluster)
+        database = self._database(stack, var=var, keep=not options["check"])
+        env = {"DATABASE_URL": database, "SHOP_VAR": str(var), "SHOP_CLUSTER": ""}
+        temporal = None
+        if on_cluster:
+            temporal = stack.enter_context(TemporalServer(var=var))
+            env["SHOP_CLUSTER"] = temporal.address
         password = secrets.token_urlsafe(9)
         self._manage("prepare_demo", "--day", str(day), env={**env, "DEMO_PASSWORD": password}, quiet=True)
         shop = Shop(
@@ -76,7 +94,7 @@ class Command(BaseCommand):
             provider_options=("--seed", str(options["seed"])),
         )
         stack.enter_context(shop)
-        self.stdout.write(self._welcome(shop, password=password))
+        self.stdout.write(self._welcome(shop, temporal, password=password))
         code = 0
         if not options["no_play"]:
             running = (
@@ -90,13 +108,13 @@ class Command(BaseCommand):
                 str(shop.cluster_pid),
             )
             code = self._manage("replay_day", str(day), *running, *forwarded(options), env=env)
-            self.stdout.write(self._welcome(shop, password=password))
+            self.stdout.write(self._welcome(shop, temporal, password=password))
         if not options["check"]:
             self.stdout.write("The shop keeps running. Press Ctrl-C to stop it.")
             shop.wait()
         return code
 
-    def _database(self, stack: ExitStack, *, var: Path) -> str:
+    def _database(self, stack: ExitStack, *, var: Path, keep: bool) -> str:
         if url := os.environ.get("DATABASE_URL"):
             return url
         kind = os.environ.get("DEMO_DB", "")
@@ -111,7 +129,7 @@ class Command(BaseCommand):
             server = EmbeddedPostgres(var / "postgres").start()
         except EmbeddedPostgresError as error:
             raise CommandError(str(error)) from error
-        stack.callback(server.remove if var != settings.VAR_DIR else server.stop)
+        stack.callback(server.stop if keep else server.remove)
         return server.url()
 
     def _manage(self, *command: str, env: dict[str, str], quiet: bool = False) -> int:
@@ -139,23 +157,27 @@ class Command(BaseCommand):
         return process.returncode
 
     @staticmethod
-    def _welcome(shop: Shop, *, password: str) -> str:
+    def _welcome(shop: Shop, temporal: TemporalServer | None, *, password: str) -> str:
         rows = [
             ("shop", f"{shop.base_url}/"),
             ("admin", f"{shop.base_url}/admin/"),
             ("REST", f"{shop.base_url}/api/instances/"),
             ("review", f"{shop.base_url}/review/"),
             ("providers", f"{shop.providers['cart']}/report, {shop.providers['graph']}/report"),
+            *([("Temporal", f"{temporal.page}, {temporal.address} for clients")] if temporal else []),
             ("login", f"{DEMO_USER} / {password}"),
         ]
         return "\n".join(f"  {name:<9} {text}" for name, text in rows)
 
 
-def _folder(stack: ExitStack, *, check: bool) -> Path:
-    """Return the folder of the demo's files; a check has its own, so that it does not disturb a running demo."""
+def _folder(stack: ExitStack, *, check: bool, on_cluster: bool) -> Path:
+    """Return the folder of the demo's files; a check has its own, so that it does not disturb a running demo.
+
+    A demo on a cluster has its own as well: without its server, nobody could reach the runs in its database.
+    """
     var: Path = private_folder(settings.VAR_DIR)
     if not check:
-        return var
+        return private_folder(var / "temporal", ignored=False) if on_cluster else var
     fresh = Path(tempfile.mkdtemp(prefix="check-", dir=var))
     stack.callback(shutil.rmtree, fresh, ignore_errors=True)
     return fresh

@@ -16,6 +16,8 @@ from example_project.replay.report_books import ReportBooks
 from example_project.shop.models import Invoice, Shipment, Stock, StockMovement
 from example_project.shop.money import amount, cents
 from example_project.shop.orders import ORDER, REVIEW_ABOVE
+from example_project.shop.workflows import ShoppingCart
+from temporalex_django import errors
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -144,8 +146,13 @@ class Books(ABC):
         ]
 
 
+#: A cart books its stock and sends a receipt. A cart that costs something is charged as well.
+ACTIVITIES_OF_CART = 2
+HISTORY_TRIES = 3
+
+
 class CartBooks(Books):
-    """Books of carts: also check who confirmed."""
+    """Books of carts: also check who confirmed, and the activities in the histories."""
 
     def _more(self, visits: list[Visit]) -> list[Check]:
         silent = sum(1 for visit in visits if not visit.confirms)
@@ -156,7 +163,26 @@ class CartBooks(Books):
         return [
             Check(name="confirmed by the customer", expected=len(visits) - silent, seen=confirmed("customer")),
             Check(name="confirmed by the timeout", expected=silent, seen=confirmed("timeout")),
+            Check(
+                name="carts with other activities in their history",
+                expected=[],
+                seen=[visit.basket.id for visit in visits if self._has_other_activities(visit)],
+            ),
         ]
+
+    @staticmethod
+    def _has_other_activities(visit: Visit) -> bool:
+        """Return True unless the history of a cart has exactly the activities that the file asks for."""
+        expected = ACTIVITIES_OF_CART + bool(visit.basket.cents)
+        cart = ShoppingCart.handle(id=visit.basket.id)
+        for _ in range(HISTORY_TRIES):
+            try:
+                return expected != sum(event.kind == "ActivityCompleted" for event in cart.history())
+            except errors.QueryTimeout:  # the workers of a cluster tell histories, and may be busy
+                continue
+            except errors.WorkflowNotFound:
+                break
+        return True
 
 
 class OrderBooks(Books):

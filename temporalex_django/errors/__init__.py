@@ -11,7 +11,7 @@ the default message of its class.
     ├── InvalidId └── MessageIdTaken
     ├── AlreadyRunning └── AlreadyEnded
     ├── InvalidStart · InvalidHeaders
-    ├── NotCancellable · UnknownQuery · UnknownSignal · QueryFailed · EngineNotFound · NotConfigured
+    ├── NotCancellable · UnknownQuery · UnknownSignal · QueryFailed (QueryTimeout) · EngineNotFound · NotConfigured
     ├── ActivityNotFound · WorkerNotFound · RunChanged · IdempotencyKeyReused
     ├── ActionNotPermitted └── FourEyes
     ├── ActionNotPossible
@@ -100,6 +100,7 @@ from temporalex_django.errors.requests import (
     MessageIdTaken,
     NotCancellable,
     QueryFailed,
+    QueryTimeout,
     ResumeRefused,
     RunChanged,
     ScheduleNotFound,
@@ -151,6 +152,7 @@ __all__ = [
     "PayloadError",
     "PayloadWarning",
     "QueryFailed",
+    "QueryTimeout",
     "ResultTimeout",
     "ResumeRefused",
     "RetryLater",

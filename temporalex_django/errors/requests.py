@@ -144,6 +144,13 @@ class QueryFailed(TemporalexError):
     next_step = "Correct the query function; the run is not affected."
 
 
+class QueryTimeout(QueryFailed):
+    """No worker of the cluster on which the run lives has answered the query in time."""
+
+    code = "query_timeout"
+    next_step = "Ask again. If that does not help, check that a worker polls the task queue of the run."
+
+
 class ActivityNotFound(TemporalexError):
     """No activity with that name is registered in this process."""
 

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import sqlite3
 import subprocess
 import sys
 import threading
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib import error, request
@@ -18,8 +21,9 @@ from example_project.provider.server import Provider, Weather
 from example_project.replay.buyer import Buyer, order_number, sale
 from example_project.replay.clock import Clock
 from example_project.replay.day import Day, Problem, read_day
+from example_project.replay.metric_books import COUNTERS
 from example_project.replay.person import Stuck, Visit
-from example_project.replay.report import CartReport, Check, OrderReport, Report, worst
+from example_project.replay.report import CartReport, Check, NotCompared, OrderReport, Report, worst
 from example_project.replay.rest import Answer, LostAnswer
 from example_project.shop.orders import ORDER, REVIEW_ABOVE
 
@@ -268,6 +272,15 @@ def test_report_of_a_day_that_reconciles(tmp_path: Path) -> None:
     assert "All 1 figures match the file." in report.text()
 
 
+def test_a_figure_that_is_not_compared_is_named_with_the_reason(tmp_path: Path) -> None:
+    report = replace(report_of(tmp_path), not_compared=[NotCompared(name="metrics", reason="nobody counts")])
+
+    assert report.code == 0
+    assert "NOT COMPARED: metrics: nobody counts" in report.text()
+    assert "All 1 figures match the file. 1 were not compared." in report.text()
+    assert report.as_dict()["not_compared"] == [{"name": "metrics", "reason": "nobody counts"}]
+
+
 def test_difference_gives_one_and_is_named(tmp_path: Path) -> None:
     report = report_of(tmp_path, seen=2)
 
@@ -425,6 +438,27 @@ def play(folder: Path, file: Path, *options: str) -> tuple[int, dict[str, Any], 
     return done.returncode, json.loads(out.read_text()) if out.exists() else {}, said
 
 
+def check_on_cluster(folder: Path, file: Path, *options: str) -> tuple[int, dict[str, Any], str]:
+    """Run the demo with carts and reports on a server of Temporal, which it starts and ends."""
+    out = folder / "report.json"
+    command = [sys.executable, "manage.py", "demo", "--check", "--backend", "temporal", "--day", str(file)]
+    done = subprocess.run(
+        [*command, "--json", str(out), "--confirm-within", "2", "--speed", "700", *options],
+        cwd=ROOT,
+        env={
+            **{name: value for name, value in os.environ.items() if not name.startswith("TX_TEST")},
+            "DJANGO_SETTINGS_MODULE": "example_project.settings",
+            "DATABASE_URL": f"sqlite://{folder / 'shop.sqlite3'}",
+            "SHOP_VAR": str(folder / "var"),
+        },
+        capture_output=True,
+        text=True,
+        timeout=400,
+        check=False,
+    )
+    return done.returncode, json.loads(out.read_text()) if out.exists() else {}, done.stdout + done.stderr
+
+
 def first_baskets(folder: Path, number: int) -> Path:
     """Copy the day's first baskets."""
     header, *lines = REAL_DAY.read_text().splitlines()
@@ -484,6 +518,55 @@ def test_killed_workers_lose_nothing(tmp_path: Path, flow: str) -> None:
     assert code == 0, said
     (kill,) = report["kills"]
     assert all(held["again"] > held["attempt"] for held in kill["held"]), said
+
+
+@pytest.mark.slow
+def test_carts_and_reports_on_a_cluster_match_orders_on_the_tables(tmp_path: Path) -> None:
+    code, report, said = check_on_cluster(tmp_path, first_baskets(tmp_path, 25))
+
+    assert code == 0, said
+    cart, graph = report["flows"]["cart"], report["flows"]["graph"]
+    assert (cart["backend"], graph["backend"]) == ("temporal", "tables")
+    for name in ("completed", "charged", "lines", "units", "sales"):
+        assert cart[name] == graph[name], name
+    assert cart["completed"] == cart["baskets"] == 25
+    assert cart["confirmed"] == {"customer": 23, "timeout": 2}
+    assert [figure["name"] for figure in cart["not_compared"]] == [*COUNTERS]
+    assert [figure["name"] for figure in graph["not_compared"]] == []
+    for flow in (cart, graph):
+        assert flow["provider"]["doubles"] == 0
+        assert flow["schedules"]["reports"] == flow["schedules"]["started"] > 0
+    with closing(sqlite3.connect(tmp_path / "shop.sqlite3")) as database:
+        rows = database.execute("select workflow, mirrored_at is not null from temporalex_instance group by 1, 2")
+        assert {*rows} == {("NightlyReport", 1), ("OrderProcess", 0), ("ShoppingCart", 1)}
+
+
+@pytest.mark.slow
+def test_killed_workers_lose_nothing_of_carts_on_a_cluster(tmp_path: Path) -> None:
+    code, report, said = check_on_cluster(tmp_path, first_baskets(tmp_path, 40), "--flow", "cart", "--chaos", "1")
+
+    assert code == 0, said
+    (kill,) = report["kills"]
+    assert kill["held"], said
+    assert all(held["again"] > held["attempt"] for held in kill["held"]), said
+
+
+def test_a_backend_that_does_not_exist_is_said_and_nothing_is_started(tmp_path: Path) -> None:
+    env = {**os.environ, "DJANGO_SETTINGS_MODULE": "example_project.settings", "SHOP_VAR": str(tmp_path / "var")}
+
+    done = subprocess.run(
+        [sys.executable, "manage.py", "demo", "--check"],
+        cwd=ROOT,
+        env={**env, "DEMO_BACKEND": "elsewhere"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+    assert done.returncode == 1
+    assert "DEMO_BACKEND must be temporal or tables, not elsewhere" in done.stderr
+    assert not [*(tmp_path / "var").glob("check-*")]
 
 
 def test_missing_file_is_said_and_nothing_is_started(tmp_path: Path) -> None:

@@ -35,3 +35,15 @@ def test_metrics_that_come_back_are_compared(answers: list[Totals | None]) -> No
 def test_a_shop_without_metrics_has_no_checks(answers: list[Totals | None]) -> None:
     answers[:] = [None]
     assert MetricBooks("http://shop").checks(patience=0) == []
+
+
+def test_figures_that_metrics_cannot_count_are_named_with_the_reason(answers: list[Totals | None]) -> None:
+    with_gap = MetricBooks("http://shop", gap="a worker was killed")
+    assert with_gap.checks(patience=0) == []
+    assert {figure.name: figure.reason for figure in with_gap.not_compared()} == dict.fromkeys(
+        COUNTERS, "a worker was killed"
+    )
+    assert MetricBooks("http://shop").not_compared() == []
+    answers[:] = [None]
+    without_metrics = MetricBooks("http://shop").not_compared()
+    assert {figure.reason for figure in without_metrics} == {"the shop exports no metrics"}

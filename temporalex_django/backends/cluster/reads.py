@@ -27,7 +27,7 @@ from temporalex_django.backends.tables.backend import read_closing
 from temporalex_django.backends.target import RunTarget
 from temporalex_django.core.history.events import CLOSING, HistoryEvent
 from temporalex_django.db.storage import DjangoStorage
-from temporalex_django.errors import QueryFailed, TemporalexError, UnknownQuery, WorkflowNotFound
+from temporalex_django.errors import QueryFailed, QueryTimeout, TemporalexError, UnknownQuery, WorkflowNotFound
 from temporalex_django.models import Instance
 from temporalex_django.temporal import names
 from temporalex_django.temporal.failures import read_failure
@@ -82,7 +82,7 @@ def query(call: RunQueryCall) -> Any:
 def ask(run: ClusterRun, name: str, args: Any, *, run_id: str | None, timeout: float = QUERY_SECONDS) -> Any:
     """Query a run by its id on the cluster (None: the newest of its id), and return the answer.
 
-    Raises ``UnknownQuery`` and ``QueryFailed``; the latter also if no worker has answered in time.
+    Raises ``UnknownQuery``, ``QueryFailed``, and ``QueryTimeout`` if no worker has answered in time.
     """
     client = cluster_client()
     request = calls.query_request(client, run, name=name, args=args, run_id=run_id)
@@ -90,7 +90,7 @@ def ask(run: ClusterRun, name: str, args: Any, *, run_id: str | None, timeout: f
     try:
         answer = client.call(lambda sdk: sdk.workflow_service.query_workflow(request), timeout=timeout)
     except ClusterUnavailable as exc:
-        raise QueryFailed(
+        raise QueryTimeout(
             f"{label}: no worker has answered within {timeout:g} s. Is a worker polling the task queue of the run?"
         ) from exc
     except RPCError as exc:
@@ -105,7 +105,7 @@ def _query_error(error: RPCError, label: str, client: ClusterClient) -> Temporal
     if is_gone(error):
         return WorkflowNotFound(f"{label}: the Temporal cluster does not know the run any more")
     if error.status in (RPCStatusCode.DEADLINE_EXCEEDED, RPCStatusCode.CANCELLED):
-        return QueryFailed(f"{label}: no worker has answered. Is a worker polling the task queue of the run?")
+        return QueryTimeout(f"{label}: no worker has answered. Is a worker polling the task queue of the run?")
     failure = query_failure(error, client.payloads)
     # The server may pass on the text of a failure alone.
     if "code" not in failure and _UNKNOWN_QUERY in error.message:

@@ -59,6 +59,7 @@ _CODES_OF_ERRORS: tuple[tuple[type[errors.TemporalexError], int], ...] = (
     (errors.ActionNotPermitted, NOT_PERMITTED),
     (errors.TooManyUpdates, TRY_AGAIN),
     (errors.UpdateTimeout, TRY_AGAIN),
+    (errors.QueryTimeout, TRY_AGAIN),
     (errors.ResultTimeout, TRY_AGAIN),
     (errors.KeyMissing, TRY_AGAIN),
     (errors.NotConfigured, NOT_SET_UP),

@@ -40,6 +40,7 @@ STATUS_OF_ERRORS: tuple[tuple[type[errors.TemporalexError], HTTPStatus], ...] = 
     (errors.TooManyUpdates, HTTPStatus.SERVICE_UNAVAILABLE),
     (errors.UpdateRejected, HTTPStatus.UNPROCESSABLE_ENTITY),
     (errors.UpdateFailed, HTTPStatus.UNPROCESSABLE_ENTITY),
+    (errors.QueryTimeout, HTTPStatus.SERVICE_UNAVAILABLE),
     (errors.QueryFailed, HTTPStatus.UNPROCESSABLE_ENTITY),
     (errors.WorkflowNotFound, HTTPStatus.NOT_FOUND),
     (errors.HumanTaskNotFound, HTTPStatus.NOT_FOUND),

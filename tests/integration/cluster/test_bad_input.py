@@ -9,7 +9,9 @@ import uuid
 from typing import Any
 
 import pytest
+from django.contrib.auth import get_user_model
 from django.utils import timezone
+from rest_framework.test import APIClient
 
 from temporalex_django import Ok, Workflow, api, errors
 from temporalex_django.backends import routing
@@ -86,8 +88,12 @@ def test_a_query_without_a_worker_says_so(cluster: Any, monkeypatch: pytest.Monk
 
     monkeypatch.setattr(reads, "QUERY_SECONDS", 1.0)
     handle = MirroredWaiter.start(None, id=new_id())
-    with pytest.raises(errors.QueryFailed, match="Is a worker polling the task queue"):
+    with pytest.raises(errors.QueryTimeout, match="Is a worker polling the task queue"):
         handle.query("anything")
+    browser = APIClient()
+    browser.force_authenticate(get_user_model().objects.create(username="root", is_superuser=True))
+    answer = browser.post(f"/api/instances/{handle.run_id}/queries/anything/", {}, format="json")
+    assert (answer.status_code, answer.json()["code"], answer["Retry-After"]) == (503, "query_timeout", "1")
 
 
 def test_two_projects_share_a_namespace_by_their_prefixes(cluster: Any, settings: Any) -> None:

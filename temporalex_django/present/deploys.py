@@ -52,6 +52,19 @@ def deploy_diagnoses(mismatches: Sequence[CodeMismatch], *, runs: int, replayed:
     return [Diagnosis(severity="note", code="fits", text=text % words, next_step=_("Deploy it."))]
 
 
+def cluster_diagnoses(count: int) -> list[Diagnosis]:
+    """Return a warning about ``count`` open runs on a Temporal cluster, whose histories were not replayed."""
+    if not count:
+        return []
+    text = ngettext(
+        "%(count)d open run is on a Temporal cluster. Its history was not replayed with this code.",
+        "%(count)d open runs are on a Temporal cluster. Their histories were not replayed with this code.",
+        count,
+    )
+    next_step = _("Replay them with the Replayer of Temporal's SDK and TemporalexPlugin before you deploy.")
+    return [Diagnosis(severity="warning", code="deploy_cluster", text=text % {"count": count}, next_step=next_step)]
+
+
 def input_diagnoses(mismatches: Sequence[CodeMismatch], *, strict: bool) -> list[Diagnosis]:
     """Return a diagnosis for each place in the code that gives other inputs than the histories have.
 

@@ -50,7 +50,7 @@ from temporalex_django.operations.read.project_state import (
 from temporalex_django.operations.read.run_summary import summarize_run, summarize_runs
 from temporalex_django.operations.schedules.problems import reportable_schedules
 from temporalex_django.present import diagnosis
-from temporalex_django.present.deploys import CodeMismatch, deploy_diagnoses, input_diagnoses
+from temporalex_django.present.deploys import CodeMismatch, cluster_diagnoses, deploy_diagnoses, input_diagnoses
 from temporalex_django.present.project_view import FailedCheck, ProjectView
 from temporalex_django.present.sentences import Summary
 from temporalex_django.present.view_models import Diagnosis
@@ -88,8 +88,8 @@ def compare_with_runs(
         for run in sample_runs:
             if (mismatch := _find_unreadable(run)) is not None:
                 mismatches.append(mismatch)
-            # A run without a first turn has no history to replay.
-            elif run.started_at is not None:
+            # A run without a first turn has no history to replay, and that of a run on a cluster is not here.
+            elif run.started_at is not None and run.mirrored_at is None:
                 replayed_ids.append(run.pk)
     mismatches += _missing_activities(alias, runs)
     done, differences = 0, list[dict[str, Any]]()
@@ -106,6 +106,7 @@ def compare_with_runs(
         done = min(done + _BATCH_SIZE, len(replayed_ids))
         report(done, len(replayed_ids))
     diagnoses = deploy_diagnoses(mismatches, runs=sum(row["count"] for row in rows), replayed=len(replayed_ids))
+    diagnoses += cluster_diagnoses(candidate_runs.filter(mirrored_at__isnull=False).count())
     return [*diagnoses, *input_diagnoses([*_input_mismatches(differences)], strict=strict)]
 
 

@@ -21,6 +21,7 @@ from uuid import UUID
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import connections
+from django.db.models import QuerySet
 
 from temporalex_django.authoring import workflow
 from temporalex_django.conf import get_settings
@@ -97,12 +98,14 @@ class HistoryDifference:
 class HistoriesReplayed:
     """The result of ``temporalex replay``.
 
-    ``checked`` and ``clean`` are numbers of histories. ``findings`` are the histories that do not fit the code.
+    ``checked`` and ``clean`` are numbers of histories. ``on_cluster`` is the number of runs on a Temporal cluster,
+    whose histories are there and were not replayed. ``findings`` are the histories that do not fit the code.
     ``differences`` may have been made on purpose.
     """
 
     checked: int
     clean: int
+    on_cluster: int
     findings: Sequence[HistoryMisfit]
     differences: Sequence[HistoryDifference]
 
@@ -155,11 +158,14 @@ def handle(
     if sample is not None and sample < 1:
         raise exit_codes.usage_error(f"--sample {sample} is too small", "Give a number of at least 1.")
     replay_chunk: Callable[[Sequence[Any]], ReplayBatch] = replay_runs
+    on_cluster_count = 0
     if file:
         runs: list[Any] = [str(path) for path in _history_files(file)]
         replay_chunk = partial(replay_files, only=filters["workflow"])
     else:
-        runs = _select_runs(**{name: filters[name] for name in ("workflow", "open", "seed")}, sample=sample)
+        candidates = _select_runs(filters["workflow"], open=filters["open"])
+        on_cluster_count = candidates.filter(mirrored_at__isnull=False).count()
+        runs = _choose(candidates.filter(mirrored_at=None), sample=sample, seed=filters["seed"])
     chunks = [runs[i : i + _CHUNK_SIZE] for i in range(0, len(runs), _CHUNK_SIZE)]
     findings: list[Finding] = []
     differences: list[Finding] = []
@@ -178,6 +184,7 @@ def handle(
     report = HistoriesReplayed(
         checked=checked_count,
         clean=checked_count - len(findings),
+        on_cluster=on_cluster_count,
         findings=[*map(_misfit_output, findings)],
         differences=[HistoryDifference(**difference) for difference in differences],
     )
@@ -292,17 +299,19 @@ def _error_finding(error: BaseException) -> Finding:
     return finding
 
 
-def _select_runs(*, workflow: Sequence[str] | None, open: bool, sample: int | None, seed: int) -> list[UUID]:
-    """Return the ids of the started runs to replay, oldest first.
+def _select_runs(workflow: Sequence[str] | None, *, open: bool) -> QuerySet[Instance]:
+    """Return the runs that have started, oldest first.
 
-    ``workflow`` has the names of classes (None means all), and ``open`` leaves out closed runs. ``sample`` is the
-    number of runs to choose at random; the same ``seed`` makes the same choice.
+    ``workflow`` has the names of classes (None means all), and ``open`` leaves out closed runs.
     """
     runs = Instance.objects.using(get_settings().DATABASE).filter(started_at__isnull=False).order_by("id")
     if workflow:
         runs = runs.filter(workflow__in=workflow)
-    if open:
-        runs = runs.open()
+    return runs.open() if open else runs
+
+
+def _choose(runs: QuerySet[Instance], *, sample: int | None, seed: int) -> list[UUID]:
+    """Return the ids of ``sample`` of these runs (None: of all), chosen at random; one ``seed`` makes one choice."""
     run_ids = list(runs.values_list("pk", flat=True))
     # Sorted again, so that a sample runs in the same order each time.
     if sample is not None and sample < len(run_ids):
@@ -388,3 +397,9 @@ def _print_report(command: BaseCommand, report: HistoriesReplayed) -> None:
     if report.differences:
         differences_text = f", {len(report.differences):,} inputs and durations differ"
     printing.write_line(command, f"{text}{differences_text}")
+    if report.on_cluster:
+        printing.write_line(
+            command,
+            f"Runs on a Temporal cluster, which were not replayed: {report.on_cluster:,}. Use the Replayer of "
+            "Temporal's SDK with TemporalexPlugin.",
+        )

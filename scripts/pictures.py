@@ -1,8 +1,9 @@
 """Take the pictures of the documentation from the running example shop: ``python scripts/pictures.py``.
 
 The shop is that of ``manage.py demo --no-play``, with a SQLite database in a temporary folder. The script buys, places
-orders, ends the bank and makes a run fail. Meanwhile it saves in ``docs/images`` what Chromium shows. It needs Linux
-and Chromium, and takes half a minute.
+orders, ends the bank and makes a run fail. Meanwhile it saves in ``docs/images`` what Chromium shows. Then it starts
+the shop again, with its carts and invoices on a Temporal cluster, and takes the pictures of those. It needs Linux and
+Chromium, and takes a minute.
 """
 
 from __future__ import annotations
@@ -69,13 +70,13 @@ class Demo:
 
 
 @contextmanager
-def running_demo(folder: Path) -> Iterator[Demo]:
-    """Start the demo; in the end, stop it and everything that it started."""
+def running_demo(folder: Path, *arguments: str) -> Iterator[Demo]:
+    """Start the demo with these arguments; in the end, stop it and everything that it started."""
     env = {name: value for name, value in os.environ.items() if name != "DATABASE_URL"}
     env |= {"DJANGO_SETTINGS_MODULE": "example_project.settings", "SHOP_VAR": str(folder), "DEMO_DB": "sqlite"}
     output = folder / "demo.log"
     with output.open("wb") as log:
-        command = [sys.executable, "-u", "manage.py", "demo", "--no-play"]
+        command = [sys.executable, "-u", "manage.py", "demo", "--no-play", *arguments]
         process = subprocess.Popen(command, cwd=ROOT, env=env, stdout=log, stderr=log)
     try:
         wait_for(lambda: "keeps running" in output.read_text() or process.poll() is not None)
@@ -165,6 +166,28 @@ def take_pictures(wide: Photographer, narrow: Photographer) -> None:
     pause(wide)
 
 
+def take_cluster_pictures(shop: Photographer) -> None:
+    """Take the pictures of runs on a Temporal cluster, beside an order on the tables."""
+    place_order(shop, 42, baskets()[42])
+    shop.wait_until("order::42", "step review: approved or rejected or overdue")
+    ask_for_write_off(shop)
+    fill_cart(shop, "till-8")
+    shop.post("instances/till-8/pause/", {"reason": "the till is being repaired"})
+    shop.open(RUNS)
+    shop.take("cluster-list-wide", down_to=".paginator")
+    shop.open_run("till-8")
+    shop.take("cluster-paused-wide", down_to="[aria-labelledby=tx-now]")
+    claim(shop)
+    shop.page.get_by_role("button", name="Decide", exact=True).click()
+    shop.wait_until("invoice::2026017", "completed")
+    shop.open_run("invoice::2026017")
+    shop.take("cluster-decided-wide", down_to="[aria-labelledby=tx-inbox]")
+    shop.post("instances/till-8/unpause/", {})
+    shop.post("instances/till-8/reset/", {"to": 1, "reason": "to start again"})
+    shop.open_run("till-8")
+    shop.take("cluster-reset-wide", down_to="[aria-labelledby=tx-inbox]")
+
+
 def purchase(shop: Photographer) -> None:
     """Buy three products on the pages of the shop."""
     shop.open("/?q=milk")
@@ -229,26 +252,36 @@ def draw(shop: Photographer) -> None:
     shop.page.locator(".tx-graph").screenshot(path=IMAGES / "admin-graph-wide.png")
 
 
-def decide(shop: Photographer) -> None:
+def claim(shop: Photographer) -> None:
     """Claim the write-off, and fill the form in."""
     shop.open(TASKS)
     shop.page.click("text=Write off 310.00 EUR")
     shop.page.get_by_role("button", name="Claim").click()
     shop.page.get_by_role("radio", name="Approve").check()
     shop.page.get_by_label("Comment").fill("two reminders, no answer")
+
+
+def decide(shop: Photographer) -> None:
+    """Take the picture of the write-off before it is decided."""
+    claim(shop)
     shop.take("admin-task-narrow", down_to=".tx-page")
 
 
 def block(shop: Photographer) -> None:
     """Start a cart with a number for which the workflow is not prepared: an error in its code, which blocks the run."""
-    cart = {"customer": "ann", "confirm_within": 1e14}
-    shop.post("instances/", {"workflow": "ShoppingCart", "id": "till-7", "args": cart})
-    line = {"product_id": "1000236", "quantity": 3, "amount": "5.97"}
-    shop.post("instances/till-7/updates/add_item/", {"args": line})
+    fill_cart(shop, "till-7", confirm_within=1e14)
     shop.post("instances/till-7/signals/checkout/", {})
     shop.wait_until("till-7", "blocked")
     shop.open_run("till-7")
     shop.take("admin-blocked-narrow", down_to="[aria-labelledby=tx-now]")
+
+
+def fill_cart(shop: Photographer, cart: str, **options: Any) -> None:
+    """Start a cart with this id, and put a product into it."""
+    args = {"customer": "ann", **options}
+    shop.post("instances/", {"workflow": "ShoppingCart", "id": cart, "args": args})
+    line = {"product_id": "1000236", "quantity": 3, "amount": "5.97"}
+    shop.post(f"instances/{cart}/updates/add_item/", {"args": line})
 
 
 def pause(shop: Photographer) -> None:
@@ -266,14 +299,21 @@ def pause(shop: Photographer) -> None:
 
 def main() -> None:
     with (
-        tempfile.TemporaryDirectory(prefix="pictures-") as folder,
-        running_demo(Path(folder)) as demo,
         sync_playwright() as playwright,
         playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"]) as browser,
     ):
-        wide = browser.new_context(viewport={"width": 1280, "height": 900}, color_scheme="light")
-        narrow = browser.new_context(viewport={"width": 390, "height": 900}, color_scheme="dark")
-        take_pictures(Photographer(demo, wide.new_page()), Photographer(demo, narrow.new_page()))
+
+        def wide_page() -> Page:
+            return browser.new_context(viewport={"width": 1280, "height": 900}, color_scheme="light").new_page()
+
+        with tempfile.TemporaryDirectory(prefix="pictures-") as folder, running_demo(Path(folder)) as demo:
+            narrow = browser.new_context(viewport={"width": 390, "height": 900}, color_scheme="dark")
+            take_pictures(Photographer(demo, wide_page()), Photographer(demo, narrow.new_page()))
+        with (
+            tempfile.TemporaryDirectory(prefix="pictures-") as folder,
+            running_demo(Path(folder), "--backend", "temporal") as demo,
+        ):
+            take_cluster_pictures(Photographer(demo, wide_page()))
 
 
 if __name__ == "__main__":

@@ -184,6 +184,7 @@ class TemporalServer:
             command=(
                 *(str(program), "server", "start-dev", "--db-filename", str(file)),
                 *(f"--{name}={value}" for name, value in options.items()),
+                *("--dynamic-config-value", "frontend.WorkflowPauseEnabled=true"),
             ),
             env={**os.environ},
             cwd=self.var,

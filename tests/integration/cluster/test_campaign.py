@@ -13,6 +13,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -25,6 +26,8 @@ from django.utils import timezone
 
 from temporalex_django import Ok, Workflow, api
 from temporalex_django.models import HumanTask, Instance, OperatorAction, Outbox
+from temporalex_django.operations.read.project_state import load_project_state
+from temporalex_django.present.diagnosis import diagnose
 from tests.support.campaign import REPEATED
 from tests.support.cluster_worker import running_worker
 from tests.support.people import stored
@@ -36,6 +39,8 @@ pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow, pytest.
 QUEUE = f"cluster-campaign-{uuid.uuid4().hex[:8]}"
 #: Runs, signals to each, decisions, and dispatchers that are killed. The long form: over 600 rows, 50 kills.
 RUNS, SIGNALS, VERDICTS, KILLS = (12, 4, 8, 6) if REPEATED else (100, 4, 50, 50)
+#: Seconds for which the server is away.
+AWAY = 1 if REPEATED else 60
 
 
 class MirroredNotes(Workflow):
@@ -165,8 +170,12 @@ def test_nothing_is_lost_doubled_or_out_of_order(server: Server, settings: Any, 
                 wait_for(lambda before=before: Outbox.objects.count() < before, what="a row to be sent")
             if kill == KILLS // 2:
                 server.kill()
+                until = time.monotonic() + AWAY
                 with dispatcher(subprocess_env, settings):
                     wait_for(lambda: Outbox.objects.exclude(error=None).exists(), what="a try without the server")
+                    wait_for(lambda until=until: time.monotonic() > until, seconds=2 * AWAY, what="a long outage")
+                findings = {finding.code for finding in diagnose(load_project_state("default"), now=timezone.now())}
+                assert AWAY < 30 or "outbox_late" in findings
                 server.start()
                 Outbox.objects.waiting().update(due_at=timezone.now())
         with dispatcher(subprocess_env, settings):

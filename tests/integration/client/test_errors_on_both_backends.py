@@ -324,6 +324,7 @@ NOT_ON_A_CLUSTER = {
 NOT_ON_THE_TABLES = {"query_timeout": "a run answers from its rows, without a worker"}
 #: Methods that raise nothing of their own.
 WITHOUT_ERRORS = {
+    "open_tasks": "descriptions and pages catch what it raises, and say that the cluster has not answered",
     "flush": "it raises what the sent row was refused with, which is an error of start or send",
     "replace_input": "a debounced start raises the errors of start",
     "close_locked": "it cancels a run that has not begun, whose chain is locked",

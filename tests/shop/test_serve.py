@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from pathlib import Path
 from urllib.request import urlopen
 
@@ -20,7 +21,7 @@ def test_one_port_is_served_by_several_processes_that_end_together(tmp_path: Pat
     settings = {"DJANGO_SETTINGS_MODULE": "example_project.settings", "DATABASE_URL": "", "DEMO_DB": "sqlite"}
     web = Process(
         "web",
-        command=["manage.py", "serve", "--port", "0", "--processes", "2"],
+        command=[sys.executable, "manage.py", "serve", "--port", "0", "--processes", "2"],
         env={**os.environ, **settings, "SHOP_VAR": str(tmp_path)},
         cwd=ROOT,
         log=tmp_path / "web.log",

@@ -54,6 +54,7 @@ REASONS: Final[dict[str, str]] = {
     "refused": "forks, moves, tries again and new inputs are refused",
     "history": "the history of a run on a cluster is told by a worker with its class, and not while it is paused",
     "audit": "a message is audited when it is sent, and not when it is judged",
+    "deciding": "a decision has been made only when the run has taken it, and until then its task is being decided",
     "late": "an operation is done on the cluster before its row is written, so an error of the database comes after it",
     "tables: rows": "reads or writes rows of the tables",
     "tables: statements": "counts statements",

@@ -19,6 +19,7 @@ from weakref import WeakValueDictionary
 from temporalio.client import Client
 from temporalio.service import TLSConfig
 
+from temporalex_django.backends.cluster.logs import core_runtime
 from temporalex_django.conf import cluster_address, codec, get_settings
 from temporalex_django.core.error_text import error_line
 from temporalex_django.core.names import TEMPORAL
@@ -141,6 +142,7 @@ class ClusterClient:
                     tls=credentials.tls,
                     data_converter=self.payloads.data_converter(),
                     identity=self.identity,
+                    runtime=core_runtime(),
                     connect_timeout=timedelta(seconds=_CONNECT_SECONDS),
                 ),
                 _CONNECT_SECONDS,

@@ -1,11 +1,18 @@
-"""Log entries of the SDK in a worker of this package: they name errors as ours do, without their texts."""
+"""Log entries of the SDK in a worker of this package: they name errors as ours do, without their texts.
+
+The core of the SDK would write its entries to the standard output, with the failures of tasks in them. A process whose
+output nobody reads would stop at a full pipe.
+"""
 
 from __future__ import annotations
 
 import logging
+import os
+import threading
 from typing import Final
 
 from temporalio import activity as sdk
+from temporalio.runtime import LogForwardingConfig, LoggingConfig, Runtime, TelemetryConfig, TelemetryFilter
 
 from temporalex_django.core.error_text import error_line
 
@@ -31,3 +38,32 @@ _FILTER: Final = _ErrorLines()
 def hide_error_texts() -> None:
     """Let the entries of the SDK about attempts name errors without their texts."""
     sdk.logger.base_logger.addFilter(_FILTER)  # a second time changes nothing
+
+
+_lock = threading.Lock()
+#: By process. That of a parent stays, since its threads, for which its end would wait, are not in the child.
+_runtimes: Final[dict[int, Runtime]] = {}
+
+
+def core_runtime() -> Runtime:
+    """Return the runtime of the SDK's core for this process, whose entries go to the logger ``temporalio.core``.
+
+    They lack their fields, which may quote payloads.
+    """
+    with _lock:
+        if os.getpid() not in _runtimes:
+            forwarding = LogForwardingConfig(logging.getLogger("temporalio.core"), append_log_fields_to_message=False)
+            wanted = TelemetryFilter(core_level="WARN", other_level="ERROR")
+            _runtimes[os.getpid()] = Runtime(
+                telemetry=TelemetryConfig(logging=LoggingConfig(filter=wanted, forwarding=forwarding))
+            )
+        return _runtimes[os.getpid()]
+
+
+def _forget_lock() -> None:
+    """Make a new lock in a child process: another thread of the parent may have held the old one."""
+    global _lock  # noqa: PLW0603 - as above
+    _lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_forget_lock)

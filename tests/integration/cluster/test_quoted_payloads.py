@@ -100,3 +100,26 @@ def test_a_failed_attempt_is_logged_without_its_message(handle: Any, caplog: pyt
         order.result(timeout=20)
     assert "LookupError at" in caplog.text
     assert SECRET not in caplog.text
+
+
+class QuotedBlocked(Workflow):
+    task_queue = QUEUE
+    unexpected_error = "block"
+
+    async def run(self, args: Any) -> Any:
+        raise KeyError(SECRET)
+
+
+def test_the_core_of_the_sdk_logs_failed_tasks_without_their_messages(
+    handle: Any, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> None:
+    blocked = QuotedBlocked.start(None, id=f"quoted-{uuid.uuid4().hex[:6]}")
+    wait_for(lambda: blocked.describe().blocked)
+    wait_for(lambda: "Failing workflow task" in caplog.text)
+    assert {record.name.partition("-")[0] for record in caplog.records if "Failing" in record.getMessage()} == {
+        "temporalio.core"
+    }
+    assert SECRET not in caplog.text
+    printed = capfd.readouterr()
+    assert "workflow task" not in printed.out
+    assert SECRET not in printed.out + printed.err

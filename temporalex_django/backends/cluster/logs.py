@@ -46,16 +46,17 @@ _runtimes: Final[dict[int, Runtime]] = {}
 
 
 def core_runtime() -> Runtime:
-    """Return the runtime of the SDK's core for this process, whose entries go to the logger ``temporalio.core``.
+    """Return the runtime of the SDK's core for this process, whose entries go to the logger of this package.
 
-    They lack their fields, which may quote payloads.
+    They begin with the module of the core, and lack their fields, which may quote payloads.
     """
     with _lock:
         if os.getpid() not in _runtimes:
-            forwarding = LogForwardingConfig(logging.getLogger("temporalio.core"), append_log_fields_to_message=False)
-            wanted = TelemetryFilter(core_level="WARN", other_level="ERROR")
+            logger = logging.getLogger("temporalex_django.backends")
+            forwarding = LogForwardingConfig(logger, append_target_to_name=False, append_log_fields_to_message=False)
+            log_filter = TelemetryFilter(core_level="WARN", other_level="ERROR")
             _runtimes[os.getpid()] = Runtime(
-                telemetry=TelemetryConfig(logging=LoggingConfig(filter=wanted, forwarding=forwarding))
+                telemetry=TelemetryConfig(logging=LoggingConfig(filter=log_filter, forwarding=forwarding))
             )
         return _runtimes[os.getpid()]
 

@@ -17,6 +17,7 @@ from uuid import UUID
 from temporalex_django.authoring import activity
 from temporalex_django.conf import get_settings
 from temporalex_django.core import crash_points
+from temporalex_django.core.names import TABLES
 from temporalex_django.db.sql_columns import RUNS, WORKERS
 from temporalex_django.engine.blocked import CRASH
 from temporalex_django.engine.contracts.task_storage import WorkerStorage
@@ -293,15 +294,16 @@ def _blocked_runs(storage: WorkerStorage, workflows: Sequence[str]) -> list[tupl
 def _wake_chains(storage: WorkerStorage, now: datetime, chains: Sequence[UUID]) -> int:
     """Make the runs of these chains due at ``now``, and return their number.
 
-    Runs that are closed, paused or locked stay as they are.
+    Runs that are closed, paused or locked stay as they are, and those on a cluster, whose server tries them again.
     """
     if not chains:
         return 0
     membership, ids = storage.sql.in_array(chains, "uuid")
     # A run that is locked is being advanced right now, and its turn sets its due time. So it is skipped.
     locked = storage.sql.select(
-        f"select id from temporalex_chain where id {membership} and not closed and not paused{storage.sql.skip_locked()}",
-        [ids],
+        f"select id from temporalex_chain where id {membership} and backend = %s and not closed and not paused"
+        f"{storage.sql.skip_locked()}",
+        [ids, TABLES],
         ("uuid",),
     )
     membership, ids = storage.sql.in_array([row[0] for row in locked], "uuid")

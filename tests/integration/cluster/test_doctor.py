@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
-from temporalex_django import Ok, Workflow, api
+from temporalex_django import Ok, Workflow, api, errors
 from temporalex_django.backends.cluster import health, reconcile
 from temporalex_django.management.fleet import doctor
 from temporalex_django.models import Instance, Worker
 from temporalex_django.present.diagnosis import diagnose
+from temporalex_django.temporal.payloads import Payloads
 from tests.integration.cluster.test_worker import looping as looping_on
 from tests.support.waiting import wait_for
 
@@ -53,6 +54,24 @@ def test_rows_that_nobody_compares_and_a_wrong_clock_are_named(cluster: Any, mon
         assert "cluster_clock" not in codes()
         monkeypatch.setattr(health, "_skew", lambda last_poll, now: 600.0)
         assert "cluster_clock" in codes()
+
+
+def test_a_payload_that_the_worker_cannot_read_is_named(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def lacks_the_key(self: Any, payload: Any) -> Any:
+        raise errors.KeyMissing("k-2")
+
+    handle = MirroredPatient.start(None, id=f"patient-{uuid.uuid4().hex[:8]}")
+    with monkeypatch.context() as patch:
+        patch.setattr(Payloads, "decode", lacks_the_key)
+        with looping_on(queue=QUEUE):
+            wait_for(lambda: handle.describe().blocked)
+            (finding,) = [
+                each for each in diagnose(doctor.load_project(), now=timezone.now()) if each.code == "blocked"
+            ]
+    assert "k-2" in f"{finding.text} {finding.evidence} {handle.describe().blocked}"
+    with looping_on(queue=QUEUE):
+        wait_for(lambda: handle.describe().waiting_for)
+    assert "blocked" not in codes()
 
 
 def test_a_cluster_that_is_away_is_named(cluster: Any, settings: Any) -> None:

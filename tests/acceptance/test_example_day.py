@@ -419,31 +419,21 @@ def test_an_order_that_was_cancelled_is_a_complaint(tmp_path: Path) -> None:
 
 def play(folder: Path, file: Path, *options: str) -> tuple[int, dict[str, Any], str]:
     """Run replay_day on a database of its own; it starts and ends its own processes."""
-    out = folder / "report.json"
-    done = subprocess.run(
-        [sys.executable, "manage.py", "replay_day", str(file), "--json", str(out), "--confirm-within", "2", *options],
-        cwd=ROOT,
-        env={
-            **{name: value for name, value in os.environ.items() if not name.startswith("TX_TEST")},
-            "DJANGO_SETTINGS_MODULE": "example_project.settings",
-            "DATABASE_URL": f"sqlite://{folder / 'shop.sqlite3'}",
-            "SHOP_VAR": str(folder / "var"),
-        },
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    said = done.stdout + done.stderr
-    return done.returncode, json.loads(out.read_text()) if out.exists() else {}, said
+    return command(folder, "replay_day", str(file), *options)
 
 
 def check_on_cluster(folder: Path, file: Path, *options: str) -> tuple[int, dict[str, Any], str]:
     """Run the demo with carts and reports on a server of Temporal, which it starts and ends."""
+    return command(
+        folder, "demo", "--check", "--backend", "temporal", "--day", str(file), "--speed", "700", *options, timeout=400
+    )
+
+
+def command(folder: Path, *arguments: str, timeout: int = 300) -> tuple[int, dict[str, Any], str]:
+    """Run a command of the shop on a database of its own, and return its status, its report and its output."""
     out = folder / "report.json"
-    command = [sys.executable, "manage.py", "demo", "--check", "--backend", "temporal", "--day", str(file)]
     done = subprocess.run(
-        [*command, "--json", str(out), "--confirm-within", "2", "--speed", "700", *options],
+        [sys.executable, "manage.py", *arguments, "--json", str(out), "--confirm-within", "2"],
         cwd=ROOT,
         env={
             **{name: value for name, value in os.environ.items() if not name.startswith("TX_TEST")},
@@ -453,7 +443,7 @@ def check_on_cluster(folder: Path, file: Path, *options: str) -> tuple[int, dict
         },
         capture_output=True,
         text=True,
-        timeout=400,
+        timeout=timeout,
         check=False,
     )
     return done.returncode, json.loads(out.read_text()) if out.exists() else {}, done.stdout + done.stderr

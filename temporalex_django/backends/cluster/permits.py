@@ -187,8 +187,18 @@ class Permits:
             self._give_back(permit)
 
     def _give_back(self, permit: int) -> None:
-        """Delete a permit, without a wait for it. After an error, the end of the worker deletes it."""
-        self._thread.submit((), partial(permits.give_back, [permit])).add_done_callback(_log_failure)
+        """Delete a permit, without a wait for it. After an error it is tried again, until the worker ends."""
+        call = self._thread.submit((), partial(permits.give_back, [permit]))
+        call.add_done_callback(partial(self._give_back_again, permit))
+
+    def _give_back_again(self, permit: int, call: Future[Any]) -> None:
+        """Give back a permit after a pause if ``call`` has failed: with a limit of one, all others wait for it."""
+        if (error := call.exception()) is None:
+            return
+        log.warning("the place of an attempt that has ended is given back again soon: %s", error_line(error))
+        timer = threading.Timer(_PAUSE, self._give_back, [permit])
+        timer.daemon = True  # the end of the worker deletes its permits
+        timer.start()
 
     def close(self) -> None:
         """Give back all places, and end the thread. No attempt runs any more."""
@@ -196,11 +206,6 @@ class Permits:
             for place in places:
                 self._give_back(place)
         self._thread.close()
-
-
-def _log_failure(call: Future[Any]) -> None:
-    if (error := call.exception()) is not None:
-        log.warning("the place of an attempt that has ended is free when its worker stops: %s", error_line(error))
 
 
 class LimitedSlots(CustomSlotSupplier):

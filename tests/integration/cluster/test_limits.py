@@ -11,9 +11,11 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.db import OperationalError
 from django.utils import timezone
 
 from temporalex_django import Ok, Workflow, activity, api
+from temporalex_django.backends.cluster import permits as cluster_permits
 from temporalex_django.backends.host import host
 from temporalex_django.db.claims import permits
 from temporalex_django.liveness.recovery import release_orphans
@@ -234,3 +236,24 @@ def test_an_idle_worker_gives_its_places_back_when_it_stops(limit: Any) -> None:
     with running_worker(QUEUE):
         wait_for(lambda: Permit.objects.exists())
     assert not Permit.objects.exists()
+
+
+def test_a_permit_is_given_back_when_the_database_answers_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise one outage at the end of an attempt would stop a queue with ``concurrency=1``."""
+    give_back, failures = permits.give_back, [1, 2]
+
+    def fail_at_first(keys: Any, **options: Any) -> None:
+        if failures:
+            raise OperationalError(f"the connection was refused ({failures.pop()})")
+        give_back(keys, **options)
+
+    monkeypatch.setattr(permits, "give_back", fail_at_first)
+    monkeypatch.setattr(cluster_permits, "_PAUSE", 0.01)
+    own = cluster_permits.Permits("default", lambda: 7)
+    try:
+        row = Permit.objects.create(queue=QUEUE, activity="", owner=7, started=True)
+        own._give_back(row.pk)
+        wait_for(lambda: not Permit.objects.exists())
+    finally:
+        own.close()
+    assert not failures

@@ -211,7 +211,7 @@ class ExternalRunWriter:
             " join temporalex_chain c on c.id = i.chain_id and c.run_id = i.id"
             " where i.workflow_id = %s and not c.closed order by i.id desc",
             [workflow_id],
-            ("uuid", "uuid", "text", "text", "bool", "int", "bool"),
+            ("uuid", "uuid", "text", "text", "bool", "int4", "bool"),
         )
         candidates = {RunRef(*row): (version, is_elsewhere) for *row, version, is_elsewhere in rows}
         try:

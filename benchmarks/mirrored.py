@@ -15,6 +15,8 @@ from benchmarks.processes import worker
 
 #: Runs that are started in a second while the lag is measured.
 _RATE: Final = 50
+#: Of these, the runs that one transaction starts.
+_TOGETHER: Final = 10
 #: Columns that say when a row was written, and the seed of random numbers, which a run on a cluster has from there.
 _OWN_COLUMNS: Final = ("created_at", "mirrored_at", "cluster_task_at", "seed")
 
@@ -25,12 +27,14 @@ def run(count: int, seconds: float) -> dict[str, Any]:
     The lag of a row is the time from the beginning of the task that it shows, by the clock of the cluster, to the time
     of its write, by that of the database: the work of the worker is part of it. Of the rebuilt runs, half have ended
     and half are open.
+
+    The server keeps its state in memory: with a file, its disk is measured.
     """
     from django.test import override_settings
 
     from temporalex_django.backends.cluster.client import cluster_client
 
-    with dev_server() as address:
+    with dev_server(in_memory=True) as address:
         wait_until(lambda: _answers(address), seconds=30)
         options = {"BACKEND": "temporal", "CLUSTER": {"ADDRESS": address, "PREFIX": "bench:"}}
         with override_settings(TEMPORALEX=options), worker(BENCH_TEMPORALEX=json.dumps(options)):
@@ -48,22 +52,24 @@ def _answers(address: str) -> bool:
 
 
 def _measure_lag(seconds: float) -> dict[str, Any]:
-    from benchmarks.app.workflows import One
+    from benchmarks.app.workflows import Parked
     from temporalex_django.models import Instance
 
-    One.start().result(timeout=60)  # the worker polls
-    began, count = time.perf_counter(), round(_RATE * seconds)
-    for number in range(count):
+    at_rest = Instance.objects.filter(status="waiting")
+    Parked.start_many([None])
+    wait_until(lambda: at_rest.count() == 1, seconds=60)  # the worker polls
+    count = round(_RATE * seconds)
+    began = time.perf_counter()
+    for number in range(0, count, _TOGETHER):
         time.sleep(max(0.0, began + number / _RATE - time.perf_counter()))
-        One.start()
-    started_in = time.perf_counter() - began
-    completed = Instance.objects.filter(status="completed")
-    wait_until(lambda: completed.count() > count, seconds=60)
-    times: list[tuple[Any, Any]] = list(completed.values_list("cluster_task_at", "mirrored_at"))
+        Parked.start_many([None] * _TOGETHER)
+    wait_until(lambda: at_rest.count() > count, seconds=60)
+    rested_in = time.perf_counter() - began
+    times: list[tuple[Any, Any]] = list(at_rest.values_list("cluster_task_at", "mirrored_at"))
     lags = [(written - began_at).total_seconds() for began_at, written in times]
     return {
         "runs": count,
-        "starts_per_s": round(count / started_in, 1),
+        "runs_per_s": round(count / rested_in, 1),
         "p50_ms": round(percentile(lags, 0.5) * 1000, 1),
         "p99_ms": round(percentile(lags, 0.99) * 1000, 1),
         "longest_ms": round(max(lags) * 1000, 1),

@@ -124,7 +124,7 @@ def _worker(client: Client) -> Worker:
 
 
 @contextlib.contextmanager
-def dev_server() -> Iterator[str]:
+def dev_server(*, in_memory: bool = False) -> Iterator[str]:
     """Run a dev server of Temporal, which keeps its state in a file until the block ends; yields its address."""
     program = shutil.which("temporal", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
     if program is None:
@@ -134,8 +134,9 @@ def dev_server() -> Iterator[str]:
         port = free.getsockname()[1]
     with tempfile.TemporaryDirectory() as folder:
         command = [program, "server", "start-dev", "--headless", "--ip", "127.0.0.1", "--port", str(port)]
+        storage = () if in_memory else ("--db-filename", f"{folder}/temporal.db")
         child = subprocess.Popen(
-            [*command, "--db-filename", f"{folder}/temporal.db", "--log-level", "never"],
+            [*command, *storage, "--log-level", "never"],
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             preexec_fn=die_with_parent,  # noqa: PLW1509 - before there is another thread

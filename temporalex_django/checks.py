@@ -73,6 +73,23 @@ def check_cluster_sdk(app_configs: Sequence[AppConfig] | None, **_: Any) -> list
     ]
 
 
+@register(TAG)
+def check_cluster_setting(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[CheckMessage]:
+    """Check that the settings name the Temporal cluster on which classes live: otherwise no worker polls it."""
+    del app_configs
+    if conf.uses_cluster(conf.read()[0]):
+        return []
+    return [
+        Error(
+            f"{cls.name} has backend = {TEMPORAL!r}, and TEMPORALEX['CLUSTER'] is empty.",
+            hint="Set TEMPORALEX['CLUSTER'], for example to {'ADDRESS': 'localhost:7233'}.",
+            id="temporalex_django.E013",
+        )
+        for cls in workflows.concrete_classes()
+        if cls.backend == TEMPORAL
+    ]
+
+
 def shared_transaction_problems(backend: str) -> Iterator[str]:
     """Yield a sentence for each activity of a class on this backend that must share a transaction with its run."""
     default = conf.read()[0].BACKEND

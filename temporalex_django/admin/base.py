@@ -17,7 +17,7 @@ from django.utils.translation import gettext as _
 from temporalex_django.access import VIEW, is_unfiltered, runs_for
 from temporalex_django.authoring.authorization import Person
 from temporalex_django.contrib.request_id import request_id
-from temporalex_django.errors import IdempotencyKeyReused
+from temporalex_django.errors import IdempotencyKeyReused, OutcomeUnknown
 from temporalex_django.models import Instance
 from temporalex_django.operations import audit
 from temporalex_django.operations.audit import client_address
@@ -102,8 +102,9 @@ def is_duplicate_request(request: HttpRequest, token: str) -> bool:
         idempotent_request(request, token).check_duplicate()
     except DuplicateRequest:
         return True
-    # The token belongs to another page. Executing the request raises the same error, with its message.
-    except IdempotencyKeyReused:
+    # The token belongs to another page, or its request has not ended. Executing the request raises the same error,
+    # with its message.
+    except (IdempotencyKeyReused, OutcomeUnknown):
         return False
     return False
 

@@ -11,7 +11,7 @@ from temporalex_django.backends.host import host
 from temporalex_django.backends.protocol import RunBackend
 from temporalex_django.backends.tables.backend import TablesBackend
 from temporalex_django.backends.target import RunTarget
-from temporalex_django.conf import get_settings
+from temporalex_django.conf import get_settings, uses_cluster
 from temporalex_django.core.names import TABLES
 from temporalex_django.errors import NotConfigured
 
@@ -24,9 +24,17 @@ def backend_of(target: RunTarget) -> RunBackend:
 
 
 def backend_of_class(workflow: type[Workflow]) -> RunBackend:
-    """Return the backend on which new runs of a class live. Raises ``NotConfigured`` as ``backend_of`` does."""
+    """Return the backend on which new runs of a class live.
+
+    Raises ``NotConfigured`` as ``backend_of`` does, and for a class on a cluster that the settings do not name: no
+    worker would poll it.
+    """
     name = host().backend or workflow.backend or get_settings().BACKEND
-    return _tables if name == TABLES else _cluster()
+    if name == TABLES:
+        return _tables
+    if host().backend is None and not uses_cluster():
+        raise NotConfigured(f"{workflow.name} has backend = {name!r}, and TEMPORALEX['CLUSTER'] is empty: set it")
+    return _cluster()
 
 
 def _cluster() -> RunBackend:

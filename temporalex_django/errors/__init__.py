@@ -11,8 +11,9 @@ the default message of its class.
     ├── InvalidId └── MessageIdTaken
     ├── AlreadyRunning └── AlreadyEnded
     ├── InvalidStart · InvalidHeaders
-    ├── NotCancellable · UnknownQuery · UnknownSignal · QueryFailed (QueryTimeout) · EngineNotFound · NotConfigured
-    ├── ActivityNotFound · WorkerNotFound · RunChanged · IdempotencyKeyReused
+    ├── NotCancellable · UnknownQuery · UnknownSignal · EngineNotFound · NotConfigured
+    ├── QueryFailed └── QueryTimeout · HistoryGone
+    ├── ActivityNotFound · WorkerNotFound · RunChanged · IdempotencyKeyReused · OutcomeUnknown
     ├── ActionNotPermitted └── FourEyes
     ├── ActionNotPossible
     ├── HumanTaskNotFound · HumanTaskClosed · HumanTaskClaimed · FormChanged
@@ -90,6 +91,7 @@ from temporalex_django.errors.requests import (
     AmbiguousId,
     FormChanged,
     FourEyes,
+    HistoryGone,
     HumanTaskClaimed,
     HumanTaskClosed,
     HumanTaskNotFound,
@@ -99,6 +101,7 @@ from temporalex_django.errors.requests import (
     InvalidStart,
     MessageIdTaken,
     NotCancellable,
+    OutcomeUnknown,
     QueryFailed,
     QueryTimeout,
     ResumeRefused,
@@ -131,6 +134,7 @@ __all__ = [
     "EngineNotFound",
     "FormChanged",
     "FourEyes",
+    "HistoryGone",
     "HumanTaskClaimed",
     "HumanTaskClosed",
     "HumanTaskNotFound",
@@ -148,6 +152,7 @@ __all__ = [
     "NotAwaited",
     "NotCancellable",
     "NotConfigured",
+    "OutcomeUnknown",
     "OutsideWorkflow",
     "PayloadError",
     "PayloadWarning",

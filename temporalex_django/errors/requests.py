@@ -151,6 +151,16 @@ class QueryTimeout(QueryFailed):
     next_step = "Ask again. If that does not help, check that a worker polls the task queue of the run."
 
 
+class HistoryGone(QueryFailed):
+    """The Temporal cluster has deleted the run, so its history and its activities can no longer be read."""
+
+    code = "history_gone"
+    next_step = (
+        "Start a new run instead of a reset. The row, the result and the audit of this one are kept. To keep histories "
+        "for longer, raise the retention of the namespace."
+    )
+
+
 class ActivityNotFound(TemporalexError):
     """No activity with that name is registered in this process."""
 
@@ -240,3 +250,16 @@ class IdempotencyKeyReused(TemporalexError):
 
     code = "idempotency_key_reused"
     next_step = "Use a new key for each request. Use the same key only to send the very same request again."
+
+
+class OutcomeUnknown(TemporalexError):
+    """An earlier request with this ``Idempotency-Key`` has not ended, so it is not known whether it was executed.
+
+    It is still being executed, its process has died, or the Temporal cluster has not answered it.
+    """
+
+    code = "outcome_unknown"
+    next_step = (
+        "Check the run. If the operation was not done, send the request again with a new key. Nothing was done this "
+        "time."
+    )

@@ -13,7 +13,7 @@ from django.utils import timezone
 from temporalex_django.authoring import authorization
 from temporalex_django.backends.refusals import acts_at_once
 from temporalex_django.engine.ids import uuid7
-from temporalex_django.errors import IdempotencyKeyReused, UpdateTimeout
+from temporalex_django.errors import IdempotencyKeyReused, OutcomeUnknown, UpdateTimeout
 from temporalex_django.models import Instance, KeptAnswer
 from temporalex_django.operations import audit
 from temporalex_django.operations.base import Actor, storage
@@ -52,7 +52,8 @@ class IdempotentRequest:
     def check_duplicate(self) -> None:
         """Raise ``DuplicateRequest`` if this request was executed before. One read.
 
-        Raises ``IdempotencyKeyReused`` if the sender has used the key for another request.
+        Raises ``IdempotencyKeyReused`` if the sender has used the key for another request, and ``OutcomeUnknown`` if
+        this request has begun and not ended.
         """
         stored_answer = KeptAnswer.objects.using(storage().alias).filter(key=self._key_digest).first()
         if stored_answer is not None:
@@ -81,19 +82,17 @@ class IdempotentRequest:
             answer.save(using=store.alias, update_fields=["made", "new"], force_update=True)
 
     @contextmanager
-    def run_once_at_once(self, object_id: UUID) -> Iterator[KeptAnswer]:
+    def run_once_at_once(self) -> Iterator[KeptAnswer]:
         """Store the key, and run the block outside of transactions, for work that another system does at once.
 
-        The block runs only for the first request, and may set the columns that ``run_once`` names. ``object_id`` is the
-        id of the object that the answer shows until then. A block that raises leaves no key behind. If the process dies
-        in the block, or the block raises ``UpdateTimeout`` with the code ``unknown``, the work may have been done, so
-        the key stays. Raises the errors of ``run_once``.
+        The block runs only for the first request, and sets the columns that ``run_once`` names. A block that raises
+        leaves no key behind. If the process dies in the block, or the block raises ``UpdateTimeout`` with the code
+        ``unknown``, the work may have been done: the key stays without an object, and a repeated request raises
+        ``OutcomeUnknown``. Raises the errors of ``run_once``.
         """
         store = storage()
         answers = KeptAnswer.objects.using(store.alias)
-        answer = KeptAnswer(
-            id=uuid7(), key=self._key_digest, request=self._request_digest, at=timezone.now(), made=object_id
-        )
+        answer = KeptAnswer(id=uuid7(), key=self._key_digest, request=self._request_digest, at=timezone.now())
         answers.bulk_create([answer], ignore_conflicts=True)
         stored_answer = answers.get(key=self._key_digest)
         if stored_answer.pk != answer.pk:
@@ -107,8 +106,10 @@ class IdempotentRequest:
         answer.save(using=store.alias, update_fields=["made", "new"], force_update=True)
 
     def _raise_duplicate(self, stored_answer: KeptAnswer) -> None:
-        if stored_answer.request != self._request_digest or stored_answer.made is None:
+        if stored_answer.request != self._request_digest:
             raise IdempotencyKeyReused(f"another request has already used the key {self.key}")
+        if stored_answer.made is None:
+            raise OutcomeUnknown(f"the first request with the key {self.key} has begun, and its outcome is not known")
         raise DuplicateRequest(stored_answer.made, is_new=stored_answer.new)
 
     @property

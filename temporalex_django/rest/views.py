@@ -238,7 +238,7 @@ class InstanceViewSet(RunReadViewSet):
         selected_run_id, is_new = self._run_once(
             execute,
             lambda outcome: (outcome[0].selected_run_id, outcome[1]),
-            at_once=target.selected_run_id if action.acts_at_once else None,
+            at_once=action.acts_at_once,
         )
         response = self._operation_response(selected_run_id, is_new=is_new)
         if response.data is not None and (notice := str(action.notice)):

@@ -139,7 +139,7 @@ class RunActionView(ABC):
         Raises ``DuplicateRequest`` if the token is stored already.
         """
         once = idempotent_request(request, form.cleaned_data["token"])
-        with once.run_once_at_once(run.pk) if is_done_at_once(run, action) else once.run_once() as answer:
+        with once.run_once_at_once() if is_done_at_once(run, action) else once.run_once() as answer:
             success_message = self.act(request, run, form)
             answer.made = run.pk
         return success_message

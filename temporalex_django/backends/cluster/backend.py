@@ -182,7 +182,7 @@ class ClusterBackend:
     # -- reads --------------------------------------------------------------------------------------------------------
 
     def query(self, call: RunQueryCall) -> Any:
-        """Ask the run, which costs a task of a worker. Raises ``QueryTimeout`` if no worker answers."""
+        """Ask the run, which costs a task of a worker, or its rows. Raises ``QueryTimeout`` if no worker answers."""
         if isinstance(call.query, str) and call.query.startswith("__"):
             return call.answer_built_in()
         return reads.query(call)

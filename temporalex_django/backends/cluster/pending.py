@@ -9,16 +9,17 @@ from temporalio.api.enums.v1 import PendingActivityState
 from temporalio.api.failure.v1 import Failure
 from temporalio.api.workflow.v1 import PendingActivityInfo
 from temporalio.api.workflowservice import v1 as service
+from temporalio.service import RPCError
 
 from temporalex_django.backends.cluster import calls
-from temporalex_django.backends.cluster.answers import report_unavailable
+from temporalex_django.backends.cluster.answers import is_gone, report_unavailable
 from temporalex_django.backends.cluster.client import cluster_client
 from temporalex_django.backends.cluster.ids import identity_of, queue_of
 from temporalex_django.backends.cluster.runs import ClusterRun, run_of
 from temporalex_django.backends.target import RunTarget
 from temporalex_django.conf import codec
 from temporalex_django.db.storage import DjangoStorage
-from temporalex_django.errors import KeyMissing, PayloadError
+from temporalex_django.errors import HistoryGone, KeyMissing, PayloadError
 from temporalex_django.models import ActivityTask, Worker
 from temporalex_django.temporal.failures import read_failure
 from temporalex_django.temporal.payloads import Payloads
@@ -35,7 +36,7 @@ _MAX_CAUSES: Final = 20
 def describe_pending(run: ClusterRun, *, label: str, timeout: float | None = None) -> list[PendingActivityInfo]:
     """Return what the server says about the open activities of a run; ``label`` names the call in errors.
 
-    Raises ``UpdateTimeout`` if it does not answer.
+    Raises ``UpdateTimeout`` if it does not answer, and ``HistoryGone``.
     """
     client = cluster_client()
     request = service.DescribeWorkflowExecutionRequest(
@@ -43,7 +44,12 @@ def describe_pending(run: ClusterRun, *, label: str, timeout: float | None = Non
     )
     options = {} if timeout is None else {"timeout": timeout}
     with report_unavailable(label):
-        described = client.call(lambda sdk: sdk.workflow_service.describe_workflow_execution(request), **options)
+        try:
+            described = client.call(lambda sdk: sdk.workflow_service.describe_workflow_execution(request), **options)
+        except RPCError as exc:
+            if is_gone(exc):
+                raise HistoryGone(f"{label}: the Temporal cluster no longer has the run") from exc
+            raise
     return [*described.pending_activities]
 
 

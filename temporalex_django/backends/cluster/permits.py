@@ -112,14 +112,17 @@ class Permits:
         self._thread = PermitThread(alias)
         self._places: defaultdict[str, list[int]] = defaultdict(list)  # by queue
         self._waiting: Counter[str] = Counter()
+        self._is_suspended = False
 
     async def keep_place(self, queue: str) -> bool:
         """Keep a place for another attempt of a queue if its limits leave one. Returns False after a pause if not."""
-        if self._waiting[queue] < _MAX_WAITING:
+        if self._waiting[queue] < _MAX_WAITING and not self._is_suspended:
             function = partial(permits.keep_place, queue, owner=self._owner())
             place = await self._ask(permits.limits_of(queue), function)
             if place is not None:
                 self._places[queue].append(place)
+                if self._is_suspended:  # meanwhile
+                    self.suspend()
                 return True
         await asyncio.sleep(_LOOK_AGAIN)
         return False
@@ -128,6 +131,23 @@ class Permits:
         """Give back a place of a queue for which no task has come."""
         if self._places[queue]:
             self._give_back(self._places[queue].pop())
+
+    def suspend(self) -> None:
+        """Give back all places, and keep no others until ``resume``: no task can come while the server is away.
+
+        Otherwise other workers that do reach the server would have to wait for these places. A request that is open at
+        the server goes on without a place: its attempt waits for a permit as every other one.
+        """
+        self._is_suspended = True
+        for queue, places in self._places.items():
+            if places:
+                log.warning("the places of the queue %s are given back: the cluster does not answer", queue)
+            while places:
+                self._give_back(places.pop())
+
+    def resume(self) -> None:
+        """Keep places again."""
+        self._is_suspended = False
 
     @asynccontextmanager
     async def hold_permit(

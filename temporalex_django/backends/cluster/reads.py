@@ -24,10 +24,11 @@ from temporalex_django.backends.cluster.runs import ClusterRun, find_on_cluster,
 from temporalex_django.backends.polling import inside_transaction
 from temporalex_django.backends.protocol import RunQueryCall
 from temporalex_django.backends.tables.backend import read_closing
+from temporalex_django.backends.tables.queries import RowQuery
 from temporalex_django.backends.target import RunTarget
 from temporalex_django.core.history.events import CLOSING, HistoryEvent
 from temporalex_django.db.storage import DjangoStorage
-from temporalex_django.errors import QueryFailed, QueryTimeout, TemporalexError, UnknownQuery, WorkflowNotFound
+from temporalex_django.errors import HistoryGone, QueryFailed, QueryTimeout, TemporalexError, UnknownQuery
 from temporalex_django.models import Instance
 from temporalex_django.temporal import names
 from temporalex_django.temporal.failures import read_failure
@@ -68,25 +69,31 @@ _watches: dict[UUID, _Watch] = {}  # by chain
 
 
 def query(call: RunQueryCall) -> Any:
-    """Ask the run, and return its answer. Outside of a transaction, what waits for the run is sent first."""
+    """Ask the run, and return its answer. Outside of a transaction, what waits for the run is sent first.
+
+    The rows answer for a run that has ended, because the cluster may have deleted it, and for a paused one, because the
+    server passes no query on to it. They also answer a query that is not ``fresh``.
+    """
+    target = call.target
+    has_ended = target.closed or target.selected_run_id != target.run_id
+    if has_ended or target.paused or not call.fresh:
+        return RowQuery(call).answer()
     if not inside_transaction(call.storage.alias):
         outgoing.send_waiting(call.target.chain_id, storage=call.storage)
     run = run_of(call.target, storage=call.storage)
     if run.first_run_id is None:
         raise QueryFailed(f"{run.label} cannot answer queries yet: its start has not reached the Temporal cluster")
-    if run.run_id is None and call.target.closed:  # another run may have its id on the cluster by now
-        raise QueryFailed(f"{run.label} cannot answer queries: its last run ended before its first task")
     return ask(run, call.query, call.args, run_id=run.run_id)
 
 
 def ask(run: ClusterRun, name: str, args: Any, *, run_id: str | None, timeout: float = QUERY_SECONDS) -> Any:
     """Query a run by its id on the cluster (None: the newest of its id), and return the answer.
 
-    Raises ``UnknownQuery``, ``QueryFailed``, and ``QueryTimeout`` if no worker has answered in time.
+    Raises ``UnknownQuery``, ``QueryFailed``, ``HistoryGone``, and ``QueryTimeout`` if no worker has answered in time.
     """
     client = cluster_client()
     request = calls.query_request(client, run, name=name, args=args, run_id=run_id)
-    label = f"query {name!r} of {run.label}"
+    label = f"history of {run.label}" if name.startswith("__") else f"query {name!r} of {run.label}"
     try:
         answer = client.call(lambda sdk: sdk.workflow_service.query_workflow(request), timeout=timeout)
     except ClusterUnavailable as exc:
@@ -103,7 +110,7 @@ def ask(run: ClusterRun, name: str, args: Any, *, run_id: str | None, timeout: f
 
 def _query_error(error: RPCError, label: str, client: ClusterClient) -> TemporalexError:
     if is_gone(error):
-        return WorkflowNotFound(f"{label}: the Temporal cluster does not know the run any more")
+        return HistoryGone(f"{label}: the Temporal cluster no longer has the run")
     if error.status in (RPCStatusCode.DEADLINE_EXCEEDED, RPCStatusCode.CANCELLED):
         return QueryTimeout(f"{label}: no worker has answered. Is a worker polling the task queue of the run?")
     failure = query_failure(error, client.payloads)

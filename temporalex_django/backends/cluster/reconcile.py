@@ -157,6 +157,7 @@ def sync(cluster_ids: Collection[str] | None = None, *, storage: DjangoStorage) 
     Rows that no longer have a run on the cluster and are open are closed. Raises ``ClusterUnavailable``.
     """
     repairs = Repairs()
+    listed: set[str] = set()
     conditions = (
         [_and_ours("")] if cluster_ids is None else [f"WorkflowId = {quoted(cluster_id)}" for cluster_id in cluster_ids]
     )
@@ -164,12 +165,14 @@ def sync(cluster_ids: Collection[str] | None = None, *, storage: DjangoStorage) 
         infos = _list(condition)
         infos.sort(key=lambda info: info.start_time.ToDatetime(UTC))
         repairs.compared += len(infos)
+        listed.update(info.execution.run_id for info in infos)
         for start in range(0, len(infos), _PAGE):
             repair(infos[start : start + _PAGE], every=True, repairs=repairs, storage=storage)
     rows = _open_rows(storage)
     if cluster_ids is not None:
         rows = rows.filter(cluster_id__in=list(cluster_ids))
-    compare_open(rows.iterator(), repairs=repairs, storage=storage)
+    unlisted = (row for row in rows.iterator() if str(row.cluster_run_id) not in listed)
+    compare_open(unlisted, repairs=repairs, storage=storage)
     return repairs
 
 

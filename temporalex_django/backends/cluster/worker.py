@@ -15,6 +15,7 @@ from datetime import timedelta
 from functools import partial
 from typing import Any, Final
 
+from temporalio.api.workflowservice.v1 import GetSystemInfoRequest
 from temporalio.client import Client
 from temporalio.worker import FixedSizeSlotSupplier, PollerBehaviorSimpleMaximum, Worker, WorkerTuner
 
@@ -46,6 +47,8 @@ _LONGEST_PAUSE: Final = 15.0
 #: Activations at a time. Most of their time they wait for the commit of their rows, which they share.
 _WORKFLOW_TASKS: Final = 32
 _ACTIVITY_POLLERS: Final = 2
+#: Seconds between two questions whether the cluster answers, and of the wait for each answer.
+_WATCH_SECONDS: Final = 10.0
 
 
 class ProjectPlugin(MirroredPlugin):
@@ -108,6 +111,7 @@ class ClusterWorker:
             bind_process_call(call_in_process)
         self._serving: dict[str, asyncio.Task[None]] = {}
         self._ending: set[asyncio.Task[None]] = set()
+        self._watch: asyncio.Task[None] | None = None
         #: The queues that a worker of the SDK polls now.
         self.polled: set[str] = set()
         self._loop = asyncio.new_event_loop()
@@ -137,6 +141,8 @@ class ClusterWorker:
     # -- on the event loop --------------------------------------------------------------------------------------------
 
     def _set_queues(self, queues: AbstractSet[str]) -> None:
+        if self._watch is None:
+            self._watch = self._loop.create_task(self._watch_cluster())
         for queue in self._serving.keys() - queues:
             task = self._serving.pop(queue)
             task.cancel()  # once: a second time would not let its activities end
@@ -148,6 +154,9 @@ class ClusterWorker:
     async def _end(self) -> None:
         self._set_queues(frozenset())
         await asyncio.gather(*self._ending, return_exceptions=True)
+        if self._watch is not None:
+            self._watch.cancel()
+            await asyncio.gather(self._watch, return_exceptions=True)
         await self._loop.shutdown_asyncgens()
 
     async def _serve(self, queue: str) -> None:
@@ -170,6 +179,20 @@ class ClusterWorker:
             await asyncio.sleep(pause)
             was_long = time.monotonic() - started_at > 2 * _LONGEST_PAUSE
             pause = _FIRST_PAUSE if was_long else min(pause * 2, _LONGEST_PAUSE)
+
+    async def _watch_cluster(self) -> None:
+        """Give back the places of this process while the cluster does not answer it: others may reach the cluster."""
+        while True:
+            await asyncio.sleep(_WATCH_SECONDS)
+            try:
+                client = await self._connect()
+                await client.workflow_service.get_system_info(
+                    GetSystemInfoRequest(), timeout=timedelta(seconds=_WATCH_SECONDS)
+                )
+            except Exception:  # noqa: BLE001 - whatever it is, this process cannot use the cluster now
+                self._permits.suspend()
+            else:
+                self._permits.resume()
 
     async def _renew(self, worker: Worker) -> None:
         """Give a worker the client of this process whenever it has connected anew, with another key or certificate."""

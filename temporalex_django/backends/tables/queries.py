@@ -1,4 +1,4 @@
-"""Queries of runs on the tables: the published state answers."""
+"""Queries that the published state in the row of a run answers."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from uuid import UUID
 
 from django.db import DatabaseError
 
+from temporalex_django.authoring.workflow import Workflow
 from temporalex_django.backends.host import host
 from temporalex_django.backends.polling import inside_transaction
 from temporalex_django.backends.protocol import RunQueryCall
@@ -18,12 +19,12 @@ from temporalex_django.engine.refusals import nothing_published_error
 from temporalex_django.engine.scheduling import policy
 from temporalex_django.errors import QueryFailed
 
-#: Facts about a run, as ``TablesQuery._read_row`` returns them.
+#: Facts about a run, as ``RowQuery._read_row`` returns them.
 _Row = tuple[str, bytes | None, bool, bool, int, datetime | None]
 
 
-class TablesQuery:
-    """A query to a run whose state is in the database, and not on a Temporal cluster.
+class RowQuery:
+    """A query that is answered from the rows of a run, in this process.
 
     ``answer()`` computes the answer from the state that the run has published. ``call`` is the operation that asks.
     """
@@ -33,12 +34,13 @@ class TablesQuery:
         self.target, self.storage = call.target, call.storage
 
     def answer(self) -> Any:
-        """Return the answer, after a turn of the run if it has unread messages or has not begun to run."""
-        inline_turn.refuse_own_run(self.target, "query()", storage=self.storage)
-        cls = host().find_class(self.target.chain_id, self.target.workflow, self.target.version)
-        row = self._read_row()
-        if self._may_advance(row) and self._advance_run():
-            row = self._read_row()
+        """Return the answer from the rows as they are. Raises ``UnknownWorkflow`` if this process lacks the class."""
+        return self._answer(self._find_class(), self._read_row())
+
+    def _find_class(self) -> type[Workflow]:
+        return host().find_class(self.target.chain_id, self.target.workflow, self.target.version)
+
+    def _answer(self, cls: type[Workflow], row: _Row) -> Any:
         if isinstance(self.call.query, str) and self.call.query.startswith("__"):
             return self.call.answer_built_in()
         if row[5] is not None:
@@ -49,27 +51,12 @@ class TablesQuery:
         # In the gap after a continue-as-new, the state of the previous run is the best answer (see decision 13).
         if published is None and self.target.pinned is None and row[0] not in CLOSED_STATUSES:
             published = self._previous_state()
-        # The query runs code of the class too, and may end this process as turns have ended others.
-        if row[4] >= policy.MOST_CRASHES:
-            raise QueryFailed(
-                f"{self.target.workflow} {self.target.workflow_id} cannot answer queries: {row[4]} processes "
-                "in a row died while running its code. Terminate it, or fix its code and move it"
-            )
-        with inline_turn.crash_marker(self.storage).record_work("run", self.target.run_id):
-            return cls.answer(self.call.query, self.call.args, published)
+        return self._call(cls, row, published)
 
-    def _may_advance(self, row: _Row) -> bool:
-        """Return True if the published state in ``row`` is stale and a turn in this process may update it.
-
-        ``row`` is the tuple that ``_read_row`` returns. The state is stale if the run has unread messages, or has not
-        had its first turn.
-        """
-        status, _, blocked, has_undelivered, _, starts_at = row
-        if starts_at is not None:
-            return False
-        is_stale = has_undelivered or (status == "pending" and not blocked)
-        may_run = self.call.fresh and host().runs_turns and self.target.workflow_class is not None
-        return is_stale and may_run and status not in CLOSED_STATUSES
+    def _call(self, cls: type[Workflow], row: _Row, published: Any) -> Any:
+        """Call the query function of the class with the published state."""
+        del row
+        return cls.answer(self.call.query, self.call.args, published)
 
     def _read_row(self) -> _Row:
         """Read six facts from the rows of the run and its chain, in one statement.
@@ -92,6 +79,58 @@ class TablesQuery:
         status, published, blocked, has_undelivered, crashes, starts_at = rows[0]
         return status, published, blocked, has_undelivered, crashes, starts_at
 
+    def _previous_state(self) -> Any:
+        """Return the published state of the run that continued as this one, or None if there is none.
+
+        It answers queries until the new run has published a state. The state of a run that was reset is not used,
+        because it describes what no longer happened.
+        """
+        rows = self.storage.sql.select(
+            "select o.id, o.published, o.status from temporalex_instance o where o.chain_id = %s order by o.id desc limit 2",
+            [self.target.chain_id],
+            ("uuid", "bytea", "text"),
+        )
+        runs: list[tuple[UUID, bytes | None, str]] = [(row[0], row[1], row[2]) for row in rows]
+        if len(runs) < 2 or runs[1][1] is None or runs[1][2] != "continued_as_new":
+            return None
+        return codec().decode(runs[1][1])
+
+
+class TablesQuery(RowQuery):
+    """A query to a run that lives on the tables. Its state in the row may be older than its messages."""
+
+    def answer(self) -> Any:
+        """Return the answer, after a turn of the run if it has unread messages or has not begun to run."""
+        inline_turn.refuse_own_run(self.target, "query()", storage=self.storage)
+        cls = self._find_class()
+        row = self._read_row()
+        if self._may_advance(row) and self._advance_run():
+            row = self._read_row()
+        return self._answer(cls, row)
+
+    def _call(self, cls: type[Workflow], row: _Row, published: Any) -> Any:
+        # The query runs code of the class too, and may end this process as turns have ended others.
+        if row[4] >= policy.MOST_CRASHES:
+            raise QueryFailed(
+                f"{self.target.workflow} {self.target.workflow_id} cannot answer queries: {row[4]} processes "
+                "in a row died while running its code. Terminate it, or fix its code and move it"
+            )
+        with inline_turn.crash_marker(self.storage).record_work("run", self.target.run_id):
+            return super()._call(cls, row, published)
+
+    def _may_advance(self, row: _Row) -> bool:
+        """Return True if the published state in ``row`` is stale and a turn in this process may update it.
+
+        ``row`` is the tuple that ``_read_row`` returns. The state is stale if the run has unread messages, or has not
+        had its first turn.
+        """
+        status, _, blocked, has_undelivered, _, starts_at = row
+        if starts_at is not None:
+            return False
+        is_stale = has_undelivered or (status == "pending" and not blocked)
+        may_run = self.call.fresh and host().runs_turns and self.target.workflow_class is not None
+        return is_stale and may_run and status not in CLOSED_STATUSES
+
     def _advance_run(self) -> bool:
         """Run a turn, so that the published state includes unread messages; return True if it may have changed.
 
@@ -112,19 +151,3 @@ class TablesQuery:
             if in_transaction or not self.storage.is_transient(exc):
                 raise
         return True
-
-    def _previous_state(self) -> Any:
-        """Return the published state of the run that continued as this one, or None if there is none.
-
-        It answers queries until the new run has published a state. The state of a run that was reset is not used,
-        because it describes what no longer happened.
-        """
-        rows = self.storage.sql.select(
-            "select o.id, o.published, o.status from temporalex_instance o where o.chain_id = %s order by o.id desc limit 2",
-            [self.target.chain_id],
-            ("uuid", "bytea", "text"),
-        )
-        runs: list[tuple[UUID, bytes | None, str]] = [(row[0], row[1], row[2]) for row in rows]
-        if len(runs) < 2 or runs[1][1] is None or runs[1][2] != "continued_as_new":
-            return None
-        return codec().decode(runs[1][1])

@@ -44,3 +44,5 @@ def handle(
         printing.write_line(
             command, f"{done.compared} runs on the cluster: {done.written} written, {done.closed} closed here"
         )
+        if target is not None and target.closed and not done.compared:
+            printing.write_line(command, "The cluster no longer has this run. Its rows stay as they are.")

@@ -12,7 +12,7 @@ from temporalex_django.backends.target import RunTarget
 from temporalex_django.core.history.events import HistoryEvent
 from temporalex_django.core.names import TABLES
 from temporalex_django.db.storage import DjangoStorage
-from temporalex_django.errors import NotConfigured, QueryFailed, TemporalexError
+from temporalex_django.errors import HistoryGone, NotConfigured, QueryFailed, TemporalexError
 from temporalex_django.models import ActivityTask
 
 T = TypeVar("T")
@@ -42,6 +42,8 @@ def _or_error(read: Callable[[], Sequence[T]]) -> tuple[Sequence[T], str | None]
         return read(), None
     except NotConfigured as exc:
         return (), exc.message
+    except HistoryGone:
+        return (), _("The Temporal cluster has deleted this run, and its history with it. The rows here are kept.")
     except QueryFailed:
         return (), _("No worker has answered in time. Only a worker with the code of the run can tell it.")
     except TemporalexError:

@@ -49,12 +49,11 @@ class IdempotentViewSet(ContractViewSet):
         execute: Callable[[], T],
         key_of_result: Callable[[T], tuple[UUID, bool]],
         *,
-        at_once: UUID | None = None,
+        at_once: bool = False,
     ) -> T:
         """Call ``execute`` and return its result; if the request has a key, store the key in the same transaction.
 
-        If another system does the work at once, ``at_once`` is the id of the object that the response shows until the
-        work is done: the key is then stored before it.
+        ``at_once`` says that another system does the work at once: the key is then stored before it.
 
         ``key_of_result`` takes the result and returns the id of the object that the response shows, and True if the
         request created it. Raises ``DuplicateRequest`` instead if the request was executed before.
@@ -63,7 +62,7 @@ class IdempotentViewSet(ContractViewSet):
             return execute()
         # One transaction for the key and the action: a crash leaves both or neither.
         request = self.idempotent_request
-        with request.run_once() if at_once is None else request.run_once_at_once(at_once) as kept_answer:
+        with request.run_once_at_once() if at_once else request.run_once() as kept_answer:
             result = execute()
             kept_answer.made, kept_answer.new = key_of_result(result)
         return result

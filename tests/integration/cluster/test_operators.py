@@ -16,7 +16,7 @@ from temporalex_django.models import BulkItem, Chain, HumanTask, Instance, KeptA
 from temporalex_django.operations.base import CODE
 from temporalex_django.operations.bulk.start import StartBulk
 from temporalex_django.operations.bulk.worker import run_jobs
-from temporalex_django.operations.idempotency import DuplicateRequest, IdempotentRequest
+from temporalex_django.operations.idempotency import IdempotentRequest
 from temporalex_django.operations.runs.operator_action import OperatorRunAction
 from temporalex_django.workers.loop import run_until_idle
 from tests.support.people import stored
@@ -288,15 +288,17 @@ def test_a_reset_whose_answer_was_lost_keeps_its_key_and_the_id_of_its_run(
     handle.terminate()
     request = IdempotentRequest(by=CODE, key="k-1", request=b"reset")
     lost_answers.append(1)
-    with pytest.raises(errors.UpdateTimeout) as unknown, request.run_once_at_once(uuid.UUID(handle.run_id)):
+    with pytest.raises(errors.UpdateTimeout) as unknown, request.run_once_at_once():
         handle.reset(to=0)
     assert unknown.value.code == "unknown"
     with pytest.raises(errors.AlreadyRunning):
         MirroredOrder.start(1, id=handle.id)
-    with pytest.raises(DuplicateRequest), request.run_once_at_once(uuid.UUID(handle.run_id)):
-        pass
+    with pytest.raises(errors.OutcomeUnknown):
+        request.check_duplicate()
+    with pytest.raises(errors.OutcomeUnknown), request.run_once_at_once():
+        pytest.fail("the request is executed again")
     refused = IdempotentRequest(by=CODE, key="k-2", request=b"reset")
-    with pytest.raises(errors.ActionNotPossible), refused.run_once_at_once(uuid.UUID(handle.run_id)):
+    with pytest.raises(errors.ActionNotPossible), refused.run_once_at_once():
         handle.reset(to=99)
     assert KeptAnswer.objects.count() == 1
 

@@ -30,6 +30,7 @@ def page(cluster: Any, settings: Any) -> Iterator[Any]:
         finally:
             stop.set()
             thread.join(60)
+            module.Cart.backend = None  # it stays registered, and other tests have no cluster
     assert not thread.is_alive()
 
 

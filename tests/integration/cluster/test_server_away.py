@@ -13,11 +13,12 @@ from django.db import connections
 from django.utils import timezone
 from temporalio.service import RPCError, RPCStatusCode
 
-from temporalex_django import NoReply, Ok, Reply, Stop, Workflow, api, errors, update
-from temporalex_django.backends.cluster import calls
-from temporalex_django.models import Instance, Outbox
+from temporalex_django import NoReply, Ok, Reply, Stop, Workflow, activity, api, errors, update
+from temporalex_django.backends.cluster import calls, worker
+from temporalex_django.models import Instance, Outbox, Permit
 from temporalex_django.workers.loop import run_until_idle
 from tests.integration.cluster.conftest import WorkerMaker
+from tests.support.cluster_worker import running_worker
 from tests.support.server_proxy import CERTIFICATES, ServerProxy
 from tests.support.waiting import wait_for
 
@@ -68,6 +69,34 @@ def _add(handle: Any, answers: list[Any]) -> None:
         answers.append(handle.update("add", 5, id="once", timeout=40))
     finally:
         connections.close_all()
+
+
+@activity
+def attend_after_outage(number: int) -> int:
+    return number + 1
+
+
+class LimitedAway(Workflow):
+    task_queue = QUEUE
+
+    async def run(self, args: Any) -> Any:
+        return Ok(await attend_after_outage(args))
+
+
+def test_a_worker_that_does_not_reach_the_server_keeps_no_places_from_others(
+    proxy: Any, settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With ``concurrency=1``, its place would stop the queue for as long as this worker is cut off."""
+    monkeypatch.setattr(worker, "_WATCH_SECONDS", 0.3)
+    server = proxy()
+    settings.TEMPORALEX = {**settings.TEMPORALEX, "QUEUES": {QUEUE: {"concurrency": 1}}}
+    with running_worker(QUEUE):
+        wait_for(lambda: Permit.objects.filter(started=False).exists())
+        server.stop()
+        wait_for(lambda: not Permit.objects.exists())
+        server.start()
+        assert LimitedAway.start(1, id=f"away-{uuid.uuid4().hex[:6]}").result(timeout=60) == 2
+        wait_for(lambda: Permit.objects.filter(started=False).exists())  # for the next one
 
 
 def certificates(**names: str) -> dict[str, str]:

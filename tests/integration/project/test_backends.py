@@ -18,8 +18,6 @@ class RoutedOrder(Workflow):
 
 
 class RoutedCart(Workflow):
-    backend = "temporal"
-
     async def run(self, args: Any) -> Any:
         return Ok(args)
 
@@ -31,6 +29,12 @@ class RoutedBooking(Workflow):
         return Ok(args)
 
 
+@pytest.fixture(autouse=True)
+def cart_on_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only here: the checks of other tests look at all classes of the process."""
+    monkeypatch.setattr(RoutedCart, "backend", "temporal")
+
+
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch) -> Any:
     backend = object()
@@ -39,10 +43,23 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def test_a_class_or_else_the_setting_says_where_new_runs_live(settings: Any, cluster: Any) -> None:
+    settings.TEMPORALEX = {**settings.TEMPORALEX, "CLUSTER": {"ADDRESS": "host:7233"}}
     classes = (RoutedOrder, RoutedCart, RoutedBooking)
     assert [routing.backend_of_class(cls) is cluster for cls in classes] == [False, True, False]
     settings.TEMPORALEX = {**settings.TEMPORALEX, "BACKEND": "temporal"}
     assert [routing.backend_of_class(cls) is cluster for cls in classes] == [True, True, False]
+
+
+def test_a_class_on_a_cluster_that_the_settings_do_not_name_is_refused(settings: Any, cluster: Any) -> None:
+    """No worker would poll it."""
+    with pytest.raises(
+        NotConfigured, match=r"RoutedCart has backend = 'temporal', and TEMPORALEX\['CLUSTER'\] is empty"
+    ):
+        routing.backend_of_class(RoutedCart)
+    problems = [problem for problem in checks.check_cluster_setting(None) if "RoutedCart" in problem.msg]
+    assert [problem.id for problem in problems] == ["temporalex_django.E013"]
+    settings.TEMPORALEX = {**settings.TEMPORALEX, "CLUSTER": {"ADDRESS": "host:7233"}}
+    assert checks.check_cluster_setting(None) == []
 
 
 def test_a_class_with_an_unknown_backend_is_refused() -> None:

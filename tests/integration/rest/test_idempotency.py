@@ -69,6 +69,18 @@ def test_what_was_refused_leaves_no_key() -> None:
     assert send(api, URL, body, "k-1").json()["run_id"] == first.json()["run_id"] != taken.run_id
 
 
+def test_a_request_whose_process_died_at_work_that_another_system_does_is_not_answered_as_done() -> None:
+    api = client()
+    Basket.start(id="b-1")
+    assert send(api, f"{URL}b-1/pause/", {}, "k-1").status_code == 200
+    KeptAnswer.objects.update(made=None)  # as such a process leaves it
+
+    problem = assert_problem(send(api, f"{URL}b-1/pause/", {}, "k-1"), 409, "outcome_unknown")
+
+    assert "k-1" in problem["detail"]
+    assert_problem(send(api, f"{URL}b-1/unpause/", {}, "k-1"), 422, "idempotency_key_reused")
+
+
 def test_operations_and_bulk_jobs_are_done_once() -> None:
     api = client()
     first = Basket.start(id="b-1").run_id

@@ -405,7 +405,9 @@ def _told(place: str, tree: ast.Module) -> Iterator[tuple[str, str]]:
                 found = texts if isinstance(texts, list) else [texts]
         for one in found:
             text = re.sub(r"%\(\w+\)[sd]|%[sdr.\dg]*[sdrg]", "…", _text(one) or "")
-            if where is not None and len(text.replace("…", "").split()) >= _FEWEST_WORDS:
+            if where is None or text.startswith("select "):  # SQL that a function returns is no message
+                continue
+            if len(text.replace("…", "").split()) >= _FEWEST_WORDS:
                 yield where, text
 
 

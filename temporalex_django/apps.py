@@ -84,7 +84,7 @@ class TemporalexConfig(AppConfig):
         chain.install(load_interceptors(tuple(get_settings().INTERCEPTORS)))
         checks.definition_errors[:] = _import_app_modules()
         if (problem := next(checks.shared_transaction_problems(TEMPORAL), None)) and not _lists_problems():
-            raise WorkflowDefinitionError(f"{problem}: it cannot live on a Temporal cluster")
+            raise WorkflowDefinitionError(f"{problem}: the class cannot run on a Temporal cluster")
         post_migrate.connect(_sync_schedules, sender=self, dispatch_uid="temporalex_django.schedules")
         _start_local_runner()
 

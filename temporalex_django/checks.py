@@ -63,10 +63,10 @@ def check_cluster_sdk(app_configs: Sequence[AppConfig] | None, **_: Any) -> list
     classes = [cls.name for cls in workflows.concrete_classes() if cls.backend == TEMPORAL]
     if find_spec("temporalio") is not None or not (classes or conf.uses_cluster(conf.read()[0])):
         return []
-    routed = f"the class {classes[0]} is" if classes else "TEMPORALEX says that runs may be"
+    routed = f"the class {classes[0]} is" if classes else "TEMPORALEX allows runs"
     return [
         Error(
-            f"{routed} on a Temporal cluster, and the package temporalio is not installed.",
+            f"{routed} on a Temporal cluster, but the package temporalio is not installed.",
             hint="Run: pip install 'temporalex-django[temporal]'",
             id="temporalex_django.E011",
         )
@@ -110,7 +110,7 @@ def check_shared_transactions(app_configs: Sequence[AppConfig] | None, **_: Any)
     del app_configs
     messages: list[CheckMessage] = [
         Error(
-            f"{problem}, and the class lives on a Temporal cluster.",
+            f"{problem}, but the class runs on a Temporal cluster.",
             hint="Set backend = 'tables' on the class, or use an activity that can commit before that step.",
             id="temporalex_django.E012",
         )

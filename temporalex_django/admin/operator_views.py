@@ -306,7 +306,9 @@ class OperatorActionView(RunActionView):
         try:
             rows = timeline.repeated_rows(RunTarget.of(run), int(activation_text), redactor=redactor, storage=storage())
         except TemporalexError:  # a run on a cluster has not told its history
-            return [_("The activities that would be repeated are not known, because no worker has told the history.")]
+            return [
+                _("The activities that would be repeated are not known, because no worker has returned the history.")
+            ]
         texts = [row.text(now=now, titles=timeline.titles_of(row)) for row in rows[:_MAX_REPEATED]]
         hidden_count = len(rows) - len(texts)
         hidden_text = ngettext("and %(count)d more", "and %(count)d more", hidden_count) % {"count": hidden_count}

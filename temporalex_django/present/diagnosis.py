@@ -319,8 +319,8 @@ def _cluster_diagnoses(project: ProjectView, now: datetime) -> Iterator[Diagnosi
         yield Diagnosis(severity="error", code="cluster_unpolled", text=text, next_step=next_step, about=queue)
     since = cluster.compared_until
     if project.active_workers and (since is None or (now - since).total_seconds() > _MAX_UNCOMPARED_SECONDS):
-        text = _("Nobody compares the rows of runs with the Temporal cluster: they may show runs that have closed.")
-        next_step = _("Look for errors in the log of the workers, or compare them now: manage.py temporalex sync")
+        text = _("No worker compares the rows of runs with the Temporal cluster: closed runs may still appear as open.")
+        next_step = _("Look for errors in the log of the workers, or compare the rows now: manage.py temporalex sync")
         yield Diagnosis(severity="warning", code="mirror_behind", text=text, next_step=next_step)
     if abs(cluster.skew) >= _MAX_SKEW_SECONDS:
         words = {"skew": format_duration(abs(cluster.skew))}

@@ -73,8 +73,8 @@ def report_unwritten(label: str) -> Iterator[None]:
         yield
     except Exception as exc:
         raise UpdateTimeout(
-            f"{label}: the Temporal cluster has done it, and the database has not stored it ({error_line(exc)}); "
-            "its rows follow",
+            f"{label}: the Temporal cluster has done it, but the database has not stored the result "
+            f"({error_line(exc)}). Workers will write the rows of the run later",
             code="unknown",
         ) from exc
 

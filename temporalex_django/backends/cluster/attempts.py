@@ -115,7 +115,7 @@ class ProjectAttempt(ActivityAttempt):
         if activity.options_set.shared_transaction:
             raise ApplicationError(
                 f"{activity.name} needs the next step of its run in the same transaction (shared_transaction=True), "
-                "and runs on a Temporal cluster cannot give it: run the class on the tables",
+                "which is not possible on a Temporal cluster: run the class on the tables",
                 type=WorkflowDefinitionError.__name__,
                 non_retryable=True,
             )

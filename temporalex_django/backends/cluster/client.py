@@ -128,7 +128,10 @@ class ClusterClient:
             if self._client is None:
                 self._read_again_at = 0.0
                 raise
-            log.warning("the cluster is used with the earlier key or certificates: %s", error_line(exc))
+            log.warning(
+                "could not use the new key or certificates of the cluster, continuing with the earlier ones: %s",
+                error_line(exc),
+            )
         else:
             self._credentials = credentials
 

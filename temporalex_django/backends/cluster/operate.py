@@ -55,7 +55,7 @@ def _begin(call: OperatorCall, name: str, *, newest: bool = False) -> ClusterRun
     if inside_transaction(call.storage.alias):
         raise ActionNotPossible(
             f"{label_of(call, name)} inside a transaction: the run lives on a Temporal cluster, which would do it at "
-            "once, whatever becomes of the transaction. Call it in transaction.on_commit()"
+            "once, even if the transaction is rolled back. Call it in transaction.on_commit()"
         )
     if newest:
         run = find_on_cluster(call.target.chain_id, storage=call.storage)

@@ -83,7 +83,11 @@ class ClusterKind(ABC):
         except WorkflowNotFound as exc:
             raise DeliveryRefused(exc) from exc
         if run.first_run_id is None and not self.is_start:
-            raise DeliveryRefused(WorkflowNotFound(f"{run.label} was never started on the cluster: see its start"))
+            raise DeliveryRefused(
+                WorkflowNotFound(
+                    f"{run.label} was never started on the cluster, because its start was refused or dropped"
+                )
+            )
         return Prepared(row, run, cluster_client())
 
     def send(self, prepared: Prepared) -> Any:
@@ -215,7 +219,9 @@ class StartKind(ClusterKind):
         if starter == str(prepared.row.chain_id):
             return described.workflow_execution_info.first_run_id or described.workflow_execution_info.execution.run_id
         if starter is not None and prepared.row.tries < _CONFLICT_TRIES:
-            raise OtherRunIsOpen(f"another run of {run.label} is open on the cluster, and has closed here") from error
+            raise OtherRunIsOpen(
+                f"another run of {run.label} is still open on the cluster, although its row is closed"
+            ) from error
         raise DeliveryRefused(
             AlreadyRunning(f"{run.label} is open already on the Temporal cluster: use its handle, or another id")
         ) from error

@@ -215,7 +215,7 @@ class Permits:
         """Give back a permit after a pause if ``call`` has failed: with a limit of one, all others wait for it."""
         if (error := call.exception()) is None:
             return
-        log.warning("the place of an attempt that has ended is given back again soon: %s", error_line(error))
+        log.warning("could not delete the permit of an attempt that has ended, retrying: %s", error_line(error))
         timer = threading.Timer(_PAUSE, self._give_back, [permit])
         timer.daemon = True  # the end of the worker deletes its permits
         timer.start()

@@ -103,7 +103,7 @@ def ask(run: ClusterRun, name: str, args: Any, *, run_id: str | None, timeout: f
     except RPCError as exc:
         raise _query_error(exc, label, client) from exc
     if answer.HasField("query_rejected"):
-        raise QueryFailed(f"{label}: the Temporal cluster asks a run nothing while it is paused")
+        raise QueryFailed(f"{label}: the Temporal cluster does not pass queries on to a paused run")
     values = [client.payloads.decode(value) for value in answer.query_result.payloads]
     return values[0] if values else None
 

@@ -100,7 +100,7 @@ def run_round(alias: str) -> bool:
         _look_at_closed(notes, storage)
         _look_at_sample(notes, storage)
     except (ClusterUnavailable, RPCError) as exc:
-        log.warning("the rows of runs on the cluster are compared later: %s", error_line(exc))
+        log.warning("could not compare the rows of runs with the cluster, retrying: %s", error_line(exc))
         if isinstance(exc, RPCError) and not is_transient(exc):
             notes.pop("scan", None)  # the server may not know the place in its list any more
     set_lease(LEASE, seconds=policy.MIRROR_SECONDS, notes=notes, storage=storage)

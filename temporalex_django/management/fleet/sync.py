@@ -42,7 +42,9 @@ def handle(
         printing.print_json(command, done)
     else:
         printing.write_line(
-            command, f"{done.compared} runs on the cluster: {done.written} written, {done.closed} closed here"
+            command,
+            f"compared {done.compared} runs on the cluster: wrote the rows of {done.written}, "
+            f"and closed those of {done.closed}",
         )
         if target is not None and target.closed and not done.compared:
             printing.write_line(command, "The cluster no longer has this run. Its rows stay as they are.")

@@ -222,7 +222,7 @@ def _check_backend(backend: str | None, *, burst: bool) -> None:
         return
     if burst:
         raise exit_codes.usage_error(
-            "--burst and --backend temporal exclude each other: a cluster cannot say when it has no work",
+            "--burst and --backend temporal cannot be combined: a worker cannot see when a cluster has no more work",
             "Leave out --burst.",
         )
     if not uses_cluster():

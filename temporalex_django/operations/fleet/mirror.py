@@ -63,8 +63,8 @@ class SyncMirror(Action[MirrorSynced]):
             return None
         if self.target.backend == TABLES:
             raise ActionNotPossible(
-                f"sync of {self.target.workflow} {self.target.workflow_id}: the run lives on the tables, so its rows are "
-                "the run itself"
+                f"sync of {self.target.workflow} {self.target.workflow_id}: the run is on the tables, so there is "
+                "nothing to rebuild"
             )
         rows: Any = Instance.objects.using(self.storage.alias).filter(chain=self.target.chain_id)
         return {cluster_id for cluster_id in rows.values_list("cluster_id", flat=True) if cluster_id is not None}

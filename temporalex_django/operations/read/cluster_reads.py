@@ -33,7 +33,7 @@ def open_tasks_or_error(
 def history_or_error(target: RunTarget, *, storage: DjangoStorage) -> tuple[Sequence[HistoryEvent], str | None]:
     """Return ``(events of a run, None)``, or no events and a sentence that says why they are not known."""
     if target.paused:
-        return (), _("The run is paused, and a Temporal cluster asks a paused run nothing.")
+        return (), _("The run is paused. A Temporal cluster does not pass queries on to a paused run.")
     return _or_error(lambda: backend_of(target).history(target, storage=storage, timeout=HISTORY_SECONDS))
 
 
@@ -45,7 +45,7 @@ def _or_error(read: Callable[[], Sequence[T]]) -> tuple[Sequence[T], str | None]
     except HistoryGone:
         return (), _("The Temporal cluster has deleted this run, and its history with it. The rows here are kept.")
     except QueryFailed:
-        return (), _("No worker has answered in time. Only a worker with the code of the run can tell it.")
+        return (), _("No worker has answered in time. Only a worker with the code of the run can answer.")
     except TemporalexError:
         # The text of the error is for operators: it names the server.
         return (), _("The Temporal cluster has not answered in time.")

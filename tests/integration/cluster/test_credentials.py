@@ -56,7 +56,7 @@ def test_a_new_key_that_the_cluster_does_not_take_leaves_the_old_connection(
     keys.append("second")
     client._read_again_at = 0.0
     assert client.call(identity) is first
-    assert "with the earlier key or certificates: ClusterUnavailable" in caplog.text
+    assert "continuing with the earlier ones: ClusterUnavailable" in caplog.text
 
 
 @pytest.mark.django_db(transaction=True)

@@ -207,7 +207,7 @@ def test_the_page_shows_activities_history_and_timers_as_for_other_runs(order: A
     assert f"{RUNS}{order.run_id}/do/skip_timer/?seq=4" in text
     history = text[text.index('id="history"') :]
     assert "ActivityScheduled" in history
-    assert "not known" not in text
+    assert "not available" not in text
     for operation in ("retry_activity", "complete_activity", "fail_activity"):
         assert f"{RUNS}{order.run_id}/do/{operation}/?seq=1" in text, operation
 
@@ -312,9 +312,9 @@ def test_a_server_that_does_not_answer_neither_breaks_nor_holds_the_page(
         detail = admin.get(f"{API}{handle.run_id}/").json()
 
     assert took < 4
-    assert "They are not known now. The Temporal cluster has not answered in time." in text
-    assert "The history is not known now.</strong> The Temporal cluster has not answered in time." in text
-    assert "Running timers are not known" in text
+    assert "The activities are not available now. The Temporal cluster has not answered in time." in text
+    assert "The history is not available now.</strong> The Temporal cluster has not answered in time." in text
+    assert "Running timers are not available" in text
     assert "close" in text  # what its row says is still there
     assert (activities.status_code, activities.headers["Retry-After"]) == (503, "1")
     assert detail["activities"] == []
@@ -328,6 +328,6 @@ def test_without_a_worker_the_page_says_who_could_tell_the_history(start_worker:
 
     text = page(admin, handle.run_id)
 
-    assert "The history is not known now.</strong> No worker has answered in time." in text
+    assert "The history is not available now.</strong> No worker has answered in time." in text
     assert "No activity is in progress." in text
     assert "No events yet." not in text

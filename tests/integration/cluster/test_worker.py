@@ -206,7 +206,7 @@ def test_signals_about_activities_are_sent(cluster: Any) -> None:
 def test_a_cluster_is_not_polled_in_a_burst(cluster: Any) -> None:
     ran = shell("worker", "--burst", "--backend", "temporal")
     assert ran.status != 0
-    assert "--burst and --backend temporal exclude each other" in ran.err
+    assert "--burst and --backend temporal cannot be combined" in ran.err
 
 
 def test_a_project_without_a_cluster_polls_none() -> None:

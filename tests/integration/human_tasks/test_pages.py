@@ -170,7 +170,7 @@ def test_in_pages_and_templates_of_the_projects_own(task: HumanTask) -> None:
     assert f'href="{page}"' in browser(ann).get("/tasks/").content.decode()
     assert "You have claimed it." in text(browser(ann).post(page, {"do": "claim"}, follow=True))
     assert "This field is required" in text(browser(ann).post(page, {"token": "t"}))
-    assert "Asked to decide: " in text(browser(ann).get(page))
+    assert "Candidates: " in text(browser(ann).get(page))
 
     request = RequestFactory().get("/")
     request.user = ann

@@ -372,7 +372,7 @@ def test_the_page_of_a_run_shows_its_messages(file: Path, client: Any) -> None:
     run = elsewhere(file)
     page = client.get(reverse("admin:temporalex_django_instance_change", args=[run.run_id])).content.decode()
     assert page.count("<td>file.append</td>") == 2
-    assert "<strong>Not sent again:</strong> not_possible: " in page
+    assert "<strong>Dead letter:</strong> not_possible: " in page
     Chain.objects.update(backend="tables")
     page = client.get(reverse("admin:temporalex_django_instance_change", args=[run.run_id])).content.decode()
     assert "Outgoing messages</caption>" not in page

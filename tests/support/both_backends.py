@@ -51,11 +51,11 @@ SAMPLE: Final = frozenset(
 #: The others are refused by a cluster, or differ there as the docs say.
 REASONS: Final[dict[str, str]] = {
     "transaction": "an update inside a transaction is refused",
-    "refused": "forks, moves, tries again and new inputs are refused",
-    "history": "the history of a run on a cluster is told by a worker with its class, and not while it is paused",
-    "audit": "a message is audited when it is sent, and not when it is judged",
-    "deciding": "a decision has been made only when the run has taken it, and until then its task is being decided",
-    "late": "an operation is done on the cluster before its row is written, so an error of the database comes after it",
+    "refused": "`fork`, `move`, `try_again` and new inputs are refused",
+    "history": "only a worker with the class of a run can read its history on a cluster, and not while the run is paused",
+    "audit": "a message is audited when it is sent, and not when it is accepted or refused",
+    "deciding": "a decision takes effect when the run has accepted it. Until then, the task is marked as being decided",
+    "late": "the cluster executes an operation before its row is written, so an error of the database is raised afterwards",
     "tables: rows": "reads or writes rows of the tables",
     "tables: statements": "counts statements",
     "tables: workers": "blocked runs, crashes, and code that a process lacks",

@@ -66,7 +66,7 @@ def test_the_row_and_the_result_of_a_forgotten_run_stay(forgotten: Any) -> None:
     compare_soon()
     reconcile.run_round("default")
     everything, alone = shell("sync"), shell("sync", forgotten.id)
-    assert everything.out == "0 runs on the cluster: 0 written, 0 closed here\n"
+    assert everything.out == "compared 0 runs on the cluster: wrote the rows of 0, and closed those of 0\n"
     assert "The cluster no longer has this run. Its rows stay as they are.\n" in alone.out
     assert Instance.objects.values().get(pk=forgotten.run_id) == before
     assert forgotten.result(timeout=5) == 5

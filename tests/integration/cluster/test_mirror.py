@@ -313,10 +313,10 @@ def test_sync_of_one_run_leaves_others_alone(worker: None) -> None:
     one, other = parked(), parked()
     Instance.objects.update(waiting_for=[])
     ran = shell("sync", one.id)
-    assert "1 written" in ran.out
+    assert "wrote the rows of 1," in ran.out
     assert one.describe().waiting_for
     assert not other.describe().waiting_for
-    assert "2 written" in shell("sync").out
+    assert "wrote the rows of 2," in shell("sync").out
     assert other.describe().waiting_for
 
 
@@ -325,4 +325,4 @@ def test_sync_needs_a_run_on_a_cluster(cluster: Any, settings: Any) -> None:
     handle = MirroredParks.start(None, id=new_id())
     ran = shell("sync", handle.id)
     assert ran.status != 0
-    assert "lives on the tables" in ran.err
+    assert "the run is on the tables" in ran.err

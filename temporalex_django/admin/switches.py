@@ -146,13 +146,16 @@ class SwitchedOffAdmin(ReadOnlyAdmin[SwitchedOff]):
             try:
                 kind, _colon, name = cleaned_data["thing"].partition(":")
                 options = {"reason": cleaned_data["reason"], "key": cleaned_data["key"]}
-                action(kind, name, **options, by=actor_of(request)).execute()
+                switch = action(kind, name, **options, by=actor_of(request))
+                switch.execute()
             except ActionNotPermitted as exc:
                 raise PermissionDenied(str(exc)) from exc
             except TemporalexError as exc:
                 messages.error(request, exc.message)
             else:
                 messages.success(request, success_message)
+                if switch.notice:
+                    messages.warning(request, switch.notice)
         return HttpResponseRedirect(reverse(f"{self.admin_site.name}:temporalex_django_switchedoff_changelist"))
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:

@@ -14,7 +14,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_noop, ngettext
 
 from temporalex_django.present.formatting import format_duration, format_time
-from temporalex_django.present.problems import no_code_text, switched_off_sentence
+from temporalex_django.present.problems import no_code_text, switched_off_sentence, unstopped_text
 from temporalex_django.present.project_view import FailedCheck, ProjectView
 from temporalex_django.present.schedule_diagnosis import schedule_diagnoses
 from temporalex_django.present.view_models import Diagnosis, Severity
@@ -187,6 +187,8 @@ def _switch_diagnoses(project: ProjectView, now: datetime) -> Iterator[Diagnosis
         # A class that is off matters only if it has runs, and they are reported as blocked with the code switched_off.
         if switch.kind != "workflow":
             text = switched_off_sentence(switch, _("the activity %(name)s") % {"name": switch.name}, now=now)
+            if project.cluster is not None:
+                text = f"{text} {unstopped_text(switch.kind)}".strip()
             key = f" --key {shlex.quote(switch.key)}" if switch.key else ""
             next_step = f"manage.py temporalex switches on {switch.kind} {shlex.quote(switch.name)}{key}"
             yield Diagnosis(severity="warning", code="off", text=text, next_step=next_step, about=switch.name)

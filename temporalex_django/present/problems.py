@@ -296,6 +296,15 @@ def switched_off_sentence(switch: SwitchView, title: str, *, now: datetime) -> s
     return f"{text % words} {_('Work continues when it is switched on again.')}"
 
 
+def unstopped_text(kind: str) -> str:
+    """Return a sentence about what a switch of this kind does not stop on a Temporal cluster; empty: nothing."""
+    if kind != "activity":
+        return ""
+    return _(
+        "Runs on the Temporal cluster still call the activity. To stop them, switch off their queue or their class."
+    )
+
+
 def _held_sentence(switch: SwitchView, until: datetime, *, now: datetime) -> str:
     """Return the sentences about activities of a queue that are kept back: until when, who asked for that, and why."""
     words = {

@@ -85,13 +85,16 @@ def handle(
             printing.print_table(command, ("KIND", "NAME", "SINCE", "BY", "REASON"), cells)
         return
     # Switching on deletes the row, and the action returns it as it was.
-    row = (SwitchOff if what == "off" else SwitchOn)(kind, name, reason=reason, key=key, by=actor).execute()
+    action = (SwitchOff if what == "off" else SwitchOn)(kind, name, reason=reason, key=key, by=actor)
+    row = action.execute()
     if json:
         printing.print_json(command, *map(_switch_output, redact_holds([row], actor.user)))
     elif row.until is not None:
         printing.write_line(command, f"the hold of the queue {row.name} has ended")
     else:
         printing.write_line(command, f"the {row.kind} {row.name} is switched {what}")
+        if what == "off" and action.notice:
+            printing.write_line(command, action.notice)
 
 
 def _reason_cell(switch: Switch) -> str:

@@ -15,7 +15,7 @@ from temporalex_django.authoring import workflow as workflows
 from temporalex_django.authoring.authorization import Person
 from temporalex_django.backends.host import host
 from temporalex_django.backends.target import AuditSubject
-from temporalex_django.conf import queue_limits
+from temporalex_django.conf import queue_limits, uses_cluster
 from temporalex_django.core.names import quoted
 from temporalex_django.core.payloads.codec import check_text
 from temporalex_django.db import background_tasks
@@ -23,6 +23,7 @@ from temporalex_django.errors import ActionNotPossible
 from temporalex_django.models import ActivityTask, SwitchedOff, Worker
 from temporalex_django.operations import audit
 from temporalex_django.operations.base import CODE, Action, Actor
+from temporalex_django.present.problems import unstopped_text
 
 _MAX_NAMES = 10
 #: Tables whose rows wait for a worker, each with the condition of its partial index.
@@ -144,6 +145,11 @@ class SwitchOff(Action[SwitchedOff]):
             self.record_switch(self.reason)
         return row
 
+    @property
+    def notice(self) -> str:
+        """A sentence about the work that the switch does not stop; empty if it stops everything."""
+        return unstopped_text(self.kind) if uses_cluster() else ""
+
     def _is_enqueued(self) -> bool:
         """Return True if a background task waits whose function has the name that is to be switched off.
 
@@ -239,3 +245,7 @@ class SwitchOn(SwitchOff):
             SwitchedOff.objects.using(self.storage.alias).filter(pk=row.pk).delete()
             self.record_switch(self.reason)
         return row
+
+    @property
+    def notice(self) -> str:
+        return ""

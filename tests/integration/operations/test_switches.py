@@ -20,10 +20,13 @@ from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.models import ActivityTask, Instance, OperatorAction, SwitchedOff
 from temporalex_django.operations.base import Actor
 from temporalex_django.operations.fleet.switches import SwitchOff, SwitchOn
+from temporalex_django.operations.read import project_state
 from temporalex_django.operations.read.run_summary import summarize_run
+from temporalex_django.present.project_view import ClusterView
 from temporalex_django.workers.loop import WorkerLoop, run_until_idle
 from tests.app.crowds import often, seldom
 from tests.support.client_flows import Basket, touch_own_run
+from tests.support.commands import shell
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.of_the_tables("switches of workers of the tables")]
 
@@ -188,6 +191,21 @@ def test_commands() -> None:
     with pytest.raises(CommandError, match="already"):
         run("off", "activity", often.name)
     assert run("on", "activity", often.name) == f"the activity {often.name} is switched on\n"
+
+
+def test_a_switch_of_an_activity_says_that_the_cluster_still_runs_it(
+    settings: Any, admin_client: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings.TEMPORALEX = {**settings.TEMPORALEX, "CLUSTER": {"ADDRESS": "127.0.0.1:1"}}
+    text = "Runs on the Temporal cluster still call the activity."
+    address = "/admin/temporalex_django/switchedoff"
+    commands = [shell("switches", what, "activity", often.name) for what in ("off", "on")]
+    assert [text in command.out for command in commands] == [True, False]
+    assert text not in shell("switches", "off", "queue", "default").out
+    page = admin_client.post(f"{address}/off/", {"thing": f"activity:{often.name}", "reason": ""}, follow=True)
+    assert text in page.content.decode()
+    monkeypatch.setattr(project_state, "load_cluster_state", lambda alias: ClusterView(address="127.0.0.1:1"))
+    assert text in shell("doctor").out
 
 
 def test_only_so_many_updates_wait_for_a_run() -> None:

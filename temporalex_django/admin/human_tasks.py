@@ -167,9 +167,9 @@ class HumanTaskAdmin(ReadOnlyAdmin[HumanTask]):
     # -- one human task ------------------------------------------------------------------------------------------------
 
     def get_urls(self) -> list[Any]:
-        """Return the URLs of the operations on human tasks, followed by Django's own.
+        """Return the URLs of the operations on human tasks, followed by the URLs of Django's ``ModelAdmin``.
 
-        They come first because the last pattern of Django's own matches everything.
+        The order matters: Django's last pattern matches every URL.
         """
         site = self.admin_site
         return [

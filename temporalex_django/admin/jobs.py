@@ -89,9 +89,9 @@ class BulkJobAdmin(ReadOnlyAdmin[BulkJob]):
     # -- one job -------------------------------------------------------------------------------------------------------
 
     def get_urls(self) -> list[Any]:
-        """Return the URLs of the operations on bulk jobs, followed by Django's own.
+        """Return the URLs of the operations on bulk jobs, followed by the URLs of Django's ``ModelAdmin``.
 
-        They come first because the last pattern of Django's own matches everything.
+        The order matters: Django's last pattern matches every URL.
         """
         site = self.admin_site
         return [

@@ -110,9 +110,9 @@ class SwitchedOffAdmin(ReadOnlyAdmin[SwitchedOff]):
         return format_time(switch.since)
 
     def get_urls(self) -> list[Any]:
-        """Return the URLs that switch off and on, followed by Django's own.
+        """Return the URLs of the views that switch off and on, followed by the URLs of Django's ``ModelAdmin``.
 
-        They come first because the last pattern of Django's own matches everything.
+        The order matters: Django's last pattern matches every URL.
         """
         view = self.admin_site.admin_view
         return [

@@ -75,9 +75,9 @@ class WorkerAdmin(ReadOnlyAdmin[Worker]):
     # -- draining ------------------------------------------------------------------------------------------------------
 
     def get_urls(self) -> list[Any]:
-        """Return the URLs of the operations on workers, followed by Django's own.
+        """Return the URLs of the operations on workers, followed by the URLs of Django's ``ModelAdmin``.
 
-        They come first because the last pattern of Django's own matches everything.
+        The order matters: Django's last pattern matches every URL.
         """
         site = self.admin_site
         due = site.admin_view(self.run_due_view)

@@ -485,7 +485,7 @@ def activity(
     By default an activity is external: it is recorded before it runs, runs at least once, and is retried as ``retry``
     says (by default without limit). With ``atomic=True`` its ORM writes, its result and the next step of the workflow
     commit together, exactly once on that database. An atomic activity must be a plain function, short, and use nothing
-    but the database. Raises ``WorkflowDefinitionError`` for options that cannot work.
+    but the database. Raises ``WorkflowDefinitionError`` for invalid options.
     """
     options = ActivityOptions(
         retry=retry,

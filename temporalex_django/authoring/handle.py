@@ -420,7 +420,7 @@ class WorkflowHandle(Generic[Result_co]):
         """Return the state of a graph as an ``Instance`` of the pure engine, computed from the history of the run.
 
         The instance has the context and the execution history. Raises ``UnknownWorkflow`` if this process lacks the
-        class, or the run is no graph.
+        class, or if the run is not a graph.
         """
         return RunRequest("instance", by)
 

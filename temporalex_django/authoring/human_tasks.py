@@ -14,7 +14,7 @@ from temporalex_django.errors import HumanTaskClosed, HumanTaskNotFound, Payload
 
 
 def form_class(path: str) -> Any:
-    """Return the Django form class at a dotted path. Raises ``PayloadError`` if it is missing or is no form."""
+    """Return the Django form class at a dotted path. Raises ``PayloadError`` if it is missing or is not a form."""
     module, _, name = path.rpartition(".")
     try:
         form_type = getattr(import_module(module), name)

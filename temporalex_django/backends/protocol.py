@@ -73,10 +73,10 @@ class ActivityCall(OperatorCall, Protocol):
         """Return the activity task of the call."""
 
     def find_activity(self, task: TaskState) -> Activity[Any, Any]:
-        """Return the activity of a task, by which values are checked."""
+        """Return the activity of a task; its annotations check the values that operators enter."""
 
     def require_activity_access(self, activities: Iterable[str]) -> None:
-        """Raise ``ActionNotPermitted`` unless the operation is allowed for these activities, which are names."""
+        """Raise ``ActionNotPermitted`` unless the user may operate on all of these activities (names)."""
 
     def finish_task(self, result: TaskResult, run: RunState, **digests: Any) -> None:
         """Store the result of the activity, and write the audit row."""
@@ -138,7 +138,7 @@ class RequestCall(RunCall, Protocol):
 
 
 class BackendRequest(Protocol):
-    """A message of a ``RequestCall`` on its way: it is sent once, and then waited for."""
+    """A message of a ``RequestCall`` that is sent once and then waited for."""
 
     @property
     def message_number(self) -> int | None: ...
@@ -153,7 +153,7 @@ class BackendRequest(Protocol):
         """Wait for the outcome until the deadline of the call."""
 
     async def await_outcome(self) -> None:
-        """Wait as ``wait`` does, without holding a thread."""
+        """Wait as ``wait`` does, without blocking a thread."""
 
     def outcome(self) -> Outcome | None:
         """Return the outcome, or None if the message was not judged."""

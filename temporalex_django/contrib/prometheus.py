@@ -167,7 +167,10 @@ def _is_alive(pid: int) -> bool:
 
 
 def create() -> PrometheusExporter:
-    """Create the exporter of this process. Raises ``NotConfigured`` if ``PROMETHEUS_MULTIPROC_DIR`` is no directory."""
+    """Create the exporter of this process.
+
+    Raises ``NotConfigured`` if ``PROMETHEUS_MULTIPROC_DIR`` is not a directory.
+    """
     return PrometheusExporter()
 
 

@@ -26,7 +26,10 @@ except ImportError as exc:
 
 
 class Structlog(Interceptor):
-    """Binds ``workflow``, ``workflow_id``, ``run_id``, ``activity`` and ``attempt`` while an activity runs."""
+    """Interceptor that binds the ids of an activity to the context variables of structlog while the activity runs.
+
+    The names are ``workflow``, ``workflow_id``, ``run_id``, ``activity`` and ``attempt``.
+    """
 
     @contextmanager
     def activity_attempt(self, attempt: AttemptCall) -> Iterator[None]:

@@ -151,7 +151,7 @@ def add_refusal(kind: type[Exception], refuses: Callable[[Exception], bool] = la
 
 
 def is_refusal(exc: BaseException) -> bool:
-    """Return True if a validator that raises ``exc`` refuses the update, instead of failing by a fault of its code."""
+    """Return True if a validator that raises ``exc`` refuses the update. False means that the validator has a bug."""
     return any(isinstance(exc, kind) and refuses(exc) for kind, refuses in _REFUSALS.items())
 
 

@@ -51,7 +51,7 @@ def key_text(value: Any) -> Any:
 
 
 def type_advice(value: object) -> str:
-    """Return advice to append to the error for an id that is not a text; empty if ``value`` is a text."""
+    """Return advice to append to the error about an id: its type if ``value`` is not a string, otherwise ""."""
     return "" if isinstance(value, str) else f"; it must be a string, not {type(value).__name__}"
 
 
@@ -113,7 +113,7 @@ MAX_SECONDS = 100 * 366 * 86400.0
 def to_seconds(value: Any, *, label: str = "duration") -> float:
     """Return ``value``, a timedelta or a number of seconds, in seconds. ``label`` names it in errors.
 
-    Raises ``TypeError`` for a value that is no duration, and ``ValueError`` for one that is not finite or too long.
+    Raises ``TypeError`` for a value that is not a duration, and ``ValueError`` for one that is not finite or too long.
     """
     if isinstance(value, timedelta):
         number = value.total_seconds()
@@ -141,7 +141,7 @@ def wait_seconds(value: Any, *, label: str) -> float:
 def aware_datetime(value: Any, *, label: str) -> datetime:
     """Return ``value`` if it is a datetime with a time zone. ``label`` names it in errors.
 
-    Raises ``TypeError`` for a value that is no datetime, and ``ValueError`` for one without a time zone.
+    Raises ``TypeError`` for a value that is not a datetime, and ``ValueError`` for one without a time zone.
     """
     if not isinstance(value, datetime):
         raise TypeError(f"{label} must be a datetime with a time zone, not {value!r}")

@@ -232,7 +232,7 @@ class PendingCommands:
         return self._timer_heap[0][0] if self._timer_heap else None
 
     def clear(self) -> None:
-        """Forget all calls, because the run is evicted."""
+        """Discard all calls. Call it when the run is evicted."""
         self._resolvers.clear()
 
     def _emit_or_defer(self, command: Command) -> None:

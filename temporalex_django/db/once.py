@@ -37,14 +37,15 @@ class OnceBlock:
 
 @contextmanager
 def once(key: str) -> Iterator[OnceBlock]:
-    """Return a context manager for work in the database that is done once for ``key``, of at most 200 characters.
+    """Return a context manager for work in the database that is done once for ``key``, of 1 to 200 characters.
 
     Use it in an activity. The block runs in a transaction of the alias ``TEMPORALEX["DATABASE"]``, or in a savepoint if
-    one is open. It gets a ``OnceBlock``: if ``is_first`` is True, do the work and set ``result``; otherwise ``result``
-    is what the first one has set. An exception rolls back the work and the row of the key.
+    one is open. Its value is a ``OnceBlock``. If ``is_first`` is True, do the work and set ``result`` to plain data.
+    Otherwise the work is done, and ``result`` is its result. An exception rolls back the work and the row of the key,
+    so the next attempt does the work.
 
     The row is deleted with the run of the activity. Raises ``OutsideWorkflow`` outside of an activity, ``ValueError``
-    for another key, and ``PayloadError`` for a result that cannot be stored.
+    for an invalid key, and ``PayloadError`` for a result that cannot be stored.
     """
     if not isinstance(key, str) or not 0 < len(key) <= MAX_LENGTH:
         raise ValueError(f"once: the key must be a text of 1 to {MAX_LENGTH} characters, not {key!r:.60}")

@@ -55,10 +55,10 @@ def is_unstarted(run: RunState) -> bool:
 
 
 def may_begin_later(run: RunState, now: datetime) -> bool:
-    """Return True if the run has had no turn and is due later than ``now``.
+    """Return True if the run has had no turn, is not paused and is due later than ``now``.
 
-    The caller then reads the record of the run, which says if its start was delayed. Otherwise a clock was set back, or
-    the run waits after a crash.
+    Read the record of such a run to see if its start was delayed. If it was not, a clock was set back, or the run waits
+    after a crash.
     """
     return is_unstarted(run) and not run.paused and run.due_at is not None and run.due_at > now
 

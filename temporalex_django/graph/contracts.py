@@ -1,8 +1,8 @@
 """The contracts of an engine: a storage keeps instances, and a runner executes their steps.
 
 Workflows and steps depend on neither. Memory (``graph.standalone.memory``, ``graph.standalone.local_runner``) and
-Django (``db.graphs.graph_storage``, ``operations.graph_runner``) fulfil both contracts. One module of tests checks them
-all.
+Django (``db.graphs.graph_storage``, ``operations.graph_runner``) implement both contracts. One module of tests checks
+them all.
 """
 
 from __future__ import annotations

@@ -206,7 +206,11 @@ def resume_step(
 
 
 def fail_step(instance: Instance, step: StepRef, reason: Any, *, now: datetime | None = None) -> Instance:
-    """Fail the step for ``reason``, and with it the instance; no step is active afterwards."""
+    """Return the instance as failed, because ``step`` failed for ``reason``; no step is active afterwards.
+
+    A closed instance is returned unchanged. ``now`` has no effect. Raises ``TemporalexError`` if ``step`` is not a step
+    of the graph.
+    """
     _step_number(instance, step)
     if instance.closed:
         return instance

@@ -107,7 +107,7 @@ class MarkerSlot:
             data[at] = outer[0]
 
     def release(self) -> None:
-        """Clear the slot, so that it records no work, and let the marker give it to another thread or attempt."""
+        """Clear the slot, so that it records no work, and make it free for another thread or attempt."""
         self._marker.data[self._at] = 0
         self._marker.release_slot(self._at)
 
@@ -184,10 +184,11 @@ class CrashMarker:
             self._lock = None
 
     def acquire_slot(self) -> int:
-        """Return the offset in bytes of a free slot (record) of the marker file.
+        """Reserve a free slot (record) of the marker file and return its offset in bytes.
 
-        If none is free, it is the offset of the last slot, which many may share and nobody reads: their work is not
-        recorded. It is called for each thread or attempt that begins to run code which may end the process.
+        If no slot is free, return the offset of the overflow slot. Several callers may share that slot, and no process
+        reads it, so their work is not recorded. Call this once for each thread or attempt that begins to run code which
+        may end the process. Return the slot with ``release_slot``.
         """
         if self._free:
             return self._free.pop()
@@ -414,7 +415,7 @@ def abandoned_markers(domain: str) -> Iterator[list[str]]:
 
 
 def _read_content(path: str) -> bytes | None:
-    """Return the bytes of a crash marker of this user, or None if the file cannot be read or is no marker."""
+    """Return the bytes of a crash marker of this user, or None if the file cannot be read or is not a marker."""
     with suppress(OSError), _open_file(path, os.O_RDONLY) as handle:
         data = os.read(handle, _SIZE + 1)
         if len(data) == _SIZE and data[:4] == _MAGIC:

@@ -137,9 +137,10 @@ class Action(ABC, Generic[T]):
         return await sync_to_async(self.execute)()
 
     def client_call(self) -> AbstractContextManager[None]:
-        """Return the context manager in which the operation is performed: the hooks ``client_call`` of interceptors.
+        """Return the context manager in which to perform the operation.
 
-        When its block begins, ``headers`` are those that the interceptors have left. Raises ``InvalidHeaders``.
+        It runs the hooks ``client_call`` of interceptors, which may change ``headers``. Raises ``InvalidHeaders`` if
+        they leave invalid ones.
         """
         return self._intercepted() if chain.client_call else nullcontext()
 

@@ -106,7 +106,7 @@ class BulkViewSet(IdempotentViewSet):
     )
     @with_idempotency_key
     def create(self, request: Request) -> Response:
-        """Start a bulk job: status 201.
+        """Start a bulk job. Returns status 201.
 
         The request only stores the job; workers perform the operation on its runs.
         """
@@ -161,7 +161,7 @@ class BulkViewSet(IdempotentViewSet):
     @with_contract(_job_action_contract(StopBulk.name, "Stop it"))
     @with_idempotency_key
     def stop(self, request: Request, job: str) -> Response:
-        """Stop a bulk job: status 200.
+        """Stop a bulk job. Returns status 200.
 
         Runs that were processed stay as they are. The other runs are not processed until the job is resumed.
         """
@@ -170,7 +170,7 @@ class BulkViewSet(IdempotentViewSet):
     @with_contract(_job_action_contract(ResumeBulk.name, "Resume it"))
     @with_idempotency_key
     def resume(self, request: Request, job: str) -> Response:
-        """Resume a stopped bulk job: status 200; workers continue with the runs that are left."""
+        """Resume a stopped bulk job. Returns status 200; workers continue with the remaining runs."""
         return self._job_response(self._run_action(ResumeBulk(job, by=self._actor(), **self._body())))
 
     # -- parts ---------------------------------------------------------------------------------------------------------

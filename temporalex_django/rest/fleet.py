@@ -66,7 +66,7 @@ class WorkerViewSet(IdempotentViewSet):
     @with_contract(_drain_contract(DrainWorker, "Drain it: it takes nothing new"))
     @with_idempotency_key
     def drain(self, request: Request, worker: str) -> Response:
-        """Drain a worker: status 200.
+        """Drain a worker. Returns status 200.
 
         The worker notices this within a third of ``LEASE_SECONDS``. Then it takes no new work, finishes the work that
         it has, and keeps running.
@@ -76,7 +76,7 @@ class WorkerViewSet(IdempotentViewSet):
     @with_contract(_drain_contract(UndrainWorker, "Let it take work again"))
     @with_idempotency_key
     def undrain(self, request: Request, worker: str) -> Response:
-        """Let a drained worker take work again: status 200.
+        """Allow a drained worker to take work again. Returns status 200.
 
         The worker notices this within a third of ``LEASE_SECONDS``.
         """
@@ -205,17 +205,17 @@ class SwitchViewSet(ContractViewSet):
 
     @with_contract(_switch_contract(SwitchOff, "Switch a queue, an activity or a workflow class off"))
     def off(self, request: Request) -> Response:
-        """Switch a queue, an activity or a workflow class off: status 200.
+        """Switch a queue, an activity or a workflow class off. Returns status 200, or 409 if it is off already.
 
-        Within a second, workers take no more work of it. Status 409 if it is off already.
+        Within a second, workers take no more work of it.
         """
         return self._run_action(SwitchOff)
 
     @with_contract(_switch_contract(SwitchOn, "Switch it on again"))
     def on(self, request: Request) -> Response:
-        """Switch a queue, an activity or a workflow class on again, or end a hold: status 200.
+        """Switch a queue, an activity or a workflow class on again, or end a hold. Returns status 200.
 
-        Work that has waited continues. Status 409 if it is not off.
+        Workers then continue with the work that has waited. Status 409 means that it is on already.
         """
         return self._run_action(SwitchOn)
 

@@ -166,7 +166,7 @@ class HumanTaskViewSet(IdempotentViewSet):
     )
     @with_idempotency_key
     def claim(self, request: Request, task: str) -> Response:
-        """Claim a human task, so that nobody else decides it for a while: status 200.
+        """Claim a human task, so that nobody else decides it for a while. Returns status 200.
 
         If the caller has claimed the task already, their claim is extended.
         """
@@ -179,7 +179,7 @@ class HumanTaskViewSet(IdempotentViewSet):
     )
     @with_idempotency_key
     def release(self, request: Request, task: str) -> Response:
-        """End the claim of a human task, so that others may decide it again: status 200.
+        """End the claim of a human task, so that others may decide it again. Returns status 200.
 
         To end the claim of another person you need the permission ``release_humantask``.
         """
@@ -192,7 +192,7 @@ class HumanTaskViewSet(IdempotentViewSet):
     )
     @with_idempotency_key
     def delegate(self, request: Request, task: str) -> Response:
-        """Delegate a human task to another person, who may then decide it as well: status 200.
+        """Delegate a human task to another person, who may then decide it as well. Returns status 200.
 
         If somebody has claimed the task, their claim ends.
         """
@@ -202,9 +202,9 @@ class HumanTaskViewSet(IdempotentViewSet):
 
     @with_contract(_task_contract(Decide.name, "Decide it", body=DecideBody, scope="message", keyed=True))
     def decide(self, request: Request, task: str) -> Response:
-        """Decide a human task: status 200; the run continues with the decision.
+        """Decide a human task. Returns status 200; the run continues with the decision.
 
-        If the task is no longer open, status 409 says who decided, or how else it was closed.
+        If the task is no longer open, status 409 says who decided it, or how else it was closed.
         """
         human_task = self._find_task(task)
         decision = Decide(human_task, id=request.headers.get(IDEMPOTENCY_KEY), by=self._actor(), **self._body())

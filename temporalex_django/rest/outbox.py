@@ -67,12 +67,12 @@ class OutboxViewSet(ContractViewSet):
 
     @with_contract(_action_contract(SendAgain, "Send a dead letter again"))
     def send_again(self, request: Request, message: str) -> Response:
-        """Send a dead letter again: status 200. Status 409 if it is none."""
+        """Send a dead letter again. Returns status 200, or 409 if the message is not a dead letter."""
         return self._run_action(SendAgain(message, by=self._actor(), **self._body()))
 
     @with_contract(_action_contract(DropOutgoing, "Drop a message"))
     def drop(self, request: Request, message: str) -> Response:
-        """Drop a message, so that it is never sent: status 200. Status 409 if it is being sent."""
+        """Drop a message, so that it is never sent. Returns status 200, or 409 if it is being sent."""
         return self._run_action(DropOutgoing(message, by=self._actor(), **self._body()))
 
     def _run_action(self, action: SendAgain) -> Response:

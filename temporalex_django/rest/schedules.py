@@ -357,7 +357,7 @@ class ScheduleViewSet(IdempotentViewSet):
     @with_contract(_action_contract(SaveSchedule, "Create a schedule", {201: ScheduleOut}, body=ScheduleBody))
     @with_idempotency_key
     def create(self, request: Request) -> Response:
-        """Create a schedule: status 201. Status 409 if there is a schedule of that name already."""
+        """Create a schedule. Returns status 201, or 409 if a schedule with that name exists already."""
         values = self._body()
         reason = values.pop("reason")
         action = SaveSchedule(parse_definition(values), create=True, reason=reason, by=self._actor())
@@ -376,9 +376,9 @@ class ScheduleViewSet(IdempotentViewSet):
     )
     @with_idempotency_key
     def change(self, request: Request, schedule: str) -> Response:
-        """Replace the definition of a schedule: status 200. Status 409 for one declared in code.
+        """Replace the definition of a schedule. Returns status 200, or 409 for a schedule that is declared in code.
 
-        What the body leaves out gets its default, except ``args``.
+        Fields that the body leaves out get their defaults, except ``args``.
         """
         values = {"args": KEPT, **self._body(), "name": schedule}
         reason = values.pop("reason")
@@ -399,7 +399,7 @@ class ScheduleViewSet(IdempotentViewSet):
     )
     @with_idempotency_key
     def destroy(self, request: Request, schedule: str) -> Response:
-        """Delete a schedule and its slots: status 204; its runs stay. Status 409 for one declared in code."""
+        """Delete a schedule and its slots; its runs stay. Returns status 204, or 409 if it is declared in code."""
         key = _key_of(find_manageable_schedule(schedule, self._user, alias=storage().alias))
         action = DeleteSchedule(schedule, reason=self._text_parameter("reason"), by=self._actor())
         self._run_once(action.execute, lambda _: (key, False))
@@ -408,19 +408,19 @@ class ScheduleViewSet(IdempotentViewSet):
     @with_contract(_action_contract(PauseSchedule, "Pause it", {200: ScheduleOut}))
     @with_idempotency_key
     def pause(self, request: Request, schedule: str) -> Response:
-        """Pause a schedule: status 200. Until the pause ends, slots that become due start no run."""
+        """Pause a schedule. Returns status 200. Until the pause ends, slots that become due start no run."""
         return self._run_action(PauseSchedule(schedule, by=self._actor(), **self._body()))
 
     @with_contract(_action_contract(UnpauseSchedule, "End its pause", {200: ScheduleOut}))
     @with_idempotency_key
     def unpause(self, request: Request, schedule: str) -> Response:
-        """Unpause a schedule: status 200. The schedule will fire again."""
+        """Unpause a schedule, so that it fires again. Returns status 200."""
         return self._run_action(UnpauseSchedule(schedule, by=self._actor(), **self._body()))
 
     @with_contract(_action_contract(TriggerSchedule, "Fire it now", {200: SlotOut}))
     @with_idempotency_key
     def trigger(self, request: Request, schedule: str) -> Response:
-        """Fire a schedule now, and return the slot: status 200, whatever its outcome is."""
+        """Fire a schedule now. Returns status 200 with the slot, whatever its outcome is."""
         action = TriggerSchedule(schedule, by=self._actor(), **self._body())
         return self._slot_response(
             self._run_once(lambda: _slot_row(schedule, action), lambda slot: (_key_of(slot), False))
@@ -446,7 +446,7 @@ class ScheduleViewSet(IdempotentViewSet):
     )
     @with_idempotency_key
     def backfill(self, request: Request, schedule: str) -> Response:
-        """Start a backfill: status 200; workers start the runs. Status 409 while another one is under way."""
+        """Start a backfill; workers start its runs. Returns status 200, or 409 while another backfill is under way."""
         row = find_manageable_schedule(schedule, self._user, alias=storage().alias)
         body = self._body()
         arguments = {**body, **{name: range_time(row, body[name], name) for name in ("start", "end")}}
@@ -455,7 +455,7 @@ class ScheduleViewSet(IdempotentViewSet):
     @with_contract(_action_contract(StopBackfill, "Stop its backfill", {200: ScheduleOut}))
     @with_idempotency_key
     def stop_backfill(self, request: Request, schedule: str) -> Response:
-        """Stop the backfill of a schedule: status 200. Status 409 if none is under way.
+        """Stop the backfill of a schedule. Returns status 200, or 409 if none is under way.
 
         Slots that already wait for an earlier run to end are still started.
         """

@@ -20,7 +20,7 @@ from temporalex_django.graph.workflow import GraphWorkflow
 def type_rows_of(name: str, user: Person) -> list[dict[str, Any]]:
     """Return the fields of ``TypeOut`` for each version of the workflow class ``name`` that this process has.
 
-    ``startable`` among them depends on ``user``.
+    ``startable`` is True if ``user`` may start it over REST. An unknown name gives an empty list.
     """
     return [_type_row(cls, user) for cls in workflows.concrete_classes() if cls.name == name]
 

@@ -74,7 +74,7 @@ class InstanceViewSet(RunReadViewSet):
     )
     @with_idempotency_key
     def create(self, request: Request) -> Response:
-        """Start a run: status 201, or 200 if the request uses the open run that has the id (``on_conflict``).
+        """Start a run. Returns status 201, or 200 if the request uses the open run that has the id (``on_conflict``).
 
         The response is the run, with its address in ``Location``.
         """
@@ -107,7 +107,7 @@ class InstanceViewSet(RunReadViewSet):
         )
     )
     def signal(self, request: Request, id: str, name: str) -> Response:
-        """Send a signal to a run: status 202. The run reads it in its next turn."""
+        """Send a signal to a run. Returns status 202. The run reads the signal in its next turn."""
         target = self._find_target(id)
         body = self._body()
         message_id = self._message_id(body)
@@ -135,10 +135,10 @@ class InstanceViewSet(RunReadViewSet):
         )
     )
     def send_update(self, request: Request, id: str, name: str) -> Response:
-        """Send an update to a run and return its response: status 200.
+        """Send an update to a run and wait for its response. Returns status 200 with the response.
 
-        If there is no response after ``wait`` seconds, status 202. Then ask at the address in ``Location``, or send the
-        same id again.
+        If there is no response after ``wait`` seconds, the status is 202. Then request the address in ``Location``, or
+        send the update with that id again.
         """
         target = self._find_target(id)
         body, wait = self._body(), self._wait_seconds(default=DEFAULT_WAIT)
@@ -183,7 +183,7 @@ class InstanceViewSet(RunReadViewSet):
         )
     )
     def query(self, request: Request, id: str, name: str) -> Response:
-        """Answer the query ``name`` from the published state of a run: status 200."""
+        """Answer the query ``name`` from the published state of a run. Returns status 200."""
         target = self._find_target(id)
         query = Query(target, query=name, args=self._body()["args"], by=self._actor())
         return Response({"result": query.execute()})
@@ -200,9 +200,9 @@ class InstanceViewSet(RunReadViewSet):
         )
     )
     def resume(self, request: Request, id: str) -> Response:
-        """Give a waiting step of a graph its event: status 200.
+        """Send an event to a waiting step of a graph. Returns status 200.
 
-        Status 409 if no step waits for the event, or several do.
+        Status 409 means that no step waits for the event, or that several do.
         """
         target = self._find_target(id)
         body = self._body()

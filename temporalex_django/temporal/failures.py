@@ -65,7 +65,7 @@ def task_failure(error: BaseException, *, message: str | None = None) -> Failed:
 
 
 def fault_data(fault: Fault) -> dict[str, Any]:
-    """Return the error for the sender of an update whose validator failed by a fault of its code, and log it."""
+    """Return the error for the sender of an update whose validator raised because of a bug, and log it."""
     failure, reference = describe(fault.error), uuid4().hex[:12]
     label = f"the validator of the update {fault.name!r} failed"
     logger.error("%s (reference %s): %s", label, reference, error_line(fault.error))

@@ -267,7 +267,10 @@ class EnvironmentBase(ABC):
         return self._seeds.getrandbits(62)
 
     def random_suffix(self) -> str:
-        """Return 8 hex digits, which make business ids of one value differ; each test gets the same ones."""
+        """Return 8 hex digits that distinguish business ids derived from the same value.
+
+        The digits come from the seed of the environment, so a test gets the same ones in every test run.
+        """
         return f"{self._seeds.getrandbits(32):08x}"
 
     # -- classes, and code of users ------------------------------------------------------------------------------------

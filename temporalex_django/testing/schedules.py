@@ -50,9 +50,10 @@ class EnvironmentSchedules(ABC):
 
     @abstractmethod
     def add(self, schedule: Schedule) -> None:
-        """Add a declared schedule, or replace the one of its name. Its first slot comes after the present time.
+        """Add a declared schedule, or replace the schedule that has its name.
 
-        Raises ``ScheduleInvalid`` and ``PayloadError`` for a wrong one.
+        The first slot comes after the present virtual time. Raises ``ScheduleInvalid`` for an invalid schedule, and
+        ``PayloadError`` for arguments that the workflow does not accept.
         """
 
     @abstractmethod

@@ -68,10 +68,11 @@ def restart(ends_with: Sequence[str]) -> None:
 
 
 def restart_command(command_line: Sequence[str], environment: Mapping[str, str]) -> list[str] | None:
-    """Return the command line that starts this process again, or None if that is not needed or not possible.
+    """Return the command line that starts this process again with a hash seed; None if there is none or no need.
 
-    A script on the standard input has been read, and an embedded interpreter has no command line. A relative path leads
-    nowhere when the working directory has changed.
+    There is no need if ``environment`` sets ``PYTHONHASHSEED``, or if the process was started again already. There is
+    none outside POSIX, under ``-E`` and ``-I``, for a script on standard input, for an embedded interpreter, and if the
+    path of the script no longer exists.
     """
     if os.name != "posix" or not sys.executable or getattr(sys, "frozen", False):
         return None

@@ -78,7 +78,7 @@ class TurnHandover:
 
     @property
     def is_last_helper(self) -> bool:
-        """True if the calling thread must not run atomic activities, because no thread is left to relieve it."""
+        """True if the calling thread must not run atomic activities, because no other thread is left to run turns."""
         return len(self._turn_threads) > max(self.max_helpers, 1) and self._turn_threads[-1] == threading.get_ident()
 
     @contextmanager

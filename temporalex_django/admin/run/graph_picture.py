@@ -59,7 +59,7 @@ class GraphPicture:
 def graph_class_of(run: Instance) -> type[GraphWorkflow] | None:
     """Return the graph class of a run in exactly its version.
 
-    Returns None if the run is no graph, or if this process lacks that version of the class.
+    Returns None if the run is not a graph, or if this process lacks that version of the class.
     """
     # Without the very version, another one may be found: its steps would not be those of the run.
     code: type[Workflow] | None = display_names.class_or_none(run.workflow, run.version)

@@ -138,9 +138,12 @@ def read_history(
 ) -> RunHistory:
     """Read a page of the history of a run.
 
-    ``page`` is its number as text; empty means the last one. With ``with_all_events``, all events are read, unless
-    there are more than ``MAX_EVENTS``. ``action_links`` takes an activation and returns the buttons of its row. One
-    statement, two for an earlier run of a chain, and more if a row of the timeline starts or ends on another page.
+    ``page`` is its number as text. A number out of range means the nearest page, and any other text the last page. With
+    ``with_all_events``, all events are read, unless there are more than ``MAX_EVENTS``. ``action_links`` takes an
+    activation and returns the buttons of its row.
+
+    This reads one statement, two for an earlier run of a chain, and more if a row of the timeline starts or ends on
+    another page.
     """
     events = HistoryEvent.objects.using(alias).filter(run_id=run.pk)
     chain = run.chain
@@ -204,7 +207,7 @@ def told_history(
 
 
 def _page_number(page: str, count: int) -> int:
-    """Parse the number of the page in a URL; return the last one, ``count``, if the text is no number."""
+    """Parse the number of the page in a URL; return the last one, ``count``, if the text is not a number."""
     if page.isascii() and page.isdigit() and len(page) < 10:
         return min(max(int(page), 1), count)
     return count

@@ -262,9 +262,9 @@ class InstanceAdmin(ReadOnlyAdmin[Instance]):
     # -- one run -------------------------------------------------------------------------------------------------------
 
     def get_urls(self) -> list[Any]:
-        """Return the URLs of this package about runs, followed by Django's own.
+        """Return the URLs of the views of runs, followed by the URLs of Django's ``ModelAdmin``.
 
-        They come first because the last pattern of Django's own matches everything.
+        The order matters: Django's last pattern matches every URL.
         """
         start = self.admin_site.admin_view(StartView(self))
         return [

@@ -160,9 +160,9 @@ class ScheduleAdmin(ScheduleAdminBase):
     # -- one schedule --------------------------------------------------------------------------------------------------
 
     def get_urls(self) -> list[Any]:
-        """Return the URLs of this package about schedules, followed by Django's own.
+        """Return the URLs of the views of schedules, followed by the URLs of Django's ``ModelAdmin``.
 
-        They come first because the last pattern of Django's own matches everything.
+        The order matters: Django's last pattern matches every URL.
         """
         view = self.admin_site.admin_view
         pages: list[tuple[str, Callable[..., HttpResponse]]] = [

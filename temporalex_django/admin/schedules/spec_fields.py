@@ -118,7 +118,7 @@ def is_working_day_rule(spec: Spec) -> bool:
 
 
 class SpecLinesField(forms.CharField):
-    """A form field for the specs of a schedule, one in each line of a text; its value is a list of specs.
+    """A form field in which each line of the text is a spec of a schedule; its value is a list of specs.
 
     ``parse_line`` converts a line to a spec, and raises ``ScheduleInvalid``.
     """

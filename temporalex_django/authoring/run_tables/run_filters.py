@@ -453,7 +453,7 @@ class SearchCondition(NamedTuple):
 
 
 def search_attribute_types(cls: type[Startable]) -> Mapping[str, Any]:
-    """Return the types of the search attributes by name, of a class or of all versions of a dispatcher together."""
+    """Return the types of the search attributes of a class by name. A dispatcher has those of all its versions."""
     types: Mapping[str, Any] = getattr(cls, "search_attributes", {})
     return types
 

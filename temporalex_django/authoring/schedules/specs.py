@@ -92,8 +92,8 @@ def parse_specs(
     """Return the specs that the arguments of a schedule describe, each once. Each argument is a value or a list.
 
     ``offset`` holds for all intervals and ``holidays`` for all rules about working days. Durations are timedeltas or
-    seconds. Raises ``ScheduleInvalid`` for no spec at all, for a wrong one, for more than 100, and for an ``offset`` or
-    ``holidays`` that have no effect.
+    seconds. Raises ``ScheduleInvalid`` for no spec at all, for an invalid one, for more than 100, and for an ``offset``
+    or ``holidays`` that have no effect.
     """
     intervals = _values(every)
     rules = [CalendarRule(rule) for rule in _values(calendar)]

@@ -36,20 +36,21 @@ _TRANSIENT: Final = frozenset(
 
 
 def is_gone(error: RPCError) -> bool:
-    """Return True if the run is closed or unknown, and False if it is the namespace that is not found."""
+    """Return True if ``error`` says that the run is closed or unknown, and False if the namespace is not found."""
     return error.status is RPCStatusCode.NOT_FOUND and "amespace" not in error.message
 
 
 def is_transient(error: RPCError) -> bool:
-    """Return True if the same request may be answered otherwise later."""
+    """Return True if ``error`` is temporary, so that a repetition of the request may succeed."""
     return error.status in _TRANSIENT or (error.status is RPCStatusCode.NOT_FOUND and not is_gone(error))
 
 
 @contextmanager
 def report_unavailable(label: str, *, update_id: str | None = None) -> Iterator[None]:
-    """Turn a cluster that does not answer into ``UpdateTimeout`` (code ``unknown``); ``label`` names the call.
+    """Return a context manager that converts errors of the cluster to errors of this package.
 
-    A refusal of the cluster that no caller has treated becomes ``ActionNotPossible``.
+    ``UpdateTimeout`` (code ``unknown``) means that the cluster did not answer, or cannot answer now.
+    ``ActionNotPossible`` means that it refused the request. ``label`` names the call in the message.
     """
     try:
         yield
@@ -65,9 +66,10 @@ def report_unavailable(label: str, *, update_id: str | None = None) -> Iterator[
 
 @contextmanager
 def report_unwritten(label: str) -> Iterator[None]:
-    """Turn an error after an operation of the cluster into ``UpdateTimeout`` (code ``unknown``).
+    """Return a context manager that converts every error of its block to ``UpdateTimeout`` (code ``unknown``).
 
-    The cluster has done the operation, so nobody may take it for one that was refused. ``label`` names it.
+    Use it for the writes after an operation that the cluster has performed, so that nobody takes the operation for a
+    refused one. ``label`` names the operation.
     """
     try:
         yield

@@ -47,10 +47,16 @@ def bind_process_call(call: ProcessCall) -> None:
 
 
 class ProjectAttempt(ActivityAttempt):
-    """An attempt in a worker of this package. Its task has the fields of one of the tables, and no row."""
+    """An attempt of an activity in a worker of this package.
+
+    Hooks and signals get a ``TaskState`` for it, as they do for attempts on the tables; it has no row.
+    """
 
     async def run(self, payloads: Sequence[Payload], executor: Executor | None) -> Any:
-        """Run the function when its limits allow that. Atomic activities have no limits, as on the tables."""
+        """Wait until the limits of the activity allow it, run the function and return its result as plain data.
+
+        Limits do not apply to atomic activities.
+        """
         activity, permits = activities.registry.get(self._info.activity_type), _permits.get()
         if permits is None or activity is None or activity.options_set.atomic:
             return await super().run(payloads, executor)
@@ -64,7 +70,7 @@ class ProjectAttempt(ActivityAttempt):
             self._note_heartbeat(None)
 
     def task_of(self, activity: Activity[Any, Any], args: Sequence[Any] = ()) -> TaskState:
-        """Return the activity as a task, for hooks and signals. ``args`` are its arguments as plain data."""
+        """Return the ``TaskState`` that describes the activity to hooks and signals. ``args`` are plain data."""
         info = self._info
         return TaskState(
             id=0,
@@ -88,7 +94,10 @@ class ProjectAttempt(ActivityAttempt):
         )
 
     async def start_in_thread(self, activity: Activity[Any, Any], args: Sequence[Any], executor: Any) -> Any:
-        """Run a plain function in a thread. If it is atomic and has begun, its end counts, not its cancellation."""
+        """Run a plain function in a thread of ``executor``, and return its result.
+
+        If an atomic activity is cancelled after its start, it runs to the end and its result counts.
+        """
         call = executor.submit(copy_context().run, self.run_in_thread, activity, args)
         try:
             return await asyncio.shield(asyncio.wrap_future(call))
@@ -98,10 +107,10 @@ class ProjectAttempt(ActivityAttempt):
             return await asyncio.wrap_future(call)
 
     def run_in_thread(self, activity: Activity[Any, Any], args: Sequence[Any]) -> Any:
-        """Run a plain function and return its result as plain data.
+        """Run a plain function in this thread and return its result as plain data.
 
-        The writes of an atomic activity, its result and a row with its idempotency key commit together. A repeat of it
-        returns that result.
+        For an atomic activity, its writes, its result and a row with its idempotency key commit in one transaction. A
+        later attempt with that key returns the stored result.
         """
         if activity.options_set.atomic:
             return self._run_once(activity, args)
@@ -147,7 +156,7 @@ class ProjectAttempt(ActivityAttempt):
 
     @contextmanager
     def surroundings(self, activity: Activity[Any, Any]) -> Iterator[None]:
-        """Send the Django signal that the attempt starts, and run it inside the interceptors."""
+        """Return a context manager that sends ``activity_started`` and runs the function inside the interceptors."""
         task = self.task_of(activity)
         send_activity_signal("activity_started", task, attempt=task.attempt)
         with attempt_hooks(task), super().surroundings(activity):

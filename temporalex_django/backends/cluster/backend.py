@@ -48,17 +48,17 @@ _own_rows: ContextVar[tuple[UUID, ...]] = ContextVar("temporalex_own_rows", defa
 class ClusterBackend:
     """The backend of runs on a Temporal cluster. See ``backends.protocol.RunBackend``.
 
-    What can wait is a row of the outbox in the caller's transaction. Outside of one, the row is committed first and
-    sent at once, so that a process that dies in between has lost nothing.
+    Starts and messages are rows of the outbox in the caller's transaction. If the caller has no transaction, the row is
+    committed first and sent at once, so a process that dies in between loses nothing.
     """
 
     name = TEMPORAL
 
     def flush(self, chain_id: UUID, *, storage: DjangoStorage) -> None:
-        """Send what waits for the chain, unless the caller has a transaction open: then a worker sends it.
+        """Send the rows of the outbox that wait for the chain; inside a transaction, leave them to a worker.
 
-        Raises the error with which the cluster refuses a row of this thread. If the cluster does not answer, the rows
-        are left to a worker.
+        Raises the error with which the cluster refuses a row that this thread has written. If the cluster does not
+        answer, a worker sends the rows later.
         """
         if inside_transaction(storage.alias):
             return
@@ -182,30 +182,45 @@ class ClusterBackend:
     # -- reads --------------------------------------------------------------------------------------------------------
 
     def query(self, call: RunQueryCall) -> Any:
-        """Ask the run, which costs a task of a worker, or its rows. Raises ``QueryTimeout`` if no worker answers."""
+        """Answer the query by a worker, or from the rows of the run; see ``reads.query``.
+
+        Built-in queries, whose names begin with two underscores, are answered here. Raises ``UnknownQuery``,
+        ``QueryFailed``, and ``QueryTimeout`` if no worker answers in time.
+        """
         if isinstance(call.query, str) and call.query.startswith("__"):
             return call.answer_built_in()
         return reads.query(call)
 
     def open_tasks(self, target: RunTarget, *, limit: int, storage: DjangoStorage) -> list[ActivityTask]:
-        """Return the first open activities of the selected run, as the server tells them. See ``pending``."""
+        """Return the first ``limit`` open activities of the selected run, as the cluster reports them.
+
+        See ``pending.open_tasks``.
+        """
         return pending.open_tasks(target, limit=limit, storage=storage)
 
     def history(self, target: RunTarget, *, storage: DjangoStorage, timeout: float | None = None) -> list[HistoryEvent]:
-        """Return the events of the selected run, which it tells in answer to a query."""
+        """Return the events of the selected run, with which a worker answers a query.
+
+        ``timeout`` is in seconds (None: ``reads.QUERY_SECONDS``). Raises ``QueryFailed``, and ``QueryTimeout`` if no
+        worker answers in time.
+        """
         return reads.history(target, storage=storage, timeout=timeout or reads.QUERY_SECONDS)
 
     def closing(self, target: RunTarget, *, storage: DjangoStorage) -> tuple[str, Any] | None:
-        """Return the status of the last run and the attributes of its closing event; None while the chain is open.
+        """Return ``(status of the last run, attributes of its closing event)``; None while the chain is open.
 
-        The rows say it, or the cluster, if it has closed the run without a worker.
+        They come from the rows, which are corrected first if the cluster has closed the run without a worker.
         """
         return reads.closing(target, storage=storage)
 
     # -- what operators do --------------------------------------------------------------------------------------------
 
     def close(self, call: OperatorCall, status: str) -> None:
-        """Terminate the run, here at once and there by the outbox; or ask a graph to cancel itself."""
+        """Terminate the run, or request the cancellation of a graph if ``status`` is "cancelled".
+
+        Termination closes the rows at once, and the outbox then terminates the run on the cluster. Writes the audit
+        row.
+        """
         storage, target = call.storage, call.target
         with storage.transaction():
             run = call.lock_run()
@@ -217,42 +232,49 @@ class ClusterBackend:
             call.record(target.audit_subject, reason=call.reason)
 
     def close_locked(self, call: OperatorCall, status: str, run: RunState) -> None:
-        """Close a run that has not begun, whose chain the open transaction has locked: its start is not sent."""
+        """Close a run that has not begun, whose chain the open transaction has locked. Its start is never sent."""
         Outbox.objects.using(call.storage.alias).filter(chain=run.chain_id, destination=DESTINATION).delete()
         mirror.close_locked(run, status, {"reason": call.reason, "outside": True}, storage=call.storage)
         call.record(call.target.audit_subject, reason=call.reason)
 
     def pause(self, call: OperatorCall) -> None:
-        """Have the server pause the run."""
+        """Pause the run on the cluster. See ``operate.pause``."""
         operate.pause(call)
 
     def unpause(self, call: OperatorCall) -> bool:
-        """Have the server unpause the run. Returns False: no run is blocked there."""
+        """Unpause the run on the cluster. Returns False, because no run on a cluster stays blocked.
+
+        See ``operate.unpause``.
+        """
         operate.unpause(call)
         return False
 
     def skip_timer(self, call: OperatorCall) -> None:
-        """Send the run the signal that fires its timer."""
+        """Make a running timer fire now. See ``operate.skip_timer``."""
         operate.skip_timer(call)
 
     def retry_activity(self, call: ActivityCall) -> None:
-        """Have the server try the activity again at once."""
+        """Make the cluster retry the activity now. See ``operate.retry_activity``."""
         operate.retry_activity(call)
 
     def complete_activity(self, call: ActivityCall) -> None:
-        """Tell the server the result of the activity."""
+        """Complete the activity on the cluster with the operator's result. See ``operate.complete_activity``."""
         operate.complete_activity(call)
 
     def fail_activity(self, call: ActivityCall) -> None:
-        """Tell the server the failure of the activity."""
+        """Fail the activity on the cluster. See ``operate.fail_activity``."""
         operate.fail_activity(call)
 
     def reset(self, call: OperatorCall) -> str:
-        """Have the server reset the run, and return the id of the row of the new run."""
+        """Reset the run on the cluster, and return the id of the row of the new run. See ``operate.reset``."""
         return operate.reset(call)
 
     def redeliver(self, call: OperatorCall, message_id: str) -> HandledMessage | None:
-        """Send the signal again with its id, which the run takes again because its handler has failed."""
+        """Send a signal whose handler failed again, with its message id. Returns None if there is no such signal.
+
+        The run accepts the id again, because the handler failed. The row for the outbox belongs to the open
+        transaction.
+        """
         row = failed_messages.take_failed(call.target.chain_id, message_id, alias=call.storage.alias)
         if row is None:
             return None
@@ -268,9 +290,9 @@ class ClusterBackend:
         return failed_messages.handled_message(row)
 
     def discard(self, call: OperatorCall, message_id: str) -> HandledMessage | None:
-        """Settle the message as discarded, so that its id is not sent again."""
+        """Discard a signal whose handler failed, so that it is not delivered again. Returns None if there is none."""
         return failed_messages.discard(call.target.chain_id, message_id, alias=call.storage.alias)
 
     def delete(self, call: OperatorCall) -> None:
-        """Delete the rows of the chain at once, and its runs on the cluster by the outbox."""
+        """Delete the rows of a closed chain; the outbox then deletes its runs on the cluster. See ``operate``."""
         operate.delete(call)

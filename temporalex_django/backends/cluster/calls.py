@@ -29,12 +29,12 @@ _COMPLETED = UpdateWorkflowExecutionLifecycleStage.UPDATE_WORKFLOW_EXECUTION_LIF
 
 
 def execution(run: ClusterRun, *, run_id: str | None = None) -> WorkflowExecution:
-    """Return the address of a run: the run with that id, or the newest one of its id on the cluster."""
+    """Return the address of a run for requests: the run ``run_id``, or the newest run with its cluster id for None."""
     return WorkflowExecution(workflow_id=run.cluster_id, run_id=run_id or "")
 
 
 def headers(client: ClusterClient, **values: Any) -> Header:
-    """Return headers of these values, without those that are None. A name is a constant of ``temporal.names``."""
+    """Return a ``Header`` with the encoded ``values`` that are not None. Their names are in ``temporal.names``."""
     fields: Mapping[str, Payload] = {
         name: client.payloads.encode(value) for name, value in values.items() if value is not None
     }

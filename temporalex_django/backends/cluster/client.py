@@ -86,7 +86,7 @@ class ClusterClient:
             raise self.unavailable(timeout) from None
 
     def update_slots(self, chain_id: UUID) -> asyncio.Semaphore:
-        """Return the places for the updates of a chain that are on their way. Call it on the event loop."""
+        """Return the semaphore that limits how many updates of a chain are on their way. Call it on the event loop."""
         slots = self._update_slots.get(chain_id)
         if slots is None:
             slots = self._update_slots[chain_id] = asyncio.Semaphore(IN_FLIGHT)

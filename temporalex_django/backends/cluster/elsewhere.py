@@ -33,7 +33,7 @@ Answers = dict[int, tuple[str, dict[str, Any]]]
 
 
 def failed_messages(act: WorkflowActivation) -> dict[int, str]:
-    """Return the messages that the server could not deliver: the kind of each, by the number of its command."""
+    """Return the kinds of the messages that the cluster could not deliver, by the number of their commands."""
     failed = {}
     for job in act.jobs:
         signal, cancel = job.resolve_signal_external_workflow, job.resolve_request_cancel_external_workflow

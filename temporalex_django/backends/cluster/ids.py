@@ -32,7 +32,7 @@ def identity_of(worker: object) -> str:
 
 
 def quoted(text: str) -> str:
-    """Return a text as a literal of the server's list filter."""
+    """Return a string as a literal of the cluster's list filter."""
     return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 

@@ -58,7 +58,7 @@ class MirrorBusy(Exception):
 
 
 def lock_order(run: ObservedRun) -> str:
-    """Return the key by which the runs of one transaction are ordered, so that two do not wait for each other."""
+    """Return the sort key for runs that one transaction locks, so that two transactions cannot deadlock."""
     return run.facts.get("chain") or run.first_run_id
 
 
@@ -196,7 +196,7 @@ def _is_reset_of_earlier(run: ObservedRun, current: Instance) -> bool:
 
 
 def mark_blocked(failed: FailedTask, *, storage: DjangoStorage) -> None:
-    """Note on the row of an open run why its task fails. The next activation that succeeds removes the note."""
+    """Store in the row of an open run why its workflow task fails. The next activation without error clears it."""
     if isinstance(failed.error, WorkflowSwitchedOff):
         return
     rows = Instance.objects.using(storage.alias).filter(cluster_run_id=UUID(failed.run_id), closed_at=None)
@@ -413,9 +413,9 @@ def close(chain_id: UUID, status: str, closing: dict[str, Any], *, storage: Djan
 
 
 def close_run(run_id: UUID, status: str, closing: dict[str, Any], *, storage: DjangoStorage) -> bool:
-    """Close the row of a run in the open transaction, as the cluster has closed the run without a worker.
+    """Close the row of a run in the open transaction, after the cluster has closed the run without a worker.
 
-    Returns False if it is closed, or if somebody else has locked it.
+    Returns False if the run is closed or has no row, or if another transaction keeps its chain locked for a second.
     """
     rows = Instance.objects.using(storage.alias).filter(pk=run_id, closed_at=None)
     chain_id = rows.values_list("chain_id", flat=True).first()

@@ -111,7 +111,8 @@ class MirrorWriter:
     def observe(self, run: ObservedRun) -> None:
         """Write the rows of a run, and return when they are committed.
 
-        Raises ``DatabaseBusy`` after ``WAIT_SECONDS``, ``mirror.MirrorBusy``, and the errors of the database.
+        Raises ``mirror.MirrorBusy`` if another transaction locks the rows for about a second. Raises ``DatabaseBusy``
+        if there is no commit within ``WAIT_SECONDS``. Errors of the database are raised unchanged.
         """
         self._submit(_Rows(run, time.monotonic() + _TRY_SECONDS))
 

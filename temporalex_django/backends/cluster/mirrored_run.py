@@ -41,9 +41,10 @@ logger = logging.getLogger("temporalex_django.backends")
 
 
 class MirroredFacts(StartFacts, total=False):
-    """The facts of a run with rows. ``chain`` is the id of that of its chain, and ``run`` the id of its own.
+    """The facts with which a run starts whose state is mirrored in rows.
 
-    A run that another client of the cluster has started has neither. After a reset, ``run`` is that of the earlier run.
+    ``chain`` is the id of the row of its chain, and ``run`` that of its own row. Both are absent if another client of
+    the cluster has started the run. After a reset, ``run`` is the id of the earlier run.
     """
 
     chain: str
@@ -88,21 +89,24 @@ class ObservedRun:
 
 
 class Observer(Protocol):
-    """The code that is shown the runs of a worker."""
+    """The protocol of an object that receives the runs of a worker after their activations."""
 
     def observe(self, run: ObservedRun) -> None:
-        """Take a run after an activation. If it raises, the task fails, and the server has it done again."""
+        """Process a run after an activation, before the cluster gets the commands of the activation.
+
+        If this raises, the workflow task fails and the cluster repeats it.
+        """
 
     def note_failure(self, failed: FailedTask) -> None:
-        """Take a task that has failed because of the code of a run, or because this worker lacks it."""
+        """Record that a workflow task failed, because the code of the run raised or this worker lacks that code."""
 
     def call(self, function: Callable[[], Any]) -> Any:
-        """Call a function that needs the database, and return its value."""
+        """Call ``function``, which uses the database, and return its value."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailedTask:
-    """A task of a run that failed with ``error``. The server has it done again."""
+    """A workflow task that failed with ``error``. The cluster repeats it."""
 
     cluster_id: str
     run_id: str
@@ -159,7 +163,11 @@ class MirroredRun(TemporalRun):
         self._original_run_id = info.run_id
 
     def activate(self, act: WorkflowActivation) -> WorkflowActivationCompletion:
-        """Return the commands for an activation, after the observer has seen the run, or the failure of its task."""
+        """Activate the run, pass it to the observer and return its commands.
+
+        If the code or the observer raises, return the failure of the workflow task; the cluster then repeats it.
+        Replays and queries are not observed.
+        """
         self._failed_signals = ()
         if act.HasField("timestamp"):
             self._now = act.timestamp.ToDatetime(UTC)
@@ -197,7 +205,7 @@ class MirroredRun(TemporalRun):
         return [*(elsewhere.write_marker(*answer) for answer in answers.items()), *super()._perform(act)]
 
     def report_failure(self, error: Exception) -> None:
-        """Log the failure of a task, and show it to the observer."""
+        """Log the failure of a workflow task, and pass it to the observer."""
         super().report_failure(error)
         self._observer.note_failure(
             FailedTask(cluster_id=self._info.workflow_id, run_id=self._info.run_id, error=error)
@@ -230,7 +238,7 @@ class MirroredRun(TemporalRun):
         human_tasks: Sequence[HumanTaskChange],
         failed_signals: Sequence[FailedSignal] = (),
     ) -> ObservedRun:
-        """Return the run as its last activation has left it."""
+        """Return the run in its state after the last activation, with these events, human tasks and failed signals."""
         return ObservedRun(
             cluster_id=self._info.workflow_id,
             run_id=self._info.run_id,
@@ -264,9 +272,9 @@ class MirroredRun(TemporalRun):
         return completion
 
     def add_facts(self, facts: StartFacts, search_attributes: dict[str, Any] | None, *, child: bool) -> StartFacts:
-        """Return the facts with which another run starts, with the id of its row.
+        """Return the start facts of a child, or of the next run of the chain, with the id that its row will have.
 
-        The next run of the chain has the same row of a chain. A replay gives it the same id.
+        The next run has the chain of this one, and a replay gives it the same row id. A child gets a random row id.
         """
         facts = super().add_facts(facts, search_attributes, child=child)
         if child:

@@ -43,7 +43,7 @@ _RUNNING: Final = PendingActivityState.PENDING_ACTIVITY_STATE_STARTED
 
 
 def label_of(call: OperatorCall, name: str) -> str:
-    """Return the operation ``name`` and its run, for errors."""
+    """Return the text that names the operation ``name`` and its run in errors."""
     return f"{name} of {call.target.workflow} {call.target.workflow_id}"
 
 
@@ -88,7 +88,12 @@ def _record(call: OperatorCall, **details: Any) -> None:
 
 
 def pause(call: OperatorCall) -> None:
-    """Have the server pause the run, and mark its row."""
+    """Pause the newest run of the chain on the cluster, then mark its row and write the audit row.
+
+    Raises ``WorkflowClosed`` for a closed run. Raises ``ActionNotPossible`` for a paused run, inside a transaction, and
+    if the cluster does not support pauses. Raises ``UpdateTimeout`` (code ``unknown``) if the cluster does not answer,
+    or if the row cannot be stored.
+    """
     run = _begin(call, "pause", newest=True)
     _require_open(call)
     if call.target.paused:
@@ -110,7 +115,10 @@ def pause(call: OperatorCall) -> None:
 
 
 def unpause(call: OperatorCall) -> None:
-    """Have the server unpause the run, and its row follow."""
+    """Unpause the newest run of the chain on the cluster, then clear the mark of its row and write the audit row.
+
+    Raises ``ActionNotPossible`` for a run that is not paused, and otherwise the errors of ``pause``.
+    """
     run = _begin(call, "unpause", newest=True)
     _require_open(call)
     if not call.target.paused:
@@ -152,7 +160,12 @@ def _call_pause(call: OperatorCall, name: str, make: Any) -> None:
 
 
 def skip_timer(call: OperatorCall) -> None:
-    """Send the run the signal that fires its timer."""
+    """Make the timer with the number ``call.seq`` fire now: send the run a built-in signal, then write the audit row.
+
+    Raises ``WorkflowClosed`` for a closed run. Raises ``ActionNotPossible`` if no such timer runs, or inside a
+    transaction. Raises ``UpdateTimeout`` (code ``unknown``) if the cluster does not answer. It also raises the errors
+    of ``reads.ask``, such as ``QueryTimeout`` if no worker answers, because it queries the run.
+    """
     run = _begin(call, "skip_timer")
     _require_open(call)
     events = reads.events_of(run, run_id=run.run_id)
@@ -180,7 +193,12 @@ def _find_pending(call: ActivityCall, name: str, run: ClusterRun) -> PendingActi
 
 
 def retry_activity(call: ActivityCall) -> None:
-    """Have the server try the activity again at once. A new input is refused."""
+    """Make the cluster retry a failed activity now, then write the audit row.
+
+    Raises ``WorkflowClosed`` for a closed run. Raises ``ActionNotPossible`` if the call has a new input, if the
+    activity has ended, runs now or was never attempted, or inside a transaction. Raises ``UpdateTimeout`` (code
+    ``unknown``) if the cluster does not answer.
+    """
     run = _begin(call, "retry_activity")
     _require_open(call)
     if call.input_values.get("input") is not None:
@@ -222,7 +240,14 @@ def _find_call(call: ActivityCall, name: str, run: ClusterRun) -> HistoryEvent:
 
 
 def complete_activity(call: ActivityCall) -> None:
-    """Tell the server the result of the activity, which its annotation has to accept."""
+    """Complete the activity on the cluster with the operator's result, then write the audit row.
+
+    The annotation of the activity must accept the result, so this process needs its code. Raises ``PayloadError`` for a
+    result that does not fit, and ``WorkflowClosed`` for a closed run. Raises ``ActionNotPossible`` for a step of a
+    graph, for an activity that has ended or does not allow it, and inside a transaction. Raises ``UpdateTimeout`` (code
+    ``unknown``) if the cluster does not answer. It also raises the errors of ``reads.ask``, such as ``QueryTimeout`` if
+    no worker answers, because it queries the run.
+    """
     run = _begin(call, "complete_activity")
     _require_open(call)
     scheduled = _find_call(call, "complete_activity", run)
@@ -248,7 +273,12 @@ def complete_activity(call: ActivityCall) -> None:
 
 
 def fail_activity(call: ActivityCall) -> None:
-    """Tell the server the failure of the activity, which is not tried again."""
+    """Fail the activity on the cluster with the operator's message and no further attempt; then write the audit row.
+
+    Raises ``WorkflowClosed`` for a closed run. Raises ``ActionNotPossible`` for an activity that has ended or does not
+    allow it, and inside a transaction. Raises ``UpdateTimeout`` (code ``unknown``) if the cluster does not answer. It
+    also raises the errors of ``reads.ask``, such as ``QueryTimeout`` if no worker answers, because it queries the run.
+    """
     run = _begin(call, "fail_activity")
     _require_open(call)
     scheduled = _find_call(call, "fail_activity", run)
@@ -294,7 +324,13 @@ def _end_activity(call: ActivityCall, name: str, make: Any) -> None:
 
 
 def reset(call: OperatorCall) -> str:
-    """Have the server reset the run to the end of an activation, and return the id of the row of the new run."""
+    """Reset the run on the cluster to the end of an activation, and return the id of the row of the new run.
+
+    Raises ``ActionNotPossible`` for edited inputs, for an unknown activation, if another open run has the id, and
+    inside a transaction. Raises ``UpdateTimeout`` (code ``unknown``) if the cluster does not answer, or if the new row
+    cannot be stored. It also raises the errors of ``reads.ask``, such as ``QueryTimeout`` if no worker answers, because
+    it queries the run.
+    """
     run = _begin(call, "reset")
     if call.input_values.get("edited") is not None:
         call.refuse(_("activities on a Temporal cluster keep their inputs: leave out the edited inputs"), closed=False)
@@ -337,7 +373,7 @@ def reset(call: OperatorCall) -> str:
 
 
 def _reset_there(call: OperatorCall, request: service.ResetWorkflowExecutionRequest) -> UUID:
-    """Have the server reset a run, unless this operation has reset it before, and return the new run's id there."""
+    """Reset a run on the cluster, unless this operation has reset it before; return the new run's id on the cluster."""
 
     async def reset_once(sdk: Client) -> str:
         if (run_id := await _find_reset(sdk, request)) is not None:
@@ -428,7 +464,10 @@ def _excluded(messages: str) -> list[Any]:
 
 
 def delete(call: OperatorCall) -> None:
-    """Delete the rows of a closed chain, and insert the row of the outbox that deletes its runs there."""
+    """Delete the rows of a closed chain in one transaction, with the audit row.
+
+    A row of the outbox in the transaction deletes the runs on the cluster later.
+    """
     storage, chain_id = call.storage, call.target.chain_id
     with storage.transaction():
         call.lock_run()

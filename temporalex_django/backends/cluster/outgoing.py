@@ -57,7 +57,7 @@ _CONFLICT_TRIES: Final = 8
 
 
 class OtherRunIsOpen(DeliveryFailed):
-    """Raised while a run that has closed here is still open on the cluster: the start is tried again."""
+    """The id belongs to a run that is closed in the tables but still open on the cluster; the start is tried again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,10 @@ class ClusterKind(ABC):
     is_start: ClassVar[bool] = False
 
     def prepare(self, row: OutboxRow, storage: DjangoStorage) -> Prepared:
-        """Read where the run is. Refuses a row whose start was refused."""
+        """Read the address of the run on the cluster, which sending the row needs.
+
+        Raises ``DeliveryRefused`` if the run has no row any more, or if its start was refused.
+        """
         try:
             run = find_on_cluster(row.chain_id, storage=storage)
         except WorkflowNotFound as exc:
@@ -91,7 +94,11 @@ class ClusterKind(ABC):
         return Prepared(row, run, cluster_client())
 
     def send(self, prepared: Prepared) -> Any:
-        """Send the row. Raises ``DeliveryRefused`` if the cluster refuses it for good."""
+        """Send the row and return the answer of the cluster. While the cluster is busy with the run, retry a few times.
+
+        Raises ``DeliveryFailed`` if a later try may succeed, and ``DeliveryRefused`` if the cluster refuses the row for
+        good.
+        """
         for pause in (*_BUSY_PAUSES, None):
             try:
                 return prepared.client.call(lambda client: self.request(client, prepared))
@@ -230,7 +237,7 @@ class StartKind(ClusterKind):
         note_first_run(row.chain_id, answer, storage=storage)
 
     def refuse(self, row: OutboxRow, error: TemporalexError, storage: DjangoStorage) -> None:
-        """Close the run in the tables: it will never be on the cluster."""
+        """Close the run in the tables as failed, or as timed out after its ``start_before``."""
         status, closing = "timed_out", {"timeout": "start_before"}
         if not isinstance(error, StartTooLate):
             described = error_data(error)
@@ -267,14 +274,14 @@ class SignalKind(ClusterKind):
         )
 
     def settle(self, row: OutboxRow, answer: None, storage: DjangoStorage) -> None:
-        """Note that the run has the signal, unless its handler has failed already."""
+        """Mark the message as completed, unless its handler has failed already."""
         if row.body["id"] is not None:
             Message.objects.using(storage.alias).filter(
                 chain_id=row.chain_id, request_id=row.body["id"], kind="signal", outcome_status=SENT
             ).update(outcome_status="completed", answered_at=storage.now())
 
     def refuse(self, row: OutboxRow, error: TemporalexError, storage: DjangoStorage) -> None:
-        """Free the id of the signal, so that it can be sent again."""
+        """Mark the message as undelivered, so that a signal with its id can be sent again."""
         if row.body["id"] is not None:
             Message.objects.using(storage.alias).filter(
                 chain_id=row.chain_id, request_id=row.body["id"], kind="signal", outcome_status=SENT
@@ -296,7 +303,7 @@ class CancelKind(ClusterKind):
 
 
 class TerminateKind(ClusterKind):
-    """Ends a run at once. A run that is not there any more is ended."""
+    """Terminates a run. A run that the cluster does not know any more counts as terminated."""
 
     async def request(self, client: Client, prepared: Prepared) -> None:
         try:
@@ -335,11 +342,11 @@ class RequestKind(ClusterKind):
                 raise DeliveryRefused(exc) from exc
 
     def settle(self, row: OutboxRow, answer: None, storage: DjangoStorage) -> None:
-        """Note that the decision was taken; the row of the task is closed by the run."""
+        """Mark the message as completed. The run itself closes the row of the human task."""
         self._note(row, "completed", storage)
 
     def refuse(self, row: OutboxRow, error: TemporalexError, storage: DjangoStorage) -> None:
-        """Open the human task again, which was being decided."""
+        """Mark the message as rejected, and open its human task for decisions again."""
         self._note(row, "rejected", storage)
         if (task := row.body.get("task")) is not None:
             HumanTask.objects.using(storage.alias).filter(pk=UUID(task)).update(deciding=None)
@@ -416,10 +423,10 @@ def insert(
 
 
 def send_waiting(chain_id: UUID, *, storage: DjangoStorage) -> Outbox | None:
-    """Send the rows of a chain that are due, in order, and return the first one that is left, or None.
+    """Send the due rows of a chain in order, and return the first row that is left, or None.
 
-    One read, if there are none. It commits, so no transaction may be open. Requests are not waited for: a run may judge
-    them much later.
+    It commits, so no transaction may be open. It also returns None before a resume or a decision, because the run may
+    judge it much later. If no row is due, this is one read.
     """
     waiting = Outbox.objects.using(storage.alias).waiting().filter(chain=chain_id, destination=DESTINATION)
     while (row := waiting.order_by("id").first()) is not None:
@@ -473,7 +480,10 @@ def forget_message(chain_id: UUID, message_id: str, *, storage: DjangoStorage) -
 
 
 def forget_refused(chain_id: UUID, message_id: str, *, storage: DjangoStorage) -> bool:
-    """Delete the row of a signal that the cluster has refused, and return True if there was one: it is sent again."""
+    """Delete the row of a signal that the cluster has refused, so that its id is free.
+
+    Returns True if there was one.
+    """
     rows = Message.objects.using(storage.alias).filter(
         chain_id=chain_id, request_id=message_id, outcome_status__in=["undelivered", "rejected"]
     )
@@ -481,7 +491,10 @@ def forget_refused(chain_id: UUID, message_id: str, *, storage: DjangoStorage) -
 
 
 def settle_request(row_id: UUID, message_id: str, *, is_taken: bool, storage: DjangoStorage) -> None:
-    """Delete the row of a request that its sender has sent itself; one that was refused opens its task again."""
+    """Delete the outbox row of a request that its sender has sent itself.
+
+    If the run took the request, its message is completed. Otherwise its human task is open for decisions again.
+    """
     rows = Outbox.objects.using(storage.alias).filter(pk=row_id)
     row = rows.first()
     if row is None:

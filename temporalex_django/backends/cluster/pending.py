@@ -34,9 +34,10 @@ _MAX_CAUSES: Final = 20
 
 
 def describe_pending(run: ClusterRun, *, label: str, timeout: float | None = None) -> list[PendingActivityInfo]:
-    """Return what the server says about the open activities of a run; ``label`` names the call in errors.
+    """Return the open activities of a run as the cluster reports them; ``label`` names the call in errors.
 
-    Raises ``UpdateTimeout`` if it does not answer, and ``HistoryGone``.
+    ``timeout`` is in seconds. Raises ``UpdateTimeout`` if the cluster does not answer, ``HistoryGone`` if it no longer
+    has the run, and ``ActionNotPossible`` if it refuses.
     """
     client = cluster_client()
     request = service.DescribeWorkflowExecutionRequest(
@@ -54,9 +55,10 @@ def describe_pending(run: ClusterRun, *, label: str, timeout: float | None = Non
 
 
 def open_tasks(target: RunTarget, *, limit: int, storage: DjangoStorage) -> list[ActivityTask]:
-    """Return the first activities of the selected run that have no result yet, by number, as rows without a key.
+    """Return the first ``limit`` activities of the selected run without a result, by number, as unsaved rows.
 
-    The server does not tell their arguments. Raises ``UpdateTimeout`` if it does not answer within ``LOOK_SECONDS``.
+    The rows have no arguments, because the cluster does not report them. Raises ``UpdateTimeout`` if it does not answer
+    within ``LOOK_SECONDS``.
     """
     run = run_of(target, storage=storage)
     if run.run_id is None:

@@ -115,7 +115,10 @@ class Permits:
         self._is_suspended = False
 
     async def keep_place(self, queue: str) -> bool:
-        """Keep a place for another attempt of a queue if its limits leave one. Returns False after a pause if not."""
+        """Reserve a place for another attempt of a queue, and return True if the limits of the queue leave one.
+
+        Otherwise, and while the places are suspended, return False after a pause.
+        """
         if self._waiting[queue] < _MAX_WAITING and not self._is_suspended:
             function = partial(permits.keep_place, queue, owner=self._owner())
             place = await self._ask(permits.limits_of(queue), function)
@@ -128,15 +131,15 @@ class Permits:
         return False
 
     def drop_place(self, queue: str) -> None:
-        """Give back a place of a queue for which no task has come."""
+        """Release a reserved place of a queue for which no activity has come."""
         if self._places[queue]:
             self._give_back(self._places[queue].pop())
 
     def suspend(self) -> None:
-        """Give back all places, and keep no others until ``resume``: no task can come while the server is away.
+        """Release all places, and reserve no others until ``resume``: no task can come while the cluster is away.
 
-        Otherwise other workers that do reach the server would have to wait for these places. A request that is open at
-        the server goes on without a place: its attempt waits for a permit as every other one.
+        Otherwise workers that do reach the cluster would have to wait for these places. A poll that is open on the
+        cluster continues without a place: its attempt waits for a permit, as every attempt does.
         """
         self._is_suspended = True
         for queue, places in self._places.items():
@@ -146,7 +149,7 @@ class Permits:
                 self._give_back(places.pop())
 
     def resume(self) -> None:
-        """Keep places again."""
+        """Reserve places again, after ``suspend``."""
         self._is_suspended = False
 
     @asynccontextmanager
@@ -241,7 +244,7 @@ class LimitedSlots(CustomSlotSupplier):
         self._unused: set[int] = set()
 
     async def reserve_slot(self, ctx: SlotReserveContext) -> SlotPermit:
-        """Wait until a thread is free and the limits leave a place, and return a new permit."""
+        """Wait until a thread is free and the limits of the queue leave a place; then return a new permit."""
         while True:
             permit = await self._slots.reserve_slot(ctx)  # first, so that no place waits for a thread
             if await self._permits.keep_place(self._queue):
@@ -249,17 +252,17 @@ class LimitedSlots(CustomSlotSupplier):
                 return permit
 
     def try_reserve_slot(self, ctx: SlotReserveContext) -> SlotPermit | None:
-        """Return None: to look at the limits takes a read."""
+        """Return None, because the limits cannot be checked without a read of the database."""
         del ctx
         return None
 
     def mark_slot_used(self, ctx: SlotMarkUsedContext) -> None:
-        """Count the activity of a permit as running. Its attempt gives the place back when it may start."""
+        """Count the activity of a permit as running. Its attempt releases the place when it may start."""
         self._unused.discard(id(ctx.permit))
         self._slots.mark_slot_used(ctx)
 
     def release_slot(self, ctx: SlotReleaseContext) -> None:
-        """Count the activity of a permit as ended, and give its place back if there was none."""
+        """Count the activity of a permit as ended. If no activity used the permit, release its place."""
         if id(ctx.permit) in self._unused:
             self._unused.discard(id(ctx.permit))
             self._permits.drop_place(self._queue)

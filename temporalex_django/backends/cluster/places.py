@@ -30,7 +30,7 @@ class Threads(Protocol):
     def call(self, workflow: str, function: Callable[[], Any]) -> Future[Any]:
         """Run ``function`` in a thread, and return the future of its result.
 
-        ``workflow`` is the name of the class for whose run it is called: classes take turns.
+        ``workflow`` is the class name of the run that calls the activity. Threads are shared fairly among classes.
         """
 
     @property
@@ -39,7 +39,7 @@ class Threads(Protocol):
 
 
 class PoolExecutor(Executor):
-    """The threads as an executor of the SDK. Call ``submit`` in an activity of the SDK."""
+    """An executor for the SDK that uses the threads of a worker's pool. Call ``submit`` in an activity of the SDK."""
 
     def __init__(self, threads: Threads) -> None:
         self._threads = threads
@@ -49,10 +49,10 @@ class PoolExecutor(Executor):
 
 
 class ActivitySlots(CustomSlotSupplier):
-    """Lets a worker of the SDK take an activity only while a thread is free, and at most ``limit`` at a time.
+    """The slots of activities: a worker of the SDK takes an activity only while a thread is free.
 
-    A poller that waits for an activity occupies nothing. So a few more activities than there are threads may be taken
-    at once, and wait for a thread.
+    At most ``limit`` activities run at a time. A poller that waits for an activity does not occupy a slot. So the
+    worker may take a few more activities than there are threads; these wait for a thread.
     """
 
     def __init__(self, threads: Threads, *, limit: int) -> None:

@@ -69,10 +69,13 @@ _watches: dict[UUID, _Watch] = {}  # by chain
 
 
 def query(call: RunQueryCall) -> Any:
-    """Ask the run, and return its answer. Outside of a transaction, what waits for the run is sent first.
+    """Answer the query by a worker, or from the rows of the run.
 
     The rows answer for a run that has ended, because the cluster may have deleted it, and for a paused one, because the
-    server passes no query on to it. They also answer a query that is not ``fresh``.
+    cluster passes no query on to it. They also answer a query that is not ``fresh``.
+
+    Before a worker is asked, rows of the outbox that wait for the run are sent, except inside a transaction. Raises
+    ``QueryFailed`` if the run has not reached the cluster, and the errors of ``ask``.
     """
     target = call.target
     has_ended = target.closed or target.selected_run_id != target.run_id
@@ -87,9 +90,11 @@ def query(call: RunQueryCall) -> Any:
 
 
 def ask(run: ClusterRun, name: str, args: Any, *, run_id: str | None, timeout: float = QUERY_SECONDS) -> Any:
-    """Query a run by its id on the cluster (None: the newest of its id), and return the answer.
+    """Send the query ``name`` to a run and return the answer.
 
-    Raises ``UnknownQuery``, ``QueryFailed``, ``HistoryGone``, and ``QueryTimeout`` if no worker has answered in time.
+    ``run_id`` selects the run by its id on the cluster; None means the newest run with the id. ``timeout`` is in
+    seconds. Raises ``HistoryGone`` if the cluster no longer has the run, ``UnknownQuery``, ``QueryFailed``, and
+    ``QueryTimeout`` if no worker answers in time.
     """
     client = cluster_client()
     request = calls.query_request(client, run, name=name, args=args, run_id=run_id)
@@ -146,7 +151,7 @@ def _with_end(events: list[HistoryEvent], target: RunTarget, storage: DjangoStor
 
 
 def events_of(run: ClusterRun, *, run_id: str | None, timeout: float = QUERY_SECONDS) -> list[HistoryEvent]:
-    """Return the events of a run, which it tells in answer to a query."""
+    """Return the events of a run, which a worker reads from it by a query. Raises the errors of ``ask``."""
     return [
         HistoryEvent(number, activation, kind, datetime.fromisoformat(at), attributes)
         for number, activation, kind, at, attributes in state_of(run, run_id=run_id, timeout=timeout)["events"]
@@ -154,7 +159,7 @@ def events_of(run: ClusterRun, *, run_id: str | None, timeout: float = QUERY_SEC
 
 
 def state_of(run: ClusterRun, *, run_id: str | None, timeout: float = QUERY_SECONDS) -> dict[str, Any]:
-    """Return what a run shows, with its events: the answer to the query ``__tx_state``."""
+    """Return the visible state of a run and its events: the answer to the query ``__tx_state``."""
     state: dict[str, Any] = ask(run, names.STATE, None, run_id=run_id, timeout=timeout)
     return state
 
@@ -163,10 +168,10 @@ def state_of(run: ClusterRun, *, run_id: str | None, timeout: float = QUERY_SECO
 
 
 def closing(target: RunTarget, *, storage: DjangoStorage) -> tuple[str, Any] | None:
-    """Return the status and the closing attributes of the last run, or None while the chain is open.
+    """Return ``(status of the last run, attributes of its closing event)``; None while the chain is open.
 
-    The rows are read first. While they show an open run, the cluster is asked beside that: it may have closed the run
-    without a worker, and then the rows are corrected.
+    It reads the rows. If they show an open run, it also asks the cluster, which may have closed the run without a
+    worker; the rows are then corrected in a transaction.
     """
     chain_id = target.chain_id
     known_end = read_closing(chain_id, storage=storage)
@@ -236,7 +241,10 @@ async def _has_successor(sdk: Client, run: ClusterRun) -> bool:
 
 
 async def read_end(sdk: Client, *, cluster_id: str, run_id: str) -> tuple[str, dict[str, Any]] | None:
-    """Return the status of a closed run and the attributes of its end. Returns None as ``_wait_for_end`` does."""
+    """Return ``(status, attributes of the closing event)`` of a closed run.
+
+    Returns None if the rows will show how the run ended.
+    """
     client = cluster_client()
     request = service.GetWorkflowExecutionHistoryRequest(
         namespace=client.namespace,

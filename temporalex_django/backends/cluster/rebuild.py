@@ -53,7 +53,7 @@ class _Nobody:
 
 
 class RebuiltRun(MirroredRun):
-    """A run that is replayed and shown to nobody until it is dropped from memory. ``rebuilt`` gets it then."""
+    """A run that is only replayed. When it leaves memory, its final state is stored in ``rebuilt`` by its run id."""
 
     def __init__(self, options: HostOptions, info: Any, rebuilt: dict[str, ObservedRun]) -> None:
         super().__init__(options, info, _Nobody())
@@ -98,9 +98,10 @@ class _ReplayPlugin(MirroredPlugin):
 
 
 async def rebuild(client: Client, executions: Sequence[Execution]) -> list[ObservedRun]:
-    """Return the runs as their code and their histories on the cluster say, in the order of ``executions``.
+    """Replay these runs from their histories on the cluster, and return them in the order of ``executions``.
 
-    Runs that the cluster does not know any more are left out, and those that cannot be replayed, which are logged.
+    Runs that the cluster does not know any more are left out. Runs that cannot be replayed are logged and left out,
+    too.
     """
     rebuilt: dict[str, ObservedRun] = {}
     replayer = Replayer(workflows=[], plugins=[_ReplayPlugin(rebuilt)], namespace=client.namespace)

@@ -66,7 +66,11 @@ class ClusterRequest:
         return None
 
     def begin(self) -> None:
-        """Send the message. Raises the error of a run that is closed, paused or switched off."""
+        """Send the message. Raises the error for a run that is closed, paused or switched off.
+
+        Inside a transaction, a resume or a decision is only stored in the outbox, and an update raises
+        ``ActionNotPossible``.
+        """
         call, target = self.call, self.target
         if call.kind == "update" and inside_transaction(self.storage.alias):
             raise ActionNotPossible(
@@ -229,7 +233,10 @@ class ClusterRequest:
     # -- the answer ---------------------------------------------------------------------------------------------------
 
     def wait(self) -> None:
-        """Wait for the outcome until the deadline of the call."""
+        """Wait for the outcome until the deadline of the call.
+
+        If there is none by then, a worker stores the outcome of a resume or a decision later.
+        """
         if self._future is None:
             return
         left = self.call.deadline.seconds_left
@@ -242,7 +249,7 @@ class ClusterRequest:
         self._settle(outcome)
 
     async def await_outcome(self) -> None:
-        """Wait as ``wait`` does, without holding a thread."""
+        """Wait as ``wait`` does, without blocking a thread."""
         if self._future is None:
             return
         left = self.call.deadline.seconds_left
@@ -291,7 +298,7 @@ class ClusterRequest:
                 outgoing.forget_message(self.target.chain_id, call.message_id, storage=self.storage)
 
     def outcome(self) -> Outcome | None:
-        """Return the outcome, or None if it has not come."""
+        """Return the outcome, or None if there is none yet."""
         return self._outcome
 
 

@@ -36,7 +36,10 @@ class ClusterRun:
 
 
 def find_on_cluster(chain_id: UUID, *, run_id: UUID | None = None, storage: DjangoStorage) -> ClusterRun:
-    """Return where the run ``run_id`` of a chain is (None: its newest run). One read. Raises ``WorkflowNotFound``."""
+    """Return the address on the cluster of the run ``run_id`` of a chain (None: its newest run). One read.
+
+    Raises ``WorkflowNotFound`` if the chain has no such run on the cluster.
+    """
     newest = Q(pk=F("chain__run"))
     rows = Instance.objects.using(storage.alias).filter(newest if run_id is None else Q(pk=run_id), chain=chain_id)
     columns = ("cluster_id", "workflow", "workflow_id", "chain__cluster_first_run_id", "cluster_run_id")
@@ -55,7 +58,7 @@ def find_on_cluster(chain_id: UUID, *, run_id: UUID | None = None, storage: Djan
 
 
 def run_of(target: RunTarget, *, storage: DjangoStorage) -> ClusterRun:
-    """Return where the selected run of a target is. One read."""
+    """Return the address on the cluster of the selected run of a target. One read. Raises ``WorkflowNotFound``."""
     return find_on_cluster(target.chain_id, run_id=target.selected_run_id, storage=storage)
 
 

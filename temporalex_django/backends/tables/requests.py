@@ -75,7 +75,7 @@ class TablesRequest:
             self._last_status = wait_for(self._poll, self.deadline, wait_slot=self.call.wait_slot, listen=listener)
 
     async def await_outcome(self) -> None:
-        """Wait as ``wait`` does, without holding a thread."""
+        """Wait as ``wait`` does, without blocking a thread."""
         if self._last_status is None or not self._last_status.is_finished:
             self._last_status = await await_for(self._poll, self.deadline)
 

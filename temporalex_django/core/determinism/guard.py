@@ -68,9 +68,9 @@ def watch(target: Any) -> None:
 
 
 def refuse(rule: Rule, frame: FrameType) -> None:
-    """Refuse an action of the code of ``frame`` that matches ``rule``, if that is workflow code.
+    """Refuse an action that matches ``rule``, if ``frame`` runs workflow code; otherwise do nothing.
 
-    Raises ``DeterminismViolation``, or warns, depending on the mode.
+    In the mode "error" this raises ``DeterminismViolation``. In the mode "warn" it warns once for each place.
     """
     if _mode == "off" or not current.is_guarded() or is_excused(frame):
         return

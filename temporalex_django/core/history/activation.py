@@ -182,7 +182,7 @@ class FailedSignal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """An update whose validator failed by a fault of its code, so that it is neither accepted nor rejected.
+    """An update whose validator raised because of a bug, so that it is neither accepted nor rejected.
 
     ``error`` is the exception. The update stays unanswered.
     """

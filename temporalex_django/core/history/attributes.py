@@ -165,7 +165,7 @@ class TimerFiredAttributes(TypedDict):
 
 
 class ChildStartedAttributes(TypedDict):
-    """A child: ``workflow`` is the name of its class. The other attributes are the options of its start.
+    """The start of a child: the name of its class in ``workflow``, and the options of the start.
 
     Timeouts are in seconds. ``parent_close`` says what happens to the child when its parent closes. ``start_at`` and
     ``start_before`` are times in ISO format.

@@ -128,14 +128,13 @@ def build_copy_mark(
     parent: str | None,
     snapshot: Mapping[str, Any] | None,
 ) -> dict[str, Any]:
-    """Return the mark behind copied events: the value of the attribute ``COPIED``.
+    """Return the value of the attribute ``COPIED``, which marks the end of copied events in a history.
 
-    ``mode`` is "reset" or "fork". The run ``run_id`` continues the run ``source_run_id`` after that ``activation``;
-    ``id`` and ``parent`` are its own. The mark has the users whom its ``snapshot`` excludes (``core.people.four_eyes``)
-    under "excluded".
+    ``mode`` is "reset" or "fork". The run ``run_id`` continues the run ``source_run_id`` after its activation
+    ``activation``; ``id`` and ``parent`` are those of the new run. If ``snapshot`` excludes users
+    (``core.people.four_eyes``), the mark has them under "excluded".
 
-    If somebody edited inputs, the caller adds them under "edited", by the number of the command. They are args and
-    kwargs, with key and ``by`` if the activity itself was edited.
+    If somebody edited inputs, the caller adds "edited": a dict by command number whose values are ``EditedInput``.
     """
     named = {"how": mode, "from": source_run_id, "activation": activation, "run_id": run_id, "id": id, "parent": parent}
     return {**named, **four_eyes.mark_attributes(snapshot)}

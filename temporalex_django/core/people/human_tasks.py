@@ -67,7 +67,7 @@ class FormSpec:
 def build_form_spec(form: Any, label: str) -> FormSpec:
     """Return the form that workflow code names: a type, or the dotted path of a Django form class.
 
-    ``label`` begins the message of the ``WorkflowDefinitionError`` for a value that is no form.
+    ``label`` begins the message of the ``WorkflowDefinitionError`` for a value that is not a form.
     """
     if isinstance(form, str):
         if not all(part.isidentifier() for part in form.split(".")) or "." not in form:

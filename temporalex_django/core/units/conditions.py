@@ -77,7 +77,7 @@ class Conditions:
             self._open_conditions.remove(condition)
 
     def clear(self) -> None:
-        """Forget all conditions, because the run is evicted."""
+        """Discard all conditions. Call it when the run is evicted."""
         self._open_conditions.clear()
 
     def _next_unit(self) -> Unit | None:

@@ -44,7 +44,7 @@ _AS_CANCELLED = ("terminated", "timed_out")
 class TableStorage:
     """The storage of graphs in the tables of one database alias (None: the setting ``DATABASE``).
 
-    It fulfils ``graph.contracts.Storage``: it gets, finds, stores and deletes instances, the states of graphs. Any
+    It implements ``graph.contracts.Storage``: it gets, finds, stores and deletes instances, the states of graphs. Any
     thread may use it, on a connection of its own.
     """
 
@@ -304,7 +304,7 @@ def _projections(alias: str) -> Projections:
 class TaskSource:
     """Gives an activity that is a step of a graph the class of its run, and the state of the graph (its instance).
 
-    It fulfils ``activity.RunSource``. ``task`` is the activity.
+    It implements ``activity.RunSource``. ``task`` is the activity.
     """
 
     task: TaskState
@@ -323,9 +323,9 @@ class TaskSource:
 
 
 def instance_of(run_id: UUID, code: type[Workflow]) -> Any:
-    """Return the state of a graph (its instance), computed from the history of its run.
+    """Return the state of a graph (its ``Instance``), computed from the history of its run.
 
-    ``code`` is the class of the run in its version. Raises ``UnknownWorkflow`` if it is no graph.
+    ``code`` is the class of the run in its version. Raises ``UnknownWorkflow`` if the class is not a graph.
     """
     if not issubclass(code, GraphWorkflow):
         raise UnknownWorkflow(f"{code.name} is not a graph workflow: it has no instance")

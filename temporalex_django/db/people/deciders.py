@@ -144,8 +144,8 @@ _STANDS_IN = "stands_in_for:"
 class DatabaseJudge:
     """Decides for one turn which users may send which messages, by their permissions in the database.
 
-    It fulfils ``core.messages.sender.Judge``. It reads each user once, with their permissions. The next turn reads them
-    again.
+    It implements ``core.messages.sender.Judge``. It reads each user once, with their permissions. The next turn reads
+    them again.
 
     It asks authentication backends of the project inside a savepoint of ``alias``, where the turn's transaction is. So
     the turn continues even if their statements fail.

@@ -1,4 +1,4 @@
-"""The contract between a turn and the storage, which memory and the database fulfil.
+"""The contract between a turn and the storage, which memory and the database implement.
 
 Nothing here imports Django. A turn is one transaction: ``claim`` locks runs, ``inbox``, ``run_records`` and
 ``histories`` read what it needs, ``write`` stores all that it produced. Values that cross are plain JSON data and aware

@@ -1,6 +1,6 @@
 """The storage of ``WorkflowEnvironment``: runs in memory, with a virtual clock.
 
-It fulfils the contract that the database storage fulfils, too.
+It implements the contract that the database storage implements, too.
 """
 
 from __future__ import annotations

@@ -58,7 +58,8 @@ def transit(
     It decorates a function ``(context)`` in the body of the workflow class, above ``@staticmethod``.
 
     The function returns one of ``targets``, ``(target, config)``, or a list of these; an empty list activates nothing.
-    It must be deterministic, like all workflow code. Raises ``WorkflowDefinitionError`` for arguments that cannot work.
+    It must be deterministic, like all workflow code. Raises ``WorkflowDefinitionError`` for invalid arguments, and for
+    a function that is async or cannot be called with a context.
     """
     problems = []
     if not is_step(step):

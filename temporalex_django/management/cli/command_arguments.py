@@ -111,7 +111,7 @@ def add_yes_argument(parser: CommandParser) -> None:
 def confirm(command: BaseCommand, question: str, *, yes: bool) -> None:
     """Ask the question on standard error, and raise ``CommandError`` unless the answer is yes.
 
-    Nothing is asked with ``--yes``, or if the standard input is no terminal.
+    Nothing is asked with ``--yes``, or if the standard input is not a terminal.
     """
     # A script without a terminal could only hang at a question.
     if yes or sys.stdin is None or not sys.stdin.isatty():

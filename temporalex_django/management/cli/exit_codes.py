@@ -93,7 +93,7 @@ def with_next_step(problem: str, next_step: str) -> str:
 
 
 def usage_error(problem: str, next_step: str) -> CommandError:
-    """Return the ``CommandError`` for a wrong command line, with the exit status ``USAGE_ERROR``."""
+    """Return the ``CommandError`` for an invalid command line, with the exit status ``USAGE_ERROR``."""
     return CommandError(with_next_step(problem, next_step), returncode=USAGE_ERROR)
 
 

@@ -107,7 +107,7 @@ def handle(
 ) -> None:
     """Print the drawing of a graph, or write it to a file.
 
-    Raises ``CommandError`` for a workflow that is no graph, for a run that does not exist, and if the program that
+    Raises ``CommandError`` for a workflow that is not a graph, for a run that does not exist, and if the program that
     draws SVG is missing.
     """
     actor = people.resolve_actor(as_user)

@@ -158,7 +158,7 @@ def handle(
 def _parse_throttle(texts: list[str] | None) -> tuple[Any, ...] | None:
     """Return ``(count, seconds)`` from the texts of the option ``--throttle``; None without it.
 
-    Raises ``CommandError`` for texts that are no numbers.
+    Raises ``CommandError`` for texts that are not numbers.
     """
     if texts is None:
         return None
@@ -175,7 +175,7 @@ def _parse_attributes(texts: list[str], declared: Mapping[str, Any]) -> dict[str
     """Return the search attributes by name, from texts like ``NAME=VALUE``.
 
     ``declared`` has the types that the class declares. An attribute that is a list of texts is given once for each
-    text. Raises ``CommandError`` for a text that is no pair.
+    text. Raises ``CommandError`` for a text that is not a pair.
     """
     parsed: dict[str, Any] = {}
     for text in texts:

@@ -56,9 +56,9 @@ class CleanupJob:
 
 
 class BulkJobCleanup(CleanupJob):
-    """Deletes bulk jobs that were finished long ago.
+    """Deletes bulk jobs that finished more than ``JOB_RETENTION`` ago.
 
-    A job has up to a million items (one for each run), which are deleted in batches before it.
+    A job has up to a million items (one for each run). They are deleted first, in batches.
     """
 
     def delete_batch(self, alias: str) -> bool:

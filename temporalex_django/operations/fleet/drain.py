@@ -52,7 +52,7 @@ class DrainWorker(Action[Worker]):
 def _lock_live_worker(worker_ref: UUID | str, *, alias: str) -> Worker:
     """Lock and return the row of the worker with the id ``worker_ref``, if nobody has declared it dead.
 
-    Raises ``WorkerNotFound`` for another id, and for text that is no id.
+    Raises ``WorkerNotFound`` for another id, and for text that is not an id.
     """
     try:
         pk = UUID(str(worker_ref))

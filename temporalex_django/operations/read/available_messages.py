@@ -71,7 +71,7 @@ class AvailableMessage:
 def available_messages(run: Instance) -> list[AvailableMessage]:
     """Return the messages that a run accepts now, updates first; an empty list for a closed run.
 
-    At most ``_MAX_MESSAGES``. They come from the row of the run; nothing else is read.
+    There are at most 50. They come from the row of the run; nothing else is read.
     """
     if not run.is_open:
         return []

@@ -20,7 +20,7 @@ _JSON_OVERHEAD = 4
 
 
 class BodyTooLarge(APIException):
-    """Error of a body that is larger than any payload may be."""
+    """The request body exceeds the limit that ``BoundedJSONParser`` sets; the response has status 413."""
 
     status_code = HTTPStatus.REQUEST_ENTITY_TOO_LARGE
     default_code = "too_large"

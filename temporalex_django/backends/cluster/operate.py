@@ -71,6 +71,15 @@ def _require_open(call: OperatorCall) -> None:
         call.refuse(_("the run is already closed"), closed=True)
 
 
+def _require_readable(call: OperatorCall) -> None:
+    """Refuse an operation that has to read the history of a paused run: the server does not let workers read it."""
+    target = call.target
+    if target.paused and target.selected_run_id == target.run_id:
+        call.refuse(
+            _("the run is paused, and a Temporal cluster does not let workers read it: unpause it first"), closed=False
+        )
+
+
 def _lock_run(chain_id: UUID, *, storage: DjangoStorage) -> RunState:
     """Lock the newest run of a chain, whose operation the cluster has done. Raises ``mirror.MirrorBusy`` after 5 s."""
     state = storage.lock_run(chain_id, wait=5.0)
@@ -168,6 +177,7 @@ def skip_timer(call: OperatorCall) -> None:
     """
     run = _begin(call, "skip_timer")
     _require_open(call)
+    _require_readable(call)
     events = reads.events_of(run, run_id=run.run_id)
     if call.seq not in pending_timers((event.kind, event.attributes) for event in events):
         call.refuse(_("no timer with that number is running: it has fired, or was cancelled"), closed=False)
@@ -227,6 +237,7 @@ def _find_call(call: ActivityCall, name: str, run: ClusterRun) -> HistoryEvent:
     """Return the event that scheduled the open activity of the call, whose code has to allow what is done by hand."""
     info = _find_pending(call, name, run)
     call.require_activity_access([info.activity_type.name])
+    _require_readable(call)
     events = reads.events_of(run, run_id=run.run_id)
     for event in events:
         if event.kind == "ActivityScheduled" and event.attributes["seq"] == call.seq:
@@ -334,6 +345,7 @@ def reset(call: OperatorCall) -> str:
     run = _begin(call, "reset")
     if call.input_values.get("edited") is not None:
         call.refuse(_("activities on a Temporal cluster keep their inputs: leave out the edited inputs"), closed=False)
+    _require_readable(call)
     state = reads.state_of(run, run_id=run.run_id)
     known_tasks = reads.ask(run, own_names.TASKS, None, run_id=run.run_id)
     event_id = _task_to_keep(call, state, known_tasks["tasks"], known_tasks["last"])

@@ -239,6 +239,9 @@ def test_a_run_is_paused_where_the_server_can(worker: None) -> None:
     assert Instance.objects.get().paused is not None
     with pytest.raises(errors.RunPaused):
         handle.update("anything")
+    for operation in (lambda: handle.skip_timer(1), lambda: handle.reset(to=0)):
+        with pytest.raises(errors.ActionNotPossible, match="unpause it first"):
+            operation()
     handle.unpause()
     assert Instance.objects.get().paused is None
 

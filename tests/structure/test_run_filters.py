@@ -244,6 +244,7 @@ def test_a_row_and_its_query_are_all_that_a_new_filter_needs(tmp_path: Path) -> 
         "PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)]),
         "DJANGO_SETTINGS_MODULE": "tests.settings",
         "TEST_DB": "sqlite",
+        "TX_TEST_FOLDER": str(tmp_path),  # it deletes its test database at the end
         "RUNS": "/api/instances/",
     }
     done = subprocess.run(

@@ -190,9 +190,10 @@ class CrashMarker:
         reads it, so their work is not recorded. Call this once for each thread or attempt that begins to run code which
         may end the process. Return the slot with ``release_slot``.
         """
-        if self._free:
-            return self._free.pop()
-        return _SIZE - _SLOT.size
+        try:
+            return self._free.pop()  # in one step: another thread may take the last one
+        except IndexError:
+            return _SIZE - _SLOT.size
 
     def release_slot(self, at: int) -> None:
         if at < _SIZE - _SLOT.size:

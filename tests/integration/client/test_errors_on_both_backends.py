@@ -300,6 +300,7 @@ NOT_OF_HANDLES = {
     "engine_not_found": "engines without Django raise it",
     "form_changed": "the forms of the admin and of pages compare what a person saw",
     "idempotency_key_reused": "REST raises it",
+    "outcome_unknown": "REST and the admin raise it",
     "interceptor_failed": "an interceptor of the project raises it",
     "judging_failed": "a check of permissions raises it",
     "key_missing": "a payload codec of the project raises it",
@@ -321,7 +322,10 @@ NOT_ON_A_CLUSTER = {
     "too_many_updates": "the client sends ten updates of a run at a time, and the others wait",
 }
 #: Errors of a cluster alone, each with what the tables do instead.
-NOT_ON_THE_TABLES = {"query_timeout": "a run answers from its rows, without a worker"}
+NOT_ON_THE_TABLES = {
+    "query_timeout": "a run answers from its rows, without a worker",
+    "history_gone": "the history is deleted together with the rows of the run",
+}
 #: Methods that raise nothing of their own.
 WITHOUT_ERRORS = {
     "open_tasks": "descriptions and pages catch what it raises, and say that the cluster has not answered",

@@ -156,8 +156,8 @@ class HistoryGone(QueryFailed):
 
     code = "history_gone"
     next_step = (
-        "Start a new run instead of a reset. The row, the result and the audit of this one are kept. To keep histories "
-        "for longer, raise the retention of the namespace."
+        "If the run is still open here, run `temporalex sync` with its id, which closes it. A closed run keeps its row, "
+        "its result and its audit. To keep histories for longer, raise the retention of the namespace."
     )
 
 

@@ -218,8 +218,8 @@ class ClusterBackend:
     def close(self, call: OperatorCall, status: str) -> None:
         """Terminate the run, or request the cancellation of a graph if ``status`` is "cancelled".
 
-        Termination closes the rows at once, and the outbox then terminates the run on the cluster. Writes the audit
-        row.
+        Termination closes the rows at once, and the outbox then terminates the run on the cluster. A start that nobody
+        has begun to send is never sent. Writes the audit row.
         """
         storage, target = call.storage, call.target
         with storage.transaction():
@@ -228,7 +228,8 @@ class ClusterBackend:
                 self._insert(target.chain_id, "cancel", {"reason": call.reason}, storage=storage)
             else:
                 mirror.close_locked(run, status, {"reason": call.reason}, storage=storage)
-                self._insert(target.chain_id, "terminate", {"reason": call.reason}, storage=storage)
+                if not outgoing.drop_unsent_start(target.chain_id, storage=storage):
+                    self._insert(target.chain_id, "terminate", {"reason": call.reason}, storage=storage)
             call.record(target.audit_subject, reason=call.reason)
 
     def close_locked(self, call: OperatorCall, status: str, run: RunState) -> None:

@@ -161,6 +161,7 @@ class MirroredRun(TemporalRun):
         self._last_task = 0
         self._now = datetime.now(UTC)
         self._original_run_id = info.run_id
+        self._begin_error: Exception | None = None
 
     def activate(self, act: WorkflowActivation) -> WorkflowActivationCompletion:
         """Activate the run, pass it to the observer and return its commands.
@@ -172,7 +173,7 @@ class MirroredRun(TemporalRun):
         if act.HasField("timestamp"):
             self._now = act.timestamp.ToDatetime(UTC)
         self._drop_foreign_signals(act)
-        is_query = all(job.HasField("query_workflow") for job in act.jobs)
+        is_query = _is_query(act)
         if not is_query:
             self._last_task = act.history_length
         completion = super().activate(act)
@@ -192,7 +193,15 @@ class MirroredRun(TemporalRun):
         return completion
 
     def _perform(self, act: WorkflowActivation) -> list[WorkflowCommand]:
-        """Answer the messages whose receivers the server does not know, then do the activation."""
+        """Answer the messages whose receivers the server does not know, then do the activation.
+
+        Raises ``WorkflowSwitchedOff`` if the class of a run in memory has been switched off, and again what has kept
+        the run from beginning in this process.
+        """
+        if self._begin_error is not None and not any(job.HasField("initialize_workflow") for job in act.jobs):
+            raise self._begin_error
+        if hasattr(self, "executor") and not act.is_replaying and not _is_query(act):
+            self.find_class(self.run_info.workflow, self._facts.get("version"))
         answers = elsewhere.take_answers(act)
         if not act.is_replaying:
             answers = {
@@ -264,7 +273,13 @@ class MirroredRun(TemporalRun):
 
     def _begin(self, init: InitializeWorkflow) -> dict[str, Any]:
         self._original_run_id = init.original_execution_run_id or self._info.run_id
-        return super()._begin(init)
+        try:
+            attributes = super()._begin(init)
+        except Exception as exc:
+            self._begin_error = exc
+            raise
+        self._begin_error = None
+        return attributes
 
     def _activate(self, activation: Activation) -> Completion:
         completion = super()._activate(activation)
@@ -293,6 +308,10 @@ class MirroredRun(TemporalRun):
         tasks = {str(activation): event for activation, event in self._tasks.items()}
         answer = {"tasks": tasks, "last": self._last_task}
         return self._writer.write_query_answer(query.query_id, answer)
+
+
+def _is_query(act: WorkflowActivation) -> bool:
+    return all(job.HasField("query_workflow") for job in act.jobs)
 
 
 class MirroredRunner(TemporalRunner):

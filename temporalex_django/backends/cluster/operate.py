@@ -39,6 +39,8 @@ from temporalex_django.models import Chain, Instance
 from temporalex_django.temporal import names
 
 _PAUSE_SWITCH: Final = "frontend.WorkflowPauseEnabled"
+#: Parts of the errors of the server for a run that is paused already, or is not paused.
+_DONE_ALREADY: Final = ("already paused", "not paused")
 _RUNNING: Final = PendingActivityState.PENDING_ACTIVITY_STATE_STARTED
 
 
@@ -155,6 +157,8 @@ def _call_pause(call: OperatorCall, name: str, make: Any) -> None:
         try:
             cluster_client().call(make)
         except RPCError as exc:
+            if any(text in exc.message for text in _DONE_ALREADY):
+                return  # by an earlier call whose answer was lost, or by another client: the row follows
             if exc.status in (RPCStatusCode.UNIMPLEMENTED, RPCStatusCode.FAILED_PRECONDITION) or "not enabled" in (
                 exc.message
             ):
@@ -488,4 +492,5 @@ def delete(call: OperatorCall) -> None:
         cluster_id = rows.values_list("cluster_id", flat=True).first()
         call.record(call.target.audit_subject, reason=call.reason)
         delete_chain(chain_id, storage=storage)
-        outgoing.insert(chain_id, "delete", {"cluster_id": cluster_id, "runs": runs}, storage=storage)
+        if runs:  # otherwise its start was never sent
+            outgoing.insert(chain_id, "delete", {"cluster_id": cluster_id, "runs": runs}, storage=storage)

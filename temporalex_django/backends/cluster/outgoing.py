@@ -474,6 +474,19 @@ def store_outcome(chain_id: UUID, message_id: str, outcome: Outcome, *, storage:
     )
 
 
+def drop_unsent_start(chain_id: UUID, *, storage: DjangoStorage) -> bool:
+    """Delete all rows of the outbox for a chain whose start nobody has begun to send.
+
+    Returns False, with nothing deleted, if it may have been sent.
+    """
+    rows = Outbox.objects.using(storage.alias).filter(chain=chain_id, destination=DESTINATION)
+    # The process that sends the row counts its try first, under the lock of the row.
+    if not rows.filter(kind=f"{DESTINATION}.start", tries=0).delete()[0]:
+        return False
+    rows.delete()
+    return True
+
+
 def forget_message(chain_id: UUID, message_id: str, *, storage: DjangoStorage) -> None:
     """Delete the row of a message that the run has not taken, so that its id is free again."""
     Message.objects.using(storage.alias).filter(chain_id=chain_id, request_id=message_id, outcome_status=SENT).delete()

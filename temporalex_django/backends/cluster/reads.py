@@ -191,8 +191,10 @@ def closing(target: RunTarget, *, storage: DjangoStorage) -> tuple[str, Any] | N
         end = watch.end.result()
         if end is None or cluster_client().call(lambda sdk: _has_successor(sdk, watch.run)):
             return None
-    except (RPCError, ClusterUnavailable, CancelledError):
-        return None  # asked again at the next look
+    except (RPCError, ClusterUnavailable, CancelledError) as exc:
+        if not (isinstance(exc, RPCError) and is_gone(exc)):
+            return None  # asked again at the next look
+        end = "terminated", {"reason": "the Temporal cluster does not know the run any more"}
     row = Instance.objects.using(storage.alias).filter(chain=chain_id, cluster_run_id=watch.run.run_id).first()
     if row is not None:
         with storage.transaction():

@@ -37,6 +37,8 @@ from temporalex_django.core.error_text import error_line
 from temporalex_django.db.process_leases import is_lease_free, lease_notes, set_lease, take_lease
 from temporalex_django.db.retention import retention_policies
 from temporalex_django.db.storage import DjangoStorage
+from temporalex_django.engine.contracts.records import RunWrite
+from temporalex_django.engine.operator_overrides import pause_run
 from temporalex_django.engine.scheduling import policy
 from temporalex_django.models import Instance, Outbox
 
@@ -56,11 +58,13 @@ _REBUILT: Final = 20
 #: Seconds after which a round leaves the pages that are left to the next one.
 _ROUND_SECONDS: Final = 60.0
 _CALL_SECONDS: Final = 60.0
+_LOCK_SECONDS: Final = 1.0
 
+_PAUSED: Final = 8  # this version of the SDK has no name for it
 _OPEN: Final = frozenset(
     {
         WorkflowExecutionStatus.WORKFLOW_EXECUTION_STATUS_RUNNING,
-        8,  # paused: this version of the SDK has no name for it
+        _PAUSED,
     }
 )
 _CONTINUED: Final = WorkflowExecutionStatus.WORKFLOW_EXECUTION_STATUS_CONTINUED_AS_NEW
@@ -167,7 +171,12 @@ def sync(cluster_ids: Collection[str] | None = None, *, storage: DjangoStorage) 
         repairs.compared += len(infos)
         listed.update(info.execution.run_id for info in infos)
         for start in range(0, len(infos), _PAGE):
-            repair(infos[start : start + _PAGE], every=True, repairs=repairs, storage=storage)
+            page = infos[start : start + _PAGE]
+            repair(page, every=True, repairs=repairs, storage=storage)
+            by_id = {info.execution.run_id: info for info in page if info.status in _OPEN}
+            for row in _rows_of(page, storage):
+                if (info := by_id.get(str(row.cluster_run_id))) is not None:
+                    _try(row.cluster_id or "", partial(_copy_pause, row, info, repairs, storage))
     rows = _open_rows(storage)
     if cluster_ids is not None:
         rows = rows.filter(cluster_id__in=list(cluster_ids))
@@ -255,6 +264,28 @@ def _compare_open_row(row: Instance, repairs: Repairs, storage: DjangoStorage) -
         repairs.closed += _close_row(row.pk, "terminated", closing, storage)
     elif info.status not in _OPEN:
         repair([info], repairs=repairs, storage=storage)
+    else:
+        _copy_pause(row, info, repairs, storage)
+
+
+def _copy_pause(row: Instance, info: WorkflowExecutionInfo, repairs: Repairs, storage: DjangoStorage) -> None:
+    """Mark the row of an open run as paused if the run is, or as not paused.
+
+    No worker does that: a paused run has no activations.
+    """
+    is_paused = info.status == _PAUSED
+    if is_paused == (row.paused is not None):
+        return
+    with storage.transaction():
+        state = storage.lock_run(row.chain_id, wait=_LOCK_SECONDS)  # None: the next round tries it again
+        if state is None or state.run_id != row.pk or state.paused == is_paused:
+            return
+        if is_paused:
+            storage.write([pause_run(state, reason="on the Temporal cluster", sender=None, now=storage.now())])
+        else:
+            state.paused = False
+            storage.write([RunWrite(run=state, instance={"paused": None})])
+    repairs.written += 1
 
 
 def _try(cluster_id: str, function: Callable[[], T]) -> T | None:

@@ -282,8 +282,16 @@ class ClusterRequest:
             except RPCError as exc:
                 if not is_gone(exc):
                     raise
-                outgoing.forget_message(self.target.chain_id, call.message_id, storage=self.storage)
+                self._forget()
                 raise self._closed_error() from exc
+
+    def _forget(self) -> None:
+        """Delete the rows of a request that the closed run cannot take; its human task has no pending decision then."""
+        call = self.call
+        with self.storage.transaction():
+            if self._row is not None:
+                outgoing.settle_request(self._row, call.message_id, is_taken=False, storage=self.storage)
+            outgoing.forget_message(self.target.chain_id, call.message_id, storage=self.storage)
 
     def _settle(self, outcome: Outcome) -> None:
         """Store the outcome: the row of the outbox goes, and a free id can be used again."""

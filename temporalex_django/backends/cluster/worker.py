@@ -236,6 +236,6 @@ def _finder(resolve: Callable[[str, int], type[Workflow]]) -> Callable[[str, int
     """Return the function with which runs find their class, which asks ``resolve`` for all runs with a version."""
 
     def find(name: str, version: int | None) -> type[Workflow]:
-        return find_class(name, version) if version is None else resolve(name, version)
+        return resolve(name, find_class(name, None).version if version is None else version)
 
     return find

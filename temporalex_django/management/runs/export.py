@@ -26,6 +26,7 @@ from temporalex_django.core.history.events import CLOSED_STATUSES
 from temporalex_django.db.querying import iterate_pages
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine.ids import parse_run_id
+from temporalex_django.errors import QueryFailed
 from temporalex_django.management.cli import as_user as people
 from temporalex_django.management.cli import exit_codes, printing
 from temporalex_django.models import Instance
@@ -70,8 +71,8 @@ def handle(
 ) -> None:
     """Write the history of each run to a file, and print a line for each; a file that exists is replaced.
 
-    One history is in memory at a time. Raises ``CommandError`` if no run matches, and for a user who may not see
-    payloads.
+    One history is in memory at a time. A run on a Temporal cluster whose history cannot be read is skipped and named.
+    Raises ``CommandError`` if no run matches, for a user who may not see payloads, and at the end if runs were skipped.
     """
     if not ids and workflow is None:
         raise exit_codes.usage_error("no runs are selected", "Give business ids, run ids, or --workflow NAME.")
@@ -83,25 +84,32 @@ def handle(
         runs = runs.filter(workflow=workflow)
     if open:
         runs = runs.exclude(status__in=CLOSED_STATUSES)
-    folder, storage, count = Path(output), DjangoStorage(), 0
+    folder, storage, count, skipped = Path(output), DjangoStorage(), 0, 0
     total = 0
     if printing.is_watched(command, lines=json):
         total = runs.count()
     with printing.progress(command, lines=json) as report:
         # Runs are read by pages of ids, so an export of any size takes little memory.
         for row in iterate_pages(runs.defer(*UNREAD_COLUMNS).select_related("chain"), by="id"):
-            history_output = _write_history(row, folder, _redactor(actor.user, row), storage)
+            try:
+                history_output = _write_history(row, folder, _redactor(actor.user, row), storage)
+            except QueryFailed as exc:
+                skipped += 1
+                command.stderr.write(printing.escape(f"skipped: {exc}"))
+                continue
             count += 1
             report(count, total)
             if json:
                 printing.print_json_line(command, history_output)
-    if not count:
+    if not count and not skipped:
         text = exit_codes.with_next_step("no matching run has a history", "List the runs: manage.py temporalex list")
         raise CommandError(text, returncode=exit_codes.NOT_FOUND)
     if not json:
         printing.write_line(
             command, printing.escape(f"{count:,} {'history' if count == 1 else 'histories'} written to {folder}")
         )
+    if skipped:
+        raise CommandError(f"{skipped:,} of {count + skipped:,} histories could not be read, and were not written")
 
 
 #: O_NOFOLLOW: other users who may write to the folder could place a link there, and choose which file is overwritten.

@@ -89,3 +89,13 @@ def test_each_read_of_a_forgotten_run_says_why_there_is_nothing(forgotten: Any, 
     history = api_client.get(f"{address}events/")
     assert (history.status_code, history.json()["code"]) == (410, "history_gone")
     assert api_client.get(f"{address}activities/").status_code == 200
+
+
+def test_an_export_skips_a_forgotten_run_and_names_it(forgotten: Any, tmp_path: Any) -> None:
+    other = ForgottenTotal.start(6, id=f"forgotten-{uuid.uuid4().hex[:8]}")
+    other.result(timeout=60)
+    ran = shell("export", "--workflow", "ForgottenTotal", "--output", str(tmp_path))
+    assert [other.run_id in path.name for path in tmp_path.iterdir()] == [True]
+    assert f"skipped: history of ForgottenTotal {forgotten.id}: the Temporal cluster no longer has the run" in ran.err
+    assert "1 of 2 histories could not be read" in ran.err
+    assert ran.status != 0

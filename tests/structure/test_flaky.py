@@ -61,7 +61,7 @@ def run(folder: Path, text: str, *arguments: str) -> subprocess.CompletedProcess
         env={**environment, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
     )
 
 

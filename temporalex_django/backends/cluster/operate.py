@@ -118,11 +118,15 @@ def pause(call: OperatorCall) -> None:
         reason=call.reason,
         request_id=call.once_id,
     )
-    _call_pause(call, "pause", lambda sdk: sdk.workflow_service.pause_workflow_execution(request))
+    is_late = not _call_pause(call, "pause", lambda sdk: sdk.workflow_service.pause_workflow_execution(request))
     with report_unwritten(label_of(call, "pause")), call.storage.transaction():
         state = _lock_run(run.chain_id, storage=call.storage)
-        call.storage.write([pause_run(state, reason=call.reason, sender=call.by.sender, now=call.storage.now())])
-        call.record(call.target.audit_subject, reason=call.reason)
+        is_late = is_late and state.paused
+        if not is_late:
+            call.storage.write([pause_run(state, reason=call.reason, sender=call.by.sender, now=call.storage.now())])
+            call.record(call.target.audit_subject, reason=call.reason)
+    if is_late:
+        call.refuse(_("the run is already paused"), closed=False)
 
 
 def unpause(call: OperatorCall) -> None:
@@ -143,22 +147,30 @@ def unpause(call: OperatorCall) -> None:
         reason=call.reason,
         request_id=call.once_id,
     )
-    _call_pause(call, "unpause", lambda sdk: sdk.workflow_service.unpause_workflow_execution(request))
+    is_late = not _call_pause(call, "unpause", lambda sdk: sdk.workflow_service.unpause_workflow_execution(request))
     with report_unwritten(label_of(call, "unpause")), call.storage.transaction():
         state = _lock_run(run.chain_id, storage=call.storage)
-        state.paused = False
-        call.storage.write([RunWrite(run=state, instance={"paused": None})])
-        call.record(call.target.audit_subject, reason=call.reason)
+        is_late = is_late and not state.paused
+        if not is_late:
+            state.paused = False
+            call.storage.write([RunWrite(run=state, instance={"paused": None})])
+            call.record(call.target.audit_subject, reason=call.reason)
+    if is_late:
+        call.refuse(_("the run is not paused"), closed=False)
 
 
-def _call_pause(call: OperatorCall, name: str, make: Any) -> None:
+def _call_pause(call: OperatorCall, name: str, make: Any) -> bool:
+    """Send a request that pauses or unpauses the run. Returns False if the run was paused, or not paused, before.
+
+    Then an earlier call has done it, whose answer may have been lost, or another client: the row has to follow.
+    """
     label = label_of(call, name)
     with report_unavailable(label):
         try:
             cluster_client().call(make)
         except RPCError as exc:
             if any(text in exc.message for text in _DONE_ALREADY):
-                return  # by an earlier call whose answer was lost, or by another client: the row follows
+                return False
             if exc.status in (RPCStatusCode.UNIMPLEMENTED, RPCStatusCode.FAILED_PRECONDITION) or "not enabled" in (
                 exc.message
             ):
@@ -167,6 +179,7 @@ def _call_pause(call: OperatorCall, name: str, make: Any) -> None:
                     f"it on: {_PAUSE_SWITCH}"
                 ) from exc
             raise
+    return True
 
 
 # -- timers and activities --------------------------------------------------------------------------------------------

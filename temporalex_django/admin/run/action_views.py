@@ -124,7 +124,8 @@ class RunActionView(ABC):
         except WorkflowNotFound:
             return self.admin.run_not_found(request, str(run.pk))
         except TemporalexError as exc:
-            # The failed attempt stored no token, but an operation that takes the token may have: start with a new one.
+            # The token may be stored: by an operation that takes it, or because the outcome on a cluster is not known.
+            # The form starts with a new one.
             form.add_error(None, exc.message)
             form.renew()
             return self.render_page(request, run, confirmation, form, status=409)

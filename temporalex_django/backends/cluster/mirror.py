@@ -439,6 +439,12 @@ def _close_earlier(run_id: UUID, kind: str, closing: dict[str, Any], at: datetim
     Instance.objects.using(storage.alias).filter(pk=run_id).update(**columns, mirrored_at=storage.now())
 
 
+def clear_pause(state: RunState) -> RunWrite:
+    """Return the write that ends the pause of a locked run. Nothing is due then: the cluster continues the run."""
+    state.paused = False
+    return RunWrite(run=state, instance={"paused": None})
+
+
 def close_locked(state: RunState, status: str, closing: dict[str, Any], *, storage: DjangoStorage) -> None:
     """Close the newest run of a chain, whose state the open transaction has locked."""
     kind = next(kind for kind, name in CLOSING.items() if name == status)

@@ -29,7 +29,7 @@ from temporalex_django.core.payloads import codec
 from temporalex_django.db.inserts import reopen_chain
 from temporalex_django.db.retention import delete_chain
 from temporalex_django.db.storage import DjangoStorage
-from temporalex_django.engine.contracts.records import RunState, RunWrite
+from temporalex_django.engine.contracts.records import RunState
 from temporalex_django.engine.operator_overrides import allows_overrides, pause_run, pending_timers
 from temporalex_django.engine.reset.plan import DROP, REDELIVER
 from temporalex_django.engine.run_start import RunStart
@@ -152,8 +152,7 @@ def unpause(call: OperatorCall) -> None:
         state = _lock_run(run.chain_id, storage=call.storage)
         is_late = is_late and not state.paused
         if not is_late:
-            state.paused = False
-            call.storage.write([RunWrite(run=state, instance={"paused": None})])
+            call.storage.write([mirror.clear_pause(state)])
             call.record(call.target.audit_subject, reason=call.reason)
     if is_late:
         call.refuse(_("the run is not paused"), closed=False)

@@ -65,6 +65,9 @@ class _Watch:
     looked_at: float
 
 
+#: The reason with which the row of an open run is closed that the cluster has deleted.
+GONE: Final = "the Temporal cluster does not know the run any more"
+
 _watches: dict[UUID, _Watch] = {}  # by chain
 
 
@@ -188,18 +191,26 @@ def closing(target: RunTarget, *, storage: DjangoStorage) -> tuple[str, Any] | N
         return None
     _watches.pop(chain_id, None)
     try:
-        end = watch.end.result()
+        end = _end_of(watch)
         if end is None or cluster_client().call(lambda sdk: _has_successor(sdk, watch.run)):
             return None
-    except (RPCError, ClusterUnavailable, CancelledError) as exc:
-        if not (isinstance(exc, RPCError) and is_gone(exc)):
-            return None  # asked again at the next look
-        end = "terminated", {"reason": "the Temporal cluster does not know the run any more"}
+    except (RPCError, ClusterUnavailable, CancelledError):
+        return None  # asked again at the next look
     row = Instance.objects.using(storage.alias).filter(chain=chain_id, cluster_run_id=watch.run.run_id).first()
     if row is not None:
         with storage.transaction():
             mirror.close_run(row.pk, *end, storage=storage)
     return read_closing(chain_id, storage=storage)
+
+
+def _end_of(watch: _Watch) -> tuple[str, dict[str, Any]] | None:
+    """Return the result of a watch that is done, or the end of a run that the cluster has deleted."""
+    try:
+        return watch.end.result()
+    except RPCError as exc:
+        if is_gone(exc):
+            return "terminated", {"reason": GONE}
+        raise
 
 
 def _start_watch(chain_id: UUID, storage: DjangoStorage) -> None:

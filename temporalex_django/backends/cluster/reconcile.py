@@ -37,7 +37,6 @@ from temporalex_django.core.error_text import error_line
 from temporalex_django.db.process_leases import is_lease_free, lease_notes, set_lease, take_lease
 from temporalex_django.db.retention import retention_policies
 from temporalex_django.db.storage import DjangoStorage
-from temporalex_django.engine.contracts.records import RunWrite
 from temporalex_django.engine.operator_overrides import pause_run
 from temporalex_django.engine.scheduling import policy
 from temporalex_django.models import Instance, Outbox
@@ -176,7 +175,7 @@ def sync(cluster_ids: Collection[str] | None = None, *, storage: DjangoStorage) 
             by_id = {info.execution.run_id: info for info in page if info.status in _OPEN}
             for row in _rows_of(page, storage):
                 if (info := by_id.get(str(row.cluster_run_id))) is not None:
-                    _try(row.cluster_id or "", partial(_copy_pause, row, info, repairs, storage))
+                    _try(row.cluster_id or "", partial(_copy_pause, row, info, storage))  # its rows are counted
     rows = _open_rows(storage)
     if cluster_ids is not None:
         rows = rows.filter(cluster_id__in=list(cluster_ids))
@@ -260,32 +259,31 @@ def compare_open(rows: Iterable[Instance], *, repairs: Repairs | None = None, st
 def _compare_open_row(row: Instance, repairs: Repairs, storage: DjangoStorage) -> None:
     info = _call(partial(_describe, run_id=str(row.cluster_run_id), cluster_id=row.cluster_id or ""))
     if info is None:
-        closing = {"reason": "the Temporal cluster does not know the run any more"}
-        repairs.closed += _close_row(row.pk, "terminated", closing, storage)
+        repairs.closed += _close_row(row.pk, "terminated", {"reason": reads.GONE}, storage)
     elif info.status not in _OPEN:
         repair([info], repairs=repairs, storage=storage)
     else:
-        _copy_pause(row, info, repairs, storage)
+        repairs.written += _copy_pause(row, info, storage)
 
 
-def _copy_pause(row: Instance, info: WorkflowExecutionInfo, repairs: Repairs, storage: DjangoStorage) -> None:
-    """Mark the row of an open run as paused if the run is, or as not paused.
+def _copy_pause(row: Instance, info: WorkflowExecutionInfo, storage: DjangoStorage) -> bool:
+    """Mark the row of an open run as paused if the run is, or as not paused. Returns True if that changed the row.
 
     No worker does that: a paused run has no activations.
     """
     is_paused = info.status == _PAUSED
     if is_paused == (row.paused is not None):
-        return
+        return False
     with storage.transaction():
         state = storage.lock_run(row.chain_id, wait=_LOCK_SECONDS)  # None: the next round tries it again
         if state is None or state.run_id != row.pk or state.paused == is_paused:
-            return
+            return False
         if is_paused:
-            storage.write([pause_run(state, reason="on the Temporal cluster", sender=None, now=storage.now())])
+            write = pause_run(state, reason="on the Temporal cluster", sender=None, now=storage.now())
         else:
-            state.paused = False
-            storage.write([RunWrite(run=state, instance={"paused": None})])
-    repairs.written += 1
+            write = mirror.clear_pause(state)
+        storage.write([write])
+    return True
 
 
 def _try(cluster_id: str, function: Callable[[], T]) -> T | None:

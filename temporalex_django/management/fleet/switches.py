@@ -93,7 +93,7 @@ def handle(
         printing.write_line(command, f"the hold of the queue {row.name} has ended")
     else:
         printing.write_line(command, f"the {row.kind} {row.name} is switched {what}")
-        if what == "off" and action.notice:
+        if action.notice:
             printing.write_line(command, action.notice)
 
 

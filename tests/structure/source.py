@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import subprocess
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -15,7 +16,9 @@ def modules(folder: Path) -> list[Path]:
     return sorted(path for path in folder.rglob("*.py") if "__pycache__" not in path.parts)
 
 
+@cache
 def parse(path: Path) -> ast.Module:
+    """Return the tree of a file. All tests of a process share it, so nobody changes it."""
     return ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
 
 

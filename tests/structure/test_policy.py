@@ -5,11 +5,9 @@ from __future__ import annotations
 import ast
 import re
 
-import pytest
-
 from benchmarks.rows import ROWS
 from temporalex_django.engine.scheduling import policy
-from tests.structure.source import PACKAGE, ROOT, modules, name, parse
+from tests.structure.source import PACKAGE, ROOT, modules, parse
 
 POLICY = PACKAGE / "engine" / "scheduling" / "policy.py"
 _ROOMS = ("db", "engine", "liveness", "workers")
@@ -77,12 +75,15 @@ def _is_number(node: ast.AST) -> bool:
     return isinstance(node, ast.Constant) and isinstance(node.value, int | float) and not isinstance(node.value, bool)
 
 
-@pytest.mark.parametrize("number", _NAMES)
-def test_a_number_names_a_row_of_the_benchmark_or_a_test(number):
-    what = served()[number]
-    unknown = [item for item in what if item not in ROWS and not (ROOT / item).is_file()]
-    assert what, "say at the end of its comment, in brackets, what it serves"
-    assert unknown == []
+def test_a_number_names_a_row_of_the_benchmark_or_a_test():
+    purposes = {number: served().get(number, []) for number in _NAMES}
+    unknown = {
+        number: [item for item in items if item not in ROWS and not (ROOT / item).is_file()]
+        for number, items in purposes.items()
+    }
+    silent = [number for number, items in purposes.items() if not items]
+    assert silent == [], "say at the end of the comment of each, in brackets, what it serves"
+    assert {number: items for number, items in unknown.items() if items} == {}
 
 
 def test_each_number_is_read():
@@ -96,9 +97,9 @@ def test_each_number_is_read():
     assert set(_NAMES) - read - own == set()
 
 
-@pytest.mark.parametrize("path", _FILES, ids=name)
-def test_other_modules_have_no_numbers_of_the_policy(path):
-    assert numbers(parse(path)) == _ELSEWHERE.get(path.relative_to(PACKAGE).as_posix(), set())
+def test_other_modules_have_no_numbers_of_the_policy():
+    constants = {path.relative_to(PACKAGE).as_posix(): numbers(parse(path)) for path in _FILES}
+    assert {module: names for module, names in constants.items() if names} == _ELSEWHERE
 
 
 def test_the_policy_is_pure():

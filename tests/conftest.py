@@ -39,6 +39,29 @@ def pytest_report_header() -> str:
     return f"django: {django.get_version()}, database: {os.environ.get('TEST_DB', 'sqlite')}"
 
 
+def suite_and_lane() -> tuple[str, str] | None:
+    """Return the suite and the lane that run, or None if all tests do."""
+    from tests.support import lanes
+
+    if not (lane := os.environ.get("TEST_LANE")):
+        return None
+    suite = os.environ.get("TEST_SUITE") or "test"
+    assert lane in lanes.LANES, f"TEST_LANE is one of {', '.join(lanes.LANES)}, not {lane!r}"
+    assert suite in lanes.SUITES, f"TEST_SUITE is one of {', '.join(lanes.SUITES)}, not {suite!r}"
+    return suite, lane
+
+
+def pytest_ignore_collect(collection_path: Path) -> bool | None:
+    """Leave out files that have nothing for this lane, before they are imported."""
+    from tests.support import lanes
+
+    if (run := suite_and_lane()) is None or collection_path.suffix != ".py" or TESTS not in collection_path.parents:
+        return None
+    suite, lane = run
+    is_test = collection_path.name.startswith("test_")
+    return True if is_test and not lanes.may_run(collection_path, TESTS, lane, suite) else None
+
+
 @pytest.hookimpl(tryfirst=True)  # pytest-xdist reads the groups
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     from tests.support import lanes
@@ -54,10 +77,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         lanes.mark(item, folder)
         if item.get_closest_marker("postgres") and os.environ.get("TEST_DB") != "postgres":
             item.add_marker(skip)
-    if lane := os.environ.get("TEST_LANE"):
-        assert lane in lanes.LANES, f"TEST_LANE is one of {', '.join(lanes.LANES)}, not {lane!r}"
-        config.hook.pytest_deselected(items=[item for item in items if not lanes.runs(item, lane)])
-        items[:] = [item for item in items if lanes.runs(item, lane)]
+    if (run := suite_and_lane()) is not None:
+        suite, lane = run
+        others = [item for item in items if lane not in lanes.lanes_of(item, suite)]
+        config.hook.pytest_deselected(items=others)
+        items[:] = [item for item in items if lane in lanes.lanes_of(item, suite)]
 
 
 @pytest.fixture(scope="session")

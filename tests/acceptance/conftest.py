@@ -16,10 +16,11 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """
     if "env" in metafunc.fixturenames:
         marker = metafunc.definition.get_closest_marker("hosts")
-        chosen = hosts.chosen(None if marker is None else marker.args, metafunc.definition.path.name)
+        file = metafunc.definition.path.name
+        chosen = hosts.chosen(None if marker is None else marker.args, file)
         metafunc.parametrize(
             "env",
-            [pytest.param(host, marks=hosts.MARKS[host]) for host in chosen],
+            [pytest.param(host, marks=hosts.marks(host, chosen, file)) for host in chosen],
             indirect=True,
         )
 

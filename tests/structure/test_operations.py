@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Iterable, Mapping
 
+import pytest
+
 from temporalex_django import WorkflowHandle
-from temporalex_django.operations.registry import STEERING
+from temporalex_django.operations.registry import ACTIONS, STEERING
 from temporalex_django.testing import memory_actions
-from tests.structure.source import ROOT
+from tests.structure.source import PACKAGE, ROOT, modules, name, parse
 
 #: Operations that environments in memory do in methods of their own, not in ``MemoryOperator``.
 OF_THE_ENVIRONMENT = {"cancel", "terminate", "reset", "fork"}
+#: Folders whose users are people: an operation that they create asks for the permission of its class, on behalf of one.
+INTERFACES = ("admin", "forms", "management", "pages", "rest")
+#: Names of operation classes, and of variables and attributes that hold one of them.
+CLASSES = {action.__name__ for action in ACTIONS.values()} | {"action", "steering"}
 PAGES = "".join(page.read_text(encoding="utf-8") for page in sorted((ROOT / "docs" / "howto").glob("*.md")))
 
 
@@ -65,3 +72,48 @@ def test_what_is_missing_is_named() -> None:
     assert other_permissions(["pause"], {}) == [
         "pause takes pause_instance: add it to _PERMISSIONS of testing/memory_actions.py"
     ]
+
+
+def of_nobody(tree: ast.Module) -> list[int]:
+    """Lines that create an operation for code, which is asked for no permission, instead of for a person."""
+    decorators = {id(decorator) for node in ast.walk(tree) for decorator in getattr(node, "decorator_list", ())}
+    return [
+        node.lineno
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call)
+        and id(node) not in decorators  # those of the admin and of REST are called ``action``, too
+        and any(_class_name(function) in CLASSES for function in _functions(node.func))
+        and not any(keyword.arg == "by" and "CODE" not in ast.unparse(keyword.value) for keyword in node.keywords)
+    ]
+
+
+def _functions(function: ast.expr) -> list[ast.expr]:
+    return [function.body, function.orelse] if isinstance(function, ast.IfExp) else [function]
+
+
+def _class_name(function: ast.expr) -> str:
+    return function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
+
+
+def test_interfaces_ask_the_class_of_each_operation() -> None:
+    """``execute()`` asks for the ``permission`` of the class, on behalf of ``by``."""
+    assert [
+        f"{name(path)}:{line}: pass by=, the person" for room in INTERFACES for path in modules(PACKAGE / room)
+        for line in of_nobody(parse(path))
+    ] == []  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("source", "lines"),
+    [
+        ("Query(target, query=name).execute()", [1]),
+        ("x = 1\n(StopBulk if stop else ResumeBulk)(job).execute()", [2]),
+        ("self.steering(target, reason=reason)", [1]),
+        ("action(row.name, by=CODE)", [1]),
+        ("runs.Query(target, query=name, by=self._actor())", []),
+        ("perform(target)", []),
+        ("@action(methods=['get'])\ndef state(self): ...", []),
+    ],
+)
+def test_an_operation_of_nobody_is_seen(source: str, lines: list[int]) -> None:
+    assert of_nobody(ast.parse(source)) == lines

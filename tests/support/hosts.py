@@ -17,15 +17,23 @@ MEMORY = ("memory", "memory-evicted")
 DATABASE = ("database", "database-evicted")
 TEMPORAL = ("temporal", "temporal-evicted")
 HOSTS = (*MEMORY, *DATABASE)
-#: Of their tests. Each Python and each database sees runs that are kept and runs that are rebuilt, in some lane.
+#: Markers of their tests. Each Python and each database sees runs that are kept and runs that are rebuilt.
 MARKS = {
     "memory": [pytest.mark.unit],
     "memory-evicted": [pytest.mark.unit, pytest.mark.once],
-    "database": [pytest.mark.django_db, pytest.mark.once_on_postgres],
+    "database": [pytest.mark.django_db],
     "database-evicted": [pytest.mark.django_db],
     "temporal": [pytest.mark.once],
     "temporal-evicted": [pytest.mark.once],
 }
+
+#: Hosts that ``make test`` leaves out where the other one runs the test too.
+INSTEAD = {"memory": "memory-evicted", "database-evicted": "database"}
+#: Files about caching and eviction, which run on all hosts in ``make test``: their subject differs between them.
+CACHING = frozenset(
+    f"test_{name}.py"
+    for name in ("activations", "arguments", "async_generators", "contexts", "deadlock", "engine_versions", "replay")
+)
 
 #: For tables of cases that pure code judges before anything reaches a host: those in memory will do.
 in_memory = pytest.mark.hosts(*MEMORY)
@@ -53,6 +61,13 @@ def chosen(marked: Sequence[str] | None, file: str) -> Sequence[str]:
         allowed = (*HOSTS, *TEMPORAL) if marked is None else marked
         return [host for host in wanted.split(",") if host in allowed]
     return (*usual, TEMPORAL[0]) if marked is None and file in SAMPLE else usual
+
+
+def marks(host: str, all_hosts: Sequence[str], file: str) -> list[pytest.MarkDecorator]:
+    """Return the markers of a case of ``file`` on a host; ``all_hosts`` are those of its test."""
+    if INSTEAD.get(host) in all_hosts and file not in CACHING:
+        return [*MARKS[host], pytest.mark.only_in_all("host")]
+    return MARKS[host]
 
 
 def environment(host: str, temporal_address: Callable[[], str] | None = None) -> Iterator[Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import shutil
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -85,17 +86,25 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 @pytest.fixture(scope="session")
-def django_db_setup(django_db_setup: None, django_db_blocker: Any) -> Iterator[None]:
-    """The databases; what tests commit is taken out of them in a quicker way than Django's."""
+def django_db_setup(
+    request: pytest.FixtureRequest, django_db_modify_db_settings: None, django_db_blocker: Any
+) -> Iterator[None]:
+    """The database of this process; what tests commit is taken out of it in a quicker way than Django's."""
     from django.test import TransactionTestCase
 
     from tests.support import emptying
+    from tests.support.database_copies import database_copy
 
+    worker = getattr(request.config, "workerinput", {}).get("workerid", "alone")
+    copy = ExitStack()
     with django_db_blocker.unblock():
+        copy.enter_context(database_copy(worker))
         emptying.remember()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(TransactionTestCase, "_fixture_teardown", emptying.empty)
         yield
+    with django_db_blocker.unblock():
+        copy.close()
 
 
 @pytest.fixture(scope="session")

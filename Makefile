@@ -3,9 +3,10 @@
 #   make demo  [DB=postgres] [BACKEND=temporal] [DAY=path/to/basket_lines.csv] [ARGS="--chaos 2"]    play a real day; DATABASE_URL is honoured
 #                              with BACKEND=temporal, carts and reports live on a Temporal server that the demo starts
 #   make demo-check ...        the same, but exits at the end; exit status 0 only if the report reconciles
-#   make test [ARGS=...]       all lanes: {Python 3.11 + Django 5.2, Python 3.13 + Django 6.1} x {SQLite, PostgreSQL}
+#   make test [ARGS=...]       what a commit needs, in the lanes {Python 3.11 + Django 5.2, Python 3.13 + Django 6.1} x {SQLite, PostgreSQL}
+#   make test-all [PART=...]   everything: all hosts, all of tests/faults, and a Temporal server. Parts that have passed on this commit are not run again
 #   make test-fast [ARGS=...]  this Python, SQLite, without the slow tests
-#   make faults [SCALE=10]     the long form of tests/faults on both databases: kills, freezes, clocks, lost connections; `make test` runs the short one
+#   make faults [SCALE=10]     the long form of tests/faults on both databases: kills, freezes, clocks, lost connections; `make test-all` runs the short one
 #   make soak [SECONDS=600] [DB=sqlite] [HOST=q2]   work of every kind while processes are killed every few seconds; then checks that it adds up
 #   make properties [SCALE=10] the long form of tests/property, with other examples each time; `make test` runs the short one
 #                              tests run in TEST_PROCESSES=3 parallel processes
@@ -29,6 +30,7 @@ ARGS ?=
 JSON ?=
 FILES ?=
 ROWS ?=
+PART ?=
 SCALE ?= 10
 SECONDS ?= 600
 HOST ?= worker
@@ -42,10 +44,10 @@ export TEST_PROCESSES
 INTERFACES = $(addprefix tests/integration/,admin client human_tasks management operations rest)
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo demo-check test test-fast faults soak properties conformance coverage docs lint format bench bench-data bench-temporal bench-results clean
+.PHONY: help venv demo demo-check test test-all test-fast faults soak properties conformance coverage docs lint format bench bench-data bench-temporal bench-results clean
 
 help:
-	@sed -n '3,21s/^#  *//p' Makefile
+	@sed -n '3,22s/^#  *//p' Makefile
 
 venv:
 	@scripts/venv.sh .venv $(PRIMARY)
@@ -58,6 +60,9 @@ demo-check: venv
 
 test:
 	@scripts/test.sh $(ARGS)
+
+test-all:
+	@PART='$(PART)' INTERFACES='$(INTERFACES)' scripts/test.sh --all $(ARGS)
 
 test-fast: venv
 	@TEST_DB=sqlite $(PYTHON) -m pytest $(SIDE_BY_SIDE) -m "not slow and not browser" $(ARGS)

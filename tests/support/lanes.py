@@ -72,6 +72,7 @@ ONLY_IN_ALL: dict[str, str] = {}
 #: Reasons of the marker ``only_in_all``, for some cases of a test.
 CASES = {
     "host": "another host runs the test. Only caching and eviction need runs that are kept and runs that are rebuilt",
+    "collection": "it imports all tests. It guards the lists of this module, and fails in the lanes of both suites",
     "row": "another row has the same kind of permission. Each operation is asked in code, and interfaces ask its class",
 }
 
@@ -123,12 +124,22 @@ def may_run(path: Path, tests: Path, lane: str, suite: str) -> bool:
         sets.append(MARKERS[FOLDERS[folder]])
     elif folder == "unit":
         sets.append(MARKERS["each_python"])
-    else:  # the hosts of acceptance, and the interfaces on a cluster, have markers of their own
-        sets += [USUAL, MARKERS["each_python"], MARKERS["once"]]
-    lanes = frozenset[str]().union(*sets)
+    else:
+        sets.append(USUAL)
+    if folder == "acceptance":  # its hosts have markers of their own
+        sets += [MARKERS["each_python"], MARKERS["once"]]
+    if name.removeprefix("integration/") in _sample():
+        sets.append(MARKERS["once"])
     if "mark.postgres" in text:
-        lanes |= (lanes & POSTGRES) or {NEWEST_POSTGRES}
-    return lane in (_in_make_test(name, lanes) if suite == "test" else lanes)
+        sets += [(lanes & POSTGRES) or frozenset({NEWEST_POSTGRES}) for lanes in sets]
+    return any(lane in (_in_make_test(name, lanes) if suite == "test" else lanes) for lanes in sets)
+
+
+def _sample() -> frozenset[str]:
+    """Return the files whose tests run on a cluster, too. Their module needs the settings."""
+    from tests.support.both_backends import SAMPLE
+
+    return SAMPLE
 
 
 def _in_make_test(path: str, lanes: frozenset[str]) -> frozenset[str]:

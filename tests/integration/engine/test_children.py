@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,6 +14,7 @@ from temporalex_django.db.inserts import NewStart, insert_start
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.models import Instance, Message
 from temporalex_django.testing import DjangoEnvironment, drain
+from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.django_db
 
@@ -289,8 +289,10 @@ def test_on_committed_data():
 def test_timeout_by_the_clock_of_the_database():
     """A worker finds what is over without any message."""
     h = KidOfSlow.start(id="p")
-    drain()
-    time.sleep(0.4)
-    drain()
-    assert KidSlow.handle("slow").describe().status == "timed_out"
+
+    def status() -> str:
+        drain()
+        return KidSlow.handle("slow").describe().status
+
+    wait_for(lambda: status() == "timed_out")
     assert h.result(timeout=5) == "WorkflowTimedOut"

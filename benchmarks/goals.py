@@ -57,6 +57,8 @@ GOALS: Final = (
     Goal(path="naps.ours.seconds", at_most=5),
     Goal(path="chain.ours.growth", at_most=1.2),
     Goal(path="switched.ours.heard_within_s", at_most=1),
+    Goal(path="kit.ours.statements", at_most=35),
+    Goal(path="kit.ours.ms", at_most=10),
     Goal(path="recover.ours.runs_lost", at_most=0),
     Goal(path="recover.ours.effects_never", at_most=0),
     Goal(path="grown.ours.slower.one", at_most=1.3),

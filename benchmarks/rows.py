@@ -67,6 +67,7 @@ ROWS: Final = {
     "naps": Row(measure=_from("neighbours", "naps", "naps")),
     "chain": Row(measure=_from("neighbours", "chain", "chain")),
     "switched": Row(measure=_from("neighbours", "switched", "switches")),
+    "kit": Row(measure=_from("kit", "run", "rounds"), sqlite=True),
     "recover": Row(measure=_from("recover", "run", "effects")),
     "observed": Row(measure=_from("observed", "run", "count", "pairs"), sqlite=True, named=True, seconds=0),
     "mirrored": Row(measure=_from("mirrored", "run", "count", "seconds"), sqlite=True, named=True, seconds=0),

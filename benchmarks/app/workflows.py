@@ -37,6 +37,14 @@ class One(Workflow):
         return Ok(await nothing())
 
 
+class Alarm(Workflow):
+    """A timer of an hour, then an activity that does nothing."""
+
+    async def run(self, args: Any) -> Any:
+        await api.sleep(3600)
+        return Ok(await nothing())
+
+
 class TenInSequence(Workflow):
     """Ten activities that do nothing, one after the other."""
 

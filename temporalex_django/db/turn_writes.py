@@ -350,11 +350,12 @@ class TurnWriter:
             (w.run.chain_id, i, o.status, o.value, w.run.activated_at) for w in writes for i, o in w.outcomes.items()
         )
         self._sql.write(_OUTCOME.columns, _OUTCOME_UPDATE, _OUTCOME.encode_rows(outcomes), key="chain_id")
-        closed = ((w.run.chain_id, o.status, o.value) for w in writes if (o := w.closing) is not None)
+        closings = [(w.run.chain_id, w.closing) for w in writes if w.closing is not None and w.leaves_messages]
+        closed = ((chain, outcome.status, outcome.value) for chain, outcome in closings)
         self._sql.write(_CLOSED.columns, _CLOSED_UPDATE, _CLOSED.encode_rows(closed), key="chain_id")
         # Messages that waited behind a handler, a pause or a block are answered by a turn that finds the run closed.
-        if closed_chains := [w.run.chain_id for w in writes if w.closing is not None]:
-            test, parameter = self._sql.in_array(closed_chains, "uuid")
+        if closings:
+            test, parameter = self._sql.in_array([chain for chain, _ in closings], "uuid")
             self._sql.execute(
                 f"update temporalex_message set fresh = true where chain_id {test} and not settled and not fresh",
                 [parameter],

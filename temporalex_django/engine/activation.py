@@ -576,6 +576,10 @@ class ActivationStep:
         run_label = f"{entry.record.workflow} {entry.record.workflow_id}"
         error = WorkflowClosed(f"{run_label} closed ({visible.status}) before the update completed")
         write.closing = Outcome(status="failed", value=error_data(error))
+        unread = {message.id for message in self.messages}.difference(write.consumed, write.settled)
+        updates = entry.executor.dispatcher.handler_runner.open_updates
+        # An earlier run of the chain may have accepted an update, too.
+        write.leaves_messages = bool(unread or updates or self.has_more_messages or entry.record.carried_messages)
 
 
 def _waiting_first_key(message: InboxMessage) -> bool:

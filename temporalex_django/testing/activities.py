@@ -128,11 +128,13 @@ class EnvironmentActivities(EnvironmentBase):
         if self._heartbeats and not crashed:
             self._tasks.record_heartbeats(self._heartbeats)
         self._heartbeats.clear()
+        self._store_result(result)
+
+    def _store_result(self, result: TaskResult) -> None:
+        """Store the result of an attempt, which becomes a message to the run, and announce it."""
         # Announce only a result that counts: the attempt may have closed or cancelled its own run.
         if self._tasks.finish_tasks([result]):
-            self._announce_attempt(task, result)
-        if result.hold is not None:
-            self._read_switches()
+            self._announce_attempt(result.task, result)
         self._maybe_crash("after_result")
 
     def _perform_in_savepoint(self, task: TaskState) -> tuple[TaskResult | None, BaseException | None]:
@@ -220,11 +222,17 @@ class EnvironmentActivities(EnvironmentBase):
             if timeout is not None and timeout[0] <= self.clock:
                 self._held_tasks.remove(task)
                 self._tasks.finish_tasks([activity_policy.timeout_result(task, timeout[1], self.clock)])
+                self._forget_pending()
         held_ids = {task.id for task in self._held_tasks}
-        for task in self._tasks.expired_tasks(limit=_EXPIRY_LIMIT):
+        for task in self._expired_tasks():
             result = activity_policy.check_timeout(task, self.clock) if task.id not in held_ids else None
             if result is not None:
                 self._tasks.finish_tasks([result])
+                self._forget_pending()
+
+    def _expired_tasks(self) -> list[TaskState]:
+        """Return activities that have exceeded a timeout."""
+        return self._tasks.expired_tasks(limit=_EXPIRY_LIMIT)
 
 
 def _first_timeout(task: TaskState) -> tuple[datetime, str] | None:

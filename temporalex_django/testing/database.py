@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from datetime import datetime, timedelta
 from functools import cached_property, partial
@@ -12,9 +12,8 @@ from uuid import UUID
 
 from asgiref.sync import async_to_sync, sync_to_async
 from django.db import DatabaseError
-from django.db.models import Min
 
-from temporalex_django.authoring import activity, django_tasks, workflow
+from temporalex_django.authoring import django_tasks
 from temporalex_django.authoring.authorization import Person, has_permission, is_authorized
 from temporalex_django.authoring.backend import FailedMessage
 from temporalex_django.authoring.human_tasks import OpenHumanTask
@@ -22,9 +21,9 @@ from temporalex_django.authoring.workflow import Workflow
 from temporalex_django.conf import get_settings
 from temporalex_django.core.history.events import HistoryEvent
 from temporalex_django.core.messages.sender import Judge
-from temporalex_django.db import background_hooks, background_tasks
+from temporalex_django.db import background_hooks
 from temporalex_django.db.atomic_activities import send_activity_signal as attempt_announced
-from temporalex_django.db.claims.limited import Switches, read_switches
+from temporalex_django.db.claims.limited import Switches
 from temporalex_django.db.inserts import (
     message_outcome,
     update_outcome,
@@ -32,22 +31,23 @@ from temporalex_django.db.inserts import (
 from temporalex_django.db.messages.notify import send_turn_signals
 from temporalex_django.db.people.deciders import DatabaseJudge
 from temporalex_django.db.storage import DjangoStorage
-from temporalex_django.engine.contracts.records import Outcome, RunRecord, TaskResult, TaskState
+from temporalex_django.engine.contracts.records import Inbox, Outcome, RunRecord, TaskResult, TaskState
 from temporalex_django.engine.turn import WorkflowEngine
-from temporalex_django.engine.turn_report import TurnReport
+from temporalex_django.engine.turn_report import ClaimedRuns, TurnReport
 from temporalex_django.errors import WorkflowSwitchedOff
 from temporalex_django.liveness.leases import wake_switched_on
-from temporalex_django.models import ActivityTask, Chain, Instance
+from temporalex_django.models import Chain, Instance
 from temporalex_django.operations.human_tasks import inbox
 from temporalex_django.operations.read import describe
 from temporalex_django.operations.schedules.sync import sync_schedules
 from temporalex_django.testing.commit_hooks import commit_point, has_open_transaction, hide_savepoint
 from temporalex_django.testing.database_backend import EnvironmentBackend
 from temporalex_django.testing.database_schedules import DatabaseSchedules
-from temporalex_django.testing.engine_environment import EngineEnvironment
+from temporalex_django.testing.engine_environment import TURN_LIMIT, EngineEnvironment
 from temporalex_django.testing.environment_base import EPOCH
 from temporalex_django.testing.environment_host import EnvironmentStorage, is_entered, run_application
 from temporalex_django.testing.live_worker import call_in_thread, live_worker
+from temporalex_django.testing.pending_work import PendingWork, read_pending_work
 from temporalex_django.workers.attempts import announce_result, notify_safely
 from temporalex_django.workers.loop import run_until_idle
 
@@ -133,6 +133,8 @@ class DjangoEnvironment(EngineEnvironment):
         self._exit_stack = ExitStack()
         self._has_worker = False
         self._switches = Switches()
+        self._pending_work: PendingWork | None = None
+        self._runs: dict[UUID, bool] = {}  # the chains for the next turn; True: it has messages
         self.clock = EPOCH if now is None else now
         self.storage = EnvironmentStorage(clock=self.now)
         self.backend = backend = EnvironmentBackend(self)
@@ -183,13 +185,30 @@ class DjangoEnvironment(EngineEnvironment):
         else:
             super()._skip(duration)
 
-    def _read_switches(self) -> None:
-        """Read what is switched off (queues, activities, workflows), and wake runs that were switched on again."""
-        old_switches, self._switches = self._switches, read_switches(self.storage.sql, self.storage.clock)
+    def _forget_pending(self) -> None:
+        self._pending_work = None
+
+    def _pending(self) -> PendingWork:
+        """Return the work that waits. It is read again when something may have been written since the last time."""
+        if self._pending_work is None:
+            self._pending_work = self._read_pending()
+        return self._pending_work
+
+    def _read_pending(self, *, blocked: bool = False) -> PendingWork:
+        """Read the work that waits, and wake runs whose class was switched on again.
+
+        ``blocked`` asks also if there are blocked runs.
+        """
+        held = [task.id for task in self._held_tasks]
+        read = partial(read_pending_work, self.storage, held=held, blocked=blocked)
+        pending = read(now=self.clock, switches=self._switches)
         # Runs that waited for a switch are woken once, when it changes, as recovery does in a worker.
-        if self._switches != old_switches:
+        while pending.switches != self._switches:
+            self._switches = pending.switches
             self.storage.switched_off = self._switches.activities
             wake_switched_on(self.storage, self._switches.workflows)
+            pending = read(now=self.clock, switches=self._switches)
+        return pending
 
     def _held_until(self, task: TaskState) -> datetime | None:
         until = None
@@ -199,11 +218,10 @@ class DjangoEnvironment(EngineEnvironment):
 
     def _run_bulk_jobs(self) -> bool:
         """Work on bulk jobs if the environment is entered, because the jobs belong to the application."""
-        return (
-            is_entered(self)
-            and background_hooks.has_work(self.storage.alias)
-            and background_hooks.run_hooks(self.storage.alias)
-        )
+        if not is_entered(self) or not background_hooks.has_work(self.storage.alias):
+            return False
+        self._forget_pending()
+        return background_hooks.run_hooks(self.storage.alias)
 
     def _class_to_run(self, chain_id: UUID, name: str, version: int) -> type[Workflow]:
         """Return the class with which a run continues.
@@ -303,29 +321,61 @@ class DjangoEnvironment(EngineEnvironment):
         """Do nothing, because the storage of this environment reads the attribute ``clock`` itself."""
 
     def _next_due(self) -> datetime | None:
-        alias = self.storage.alias
-        switches = self._switches
         # Work that is switched off is not run, so ``advance`` must not stop at its due time for ever.
-        active_chains = Chain.objects.using(alias).exclude(queue__in=switches.queues)
-        chains = active_chains.filter(due_at__isnull=False).aggregate(at=Min("due_at"))["at"]
-        tasks = ActivityTask.objects.using(alias).exclude(pk__in=[task.id for task in self._held_tasks])
-        tasks = tasks.exclude(queue__in=switches.queues).exclude(activity__in=switches.activities)
-        queued = tasks.filter(owner__isnull=True).aggregate(at=Min("due_at"))["at"]
-        expiring = tasks.filter(expires_at__isnull=False).aggregate(at=Min("expires_at"))["at"]
-        times = (chains, queued, expiring, self.schedules.next_due())
-        return min((at for at in times if at is not None), default=None)
+        return self._pending().next_due()
+
+    def has_schedules(self) -> bool:
+        """Return True if the database has any schedules."""
+        return self._pending().has_schedules
 
     def _wake_blocked(self) -> None:
-        Chain.objects.using(self.storage.alias).filter(failed_tries__gt=0, closed=False).update(due_at=self.clock)
+        self._pending_work = self._read_pending(blocked=True)
+        if self._pending_work.has_blocked_runs:
+            blocked_chains = Chain.objects.using(self.storage.alias).filter(failed_tries__gt=0, closed=False)
+            blocked_chains.update(due_at=self.clock)
+            self._forget_pending()
+
+    def _run_turn(self) -> TurnReport | None:
+        if self._finished is None:
+            self._runs = self._pending().runs(self.clock)
+            if not self._runs:
+                return TurnReport()
+        else:
+            self._runs = {}
+        try:
+            return super()._run_turn()
+        finally:
+            self._forget_pending()
+
+    def _claim_runs(self, chains: Collection[UUID]) -> ClaimedRuns:
+        # A run that was read without messages does not need its inbox read.
+        runs = dict.fromkeys(chains, True) or self._runs
+        names = [chain for chain in runs if not self.storage.is_deferred(chain)][:TURN_LIMIT]
+        if not names:
+            return ClaimedRuns()
+        order = {chain: number for number, chain in enumerate(names)}
+        states = self.storage.claim(limit=TURN_LIMIT, queues=(), chains=names)
+        return ClaimedRuns(
+            sorted(states, key=lambda state: order[state.chain_id]),
+            inbox=lambda wanted: {chain: Inbox() for chain in wanted if not runs[chain]},
+        )
+
+    def _run_next_activity(self) -> bool:
+        if not self._queues():
+            return False
+        try:
+            return super()._run_next_activity()
+        finally:
+            self._forget_pending()
+
+    def _expired_tasks(self) -> list[TaskState]:
+        expiry = self._pending().next_expiry
+        return super()._expired_tasks() if expiry is not None and expiry <= self.clock else []
 
     def _queues(self) -> Sequence[str]:
-        # An environment works on every queue: those of all classes and activities, and those of stored rows.
-        queue_names = {cls.task_queue for cls in workflow.concrete_classes()}
-        queue_names |= {queues.options_set.queue for queues in activity.registry.values() if queues.options_set.queue}
-        stored = ActivityTask.objects.using(self.storage.alias).values_list("queue", flat=True).distinct()
-        queues = sorted((queue_names | set(stored)) - self._switches.queues)
-        self.storage.priority_queues = background_tasks.priority_queues(queues)
-        return queues
+        pending = self._pending()
+        self.storage.priority_queues = pending.priority_queues
+        return pending.activity_queues(self.clock)
 
     def chain_ids(self) -> list[UUID]:
         return list(Chain.objects.using(self.storage.alias).order_by("pk").values_list("pk", flat=True))

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import datetime
 from typing import TYPE_CHECKING
-
-from django.db.models import Min
 
 from temporalex_django.authoring.schedules.schedule import Schedule
 from temporalex_django.backends.host import OperationHost, use_host
@@ -15,7 +12,7 @@ from temporalex_django.engine.schedules.records import SlotRecord
 from temporalex_django.errors import ScheduleNotFound
 from temporalex_django.models import Schedule as ScheduleRow
 from temporalex_django.models import ScheduleSlot
-from temporalex_django.operations.schedules.fire import fire_due, has_schedules
+from temporalex_django.operations.schedules.fire import fire_due
 from temporalex_django.operations.schedules.pause import PauseSchedule, UnpauseSchedule
 from temporalex_django.operations.schedules.state import slot_of
 from temporalex_django.operations.schedules.sync import put_declaration
@@ -69,14 +66,8 @@ class DatabaseSchedules(EnvironmentSchedules):
             UnpauseSchedule(name).execute()
         self._env.work()
 
-    def next_due(self) -> datetime | None:
-        if not has_schedules(self._env.storage):
-            return None
-        next_at: datetime | None = ScheduleRow.objects.using(self._env.storage.alias).aggregate(at=Min("next_at"))["at"]
-        return next_at
-
     def fire(self) -> bool:
-        if self._is_firing:
+        if self._is_firing or not self._env.has_schedules():
             return False
         self._is_firing = True
         try:

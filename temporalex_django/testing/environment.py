@@ -235,13 +235,14 @@ class Environment(EnvironmentActivities):
         if self._batch is not None:
             self._set_time(until)
             return
+        self._forget_pending()
         self._wake_blocked()
-        self._drive()
+        self._drive_all()
         while (due := self._due_by(until)) is not None:
             # A due time may lie in the past; the clock never goes back.
             self._set_time(max(due, self.clock))
             self._expire()
-            self._drive()
+            self._drive_all()
         self._set_time(until)
 
     def now(self) -> datetime:
@@ -277,6 +278,7 @@ class Environment(EnvironmentActivities):
             yield
         finally:
             self._batch = None
+        self._forget_pending()
         self._expire()
         self._drive()
 
@@ -284,6 +286,7 @@ class Environment(EnvironmentActivities):
         if self._batch is not None:
             return
         with self._drive_lock:
+            self._forget_pending()
             self._drive_all()
 
     def _drive_all(self) -> None:
@@ -291,7 +294,6 @@ class Environment(EnvironmentActivities):
 
         If a turn raises an unexpected error, all other work is done first, and then the first such error is raised.
         """
-        self._read_switches()
         unexpected: list[Exception] = []
         for _ in range(_MAX_TURNS):
             report = self._run_turn()
@@ -305,11 +307,14 @@ class Environment(EnvironmentActivities):
             if report.run_count:
                 self._maybe_crash("after_turn")
                 continue
-            if not self._run_next_activity() and not self._run_bulk_jobs() and not self.schedules.fire():
+            if self._run_next_activity() or self._run_bulk_jobs():
+                continue
+            if not self.schedules.fire():
                 if unexpected:
                     # Only when all work is done, so that one failing run does not keep the others from being driven.
                     raise unexpected[0]
                 return
+            self._forget_pending()
         raise TemporalexError(f"still busy after {_MAX_TURNS:,} turns: is something starting itself over and over?")
 
     def note(self, report: TurnReport) -> None:

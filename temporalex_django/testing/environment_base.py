@@ -195,19 +195,21 @@ class EnvironmentBase(ABC):
         """Return the next time at which a run, a retry or a timeout is due; None if nothing is due."""
 
     @abstractmethod
-    def _wake_blocked(self) -> None: ...
+    def _wake_blocked(self) -> None:
+        """Make blocked runs due, so that they are tried again."""
 
     @abstractmethod
     def chain_ids(self) -> list[UUID]:
         """Return the ids of all chains in this environment, oldest first."""
 
     def _queues(self) -> Sequence[str]:
+        """Return the queues in which to look for work."""
         return ()
 
     # -- work and announcements ----------------------------------------------------------------------------------------
 
-    def _read_switches(self) -> None:
-        """Read which queues, activities and workflows are switched off; in memory none is."""
+    def _forget_pending(self) -> None:
+        """Forget what was read about the work that waits, because it may have changed; in memory nothing is read."""
         return
 
     def _run_bulk_jobs(self) -> bool:

@@ -29,6 +29,7 @@ from temporalex_django.engine.turn_report import TurnReport
 from temporalex_django.errors import NotConfigured
 from temporalex_django.present.view_models import LATE_PERIOD
 from temporalex_django.testing.environment import Environment
+from temporalex_django.testing.memory_schedules import MemorySchedules
 
 _MANY_ATTEMPTS = 5
 
@@ -98,6 +99,7 @@ class MemoryReads(Environment):
     """The part of an environment in memory that reads its runs from ``storage``."""
 
     storage: MemoryRunStorage
+    schedules: MemorySchedules
 
     def _held_until(self, task: TaskState) -> datetime | None:
         return self.storage.held_until(task)

@@ -76,10 +76,6 @@ class EnvironmentSchedules(ABC):
         """End the pause of a schedule. Raises ``ActionNotPossible`` if it is not paused, and ``ScheduleNotFound``."""
 
     @abstractmethod
-    def next_due(self) -> datetime | None:
-        """Return the time at which the next schedule has something to do; None if none has."""
-
-    @abstractmethod
     def fire(self) -> bool:
         """Do the next step of each schedule that is due by the virtual clock, such as the start of a slot's run.
 

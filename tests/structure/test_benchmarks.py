@@ -55,13 +55,14 @@ def test_those_in_memory_print_their_figures(tmp_path: Path) -> None:
 
 
 def test_one_on_sqlite_prints_its_figures() -> None:
-    done = run("--db", "sqlite", "--only", "beside", *TINY, *FEW)
+    done = run("--db", "sqlite", "--only", "beside,kit", *TINY, *FEW)
 
     assert done.returncode == 0, done.stderr
     figures = json.loads(done.stdout)
     assert figures["machine"]["journal_mode"] == "wal"
     assert figures["beside"]["ours"]["workflows_per_s"] > 0
     assert figures["beside"]["ours"]["update"]["p99_ms"] > 0
+    assert [goal["met"] for goal in figures["goals"] if goal["goal"] == "kit.ours.statements"] == [True]
 
 
 @pytest.mark.slow

@@ -44,12 +44,12 @@ async def invoke(fn: Callable[[], Any] | Awaitable[Any]) -> Any:
 
 
 class HandlerRunner:
-    """The part that judges updates and runs handlers. It keeps the accepted updates that have no answer yet.
+    """The part that judges updates and runs handlers. ``open_updates`` are the accepted ones without an answer.
 
     It calls ``leave_phase(phase)`` when a handler stops its phase.
     """
 
-    __slots__ = ("_journal", "_leave_phase", "_open_updates", "_permissions", "_run_context", "_scheduler", "failures")
+    __slots__ = ("_journal", "_leave_phase", "_permissions", "_run_context", "_scheduler", "failures", "open_updates")
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class HandlerRunner:
         self._scheduler = scheduler
         self._permissions = permissions
         self._leave_phase = leave_phase
-        self._open_updates: dict[str, str] = {}  # id -> name
+        self.open_updates: dict[str, str] = {}  # id -> name
         self.failures = SignalFailures(run_context, journal)
 
     # -- judging updates ----------------------------------------------------------------------------------------------
@@ -99,7 +99,7 @@ class HandlerRunner:
             )
             return False
         # The event comes before anything that the handler does (decision 12), so a replay finds the update accepted.
-        self._open_updates[update.message_id] = update.name
+        self.open_updates[update.message_id] = update.name
         attributes = {"id": update.message_id, "name": update.name, "args": update.args, "after": update.after}
         origin = {**sender.sender_attributes(update.sender), **headers_attributes(update.headers)}
         self._journal.emit("AcceptUpdate", None, {**attributes, **origin})
@@ -305,7 +305,7 @@ class HandlerRunner:
         self._scheduler.spawn(unit, invoke(fn))
 
     def _complete_update(self, update: str, response: Any) -> None:
-        name = self._open_updates.pop(update)
+        name = self.open_updates.pop(update)
         self._journal.emit("CompleteUpdate", None, {"id": update, "name": name, "result": response})
 
     def _handle_failure(
@@ -350,7 +350,7 @@ class HandlerRunner:
 
         ``update`` is the id of the update, and ``label`` names it in the log.
         """
-        name = self._open_updates.pop(update)
+        name = self.open_updates.pop(update)
         self._journal.emit("FailUpdate", None, {"id": update, "name": name, **describe(error)})
         if not isinstance(error, (Cancelled, UpdateRejected)):
             self._run_context.log_failure(f"the handler of {label}", error)

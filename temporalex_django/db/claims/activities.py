@@ -251,14 +251,10 @@ class TaskClaims:
         if not task_ids:
             return []
         membership, parameter = self._sql.in_array(task_ids, "int8")
-        self._sql.execute(
-            "update temporalex_activity_task set owner = %s, attempt = attempt + 1, beat_at = null"
-            f" where id {membership} and owner is null",
-            [owner, parameter],
-        )
         rows = self._sql.select(
-            f"select {TASK.names} from temporalex_activity_task where id {membership} and owner = %s",
-            [parameter, owner],
+            "update temporalex_activity_task set owner = %s, attempt = attempt + 1, beat_at = null"
+            f" where id {membership} and owner is null returning {TASK.names}",
+            [owner, parameter],
             TASK.types,
         )
         positions = {number: i for i, number in enumerate(task_ids)}

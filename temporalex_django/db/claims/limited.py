@@ -423,6 +423,11 @@ def read_switches(sql: Dialect, clock: Callable[[], datetime] | None = None) -> 
         moment,
         ("text", "text", "text", "timestamptz"),
     )
+    return build_switches(rows)
+
+
+def build_switches(rows: Sequence[tuple[Any, ...]]) -> Switches:
+    """Return the switches of these rows: the kind, the name, the concurrency key, and the end of a hold."""
 
     def names_of(kind: str, aliases: Mapping[str, str] = MappingProxyType({})) -> frozenset[str]:
         names = {name for its_kind, name, _key, _until in rows if its_kind == kind}

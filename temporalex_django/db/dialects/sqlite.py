@@ -60,10 +60,12 @@ class SqliteDialect:
         connection.ensure_connection()
         # In the caller's own transaction Django's block would be a savepoint only, so the transaction begins here.
         if not connection.get_autocommit():
-            if not connection.connection.in_transaction:
+            if connection.connection.in_transaction:
+                # It may only have read until now. A write without rows takes the lock.
+                self.execute("update temporalex_chain set due_at = due_at where 0 = 1")
+            else:
                 self.execute("begin immediate")
             with transaction.atomic(using=self.alias):
-                self._take_writer_lock()
                 yield
             return
         raw = connection.connection
@@ -97,23 +99,22 @@ class SqliteDialect:
 
         Raises SQLite's error if it does not get the lock before ``until`` (``time.monotonic``).
         """
+        connection: Any = connections[self.alias]
         while True:
             with ExitStack() as stack:
+                # A transaction that reads first may be unable to write later. The project may have set another mode for
+                # its own transactions.
+                mode, connection.transaction_mode = connection.transaction_mode, "IMMEDIATE"
                 try:
                     stack.enter_context(transaction.atomic(using=self.alias))
-                    self._take_writer_lock()
                 except OperationalError as exc:
                     if not self.is_transient(exc) or time.monotonic() > until:
                         raise
-                    stack.pop_all().__exit__(type(exc), exc, exc.__traceback__)
                     time.sleep(0.001)  # an in-memory database does not wait by itself
                 else:
                     return stack.pop_all()
-
-    def _take_writer_lock(self) -> None:
-        # Without transaction_mode=IMMEDIATE a transaction that reads first may be unable to write later. A write
-        # without rows takes the lock.
-        self.execute("update temporalex_chain set due_at = due_at where 0 = 1")
+                finally:
+                    connection.transaction_mode = mode
 
     def select(self, sql: str, parameters: Sequence[Any], types: Types) -> list[tuple[Any, ...]]:
         with connections[self.alias].cursor() as cursor:

@@ -331,6 +331,8 @@ class RunWrite:
     human_tasks: list[HumanTaskWrite] = field(default_factory=list)  # those that changed
     # The chain closed: this is the answer to its updates that are accepted and unfinished.
     closing: Outcome | None = None
+    # False if the chain closed and none of its messages waits for an answer.
+    leaves_messages: bool = True
     # The run lives elsewhere, and its rows only mirror it: no turn of these tables is due.
     mirrored: bool = False
 

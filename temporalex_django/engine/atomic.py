@@ -153,19 +153,20 @@ class AtomicPhase:
         due_tasks, retry_times = self._load_tasks(chain_id)
         messages = self._storage.inbox([chain_id])[chain_id]
         started_at = time.monotonic()
-        for remaining in reversed(range(policy.MAX_ATOMIC_ACTIVATIONS)):
+        for index in range(policy.MAX_ATOMIC_ACTIVATIONS):
             results, retries = self._perform_all(due_tasks, report)
             retry_times.update((retry.task.seq, retry.retry_at) for retry in retries if retry.retry_at is not None)
             run.atomic_due = min(retry_times.values(), default=None)
             step = ActivationStep(run, messages, self._storage.now())
-            # Only the first activation reads the inbox. The others of this transaction deliver results alone.
-            messages = Inbox(has_more=step.has_more_messages)
             write = self._activate(step, entry, results, report)
+            # Only the first activation reads the inbox. The others get what waits, and the results.
+            messages = _take_waiting(step, write, stored=index > 0)
             for number in write.cancelled_tasks:
                 retry_times.pop(number, None)
             _schedule_retries(write, retries)
             due_tasks = []
-            if remaining and not retries and time.monotonic() - started_at < policy.ATOMIC_RUN_SECONDS:
+            is_last = index + 1 == policy.MAX_ATOMIC_ACTIVATIONS
+            if not is_last and not retries and time.monotonic() - started_at < policy.ATOMIC_RUN_SECONDS:
                 due_tasks = _take_new_tasks(write)
             if due_tasks:
                 run.atomic_due = min(retry_times.values(), default=None)
@@ -290,6 +291,24 @@ def _take_new_tasks(write: RunWrite) -> list[TaskState]:
     if new_tasks:
         write.tasks = [task for task in write.tasks if not task.atomic]
     return [task.as_state(0, attempt=1) for task in new_tasks]
+
+
+def _take_waiting(step: ActivationStep, write: RunWrite, *, stored: bool) -> Inbox:
+    """Return the messages of ``step`` that wait behind a handler, for the next activation of the same transaction.
+
+    The executor does not keep messages that wait: it gets them again with whatever may end the handler. ``stored`` is
+    True if their rows have their positions from an activation before; ``write`` then does not store these again.
+    """
+    messages = Inbox(has_more=step.has_more_messages)
+    for message in step.messages:
+        position = write.waiting.get(message.id)
+        if position is None:
+            continue
+        if stored and message.after == position:
+            del write.waiting[message.id]
+        message.after = position
+        messages.append(message)
+    return messages
 
 
 def _schedule_retries(write: RunWrite, results: Sequence[TaskResult]) -> None:

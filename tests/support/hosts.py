@@ -30,23 +30,16 @@ MARKS = {
 #: Hosts that ``make test`` leaves out where the other one runs the test too.
 INSTEAD = {"memory": "memory-evicted", "database-evicted": "database"}
 #: Files about caching and eviction, which run on all hosts in ``make test``: their subject differs between them.
-CACHING = frozenset(
-    f"test_{name}.py"
-    for name in ("activations", "arguments", "async_generators", "contexts", "deadlock", "engine_versions", "replay")
-)
+CACHING = frozenset(f"test_{name}.py" for name in ("activations", "arguments", "deadlock", "replay"))
 
 #: For tables of cases that pure code judges before anything reaches a host: those in memory will do.
 in_memory = pytest.mark.hosts(*MEMORY)
 
 
-#: Files whose tests run on a cluster in each run of the suite: every row of the adapter, and every reason of a refusal.
+#: Files whose tests run on a cluster in the lanes. ``make test-all`` has a part of its own with all files.
 SAMPLE = frozenset(
-    f"test_{name}.py"
-    for name in (
-        "activities", "cancel", "children", "continue_as_new", "examples_cart", "forks", "future_starts", "graph_runs",
-        "patches", "permissions", "phase", "replay", "run", "timeouts", "trying_again", "updates",
-    )
-)  # fmt: skip
+    f"test_{name}.py" for name in ("children", "continue_as_new", "examples_cart", "patches", "phase", "updates")
+)
 
 
 def chosen(marked: Sequence[str] | None, file: str) -> Sequence[str]:

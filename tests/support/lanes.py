@@ -6,13 +6,15 @@ both together (``each_lane``: what speaks SQL of its own), on Python alone (``ea
 database, as a means), or on neither (``once``, ``once_on_postgres``).
 
 ``make test`` leaves out what ``ONLY_IN_ALL`` lists, and the cases with the marker ``only_in_all``. The floor, the older
-Python, runs there only what ``FLOOR`` lists: the rest runs on the newest one, with the same database. What
-``ON_POSTGRES`` lists needs no SQLite there. Without a lane (``pytest`` by hand) all tests run.
+Python, runs there only what ``FLOOR`` lists: the rest runs on the newest one, with the same database. The newest one
+leaves SQLite to the floor for ``ON_FLOOR_ALONE``, and does without it for ``ON_POSTGRES``. Without a lane (``pytest``
+by hand) all tests run.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -52,23 +54,59 @@ FLOOR = (
     "histories/",
     "acceptance/",
     "integration/admin/test_pages.py",
-    "integration/client/test_messages.py",
+    "integration/client/test_async.py",
     "integration/human_tasks/test_pages.py",
     "integration/management/test_commands.py",
     "integration/rest/test_instances.py",
     "integration/tasks/",  # Django 5.2 has another ``tasks`` than 6.0
     "integration/workers/test_inline.py",
 )
-#: Pages, addresses and commands, whose SQL is that of the operations below them. Their smokes of ``FLOOR`` use SQLite.
-ON_POSTGRES = (
-    "integration/admin/",
-    "integration/human_tasks/",
-    "integration/management/",
-    "integration/project/",
-    "integration/rest/",
+#: The host of acceptance that runs on the floor, and one that needs PostgreSQL alone.
+HOST_ON_FLOOR, HOST_ON_POSTGRES = "database", "database-evicted"
+#: What needs SQLite on the floor alone, in ``make test``: the contract, whose SQL does not depend on Python, and pure
+#: code that touches no internals of the interpreter, as the guard, the pools and the processes do.
+ON_FLOOR_ALONE = (
+    "contract/",
+    *(f"unit/core/test_{name}.py" for name in ("freed", "growth", "handing_over", "host_limits", "payloads")),
+    *(f"unit/core/test_{name}.py" for name in ("corners", "replaying", "scheduler", "seams", "telling")),
+    *(f"unit/{room}/" for room in ("admin", "authoring", "contrib", "core/history", "engine", "errors", "graph")),
+    *(f"unit/{room}/" for room in ("present", "telemetry", "testing")),
 )
+#: What needs PostgreSQL alone, in ``make test``: interfaces, operations and what is made of them. Their SQL for SQLite
+#: is that of the contract, the storage and the engine, and of the smokes on the floor.
+ON_POSTGRES = tuple(
+    f"integration/{room}/"
+    for room in (
+        "admin", "client", "graph", "human_tasks", "management", "operations", "outbox", "present", "project", "rest",
+        "telemetry", "testing",
+    )
+)  # fmt: skip
 #: What only ``make test-all`` runs, by folder, file or test, each with the reason.
-ONLY_IN_ALL: dict[str, str] = {}
+ONLY_IN_ALL = {
+    "acceptance/test_example_day.py::test_killed_workers_lose_nothing": "it plays days while processes are killed",
+    "acceptance/test_example_day.py::test_killed_workers_lose_nothing_of_carts_on_a_cluster": (
+        "it plays a day on a Temporal server while processes are killed"
+    ),
+    "acceptance/test_example_day.py::test_carts_and_reports_on_a_cluster_match_orders_on_the_tables": (
+        "it plays a day on a Temporal server"
+    ),
+    "browser/test_operators_day.py": "it plays a day of an operator in a browser, whose pages have tests of their own",
+    "faults/": "processes are killed, frozen and cut off, which takes seconds each",
+    "integration/cluster/": "each test starts workers of a Temporal server",
+    "integration/db/test_retention.py::test_a_chain_that_goes_on_for_ever_costs_what_a_young_one_does": (
+        "it measures a chain of thousands of runs"
+    ),
+    "integration/rest/test_campaign.py": "it sends thousands of generated requests",
+    "integration/rest/test_generated_client.py": "it generates and installs a client of the whole schema",
+    "integration/rest/test_hostile_requests.py": "it sends each hostile text to each parameter of each address",
+    "integration/temporal/test_replay_time.py": "it measures replays",
+    "integration/temporal/test_replayer.py": "it records histories on a Temporal server, and replays them",
+}
+#: Tests that ``make test`` runs all the same: one of each kind that ``ONLY_IN_ALL`` lists as a folder.
+KEPT = (
+    "faults/test_killed_workers.py::test_killed_during_an_activity_the_next_attempt_has_the_same_key",
+    "integration/cluster/test_runs.py::test_a_run_is_started_updated_queried_and_ends",
+)
 #: Reasons of the marker ``only_in_all``, for some cases of a test.
 CASES = {
     "host": "another host runs the test. Only caching and eviction need runs that are kept and runs that are rebuilt",
@@ -97,6 +135,8 @@ def reason_of(item: pytest.Item) -> str | None:
     if (marker := item.get_closest_marker("only_in_all")) is not None:
         return CASES[marker.args[0]]
     path = path_of(item.nodeid)
+    if _is_listed(path, KEPT):
+        return None
     return next((reason for key, reason in ONLY_IN_ALL.items() if _is_below(path, key)), None)
 
 
@@ -108,13 +148,16 @@ def lanes_of(item: pytest.Item, suite: str) -> frozenset[str]:
         lanes = (lanes & POSTGRES) or frozenset({NEWEST_POSTGRES})
     if suite == "test-all":
         return lanes
-    return frozenset() if reason_of(item) else _in_make_test(path_of(item.nodeid), lanes)
+    if reason_of(item):
+        return frozenset()
+    host = item.callspec.params.get("env", HOST_ON_FLOOR) if hasattr(item, "callspec") else HOST_ON_FLOOR
+    return _in_make_test(path_of(item.nodeid), lanes, host)
 
 
 def may_run(path: Path, tests: Path, lane: str, suite: str) -> bool:
     """Return False for a file of which no test can belong to a lane, judged by its text and before it is imported."""
     name = path.relative_to(tests).as_posix()
-    if suite == "test" and name in ONLY_IN_ALL:
+    if suite == "test" and _is_listed(name, ONLY_IN_ALL) and not any(kept.startswith(f"{name}::") for kept in KEPT):
         return False
     folder = name.partition("/")[0]
     text = path.read_text(encoding="utf-8")
@@ -142,12 +185,17 @@ def _sample() -> frozenset[str]:
     return SAMPLE
 
 
-def _in_make_test(path: str, lanes: frozenset[str]) -> frozenset[str]:
-    if any(_is_below(path, key) for key in FLOOR):
-        return lanes
-    lanes = frozenset(lane.replace("floor", "newest") for lane in lanes)
-    needless = NEWEST_POSTGRES in lanes and any(_is_below(path, key) for key in ON_POSTGRES)
-    return lanes - {NEWEST_SQLITE} if needless else lanes
+def _in_make_test(path: str, lanes: frozenset[str], host: str = HOST_ON_FLOOR) -> frozenset[str]:
+    """Return the lanes of ``make test`` for a test that has these in ``make test-all``."""
+    if not (host == HOST_ON_FLOOR and _is_listed(path, FLOOR)):
+        lanes = frozenset(lane.replace("floor", "newest") for lane in lanes)
+    is_on_floor = FLOOR_SQLITE in lanes and _is_listed(path, ON_FLOOR_ALONE)
+    is_on_postgres = NEWEST_POSTGRES in lanes and (host == HOST_ON_POSTGRES or _is_listed(path, ON_POSTGRES))
+    return lanes - {NEWEST_SQLITE} if is_on_floor or is_on_postgres else lanes
+
+
+def _is_listed(path: str, keys: Iterable[str]) -> bool:
+    return any(_is_below(path, key) for key in keys)
 
 
 def _is_below(path: str, key: str) -> bool:

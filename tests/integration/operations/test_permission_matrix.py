@@ -14,7 +14,7 @@ five: anonymous, without a permission, who may look at runs only, with the permi
 tenant with all permissions there are. Who may not is refused in the way of the face, and nothing has changed; to the
 other tenant a run is not found (404, not 403).
 
-``make test`` tries all five for code and operations. For the other faces it does so with the first row of each kind of
+``make test`` tries all five for code. For operations and the other faces it does so with the first row of each kind of
 permission, and has somebody without a permission try each row: a face asks the class of its operation, as
 ``tests/structure/test_operations.py`` proves. ``make test-all`` tries all.
 """
@@ -352,8 +352,7 @@ def test_each_operation_has_a_row() -> None:
     assert_rows("OPERATIONS", {plainly(name): row for name, row in OPERATIONS.items()}, set(ACTIONS))
 
 
-@pytest.mark.parametrize("asking", ASKING)
-@pytest.mark.parametrize("name", OPERATIONS)
+@pytest.mark.parametrize(("name", "asking"), cases(OPERATIONS))
 def test_operations(name: str, asking: str) -> None:
     row = OPERATIONS[name]
     row.ready()

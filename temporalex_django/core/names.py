@@ -138,10 +138,31 @@ def wait_seconds(value: Any, *, label: str) -> float:
     return number
 
 
+#: Years of the times that enter from anywhere. Others have no equivalent in some time zones, and a database that stores
+#: one of them may return a row that no process can read.
+FIRST_YEAR, LAST_YEAR = 2, 9998
+
+
+def check_time(moment: datetime, *, label: str) -> datetime:
+    """Return ``moment``, aware or naive, if it lies in the years 2 to 9998 in UTC. ``label`` names it in errors.
+
+    A naive time is compared as it is. Every time that enters from outside passes this function. Raises ``ValueError``.
+    """
+    offset = moment.utcoffset() or timedelta()
+    try:
+        year = (moment.replace(tzinfo=None) - offset).year
+    except OverflowError:
+        year = 0
+    if not FIRST_YEAR <= year <= LAST_YEAR:
+        raise ValueError(f"{label} must be in a year from {FIRST_YEAR} to {LAST_YEAR} in UTC, not {moment.isoformat()}")
+    return moment
+
+
 def aware_datetime(value: Any, *, label: str) -> datetime:
     """Return ``value`` if it is a datetime with a time zone. ``label`` names it in errors.
 
-    Raises ``TypeError`` for a value that is not a datetime, and ``ValueError`` for one without a time zone.
+    Raises ``TypeError`` for a value that is not a datetime, and ``ValueError`` for one without a time zone and for one
+    outside of the years 2 to 9998.
     """
     if not isinstance(value, datetime):
         raise TypeError(f"{label} must be a datetime with a time zone, not {value!r}")
@@ -152,7 +173,7 @@ def aware_datetime(value: Any, *, label: str) -> datetime:
             f"{label} has no time zone: write datetime({arguments}, tzinfo=ZoneInfo('Europe/Berlin')), with the zone "
             "that you mean"
         )
-    return value
+    return check_time(value, label=label)
 
 
 def check_wait(timeout: Any, mode: str = "auto") -> float | None:

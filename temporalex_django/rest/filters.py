@@ -104,17 +104,16 @@ class FlagFilter(TableFilter):
 
 
 class UTCDateTimeField(django_filters.IsoDateTimeFilter.field_class):  # type: ignore[misc] # as above
-    """Form field for a time; it refuses a time that is not in the years 1 to 9999 in UTC."""
+    """Form field for a time; it refuses a time that is not in the years 2 to 9998 in UTC."""
 
     def clean(self, value: Any) -> Any:
-        # 9999-12-31T23:00-05:00 is a time, but its UTC time has a year of five digits.
         moment = super().clean(value)
         try:
             if moment is None:
                 return None
             return to_utc(moment)
         except ValueError:
-            raise ValidationError(_("Enter a time in the years 1 to 9999 in UTC.")) from None
+            raise ValidationError(_("Enter a time in the years 2 to 9998 in UTC.")) from None
 
 
 class UTCDateTimeFilter(TableFilter, django_filters.IsoDateTimeFilter):  # type: ignore[misc] # as above

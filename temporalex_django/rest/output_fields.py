@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, get_args, get_type_hints
 from rest_framework import ISO_8601, serializers
 
 from temporalex_django.authoring.run_tables.run_columns import ColumnType, Place, columns_shown_in
-from temporalex_django.core.names import TABLES, TEMPORAL
+from temporalex_django.core.names import TABLES, TEMPORAL, check_time
 
 if TYPE_CHECKING:
     Base = serializers.Serializer[Any]
@@ -28,17 +28,21 @@ time_field = partial(serializers.DateTimeField, format=ISO_8601, default_timezon
 class AwareTimeField(serializers.DateTimeField):
     """Serializer field for a time in a request, in ISO 8601 with an offset from UTC.
 
-    A time without the offset is invalid, because it could mean any.
+    A time without the offset is invalid, because it could mean any. So is one outside of the years 2 to 9998.
     """
 
     default_error_messages: ClassVar[dict[str, Any]] = {
-        "naive": "Write the time with its offset from UTC, such as 2026-11-27T09:00:00+01:00."
+        "naive": "Write the time with its offset from UTC, such as 2026-11-27T09:00:00+01:00.",
+        "year": "Write a time in the years 2 to 9998 in UTC.",
     }
 
     def enforce_timezone(self, value: datetime) -> datetime:
         if value.utcoffset() is None:
             self.fail("naive")
-        return value
+        try:
+            return check_time(value, label="")
+        except ValueError:
+            self.fail("year")
 
 
 def _texts_field(**options: Any) -> serializers.ListField:

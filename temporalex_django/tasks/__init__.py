@@ -15,7 +15,7 @@ from django.utils import timezone
 from temporalex_django.authoring.activity import ActivityOptions
 from temporalex_django.authoring.django_tasks import normalize
 from temporalex_django.authoring.retry import RetryPolicy
-from temporalex_django.core.names import to_seconds
+from temporalex_django.core.names import check_time, to_seconds
 from temporalex_django.errors import PayloadError, WorkflowDefinitionError
 from temporalex_django.tasks.results import (
     BaseTaskBackend,
@@ -121,8 +121,12 @@ class DurableBackend(BaseTaskBackend):
         super().validate_task(task)
         try:
             ActivityOptions(**_timing_options(task))
+            if task.run_after is not None:
+                check_time(task.run_after, label=f"run_after of {task.module_path}")
         except WorkflowDefinitionError as exc:
             raise InvalidTask(exc.message) from exc
+        except ValueError as exc:
+            raise InvalidTask(str(exc)) from exc
 
     def enqueue(self, task: Task[Any, Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> TaskResult[Any, Any]:
         """Store a background task with one INSERT and return its result, whose status is ``READY``.

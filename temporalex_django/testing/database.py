@@ -7,11 +7,13 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from datetime import datetime, timedelta
 from functools import cached_property, partial
+from pathlib import Path
 from typing import Any, Self
 from uuid import UUID
 
 from asgiref.sync import async_to_sync, sync_to_async
-from django.db import DatabaseError
+from django.db import DatabaseError, connections
+from django.db.backends.base.creation import TEST_DATABASE_PREFIX
 
 from temporalex_django.authoring import django_tasks
 from temporalex_django.authoring.authorization import Person, has_permission, is_authorized
@@ -34,7 +36,7 @@ from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine.contracts.records import Inbox, Outcome, RunRecord, TaskResult, TaskState
 from temporalex_django.engine.turn import WorkflowEngine
 from temporalex_django.engine.turn_report import ClaimedRuns, TurnReport
-from temporalex_django.errors import WorkflowSwitchedOff
+from temporalex_django.errors import NotConfigured, WorkflowSwitchedOff
 from temporalex_django.liveness.leases import wake_switched_on
 from temporalex_django.models import Chain, Instance
 from temporalex_django.operations.human_tasks import inbox
@@ -76,6 +78,31 @@ def _has_running_loop() -> bool:
     except RuntimeError:
         return False
     return True
+
+
+def _check_test_database(allow_database: str | None) -> None:
+    """Raise ``NotConfigured`` unless runs are stored in a test database, or in the database with that name."""
+    database = connections[get_settings().DATABASE].settings_dict
+    name, test_name = str(database["NAME"]), database["TEST"]["NAME"]
+    is_test = (
+        name in (str(test_name), allow_database)
+        or Path(name).name.startswith(TEST_DATABASE_PREFIX)
+        or ":memory:" in name
+        or "mode=memory" in name
+        or (test_name is not None and _is_clone(name, str(test_name)))
+    )
+    if not is_test:
+        raise NotConfigured(
+            f"DjangoEnvironment works on test databases only, and {name} is not one: the environment would execute the "
+            "runs that are stored there. In a test, use the fixture django_environment, a TestCase of Django, or the "
+            f"fixture db. Elsewhere, name the database: DjangoEnvironment(allow_database={name!r})"
+        )
+
+
+def _is_clone(name: str, test_name: str) -> bool:
+    """Return True if Django's or pytest-xdist's parallel processes name a copy of the test database like this."""
+    stem, suffix = (Path(test_name).stem, Path(test_name).suffix) if "/" in test_name else (test_name, "")
+    return Path(name).name.startswith(f"{Path(stem).name}_") and name.endswith(suffix)
 
 
 class StoredRun:
@@ -126,9 +153,13 @@ class DjangoEnvironment(EngineEnvironment):
     on it. Runs that views and signal receivers start and message then belong to the environment.
     ``django.utils.timezone.now`` returns its clock, which starts at ``now`` (aware; by default 2026-01-01T00:00Z).
     ``evict=True`` rebuilds each run from its history before every activation.
+
+    Raises ``NotConfigured`` if the database is not a test database, because the environment would execute the runs that
+    are stored there. ``allow_database`` is the ``NAME`` of another database that it may use.
     """
 
-    def __init__(self, *, evict: bool = False, now: datetime | None = None) -> None:
+    def __init__(self, *, evict: bool = False, now: datetime | None = None, allow_database: str | None = None) -> None:
+        _check_test_database(allow_database)
         super().__init__()
         self._exit_stack = ExitStack()
         self._has_worker = False

@@ -27,25 +27,27 @@ def workflow_environment() -> Any:
 
 
 @pytest.fixture
-def django_environment(request: pytest.FixtureRequest) -> Iterator[Any]:
+def django_environment(db: None) -> Iterator[Any]:
     """A ``DjangoEnvironment`` that is entered, so that the application runs on it.
 
     It works in the transaction of ``db``. If the test, its marker or its ``live_server`` asks for ``transactional_db``,
     it works on committed data.
     """
-    if not request.config.pluginmanager.hasplugin("django"):
-        pytest.fail("the fixture django_environment needs the database of pytest-django: install pytest-django")
-    marker = request.node.get_closest_marker("django_db")
-    # pytest-django's own rule: the two kinds of database access exclude each other.
-    committed = {"transactional_db", "live_server"} & {*request.fixturenames}
-    if committed or (marker is not None and marker.kwargs.get("transaction")):
-        request.getfixturevalue("transactional_db")
-    else:
-        request.getfixturevalue("db")
+    # pytest-django creates the databases that the collected tests ask for by their arguments, so ``db`` is one here. It
+    # gives way to ``transactional_db`` by itself.
     from temporalex_django.testing.database import DjangoEnvironment  # noqa: PLC0415 - Django is set up by now
 
     with DjangoEnvironment() as env:
         yield env
+
+
+class WithoutDatabase:
+    """The fixture ``db`` for suites that have no pytest-django."""
+
+    @pytest.fixture
+    def db(self) -> None:
+        """Fail the test that asks for a database."""
+        pytest.fail("the fixture django_environment needs the database of pytest-django: install pytest-django")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -54,7 +56,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Register the marker ``temporalex_no_replay``."""
+    """Register the marker ``temporalex_no_replay``, and a ``db`` that says what is missing."""
+    if not config.pluginmanager.hasplugin("django"):
+        config.pluginmanager.register(WithoutDatabase())
     config.addinivalue_line("markers", "temporalex_no_replay: do not replay the runs of this test after it")
 
 

@@ -170,7 +170,7 @@ def test_workflow_code_sets_them_and_they_go_along(env):
         ({"seen": NOON.replace(tzinfo=None)}, "seen must be a datetime with a time zone"),
         (
             {"seen": datetime.max.replace(tzinfo=timezone(-timedelta(hours=1)))},
-            "seen must be a datetime in the years 1 to 9999",
+            "seen must be a datetime in the years 2 to 9998",
         ),
         ({"words": "a"}, "words must be a list of at most 50 strings, not 'a'"),
         ({"words": ["a", 5]}, "words must be a string"),

@@ -45,7 +45,7 @@ class Echo(Workflow):
 
 handle = Echo.start(3, id="echo")
 drain()
-print("result", handle.result(), WorkflowEnvironment().start(Echo, 4).result(), DjangoEnvironment().start(Echo, 5).result())
+print("result", handle.result(), WorkflowEnvironment().start(Echo, 4).result(), DjangoEnvironment(allow_database="minimal.sqlite3").start(Echo, 5).result())
 try:
     import temporalex_django.rest.urls
 except ModuleNotFoundError as exc:

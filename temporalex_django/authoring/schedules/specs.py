@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import MAXYEAR, MINYEAR, date, datetime, timedelta
+from datetime import date, datetime, timedelta
 from typing import Any, TypeAlias
 
 from msgspec import Struct
@@ -12,7 +12,7 @@ from msgspec.structs import force_setattr
 from temporalex_django.authoring.schedules import calendar_rules
 from temporalex_django.authoring.schedules import cron as crons
 from temporalex_django.authoring.schedules.functions import HOLIDAYS
-from temporalex_django.core.names import quoted, to_seconds
+from temporalex_django.core.names import check_time, quoted, to_seconds
 from temporalex_django.errors import ScheduleInvalid
 
 _SHORTEST = timedelta(seconds=1)
@@ -210,9 +210,11 @@ def _with_holidays(rules: Sequence[CalendarRule], holidays: HolidaysFunction) ->
 
 
 def check_year(moment: datetime, label: str) -> None:
-    """Raise ``ScheduleInvalid`` for a time at an end of the calendar, which some zones do not have."""
-    if not MINYEAR < moment.year < MAXYEAR:
-        raise ScheduleInvalid(f"{label}: {moment.isoformat()} must be in a year from {MINYEAR + 1} to {MAXYEAR - 1}")
+    """Raise ``ScheduleInvalid`` for a time at an end of the calendar; see ``check_time``."""
+    try:
+        check_time(moment, label=label)
+    except ValueError as exc:
+        raise ScheduleInvalid(str(exc)) from None
 
 
 def _values(argument: Any) -> list[Any]:

@@ -13,7 +13,7 @@ from datetime import UTC, date, datetime, time
 from decimal import Decimal, InvalidOperation
 from typing import Any, Final, NamedTuple
 
-from temporalex_django.core.names import quoted
+from temporalex_django.core.names import FIRST_YEAR, LAST_YEAR, check_time, quoted
 from temporalex_django.core.payloads import codec
 from temporalex_django.errors import PayloadError
 
@@ -62,12 +62,12 @@ def _encode_datetime(value: Any) -> dict[str, str]:
 def to_utc(moment: datetime) -> datetime:
     """Return the same moment in UTC.
 
-    Raises ``ValueError`` for a moment of the first or last day of the calendar that has no equivalent in UTC.
+    Raises ``ValueError``, with the words that follow "must be", for a moment outside of the years 2 to 9998.
     """
     try:
-        return moment.astimezone(UTC)
-    except OverflowError:
-        raise ValueError("a datetime in the years 1 to 9999 in UTC") from None
+        return check_time(moment, label="").astimezone(UTC)
+    except ValueError:
+        raise ValueError(f"a datetime in the years {FIRST_YEAR} to {LAST_YEAR} in UTC") from None
 
 
 def _encode_date(value: Any) -> dict[str, str]:

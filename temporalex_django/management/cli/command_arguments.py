@@ -11,6 +11,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from temporalex_django.access import runs_for
 from temporalex_django.backends.target import RunTarget
+from temporalex_django.core.names import check_time
 from temporalex_django.management.cli import as_user as people
 from temporalex_django.management.cli import exit_codes
 from temporalex_django.management.cli.exit_codes import usage_error
@@ -91,7 +92,10 @@ def parse_time(text: str | None, *, option: str) -> datetime | None:
             f"{option} {escape(text[:60])} is not a time with an offset from UTC",
             f"Write {option} 2026-11-27T09:00:00+01:00.",
         )
-    return moment
+    try:
+        return check_time(moment, label=option)
+    except ValueError as exc:
+        raise usage_error(str(exc), f"Write {option} 2026-11-27T09:00:00+01:00.") from None
 
 
 def _reject_constant(name: str) -> Any:

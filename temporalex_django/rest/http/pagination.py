@@ -18,6 +18,7 @@ from rest_framework.exceptions import NotFound, ValidationError
 from rest_framework.pagination import CursorPagination
 from rest_framework.request import Request
 
+from temporalex_django.core.names import check_time
 from temporalex_django.models import HumanTask, Instance
 from temporalex_django.operations.read.run_ordering import columns, limit_to_range
 
@@ -203,4 +204,4 @@ def _parse_aware_datetime(text: str) -> datetime:
     # A naive time would be compared in the zone of the project, and skip or repeat tasks.
     if moment.tzinfo is None:
         raise ValueError(text)
-    return moment
+    return check_time(moment, label="cursor")

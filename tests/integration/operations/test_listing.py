@@ -154,7 +154,7 @@ def test_each_filter_leaves_the_runs_that_it_means():
         ({"tag": "\0"}, ValueError, "tag must be 1 to 200 printable characters"),
         ({"id": ""}, ValueError, "id must be 1 to 200"),
         ({"created_after": "2026-01-01"}, ValueError, "created_after must be a datetime with a time zone"),
-        ({"closed_after": datetime.max.replace(tzinfo=timezone.get_fixed_timezone(-60))}, ValueError, "closed_after must be a datetime in the years 1 to 9999 in UTC"),
+        ({"closed_after": datetime.max.replace(tzinfo=timezone.get_fixed_timezone(-60))}, ValueError, "closed_after must be a datetime in the years 2 to 9998 in UTC"),
         ({"closed_before": datetime(2026, 1, 1)}, ValueError, "closed_before must be a datetime with a time zone"),  # noqa: DTZ001
     ],
 )  # fmt: skip

@@ -17,7 +17,7 @@ from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine.atomic import AtomicPhase
 from temporalex_django.engine.contracts.records import TaskResult
 from temporalex_django.engine.turn_metrics import record_attempt
-from temporalex_django.models import HumanTask, Instance, Schedule, ScheduleSlot, Worker
+from temporalex_django.models import Chain, HistoryEvent, HumanTask, Instance, Schedule, ScheduleSlot, Worker
 from temporalex_django.operations.base import Actor
 from temporalex_django.operations.human_tasks.decide import Decide
 from temporalex_django.operations.schedules.backfill import BackfillSchedule
@@ -65,6 +65,34 @@ def add(args: int, state: int) -> Any:
     if args < 0:
         raise ValueError("less than nothing")
     return Reply(state + args, state + args)
+
+
+@activity
+def slow(value: int) -> int:
+    """Return when the time of its run is over, which no turn has seen yet: the worker of the test has one thread."""
+    Chain.objects.update(deadline=timezone.now() - timedelta(seconds=1))
+    return value
+
+
+@activity
+def pause_first(value: int) -> int:
+    Impatient.handle("i-1").pause("a look at it")
+    return value
+
+
+class Impatient(Workflow):
+    name = "metrics.Impatient"
+
+    async def run(self, args: Any) -> Any:
+        return Ok(await pause_first(1))
+
+
+class TimesOut(Workflow):
+    name = "metrics.TimesOut"
+    execution_timeout = 3600
+
+    async def run(self, args: Any) -> Any:
+        return Ok(await slow(1))
 
 
 class Counter(Workflow):
@@ -193,7 +221,7 @@ def test_a_turn_that_has_to_be_tried_again_is_a_conflict(kept: KeptMetrics, monk
 
 
 def test_a_result_that_does_not_count_is_deferred(kept: KeptMetrics) -> None:
-    task: Any = type("Task", (), {"activity": "charge"})
+    task: Any = type("Task", (), {"activity": "charge", "chain_id": None})
     record_attempt(TaskResult(task=task, count=False))
     record_attempt(TaskResult(task=task, outcome=("ActivityTimedOut", {})))
     record_attempt(TaskResult(task=task, outcome=("ActivityFailed", {}), seconds=0.5))
@@ -201,6 +229,44 @@ def test_a_result_that_does_not_count_is_deferred(kept: KeptMetrics) -> None:
         ("charge", outcome): 1 for outcome in ("deferred", "timed_out", "failed")
     }
     assert kept.of(definitions.ACTIVITY_SECONDS) == {("charge",): 1}
+
+
+def completed_events() -> int:
+    return HistoryEvent.objects.filter(kind="ActivityCompleted").count()
+
+
+def test_a_result_for_which_the_run_no_longer_waits_is_dropped(kept: KeptMetrics) -> None:
+    """The turn that takes the result finds the run overdue, and closes it: the attempt has no event."""
+    handle = TimesOut.start(id="t-1")
+    run_until_idle()
+
+    assert handle.status == "timed_out"
+    assert completed_events() == 0
+    assert kept.of(definitions.ACTIVITY_ATTEMPTS) == {(definitions.OTHER, "dropped"): 1}
+    assert kept.of(definitions.ACTIVITY_SECONDS) == {(slow.name,): 1}
+
+
+def test_a_result_that_waits_is_counted_when_the_run_has_it(kept: KeptMetrics) -> None:
+    handle = Impatient.start(id="i-1")
+    run_until_idle()
+    assert kept.of(definitions.ACTIVITY_ATTEMPTS) == {}
+
+    handle.unpause()
+    run_until_idle()
+
+    assert completed_events() == 1
+    assert kept.of(definitions.ACTIVITY_ATTEMPTS) == {(pause_first.name, "completed"): 1}
+
+
+def test_a_result_that_waits_for_a_run_that_is_closed_is_dropped(kept: KeptMetrics) -> None:
+    handle = Impatient.start(id="i-1")
+    run_until_idle()
+
+    handle.terminate("enough")
+    run_until_idle()
+
+    assert completed_events() == 0
+    assert kept.of(definitions.ACTIVITY_ATTEMPTS) == {(definitions.OTHER, "dropped"): 1}
 
 
 def test_a_worker_that_was_declared_dead_has_lost_its_lease(kept: KeptMetrics) -> None:

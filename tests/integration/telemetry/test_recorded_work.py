@@ -15,8 +15,10 @@ from temporalex_django.authoring.schedules.specs import parse_specs
 from temporalex_django.backends.tables.requests import TablesRequest
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine.atomic import AtomicPhase
-from temporalex_django.engine.contracts.records import TaskResult
+from temporalex_django.engine.contracts.records import TaskResult, TaskState
+from temporalex_django.engine.scheduling.capacity import Capacity
 from temporalex_django.engine.turn_metrics import record_attempt
+from temporalex_django.engine.turn_report import TurnReport
 from temporalex_django.models import Chain, HistoryEvent, HumanTask, Instance, Schedule, ScheduleSlot, Worker
 from temporalex_django.operations.base import Actor
 from temporalex_django.operations.human_tasks.decide import Decide
@@ -28,6 +30,7 @@ from temporalex_django.operations.schedules.trigger import TriggerSchedule
 from temporalex_django.telemetry import definitions
 from temporalex_django.workers.loop import WorkerLoop, run_until_idle
 from temporalex_django.workers.maintenance import Maintenance
+from temporalex_django.workers.polling import task_intake
 from tests.support.metrics import KeptMetrics, kept_metrics
 from tests.support.people import stored
 
@@ -267,6 +270,30 @@ def test_a_result_that_waits_for_a_run_that_is_closed_is_dropped(kept: KeptMetri
 
     assert completed_events() == 0
     assert kept.of(definitions.ACTIVITY_ATTEMPTS) == {(definitions.OTHER, "dropped"): 1}
+
+
+def test_a_late_result_of_an_earlier_attempt_is_no_second_one(
+    kept: KeptMetrics, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An attempt that timed out and the next one may return between the same two polls."""
+    Impatient.start(id="i-1")
+    loop, ended = WorkerLoop(inline=True), []
+    storage = loop.storage
+    loop.turn_runner.turn([], Capacity(), TurnReport())
+
+    def claimed() -> TaskState:
+        (task,) = storage.claim_tasks(capacity=Capacity(threads=1), queues=["default"], owner=1)
+        return task
+
+    late = TaskResult(task=claimed(), outcome=("ActivityCompleted", {"seq": 1, "result": 1}), seconds=0.5)
+    storage.finish_tasks([TaskResult(task=late.task, retry_at=timezone.now())])
+    valid = TaskResult(task=claimed(), outcome=("ActivityCompleted", {"seq": 1, "result": 2}), seconds=0.5)
+    monkeypatch.setattr(loop.pool, "results", lambda: [late, valid])
+    monkeypatch.setattr(task_intake, "announce_result", ended.append)
+
+    loop.intake.store_results()
+
+    assert [result.task.attempt for result in ended] == [2]
 
 
 def test_a_worker_that_was_declared_dead_has_lost_its_lease(kept: KeptMetrics) -> None:

@@ -196,7 +196,7 @@ class ActivationStep:
         self.write.executed = True
         started_at = time.monotonic() if recorder.is_active else None
         start, jobs = self._build_jobs(entry, results)
-        ended = [] if started_at is None else ended_attempts(jobs, entry.executor.pending_commands.activities)
+        attempts = [] if started_at is None else ended_attempts(jobs, entry.executor.pending_commands.activities)
         deliver = partial(self._deliver, entry, start, jobs, token=token, limits=limits, enough=enough, judge=judge)
         if chain.activation and (jobs or start is not None or entry.executor.unfinished):
             with around(chain.activation, self._intercepted_activation(entry.record, start)):
@@ -205,7 +205,7 @@ class ActivationStep:
             deliver()
         if started_at is not None:
             self.write.seconds = time.monotonic() - started_at
-            self.write.attempt_outcomes += attempt_outcomes(ended, self.write.events)
+            self.write.attempt_outcomes += attempt_outcomes(attempts, self.write.events)
         return self.write
 
     def _deliver(

@@ -49,16 +49,16 @@ def ended_attempts(jobs: Iterable[Job], activities: Mapping[int, str]) -> list[t
     return [(job, activities.get(job.attributes["seq"], definitions.OTHER)) for job in jobs if job.kind in _OUTCOMES]
 
 
-def attempt_outcomes(ended: Sequence[tuple[Job, str]], events: Iterable[NewEvent]) -> list[tuple[str, str]]:
-    """Return ``(activity, outcome)`` for each job of ``ended_attempts`` that was delivered.
+def attempt_outcomes(attempts: Sequence[tuple[Job, str]], events: Iterable[NewEvent]) -> list[tuple[str, str]]:
+    """Return ``(activity, outcome)`` for each of the ``attempts`` that ``ended_attempts`` returned before.
 
     ``events`` are those that the activation wrote. A job without an event came when the run no longer waited for it, so
     it was dropped.
     """
-    if not ended:
+    if not attempts:
         return []
     recorded = {id(event.attributes) for event in events}
-    return [(name, _OUTCOMES[job.kind] if id(job.attributes) in recorded else "dropped") for job, name in ended]
+    return [(name, _OUTCOMES[job.kind] if id(job.attributes) in recorded else "dropped") for job, name in attempts]
 
 
 def _outcome(write: RunWrite) -> str:

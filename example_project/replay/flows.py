@@ -96,6 +96,7 @@ class Flow(ABC):
                 *metrics.checks(patience=self.pace.patience),
             ],
             not_compared=metrics.not_compared(),
+            dropped=metrics.dropped,
             provider=provider,
             seconds=play.seconds,
             speed=self.clock.speed,

@@ -24,29 +24,35 @@ COUNTERS: Final = {
     "runs that their code ended, by metrics": ("temporalex_activations_total", "closed"),
     "completed activities, by metrics": ("temporalex_activity_attempts_total", "completed"),
 }
+#: The metric and the outcome of results that came when their runs no longer waited for them. They have no rows.
+DROPPED: Final = ("temporalex_activity_attempts_total", "dropped")
 
 
 @dataclass(frozen=True, slots=True)
 class Totals:
     """The totals at one moment, by the name of a figure: those of the counters, and those of the rows.
 
-    Neither include runs on a cluster, for which workers count nothing.
+    Neither include runs on a cluster, for which workers count nothing. ``dropped`` counts the results that were
+    dropped.
     """
 
     counters: dict[str, float]
     rows: dict[str, int]
+    dropped: float = 0.0
 
 
 class MetricBooks:
     """The books of the metrics of one play, opened before it. Without metrics they have no checks.
 
     They are opened at a moment at which nothing happens. Otherwise a row could be there whose counter follows.
-    ``gap`` says why counters and rows may differ; then nothing is compared.
+    ``gap`` says why counters and rows may differ; then nothing is compared. ``dropped`` is the number of results that
+    were dropped until the last comparison.
     """
 
     def __init__(self, base_url: str, *, gap: str = "") -> None:
         self._url = f"{base_url}/metrics"
         self._gap = gap
+        self.dropped = 0
         self._before = None if gap else self._totals()
         until, equal_looks = time.monotonic() + QUIET_DEADLINE, 0
         while self._before is not None and time.monotonic() < until:
@@ -82,6 +88,7 @@ class MetricBooks:
         now = self._totals()
         if now is None:
             return [Check(name=name, expected="a number", seen="no answer from the metrics") for name in COUNTERS]
+        self.dropped = round(now.dropped - before.dropped)
         return [
             Check(
                 name=name,
@@ -99,16 +106,14 @@ class MetricBooks:
                 lines = answer.read().decode().splitlines()
         except URLError:
             return None
-        counters = {
-            name: sum(
-                float(line.rpartition(" ")[2])
-                for line in lines
-                if line.startswith(f"{metric}{{") and f'outcome="{outcome}"' in line
-            )
-            for name, (metric, outcome) in COUNTERS.items()
-        }
+
+        def total(metric: str, outcome: str) -> float:
+            of_metric = (line for line in lines if line.startswith(f"{metric}{{") and f'outcome="{outcome}"' in line)
+            return sum(float(line.rpartition(" ")[2]) for line in of_metric)
+
         rows = (
             Instance.objects.filter(closed_at__isnull=False, mirrored_at=None).count(),
             HistoryEvent.objects.filter(kind="ActivityCompleted").count(),
         )
-        return Totals(counters, dict(zip(COUNTERS, rows, strict=True)))
+        counters = {name: total(*counted) for name, counted in COUNTERS.items()}
+        return Totals(counters, dict(zip(COUNTERS, rows, strict=True)), dropped=total(*DROPPED))

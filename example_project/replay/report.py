@@ -82,6 +82,7 @@ class Report(ABC):
     chaos_problem: str = ""
     staff_problems: Sequence[str] = ()
     fires: Fires = Fires()
+    dropped: int = 0  # results of activities for which the runs no longer waited
 
     @property
     def code(self) -> int:
@@ -124,6 +125,7 @@ class Report(ABC):
             "retried_charges": sum(1 for result in results if result["charge"] and result["charge"]["attempt"] > 1),
             "staff_problems": list(self.staff_problems),
             "schedules": asdict(self.fires),
+            "dropped": self.dropped,
             **self._own_facts(results),
         }
 
@@ -136,8 +138,10 @@ class Report(ABC):
         """Return the rows of this flow alone, for people."""
 
     def text(self) -> str:
-        """Return the report for people."""
-        return "\n".join([*self._figures(), *self._chaos(), *self._differences(), *self._problems(), self._verdict()])
+        """Return the report for people. If the day does not reconcile, what differs comes first."""
+        figures, differences = [*self._figures(), *self._chaos()], [*self._differences()]
+        parts = [*differences, *figures] if self.code == DIFFERENT else [*figures, *differences]
+        return "\n".join([*parts, *self._problems(), self._verdict()])
 
     def _figures(self) -> Iterator[str]:
         facts = self.as_dict()
@@ -158,6 +162,7 @@ class Report(ABC):
             ("provider charges", f"{provider.get('charges', 0):,}, {provider.get('doubles', 0)} double"),
             *self._own_rows(facts),
             ("schedules", self.fires.text),
+            ("dropped results", f"{self.dropped:,} of activities, for which the runs no longer waited"),
             ("sent again", f"{facts['sent_again']:,} requests, with the same ids"),
             (self.answers, f"p50 {waited['p50'] * 1000:.1f} ms, p99 {waited['p99'] * 1000:.1f} ms"),
             (
@@ -174,10 +179,10 @@ class Report(ABC):
             for held in kill.held:
                 again = f"run again as attempt {held.again}" if held.again else "not seen again"
                 yield f"  {held.activity} of {held.run}, attempt {held.attempt}: {again}"
-        if len(self.kills) < self.kills_wanted:
-            yield f"DIFFERENCE: {len(self.kills)} kills instead of {self.kills_wanted}. {self.chaos_problem}".rstrip()
 
     def _differences(self) -> Iterator[str]:
+        if len(self.kills) < self.kills_wanted:
+            yield f"DIFFERENCE: {len(self.kills)} kills instead of {self.kills_wanted}. {self.chaos_problem}".rstrip()
         for check in self.checks:
             if not check.ok:
                 yield f"DIFFERENCE: {check.name}: {_short(check.seen)}; the file has {_short(check.expected)}"

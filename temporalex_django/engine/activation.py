@@ -39,17 +39,9 @@ from temporalex_django.engine.outcomes import fault_outcome, update_outcomes
 from temporalex_django.engine.outgoing import new_child, new_message, new_task
 from temporalex_django.engine.refusals import RefusedRedelivery, RefusedSignal, waiting_run_error
 from temporalex_django.engine.row_changes import write_row
-from temporalex_django.engine.run_closing import (
-    cancel,
-    parent_messages,
-    started_attributes,
-    terminate,
-    time_out,
-)
-from temporalex_django.errors import (
-    ActionNotPermitted,
-    WorkflowClosed,
-)
+from temporalex_django.engine.run_closing import cancel, parent_messages, started_attributes, terminate, time_out
+from temporalex_django.engine.turn_metrics import DROPPED, attempt_outcomes, ended_attempts
+from temporalex_django.errors import ActionNotPermitted, WorkflowClosed
 from temporalex_django.interceptors import ActivationCall, Cause
 from temporalex_django.interceptors.chain import around, chain
 from temporalex_django.telemetry.recording import recorder
@@ -204,6 +196,7 @@ class ActivationStep:
         self.write.executed = True
         started_at = time.monotonic() if recorder.is_active else None
         start, jobs = self._build_jobs(entry, results)
+        attempts = [] if started_at is None else ended_attempts(jobs, entry.executor.pending_commands.activities)
         deliver = partial(self._deliver, entry, start, jobs, token=token, limits=limits, enough=enough, judge=judge)
         if chain.activation and (jobs or start is not None or entry.executor.unfinished):
             with around(chain.activation, self._intercepted_activation(entry.record, start)):
@@ -212,6 +205,7 @@ class ActivationStep:
             deliver()
         if started_at is not None:
             self.write.seconds = time.monotonic() - started_at
+            self.write.attempt_outcomes += attempt_outcomes(attempts, self.write.events)
         return self.write
 
     def _deliver(
@@ -328,6 +322,8 @@ class ActivationStep:
                 self.write.consumed.append(message.id)
                 if message.run_id == run.run_id:
                     (delivered_jobs if message.name == DELIVERED else jobs).append(Job(message.name, message.payload))
+                elif message.kind == "activity":
+                    self.write.attempt_outcomes.append(DROPPED)
             elif message.kind == "cancel":
                 self.write.consumed.append(message.id)
                 cancel_jobs.append(Job("CancelRequested", message.payload))
@@ -504,6 +500,8 @@ class ActivationStep:
                 self._audit_refusal(message, record)
         elif message.id not in self.write.consumed:
             self.write.consumed.append(message.id)
+            if message.kind == "activity":
+                self.write.attempt_outcomes.append(DROPPED)
 
     def _apply_commands(self, completion: Completion, entry: CachedRun) -> None:
         """Turn the commands of the activation into activities, children and messages to write."""

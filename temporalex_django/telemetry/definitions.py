@@ -91,10 +91,10 @@ ACTIVATION_SECONDS = Metric(
 ACTIVITY_ATTEMPTS = Metric(
     name="temporalex_activity_attempts_total",
     kind=Kind.COUNTER,
-    help="Attempts of activities whose end was committed. retried: another attempt follows; failed and timed_out: none does; deferred: the attempt does not count.",
+    help="Attempts of activities whose end was committed. retried: another attempt follows; completed, failed and timed_out: the run has the result; dropped: the result came when the run no longer waited for it; deferred: the attempt does not count.",
     labels=(
         ACTIVITY,
-        Label(name="outcome", values=("completed", "failed", "timed_out", "retried", "deferred")),
+        Label(name="outcome", values=("completed", "failed", "timed_out", "dropped", "retried", "deferred")),
     ),
 )
 ACTIVITY_SECONDS = Metric(

@@ -230,8 +230,8 @@ class DjangoEnvironment(EngineEnvironment):
 
         ``blocked`` asks also if there are blocked runs.
         """
-        held = [task.id for task in self._held_tasks]
-        read = partial(read_pending_work, self.storage, held=held, blocked=blocked)
+        held_ids = [task.id for task in self._held_tasks]
+        read = partial(read_pending_work, self.storage, held_ids=held_ids, blocked=blocked)
         pending = read(now=self.clock, switches=self._switches)
         # Runs that waited for a switch are woken once, when it changes, as recovery does in a worker.
         while pending.switches != self._switches:
@@ -388,7 +388,7 @@ class DjangoEnvironment(EngineEnvironment):
         states = self.storage.claim(limit=TURN_LIMIT, queues=(), chains=names)
         return ClaimedRuns(
             sorted(states, key=lambda state: order[state.chain_id]),
-            inbox=lambda wanted: {chain: Inbox() for chain in wanted if not runs[chain]},
+            inbox=lambda chain_ids: {chain: Inbox() for chain in chain_ids if not runs[chain]},
         )
 
     def _run_next_activity(self) -> bool:

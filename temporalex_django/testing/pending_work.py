@@ -83,11 +83,11 @@ class PendingWork:
 
 
 def read_pending_work(
-    storage: StorageSession, now: datetime, switches: Switches, *, held: Collection[int], blocked: bool = False
+    storage: StorageSession, now: datetime, switches: Switches, *, held_ids: Collection[int], blocked: bool = False
 ) -> PendingWork:
     """Read the work that waits, with one statement. Locks nothing.
 
-    Work of queues and activities that ``switches`` has is left out, and timeouts of the activities ``held`` (ids).
+    Work of queues and activities that ``switches`` has is left out, and timeouts of the activities ``held_ids``.
     ``blocked`` asks also if there are blocked runs.
     """
     sql = storage.sql
@@ -103,7 +103,7 @@ def read_pending_work(
     on_message, off_messages = without("queue", switches.queues, "text")
     on_queue, off_queues = without("queue", switches.queues, "text")
     on_activity, off_activities = without("activity", switches.activities, "text")
-    free, held_ids = without("id", held, "int8")
+    free, excluded_ids = without("id", held_ids, "int8")
     waiting = f"owner is null{on_queue}{on_activity}"
     query = (
         f"with recursive {_RUN_QUEUES},"
@@ -125,7 +125,7 @@ def read_pending_work(
     parameters = [
         *(*off_runs, now, now, *off_runs, *off_messages),
         *(*off_queues, *off_activities) * 2,
-        *(*held_ids, now),
+        *(*excluded_ids, now),
     ]
     if blocked:
         query += f" union all select 'blocked', '', '', {_NO_TIME}, {_NO_ID} where exists (select 1 from temporalex_chain where failed_tries > 0 and not closed)"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from example_project.replay import metric_books
@@ -30,6 +32,14 @@ def test_metrics_that_come_back_are_compared(answers: list[Totals | None]) -> No
     books = MetricBooks("http://shop")
     answers[:] = [None, QUIET]
     assert [(check.ok, check.seen) for check in books.checks(patience=30)] == [(True, 0)] * len(COUNTERS)
+
+
+def test_results_that_were_dropped_are_counted_for_the_report(answers: list[Totals | None]) -> None:
+    answers[:] = [replace(QUIET, dropped=2.0)]
+    books = MetricBooks("http://shop")
+    answers[:] = [replace(QUIET, dropped=3.0)]
+    assert all(check.ok for check in books.checks(patience=0))
+    assert books.dropped == 1
 
 
 def test_a_shop_without_metrics_has_no_checks(answers: list[Totals | None]) -> None:

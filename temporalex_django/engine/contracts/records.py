@@ -303,6 +303,8 @@ class RunWrite:
     run: RunState  # as it is after the turn
     executed: bool = False  # its code was run, or it was rebuilt
     seconds: float | None = None  # that the activation took, if metrics are recorded
+    # The activities whose last attempts it read, each as (name, outcome), for metrics.
+    attempt_outcomes: list[tuple[str, str]] = field(default_factory=list)
     # Something was delivered to it and this process lives, so its crashes are forgiven (see decision 22).
     delivered: bool = False
     events: list[NewEvent] = field(default_factory=list)

@@ -153,8 +153,12 @@ class TaskIntake:
             return None
 
     def _announce(self, results: list[TaskResult], valid_ids: list[int]) -> None:
-        """Send the Django signals about those committed results whose activity is among ``valid_ids``."""
+        """Send the Django signals about those committed results whose activity is among ``valid_ids``.
+
+        A result of an earlier attempt of the same activity, which exceeded a timeout, may be beside the valid one.
+        """
+        latest = {result.task.id: result for result in sorted(results, key=lambda result: result.task.attempt)}
         finished_ids = set(valid_ids)
         for result in results:
-            if result.task.id in finished_ids:
+            if result.task.id in finished_ids and latest[result.task.id] is result:
                 announce_result(result)

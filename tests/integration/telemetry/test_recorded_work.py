@@ -15,9 +15,11 @@ from temporalex_django.authoring.schedules.specs import parse_specs
 from temporalex_django.backends.tables.requests import TablesRequest
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine.atomic import AtomicPhase
-from temporalex_django.engine.contracts.records import TaskResult
+from temporalex_django.engine.contracts.records import TaskResult, TaskState
+from temporalex_django.engine.scheduling.capacity import Capacity
 from temporalex_django.engine.turn_metrics import record_attempt
-from temporalex_django.models import HumanTask, Instance, Schedule, ScheduleSlot, Worker
+from temporalex_django.engine.turn_report import TurnReport
+from temporalex_django.models import Chain, HistoryEvent, HumanTask, Instance, Schedule, ScheduleSlot, Worker
 from temporalex_django.operations.base import Actor
 from temporalex_django.operations.human_tasks.decide import Decide
 from temporalex_django.operations.schedules.backfill import BackfillSchedule
@@ -28,6 +30,7 @@ from temporalex_django.operations.schedules.trigger import TriggerSchedule
 from temporalex_django.telemetry import definitions
 from temporalex_django.workers.loop import WorkerLoop, run_until_idle
 from temporalex_django.workers.maintenance import Maintenance
+from temporalex_django.workers.polling import task_intake
 from tests.support.metrics import KeptMetrics, kept_metrics
 from tests.support.people import stored
 
@@ -65,6 +68,34 @@ def add(args: int, state: int) -> Any:
     if args < 0:
         raise ValueError("less than nothing")
     return Reply(state + args, state + args)
+
+
+@activity
+def slow(value: int) -> int:
+    """Return when the time of its run is over, which no turn has seen yet: the worker of the test has one thread."""
+    Chain.objects.update(deadline=timezone.now() - timedelta(seconds=1))
+    return value
+
+
+@activity
+def pause_first(value: int) -> int:
+    Impatient.handle("i-1").pause("a look at it")
+    return value
+
+
+class Impatient(Workflow):
+    name = "metrics.Impatient"
+
+    async def run(self, args: Any) -> Any:
+        return Ok(await pause_first(1))
+
+
+class TimesOut(Workflow):
+    name = "metrics.TimesOut"
+    execution_timeout = 3600
+
+    async def run(self, args: Any) -> Any:
+        return Ok(await slow(1))
 
 
 class Counter(Workflow):
@@ -193,7 +224,7 @@ def test_a_turn_that_has_to_be_tried_again_is_a_conflict(kept: KeptMetrics, monk
 
 
 def test_a_result_that_does_not_count_is_deferred(kept: KeptMetrics) -> None:
-    task: Any = type("Task", (), {"activity": "charge"})
+    task: Any = type("Task", (), {"activity": "charge", "chain_id": None})
     record_attempt(TaskResult(task=task, count=False))
     record_attempt(TaskResult(task=task, outcome=("ActivityTimedOut", {})))
     record_attempt(TaskResult(task=task, outcome=("ActivityFailed", {}), seconds=0.5))
@@ -201,6 +232,68 @@ def test_a_result_that_does_not_count_is_deferred(kept: KeptMetrics) -> None:
         ("charge", outcome): 1 for outcome in ("deferred", "timed_out", "failed")
     }
     assert kept.of(definitions.ACTIVITY_SECONDS) == {("charge",): 1}
+
+
+def completed_events() -> int:
+    return HistoryEvent.objects.filter(kind="ActivityCompleted").count()
+
+
+def test_a_result_for_which_the_run_no_longer_waits_is_dropped(kept: KeptMetrics) -> None:
+    """The turn that takes the result finds the run overdue, and closes it: the attempt has no event."""
+    handle = TimesOut.start(id="t-1")
+    run_until_idle()
+
+    assert handle.status == "timed_out"
+    assert completed_events() == 0
+    assert kept.of(definitions.ACTIVITY_ATTEMPTS) == {(definitions.OTHER, "dropped"): 1}
+    assert kept.of(definitions.ACTIVITY_SECONDS) == {(slow.name,): 1}
+
+
+def test_a_result_that_waits_is_counted_when_the_run_has_it(kept: KeptMetrics) -> None:
+    handle = Impatient.start(id="i-1")
+    run_until_idle()
+    assert kept.of(definitions.ACTIVITY_ATTEMPTS) == {}
+
+    handle.unpause()
+    run_until_idle()
+
+    assert completed_events() == 1
+    assert kept.of(definitions.ACTIVITY_ATTEMPTS) == {(pause_first.name, "completed"): 1}
+
+
+def test_a_result_that_waits_for_a_run_that_is_closed_is_dropped(kept: KeptMetrics) -> None:
+    handle = Impatient.start(id="i-1")
+    run_until_idle()
+
+    handle.terminate("enough")
+    run_until_idle()
+
+    assert completed_events() == 0
+    assert kept.of(definitions.ACTIVITY_ATTEMPTS) == {(definitions.OTHER, "dropped"): 1}
+
+
+def test_a_late_result_of_an_earlier_attempt_is_no_second_one(
+    kept: KeptMetrics, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An attempt that timed out and the next one may return between the same two polls."""
+    Impatient.start(id="i-1")
+    loop, ended = WorkerLoop(inline=True), []
+    storage = loop.storage
+    loop.turn_runner.turn([], Capacity(), TurnReport())
+
+    def claimed() -> TaskState:
+        (task,) = storage.claim_tasks(capacity=Capacity(threads=1), queues=["default"], owner=1)
+        return task
+
+    late = TaskResult(task=claimed(), outcome=("ActivityCompleted", {"seq": 1, "result": 1}), seconds=0.5)
+    storage.finish_tasks([TaskResult(task=late.task, retry_at=timezone.now())])
+    valid = TaskResult(task=claimed(), outcome=("ActivityCompleted", {"seq": 1, "result": 2}), seconds=0.5)
+    monkeypatch.setattr(loop.pool, "results", lambda: [late, valid])
+    monkeypatch.setattr(task_intake, "announce_result", ended.append)
+
+    loop.intake.store_results()
+
+    assert [result.task.attempt for result in ended] == [2]
 
 
 def test_a_worker_that_was_declared_dead_has_lost_its_lease(kept: KeptMetrics) -> None:

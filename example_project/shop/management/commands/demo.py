@@ -20,6 +20,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from example_project.database import private_folder
 from example_project.replay.options import add_play_options, forwarded
 from example_project.replay.processes import NotStarted, Shop, TemporalServer
+from example_project.replay.report import DIFFERENT
 from example_project.shop.preparation import DEMO_DAY, DEMO_USER
 
 BACKENDS = ("tables", "temporal")
@@ -35,6 +36,7 @@ class Command(BaseCommand):
 
     help = "Start the shop, play a day on it, print the report, and keep running."
     requires_system_checks = ()
+    _code = 0  # of the play
 
     def add_arguments(self, parser: CommandParser) -> None:
         """Add the options of the demo and of its play."""
@@ -76,7 +78,7 @@ class Command(BaseCommand):
 
     def _run(self, stack: ExitStack, *, day: Path, options: dict[str, Any]) -> int:
         on_cluster = options["backend"] == "temporal"
-        var = _folder(stack, check=options["check"], on_cluster=on_cluster)
+        var = self._folder(stack, check=options["check"], on_cluster=on_cluster)
         database = self._database(stack, var=var, keep=not options["check"])
         env = {"DATABASE_URL": database, "SHOP_VAR": str(var), "SHOP_CLUSTER": ""}
         temporal = None
@@ -95,7 +97,6 @@ class Command(BaseCommand):
         )
         stack.enter_context(shop)
         self.stdout.write(self._welcome(shop, temporal, password=password))
-        code = 0
         if not options["no_play"]:
             running = (
                 "--base-url",
@@ -107,12 +108,33 @@ class Command(BaseCommand):
                 "--cluster-pid",
                 str(shop.cluster_pid),
             )
-            code = self._manage("replay_day", str(day), *running, *forwarded(options), env=env)
+            self._code = self._manage("replay_day", str(day), *running, *forwarded(options), env=env)
             self.stdout.write(self._welcome(shop, temporal, password=password))
         if not options["check"]:
             self.stdout.write("The shop keeps running. Press Ctrl-C to stop it.")
             shop.wait()
-        return code
+        return self._code
+
+    def _folder(self, stack: ExitStack, *, check: bool, on_cluster: bool) -> Path:
+        """Return the folder of the demo's files; a check has its own, so that it does not disturb a running demo.
+
+        That of a check stays if its play failed or could not be started, because it has the logs. A demo on a cluster
+        has its own folder as well: without its server, nobody could reach the runs in its database.
+        """
+        var: Path = private_folder(settings.VAR_DIR)
+        if not check:
+            return private_folder(var / "temporal", ignored=False) if on_cluster else var
+        fresh = Path(tempfile.mkdtemp(prefix="check-", dir=var))
+
+        def clean_up(error: type[BaseException] | None, *_: object) -> None:
+            is_failure = self._code == DIFFERENT if error is None else error is not KeyboardInterrupt
+            if is_failure:
+                self.stderr.write(f"The logs of the processes are in {fresh}")
+            else:
+                shutil.rmtree(fresh, ignore_errors=True)
+
+        stack.push(clean_up)
+        return fresh
 
     def _database(self, stack: ExitStack, *, var: Path, keep: bool) -> str:
         if url := os.environ.get("DATABASE_URL"):
@@ -168,19 +190,6 @@ class Command(BaseCommand):
             ("login", f"{DEMO_USER} / {password}"),
         ]
         return "\n".join(f"  {name:<9} {text}" for name, text in rows)
-
-
-def _folder(stack: ExitStack, *, check: bool, on_cluster: bool) -> Path:
-    """Return the folder of the demo's files; a check has its own, so that it does not disturb a running demo.
-
-    A demo on a cluster has its own as well: without its server, nobody could reach the runs in its database.
-    """
-    var: Path = private_folder(settings.VAR_DIR)
-    if not check:
-        return private_folder(var / "temporal", ignored=False) if on_cluster else var
-    fresh = Path(tempfile.mkdtemp(prefix="check-", dir=var))
-    stack.callback(shutil.rmtree, fresh, ignore_errors=True)
-    return fresh
 
 
 def _interrupt(*_: object) -> None:

@@ -11,6 +11,7 @@ from temporalex_django.authoring.activity_context import use_context
 from temporalex_django.conf import codec, get_settings
 from temporalex_django.core import crash_points
 from temporalex_django.core.payloads.codec import error_reason
+from temporalex_django.db.attempt_scope import call_in_scope
 from temporalex_django.db.graphs.graph_storage import TaskSource
 from temporalex_django.engine import activity_policy
 from temporalex_django.engine.attempt_hooks import attempt_hooks
@@ -30,10 +31,15 @@ def run_atomic_activity(task: TaskState) -> TaskResult:
     except activity_policy.UNAVAILABLE_ERRORS as exc:
         raise activity_policy.ActivityUnavailable(str(exc)) from exc
     send_activity_signal("activity_started", task, attempt=task.attempt)
-    with attempt_hooks(task), use_context(activity_policy.activity_context(task)):
-        crash_points.reached("atomic effect: before")
-        value = fn(*args, **kwargs)
-        crash_points.reached("atomic effect: after")
+
+    def call() -> Any:
+        with attempt_hooks(task), use_context(activity_policy.activity_context(task)):
+            crash_points.reached("atomic effect: before")
+            value = fn(*args, **kwargs)
+            crash_points.reached("atomic effect: after")
+            return value
+
+    value = call_in_scope(task.activity, call, atomic=True)
     try:
         return completed_result(task, act.encode_result(value, task.args, TaskSource(task)), act)
     except KeyMissing as exc:  # none of its writes are committed, so another worker can run it

@@ -12,6 +12,7 @@ from django.db.transaction import TransactionManagementError
 
 from temporalex_django.conf import get_settings
 from temporalex_django.core import crash_points
+from temporalex_django.db.attempt_scope import close_if_marked
 from temporalex_django.db.connections import set_transaction_limits, worker_statement_timeout
 from temporalex_django.db.dialects.base import get_dialect
 from temporalex_django.engine.contracts.dialect import Dialect
@@ -97,21 +98,25 @@ class StorageSession:
         """
         connection, outer = connections[self.alias], (self._own_connection, self._exit_stack)
         outermost = not connection.in_atomic_block
-        with self.sql.atomic() if outermost else transaction.atomic(using=self.alias):
-            if outermost and self.worker:
-                set_transaction_limits(self.alias)
-            with ExitStack() as end:
-                commits = outermost and connection.commit_on_exit  # not if autocommit is off: the caller commits then
-                self._own_connection, self._exit_stack = (
-                    connection,
-                    end if commits and not self.sql.writer_lock else None,
-                )
-                try:
-                    yield
-                finally:
-                    self._own_connection, self._exit_stack = outer
-                if site and outermost:
-                    crash_points.reached(f"{site}: before commit")
+        try:
+            with self.sql.atomic() if outermost else transaction.atomic(using=self.alias):
+                if outermost and self.worker:
+                    set_transaction_limits(self.alias)
+                with ExitStack() as end:
+                    commits = outermost and connection.commit_on_exit  # not if autocommit is off: the caller commits
+                    self._own_connection, self._exit_stack = (
+                        connection,
+                        end if commits and not self.sql.writer_lock else None,
+                    )
+                    try:
+                        yield
+                    finally:
+                        self._own_connection, self._exit_stack = outer
+                    if site and outermost:
+                        crash_points.reached(f"{site}: before commit")
+        finally:
+            if outermost:
+                close_if_marked(connection)
         if site and outermost:
             crash_points.reached(f"{site}: after commit")
 

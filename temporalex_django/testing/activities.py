@@ -6,8 +6,10 @@ A test can replace the function of an activity by a stand-in.
 from __future__ import annotations
 
 import asyncio
+import decimal
 from abc import abstractmethod
 from collections.abc import Callable
+from contextvars import copy_context
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -98,11 +100,20 @@ class EnvironmentActivities(EnvironmentBase):
             self._heartbeats[task.id, task.attempt, OWNER] = details
 
         context = activity_policy.activity_context(task, send_heartbeat=heartbeat)
-        # An activity is no part of a workflow, so the guard must not refuse what it does.
-        with current.outside_workflow(None), attempt_hooks(task), use_context(context):
-            value = fn(*args, **kwargs)
-            value = self._run_async(value) if asyncio.iscoroutine(value) else value
+
+        def call() -> Any:
+            # An activity is no part of a workflow, so the guard must not refuse what it does.
+            with current.outside_workflow(None), attempt_hooks(task), use_context(context):
+                value = fn(*args, **kwargs)
+                return self._run_async(value) if asyncio.iscoroutine(value) else value
+
+        value = self._call_in_scope(task, call)
         return activity.encode_result(value, task.args, EnvironmentSource(self, task))
+
+    def _call_in_scope(self, task: TaskState, call: Callable[[], Any]) -> Any:
+        """Call ``call``, which runs an attempt, so that what it leaves in its context ends with it."""
+        del task
+        return copy_context().run(_call_in_own_decimals, call)
 
     def _commit_attempt(self, task: TaskState) -> None:
         with self._commit_point():
@@ -264,3 +275,9 @@ def _activity_name(activity: Activity[Any, Any] | StepRef) -> str:
         return task_activity(activity).name
     is_step = isinstance(activity, (Step, type))
     return activity_of(activity).name if is_step else activity.name  # type: ignore[arg-type,union-attr] # by is_step
+
+
+def _call_in_own_decimals(call: Callable[[], Any]) -> Any:
+    """Call ``call`` with a new decimal context, since a copy of the surrounding context has the same object."""
+    decimal.setcontext(decimal.DefaultContext)
+    return call()

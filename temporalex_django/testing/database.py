@@ -25,6 +25,7 @@ from temporalex_django.core.history.events import HistoryEvent
 from temporalex_django.core.messages.sender import Judge
 from temporalex_django.db import background_hooks
 from temporalex_django.db.atomic_activities import send_activity_signal as attempt_announced
+from temporalex_django.db.attempt_scope import call_in_scope
 from temporalex_django.db.claims.limited import Switches
 from temporalex_django.db.inserts import (
     message_outcome,
@@ -314,6 +315,9 @@ class DjangoEnvironment(EngineEnvironment):
         Its ORM calls use this thread, which has the test's own connection.
         """
         return async_to_sync(_await)(coroutine) if not _has_running_loop() else super()._run_async(coroutine)
+
+    def _call_in_scope(self, task: TaskState, call: Callable[[], Any]) -> Any:
+        return call_in_scope(task.activity, call, atomic=task.atomic)
 
     def _commit_point(self) -> AbstractContextManager[None]:
         return commit_point(self.storage.alias)

@@ -89,6 +89,7 @@ def _run_call(call: dict[str, Any], calls: CallReader, send: Any) -> dict[str, A
     from temporalex_django.authoring import activity  # noqa: PLC0415
     from temporalex_django.authoring.activity_context import ActivityContext, PreviousFailure, use_context  # noqa: PLC0415
     from temporalex_django.core.failures import describe  # noqa: PLC0415
+    from temporalex_django.db.attempt_scope import call_in_scope  # noqa: PLC0415
     from temporalex_django.errors import ApplicationError, RetryLater  # noqa: PLC0415
 
     context = ActivityContext(
@@ -96,12 +97,16 @@ def _run_call(call: dict[str, Any], calls: CallReader, send: Any) -> dict[str, A
         _heartbeat=lambda details: send(beat=details),
         _is_cancelled=lambda: calls.cancelled,
     )
+
+    def call_function() -> Any:
+        with use_context(context):
+            return act.__wrapped__(*args, **kwargs)
+
     close_old_connections()
     try:
         act = activity.find(call["activity"])
         args, kwargs = act.decode(call["args"], call["kwargs"])
-        with use_context(context):
-            value = act.__wrapped__(*args, **kwargs)
+        value = call_in_scope(act.name, call_function)
         return _encode_result(act, value)
     except BaseException as exc:  # noqa: BLE001 - also SystemExit: it ends the attempt
         bases = [cls.__name__ for cls in type(exc).__mro__ if issubclass(cls, BaseException)]

@@ -20,6 +20,7 @@ from temporalex_django.conf import get_settings
 from temporalex_django.core import crash_points
 from temporalex_django.core.error_text import error_line
 from temporalex_django.db.atomic_activities import completed_result, encode_payload, send_activity_signal
+from temporalex_django.db.attempt_scope import AttemptScope, call_in_scope
 from temporalex_django.db.graphs.graph_storage import TaskSource
 from temporalex_django.engine import activity_policy, background_task
 from temporalex_django.engine.attempt_hooks import attempt_hooks, report_failure
@@ -103,10 +104,11 @@ class Attempt:
             return prepared
         act, fn, args, kwargs = prepared
         try:
-            with attempt_hooks(self.task), use_context(self.context()):
-                crash_points.reached("effect: before")
-                value = await fn(*args, **kwargs)
-                crash_points.reached("effect: after")
+            async with AttemptScope(self.task.activity):
+                with attempt_hooks(self.task), use_context(self.context()):
+                    crash_points.reached("effect: before")
+                    value = await fn(*args, **kwargs)
+                    crash_points.reached("effect: after")
             return self._completed_result(act, act.encode_result(value, self.task.args, TaskSource(self.task)))
         except asyncio.CancelledError:
             if not self.cancelled:
@@ -122,12 +124,17 @@ class Attempt:
         prepared = self._prepare()
         if isinstance(prepared, TaskResult):
             return prepared
-        act, *call = prepared
-        try:
+        act, *arguments = prepared
+
+        def call() -> Any:
             with attempt_hooks(self.task), use_context(self.context()):
                 crash_points.reached("effect: before")
-                value = invoke(*call)
+                value = invoke(*arguments)
                 crash_points.reached("effect: after")
+                return value
+
+        try:
+            value = call_in_scope(self.task.activity, call)
             return self._completed_result(act, act.encode_result(value, self.task.args, TaskSource(self.task)))
         except UnfitResult as exc:
             return activity_policy.failed_result(self.task, PayloadError(str(exc)), self.now(), final=True)

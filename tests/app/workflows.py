@@ -2,4 +2,4 @@
 
 from __future__ import annotations
 
-from tests.app import attempts, crowds, durable, graphs, killers, turns  # noqa: F401 - importing them registers them
+from tests.app import attempts, crowds, durable, graphs, killers, scopes, turns  # noqa: F401 - importing them registers them

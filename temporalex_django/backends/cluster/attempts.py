@@ -6,12 +6,13 @@ import asyncio
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar, copy_context
 from typing import Any, ClassVar, Final
 from uuid import UUID
 
 from django.db import DatabaseError, close_old_connections
+from django.db.transaction import TransactionManagementError
 from temporalio.api.common.v1 import Payload
 from temporalio.common import RawValue
 
@@ -22,6 +23,7 @@ from temporalex_django.backends.cluster.ids import queue_of
 from temporalex_django.backends.cluster.permits import Permits
 from temporalex_django.core.payloads import codec
 from temporalex_django.db.atomic_activities import send_activity_signal
+from temporalex_django.db.attempt_scope import AttemptScope
 from temporalex_django.db.once import atomic_once
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine.attempt_hooks import attempt_hooks
@@ -58,11 +60,25 @@ class ProjectAttempt(ActivityAttempt):
         Limits do not apply to atomic activities.
         """
         activity, permits = activities.registry.get(self._info.activity_type), _permits.get()
-        if permits is None or activity is None or activity.options_set.atomic:
+        if activity is None:
             return await super().run(payloads, executor)
+        if permits is None or activity.options_set.atomic:
+            return await self._run_in_scope(activity, payloads, executor)
         queue = queue_of(self._info.task_queue)
         async with permits.hold_permit(queue, activity.name, self._key, self._beat):
+            return await self._run_in_scope(activity, payloads, executor)
+
+    async def _run_in_scope(
+        self, activity: Activity[Any, Any], payloads: Sequence[Payload], executor: Executor | None
+    ) -> Any:
+        """Run the function, an async one in an ``AttemptScope``; a plain one gets its scope in its thread."""
+        if not activity.is_async:
             return await super().run(payloads, executor)
+        try:
+            async with AttemptScope(activity.name):
+                return await super().run(payloads, executor)
+        except TransactionManagementError as exc:  # of the scope: errors of the function are errors of the SDK by now
+            raise self._failure(exc) from exc
 
     def _beat(self) -> None:
         """Show the server that the attempt waits in a living worker."""
@@ -156,10 +172,16 @@ class ProjectAttempt(ActivityAttempt):
 
     @contextmanager
     def surroundings(self, activity: Activity[Any, Any]) -> Iterator[None]:
-        """Return a context manager that sends ``activity_started`` and runs the function inside the interceptors."""
+        """Return a context manager that sends ``activity_started`` and runs the function inside the interceptors.
+
+        A plain function gets its ``AttemptScope`` here; its thread has given it a context of its own.
+        """
         task = self.task_of(activity)
         send_activity_signal("activity_started", task, attempt=task.attempt)
-        with attempt_hooks(task), super().surroundings(activity):
+        scope = (
+            nullcontext() if activity.is_async else AttemptScope(activity.name, atomic=task.atomic, takes_caches=True)
+        )
+        with scope, attempt_hooks(task), super().surroundings(activity):
             yield
 
 

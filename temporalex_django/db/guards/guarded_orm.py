@@ -1,7 +1,8 @@
 """The determinism guard on database connections: workflow code may neither send a query nor close a connection.
 
-Every connection of Django gets an execute wrapper when it is opened. The wrapper checks one context variable and does
-nothing else, so activities, views and the engine's own queries are not affected. See decision 18.
+Every connection of Django gets an execute wrapper when it is opened. The wrapper checks two context variables and does
+nothing else in views and for the engine's own queries. In an attempt of an activity, it also notes what a statement
+leaves on the session (``db.attempt_scope``). See decision 18.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from django.dispatch import receiver
 
 from temporalex_django.conf import SETTING, get_settings, read
 from temporalex_django.core.determinism import guard
+from temporalex_django.db.attempt_scope import note_statement, outside_attempt, register_connection
 from temporalex_django.errors import NotConfigured
 
 #: SQLite's message for a table of ours that does not exist. PostgreSQL has a code, since it names tables in other
@@ -64,6 +66,7 @@ def refuse_query(execute: Callable[..., Any], sql: Any, params: Any, many: bool,
     reports that it lacks a table of this package.
     """
     guard.refuse_in_step(guard.ORM)
+    note_statement(sql, context["connection"])
     try:
         return execute(sql, params, many, context)
     except (OperationalError, ProgrammingError) as exc:
@@ -85,12 +88,15 @@ def _on_setting_changed(sender: Any, setting: str, **_: Any) -> None:
 
 
 def _guard_connection(connection: Any) -> None:
+    register_connection(connection)
     if refuse_query not in connection.execute_wrappers:
         # First in the list: `with connection.execute_wrapper(...)` removes the last one at its end.
         connection.execute_wrappers.insert(0, refuse_query)
     if "close" not in vars(connection):
         # Through a weak reference: when a thread ends, its connection is freed, and that closes it.
         connection.close = partial(_guarded_close, weakref.ref(connection))
+    if "connect" not in vars(connection):
+        connection.connect = partial(_connect, weakref.ref(connection))
 
 
 def _guarded_close(wrapped: weakref.ref[Any]) -> None:
@@ -101,3 +107,10 @@ def _guarded_close(wrapped: weakref.ref[Any]) -> None:
     guard.refuse_in_step(guard.ORM)
     if (connection := wrapped()) is not None:
         type(connection).close(connection)
+
+
+def _connect(wrapped: weakref.ref[Any]) -> None:
+    """Open a connection again. What sets up its session is no part of the attempt that needs it."""
+    if (connection := wrapped()) is not None:
+        with outside_attempt():
+            type(connection).connect(connection)

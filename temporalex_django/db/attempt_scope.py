@@ -1,0 +1,387 @@
+"""The scope of one attempt: what an activity leaves behind must not reach the next one.
+
+An attempt has a context of its own (``contextvars``), so languages, time zones and decimal contexts end with it.
+Connections of Django stay open from attempt to attempt: those to caches are carried over, and those to databases
+belong to the thread. A connection whose session an attempt has changed, or on which it left a transaction open, is
+closed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import decimal
+import threading
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar, copy_context
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from asgiref.sync import sync_to_async
+from django.core.cache import caches
+from django.db import DatabaseError
+from django.db.transaction import TransactionManagementError
+
+from temporalex_django.db.session_effects import Effect, EffectKind, effects_of
+
+T = TypeVar("T")
+#: States of a transaction in PostgreSQL's protocol: in a transaction, and in one that has failed.
+_OPEN_STATES = (2, 3)
+
+
+class _AttemptThread(threading.local):
+    """The connections to databases that a thread has opened, and its caches that no attempt uses at the moment.
+
+    ``cache_store`` is the ``Local`` to which the thread has added its caches. ``idle_caches`` are for attempts in
+    contexts that end with them: async ones run at the same time, so each takes a set of its own.
+    """
+
+    def __init__(self) -> None:
+        self.connections: list[weakref.ref[Any]] = []
+        self.cache_store: Any = None
+        self.idle_caches: list[tuple[Any, dict[str, Any]]] = []
+
+
+_thread = _AttemptThread()
+_current: ContextVar[AttemptScope | None] = ContextVar("temporalex_attempt_scope", default=None)
+_shared_scopes: set[AttemptScope] = set()  # of attempts in event loops, which share the connections of a thread
+_shared_connections: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+def register_connection(connection: Any) -> None:
+    """Let the attempts of this thread watch a connection that was opened in it. To repeat it changes nothing."""
+    if all(reference() is not connection for reference in _thread.connections):
+        _thread.connections = [reference for reference in _thread.connections if reference() is not None]
+        _thread.connections.append(weakref.ref(connection))
+    if (scope := _current.get()) is not None and scope.is_shared:
+        _shared_connections.add(connection)
+
+
+def note_statement(sql: Any, connection: Any) -> None:
+    """Note what a statement of the attempt that runs here leaves on its session. No statement is sent for most.
+
+    Raises ``TransactionManagementError`` for a statement that an atomic activity may not send.
+    """
+    scope = _current.get()
+    if scope is not None:
+        scope.note_statement(sql, connection)
+
+
+@contextmanager
+def outside_attempt() -> Iterator[None]:
+    """Return a context manager in whose block statements belong to no attempt, such as those that open a session."""
+    token = _current.set(None)
+    try:
+        yield
+    finally:
+        _current.reset(token)
+
+
+def call_in_scope(activity: str, function: Callable[[], T], *, atomic: bool = False) -> T:
+    """Call ``function``, which runs an attempt of the activity with that name, in a context and scope of its own."""
+    if _thread.cache_store is not (store := _cache_store()):
+        _open_caches()  # here, so that the contexts of all attempts of this thread have them
+        _thread.cache_store = store
+    return copy_context().run(_call, AttemptScope(activity, atomic=atomic), function)
+
+
+def _call(scope: AttemptScope, function: Callable[[], T]) -> T:
+    with scope:
+        return function()
+
+
+class AttemptScope:
+    """A context manager for one attempt, for use inside a context of its own; see ``call_in_scope``.
+
+    ``activity`` names the activity in errors. With ``atomic``, the attempt runs in the transaction of its run. An
+    attempt in an event loop uses it with ``async with``: its statements are sent by a thread that it shares with
+    others. ``takes_caches`` is for contexts that do not come from the thread of the attempt, and so lack its caches.
+
+    The end of the block raises ``TransactionManagementError`` if the attempt has left a transaction open.
+    """
+
+    __slots__ = (
+        *("_activity", "_atomic", "_before", "_caches", "_changed", "_is_suspect", "_settings", "_token", "is_lost"),
+        *("_takes_caches", "is_shared", "used"),
+    )
+
+    def __init__(self, activity: str, *, atomic: bool = False, takes_caches: bool = False) -> None:
+        self._activity = activity
+        self._atomic = atomic
+        self._takes_caches = takes_caches
+        self.is_shared = False
+        self._is_suspect = False  # it has begun or ended a transaction by a statement, if it shares the connection
+        self.is_lost = False  # what it wrote was rolled back with a transaction that another attempt left open
+        self._before: dict[Any, tuple[bool, int, int]] = {}  # connections on which a transaction was open
+        self.used: set[Any] = set()  # connections, if the attempt shares them
+        self._changed: set[Any] = set()  # connections whose sessions it has changed
+        self._settings: dict[Any, dict[str, str | None]] = {}  # former values of settings, by connection
+
+    def __enter__(self) -> Self:
+        for connection in _open_connections():
+            if connection.in_atomic_block or not connection.autocommit:
+                self._before[connection] = _depth(connection)
+        self._enter_context()
+        return self
+
+    def __exit__(
+        self, failed: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._leave_context()
+        if failed is None and self._settings:
+            self._restore_settings()
+        problem = self._settle(_open_connections())
+        if problem is not None and failed is None:
+            raise problem
+
+    async def __aenter__(self) -> Self:
+        self.is_shared = self._takes_caches = True
+        _shared_scopes.add(self)
+        self._enter_context()
+        return self
+
+    async def __aexit__(
+        self, failed: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._leave_context()
+        problem = None
+        try:
+            shared = tuple(_shared_connections)
+            is_suspect = self._is_suspect or self._changed or any(map(_needs_care, shared))
+            if is_suspect and failed is not GeneratorExit:  # the event loop runs nothing more after that
+                # In the thread of the statements, where no call of another attempt is half done.
+                problem = await asyncio.shield(asyncio.ensure_future(sync_to_async(self._settle)(shared)))
+        finally:
+            _shared_scopes.discard(self)
+        if self.is_lost and problem is None:
+            problem = TransactionManagementError(
+                f"{self._activity} wrote in a transaction that another async activity left open, and that was rolled "
+                "back: end each transaction in the call of sync_to_async() that begins it"
+            )
+        if problem is not None and failed is None:
+            raise problem
+
+    def _enter_context(self) -> None:
+        self._token = _current.set(self)
+        # A copied context has the same object, which code changes in place. This sets a copy of the default.
+        decimal.setcontext(decimal.DefaultContext)
+        if self._takes_caches:
+            self._caches = _take_caches()
+
+    def _leave_context(self) -> None:
+        _current.reset(self._token)
+        if self._takes_caches:
+            _thread.idle_caches.append(self._caches)
+
+    # -- statements ---------------------------------------------------------------------------------------------------
+
+    def note_statement(self, sql: Any, connection: Any) -> None:
+        """Note what a statement leaves on its session; see the function of this name."""
+        if self.is_shared:
+            self.used.add(connection)
+        for effect in effects_of(sql if isinstance(sql, str) else _text_of(sql, connection)):
+            self._note_effect(effect, connection)
+
+    def _note_effect(self, effect: Effect, connection: Any) -> None:
+        if effect.kind is EffectKind.SESSION:
+            self._changed.add(connection)
+        self._is_suspect |= effect.kind is EffectKind.CONTROL
+        if not self._atomic or connection not in self._before:
+            return
+        if effect.kind is EffectKind.CONTROL:
+            raise TransactionManagementError(
+                f"{self._activity} is atomic and cannot send {effect.word}: its transaction is that of its run, and "
+                "commits with the next step. Use transaction.atomic() for a part of it, or an activity that is not "
+                "atomic"
+            )
+        if effect.names is None:
+            raise TransactionManagementError(
+                f"{self._activity} is atomic and cannot send {effect.word} without the name of the setting in the "
+                "text: the setting must end before the next step of its run. Write the name as a literal, or use an "
+                "activity that is not atomic"
+            )
+        if effect.names and _transaction_state(connection) is not None:
+            self._note_settings(effect.names, connection)
+
+    def _note_settings(self, names: Sequence[str], connection: Any) -> None:
+        """Read the values of settings that a statement of an atomic activity is about to change."""
+        for name in names:
+            former = self._settings.setdefault(connection, {})
+            if name not in former:
+                with connection.connection.cursor() as cursor:
+                    cursor.execute("select current_setting(%s, true)", [name])
+                    former[name] = cursor.fetchone()[0]
+
+    def _restore_settings(self) -> None:
+        """Give settings that an atomic activity has changed their former values, before the next step of its run."""
+        for connection, former in self._settings.items():
+            if _transaction_state(connection) != _OPEN_STATES[0]:
+                continue  # the transaction has failed, and its end restores them
+            assignments = ", ".join(["set_config(%s, %s, true)"] * len(former))
+            with connection.connection.cursor() as cursor:
+                cursor.execute(
+                    f"select {assignments}", [part for name, value in former.items() for part in (name, value or "")]
+                )
+
+    # -- the end ------------------------------------------------------------------------------------------------------
+
+    def _settle(self, open_connections: Sequence[Any]) -> TransactionManagementError | None:
+        """Close connections that cannot be left to the next attempt; return an error if a transaction is left open."""
+        problem = None
+        for connection in open_connections:
+            if (before := self._before.get(connection)) is not None:
+                if _depth(connection) != before:
+                    _leave_blocks(connection, before)
+                    problem = self._left_open(connection, "its writes were rolled back")
+                if connection in self._changed:
+                    mark_for_closing(connection)
+            elif _has_begun(connection) or _is_in_transaction(connection):
+                problem = self._end_transaction(connection) or problem
+            elif connection in self._changed:
+                close_session(connection)
+            elif self.is_shared:  # the threads of the pool do it after each attempt
+                connection.close_if_unusable_or_obsolete()
+        return problem
+
+    def _end_transaction(self, connection: Any) -> TransactionManagementError | None:
+        """Roll back a transaction that is left open, and return the error about it.
+
+        Returns None, and does nothing, if another async attempt has it open, which has not ended.
+        """
+        others = [scope for scope in tuple(_shared_scopes) if scope is not self and connection in scope.used]
+        if self.is_shared and others and connection not in self.used:
+            return None
+        _abandon_transaction(connection)
+        for scope in others:
+            scope.is_lost = True
+        return self._left_open(connection, "it was rolled back and the connection was closed")
+
+    def _left_open(self, connection: Any, consequence: str) -> TransactionManagementError:
+        return TransactionManagementError(
+            f"{self._activity} left a transaction open on the connection {connection.alias!r}: {consequence}. End what "
+            "it begins, for example with a block `with transaction.atomic():`"
+        )
+
+
+# -- connections to databases ------------------------------------------------------------------------------------------
+
+
+def _open_connections() -> list[Any]:
+    return [connection for reference in _thread.connections if (connection := reference()) is not None]
+
+
+def _depth(connection: Any) -> tuple[bool, int, int]:
+    """Return how deep in a transaction a connection is, as Django counts it."""
+    return connection.in_atomic_block, len(connection.savepoint_ids), len(connection.atomic_blocks)
+
+
+def _has_begun(connection: Any) -> bool:
+    """Return True if Django knows of a transaction on the connection. No statement is sent."""
+    is_manual = (
+        connection.connection is not None and connection.autocommit is not connection.settings_dict["AUTOCOMMIT"]
+    )
+    return bool(connection.in_atomic_block or is_manual)
+
+
+def _needs_care(connection: Any) -> bool:
+    """Return True if the connection may be in a transaction, or has broken. Any thread may ask."""
+    return _has_begun(connection) or bool(connection.errors_occurred)
+
+
+def _is_in_transaction(connection: Any) -> bool:
+    """Return True if a transaction was begun on the connection by a statement. No statement is sent."""
+    if connection.connection is None or not connection.settings_dict["AUTOCOMMIT"]:
+        return False
+    if hasattr(connection.connection, "in_transaction"):  # SQLite's driver
+        return bool(connection.connection.in_transaction)
+    return _transaction_state(connection) in _OPEN_STATES
+
+
+def _transaction_state(connection: Any) -> int | None:
+    """Return the state of the transaction in PostgreSQL's protocol; None if the driver does not speak it."""
+    protocol = getattr(connection.connection, "pgconn", None) or getattr(connection.connection, "info", None)
+    state = getattr(protocol, "transaction_status", None)
+    return None if state is None else int(state)
+
+
+def _leave_blocks(connection: Any, before: tuple[bool, int, int]) -> None:
+    """Leave blocks of ``atomic()`` that an attempt did not end, and roll their writes back."""
+    _, savepoints, blocks = before
+    first = next((sid for sid in connection.savepoint_ids[savepoints:] if sid is not None), None)
+    del connection.savepoint_ids[savepoints:], connection.atomic_blocks[blocks:]
+    if first is not None:
+        with suppress(DatabaseError):  # a lost connection has nothing left to undo
+            connection.savepoint_rollback(first)
+            connection.needs_rollback = False
+
+
+def _abandon_transaction(connection: Any) -> None:
+    """Roll back whatever is open on the connection and close it. Django would refuse to use it for ever."""
+    with suppress(Exception):  # it is closed in any case
+        connection.connection.rollback()
+    connection.in_atomic_block = connection.needs_rollback = connection.closed_in_transaction = False
+    connection.savepoint_ids, connection.atomic_blocks, connection.run_on_commit = [], [], []
+    close_session(connection)
+    if connection.connection is not None:  # SQLite keeps a database in memory
+        connection.set_autocommit(connection.settings_dict["AUTOCOMMIT"])
+
+
+def close_session(connection: Any) -> None:
+    """Close a connection so that its session ends, also if it belongs to a pool of Django's."""
+    with suppress(DatabaseError):
+        if getattr(connection, "pool", None) and connection.connection is not None:
+            connection.connection.close()  # the pool drops a connection that is closed
+        connection.close()
+
+
+def mark_for_closing(connection: Any) -> None:
+    """Let a connection be closed when its transaction is over."""
+    connection.close_at = 0.0
+
+
+def close_if_marked(connection: Any) -> None:
+    """Close a connection that ``mark_for_closing`` has marked. Its transaction is over."""
+    if connection.close_at == 0.0:
+        close_session(connection)
+
+
+def _text_of(sql: Any, connection: Any) -> str:
+    """Return the text of a statement that is no string, such as one that psycopg composes."""
+    if isinstance(sql, bytes):
+        return sql.decode(errors="replace")
+    if hasattr(sql, "as_string"):
+        return str(sql.as_string(connection.connection))
+    return str(sql)
+
+
+# -- connections to caches ---------------------------------------------------------------------------------------------
+
+
+def _cache_store() -> Any:
+    """Return the ``Local`` in which Django keeps the caches of a context. Tests with other settings replace it."""
+    return vars(caches)["_connections"]
+
+
+def _open_caches() -> dict[str, Any]:
+    """Return the caches of the present context by alias, and open those that it lacks, which connects to nothing.
+
+    To ask for each after every attempt, if it was opened, would cost more than all the rest of a scope.
+    """
+    opened = {}
+    for alias in caches:
+        with suppress(Exception):  # whoever uses it gets the error
+            opened[alias] = caches[alias]
+    return opened
+
+
+def _take_caches() -> tuple[Any, dict[str, Any]]:
+    """Give the present context caches that no other attempt of this thread uses, and return them with their store."""
+    store = _cache_store()
+    while _thread.idle_caches:
+        owner, opened = entry = _thread.idle_caches.pop()
+        if owner is store:
+            for alias, cache in opened.items():
+                setattr(store, alias, cache)
+            return entry
+    return store, _open_caches()

@@ -150,6 +150,8 @@ def _sync_schedules(*, using: str, **options: Any) -> None:
     # Django's test runner and pytest-django replace the outbox before they create the databases.
     if using != get_settings().DATABASE or hasattr(mail, "outbox"):
         return
+    if not settings.USE_TZ:  # a system check says so, and a migration must not fail for it
+        return
     # A migration backwards removes the tables.
     if Schedule._meta.db_table in connections[using].introspection.table_names():  # noqa: SLF001 - Django documents it
         sync_schedules(using)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -54,6 +55,22 @@ def check_settings(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[Ch
             )
         )
     return messages
+
+
+@register(TAG)
+def check_time_zones(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[CheckMessage]:
+    """Warn that workers, commands and starts are refused in a project whose times have no time zone."""
+    del app_configs
+    if settings.USE_TZ:
+        return []
+    return [
+        Warning(
+            f"{conf.WITHOUT_TIME_ZONES} Workers, commands and starts raise NotConfigured.",
+            hint="Set USE_TZ = True. If other code of the project relies on naive times, let it use "
+            "django.utils.timezone.make_naive.",
+            id="temporalex_django.W015",
+        )
+    ]
 
 
 @register(TAG)
@@ -496,13 +513,18 @@ def _workflow_files() -> dict[str, set[str]]:
     return files
 
 
-def _lint_findings(path: str, classes: set[str]) -> list[Finding]:
+def _lint_findings(path: str, classes: set[str]) -> Sequence[Finding]:
     """Return the findings in the source file ``path``; none if it cannot be read.
 
     ``classes`` names classes of the file that are workflows although their bases do not show it.
     """
     # Without source there is nothing to report: the guard still checks the code when it runs.
     try:
-        return lint(Path(path).read_text(encoding="utf-8"), workflows=classes)
+        return _lint_source(Path(path).read_text(encoding="utf-8"), frozenset(classes))
     except (OSError, ValueError, SyntaxError):  # no source: compiled, in an archive, or changed since it was imported
-        return []
+        return ()
+
+
+@lru_cache(maxsize=256)  # two checks ask for the same files, and a test suite runs the checks with each command
+def _lint_source(source: str, classes: frozenset[str]) -> Sequence[Finding]:
+    return lint(source, workflows=classes)

@@ -40,6 +40,10 @@ if TYPE_CHECKING:
 
 SETTING = "TEMPORALEX"
 _JSON_CODEC = "temporalex_django.core.payloads.JsonCodec"
+#: Says why a project with this setting cannot use the package.
+WITHOUT_TIME_ZONES = (
+    "USE_TZ is False: the times of runs have a time zone, and this project would store them without it."
+)
 #: Methods that the object behind a dotted path must have, by setting.
 _METHODS = {
     "PAYLOAD_CODEC": ("encode", "decode"),

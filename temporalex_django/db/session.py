@@ -7,16 +7,18 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 from datetime import datetime
 from typing import Any
 
+from django.conf import settings
 from django.db import InterfaceError, OperationalError, connections, transaction
 from django.db.transaction import TransactionManagementError
 
-from temporalex_django.conf import get_settings
+from temporalex_django.conf import WITHOUT_TIME_ZONES, get_settings
 from temporalex_django.core import crash_points
 from temporalex_django.db.attempt_scope import close_if_marked
 from temporalex_django.db.connections import set_transaction_limits, worker_statement_timeout
 from temporalex_django.db.dialects.base import get_dialect
 from temporalex_django.engine.contracts.dialect import Dialect
 from temporalex_django.engine.scheduling import policy
+from temporalex_django.errors import NotConfigured
 
 
 @contextmanager
@@ -47,6 +49,8 @@ class StorageSession:
     The parts of a storage share one. ``clock`` (a callable that returns an aware datetime) replaces the database's
     clock everywhere: virtual time in tests. ``worker`` is True for the storage of a worker process, whose transactions
     have limits.
+
+    Raises ``NotConfigured`` in a project whose times have no time zone.
     """
 
     #: Most new messages that a turn reads of all its runs together.
@@ -63,6 +67,8 @@ class StorageSession:
     def __init__(
         self, alias: str | None = None, clock: Callable[[], datetime] | None = None, *, worker: bool = False
     ) -> None:
+        if not settings.USE_TZ:
+            raise NotConfigured(f"{WITHOUT_TIME_ZONES} Set USE_TZ = True in the settings of your project")
         self.alias = alias or get_settings().DATABASE
         self.clock = clock
         self.worker = worker

@@ -8,9 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 from django.apps import apps
-from django.conf import settings
 from django.core import checks
-from django.utils import timezone
 
 from temporalex_django.authoring.activity import ActivityOptions
 from temporalex_django.authoring.django_tasks import normalize
@@ -158,7 +156,7 @@ class DurableBackend(BaseTaskBackend):
             options=options,
             queue=task.queue_name,
             priority=task.priority,
-            run_after=_make_aware(task.run_after),
+            run_after=task.run_after,
         )
         result = new_result(task, id=number, at=at, args=args, kwargs=kwargs)
         # Django's contract: the signal follows the enqueue at once, and does not wait for the commit.
@@ -211,13 +209,3 @@ def _timing_options(task: Task[Any, Any]) -> dict[str, Any]:
     Each is None if the task is no ``DurableTask``.
     """
     return {name: getattr(task, name, None) for name in ("retry", "start_to_close", "heartbeat")}
-
-
-def _make_aware(moment: Any) -> Any:
-    """Return ``moment`` with a time zone, as it is stored; None stays None.
-
-    If ``USE_TZ`` is off, a naive time is taken to be in the default time zone.
-    """
-    if moment is None or settings.USE_TZ or timezone.is_aware(moment):
-        return moment
-    return timezone.make_aware(moment)

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from asgiref.sync import sync_to_async
-from django.conf import settings
 from django.utils import timezone
 
 from temporalex_django.authoring.activity_context import ActivityContext
@@ -35,7 +34,7 @@ def new_result(
         task=task,
         id=str(id),
         status=TaskResultStatus.READY,
-        enqueued_at=_to_django_time(at),
+        enqueued_at=at,
         started_at=None,
         finished_at=None,
         last_attempted_at=None,
@@ -56,10 +55,10 @@ def result_of(background_task: BackgroundTask) -> TaskResult[Any, Any]:
         task=task_of(background_task),
         id=str(background_task.id),
         status=TaskResultStatus[background_task.status],
-        enqueued_at=_to_django_time(background_task.enqueued_at),
-        started_at=_to_django_time(background_task.started_at),
-        finished_at=_to_django_time(background_task.finished_at),
-        last_attempted_at=_to_django_time(background_task.last_attempted_at),
+        enqueued_at=background_task.enqueued_at,
+        started_at=background_task.started_at,
+        finished_at=background_task.finished_at,
+        last_attempted_at=background_task.last_attempted_at,
         args=[*background_task.args],
         kwargs=dict(background_task.kwargs),
         backend=background_task.backend,
@@ -80,10 +79,10 @@ def task_of(background_task: BackgroundTask) -> Task[Any, Any]:
     Raises ``InvalidTask`` if the function is not a task in this process.
     """
     task: Task[Any, Any] = _import_task(background_task.path)
-    task_options = {
+    task_options: dict[str, Any] = {
         "priority": background_task.priority,
         "queue_name": background_task.queue,
-        "run_after": _to_django_time(background_task.run_after),
+        "run_after": background_task.run_after,
         "backend": background_task.backend,
     }
     # Return the imported object itself where possible, so that it is identical to the task in the user's module.
@@ -104,12 +103,6 @@ def _import_task(path: str) -> Any:
     if not is_task(task):
         raise InvalidTask(f"{path!r} is not a task any more: its @task decorator is gone")
     return task
-
-
-def _to_django_time(moment: datetime | None) -> Any:
-    if moment is None or settings.USE_TZ:
-        return moment
-    return timezone.make_naive(moment)
 
 
 class DjangoTaskHost:

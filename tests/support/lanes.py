@@ -56,7 +56,7 @@ FLOOR = (
     "integration/admin/test_pages.py",
     "integration/client/test_async.py",
     "integration/human_tasks/test_pages.py",
-    "integration/management/test_commands.py",
+    "integration/management/test_graph.py",
     "integration/rest/test_instances.py",
     "integration/tasks/",  # Django 5.2 has another ``tasks`` than 6.0
     "integration/workers/test_inline.py",
@@ -67,7 +67,7 @@ HOST_ON_FLOOR, HOST_ON_POSTGRES = "database", "database-evicted"
 #: code that touches no internals of the interpreter, as the guard, the pools and the processes do.
 ON_FLOOR_ALONE = (
     "contract/",
-    *(f"unit/core/test_{name}.py" for name in ("freed", "growth", "handing_over", "host_limits", "payloads")),
+    *(f"unit/core/test_{name}.py" for name in ("freed", "handing_over", "host_limits", "payloads")),
     *(f"unit/core/test_{name}.py" for name in ("corners", "replaying", "scheduler", "seams", "telling")),
     *(f"unit/{room}/" for room in ("admin", "authoring", "contrib", "core/history", "engine", "errors", "graph")),
     *(f"unit/{room}/" for room in ("present", "telemetry", "testing")),
@@ -84,6 +84,13 @@ ON_POSTGRES = tuple(
 #: What only ``make test-all`` runs, by folder, file or test, each with the reason.
 ONLY_IN_ALL = {
     "acceptance/test_example_day.py::test_killed_workers_lose_nothing": "it plays days while processes are killed",
+    "acceptance/test_graph_runs.py::test_a_chain_of_hundreds_and_a_fan_of_hundreds[database]": (
+        "hundreds of steps in rows; the hosts in memory run the same ones"
+    ),
+    "acceptance/test_phase.py::test_ten_thousand_signals_cost_the_same_each": "it measures ten thousand signals",
+    "acceptance/test_schedules.py::test_a_year_with_both_clock_changes_fires_once_a_day[database]": (
+        "365 runs in rows; the hosts in memory run the same ones"
+    ),
     "acceptance/test_example_day.py::test_killed_workers_lose_nothing_of_carts_on_a_cluster": (
         "it plays a day on a Temporal server while processes are killed"
     ),
@@ -92,6 +99,7 @@ ONLY_IN_ALL = {
     ),
     "browser/test_operators_day.py": "it plays a day of an operator in a browser, whose pages have tests of their own",
     "faults/": "processes are killed, frozen and cut off, which takes seconds each",
+    "unit/core/test_growth.py": "it counts the calls of long runs",
     "integration/cluster/": "each test starts workers of a Temporal server",
     "integration/db/test_retention.py::test_a_chain_that_goes_on_for_ever_costs_what_a_young_one_does": (
         "it measures a chain of thousands of runs"
@@ -99,7 +107,7 @@ ONLY_IN_ALL = {
     "integration/rest/test_campaign.py": "it sends thousands of generated requests",
     "integration/rest/test_generated_client.py": "it generates and installs a client of the whole schema",
     "integration/rest/test_hostile_requests.py": "it sends each hostile text to each parameter of each address",
-    "integration/temporal/test_replay_time.py": "it measures replays",
+    "integration/temporal/test_replay_time.py": "it measures how long replays take",
     "integration/temporal/test_replayer.py": "it records histories on a Temporal server, and replays them",
 }
 #: Tests that ``make test`` runs all the same: one of each kind that ``ONLY_IN_ALL`` lists as a folder.
@@ -150,7 +158,7 @@ def lanes_of(item: pytest.Item, suite: str) -> frozenset[str]:
         return lanes
     if reason_of(item):
         return frozenset()
-    host = item.callspec.params.get("env", HOST_ON_FLOOR) if hasattr(item, "callspec") else HOST_ON_FLOOR
+    host = item.callspec.params.get("env", "") if hasattr(item, "callspec") else ""
     return _in_make_test(path_of(item.nodeid), lanes, host)
 
 
@@ -185,9 +193,12 @@ def _sample() -> frozenset[str]:
     return SAMPLE
 
 
-def _in_make_test(path: str, lanes: frozenset[str], host: str = HOST_ON_FLOOR) -> frozenset[str]:
-    """Return the lanes of ``make test`` for a test that has these in ``make test-all``."""
-    if not (host == HOST_ON_FLOOR and _is_listed(path, FLOOR)):
+def _in_make_test(path: str, lanes: frozenset[str], host: str | None = None) -> frozenset[str]:
+    """Return the lanes of ``make test`` for a test that has these in ``make test-all``.
+
+    ``host`` is the host of its case of acceptance, and empty for a test without one. None stands for all hosts.
+    """
+    if not _is_listed(path, FLOOR) or (path.startswith("acceptance/") and host not in (HOST_ON_FLOOR, None)):
         lanes = frozenset(lane.replace("floor", "newest") for lane in lanes)
     is_on_floor = FLOOR_SQLITE in lanes and _is_listed(path, ON_FLOOR_ALONE)
     is_on_postgres = NEWEST_POSTGRES in lanes and (host == HOST_ON_POSTGRES or _is_listed(path, ON_POSTGRES))

@@ -96,6 +96,7 @@ def test_updates_that_wait_are_refused_when_the_phase_ends() -> None:
     assert dict(Message.objects.values_list("request_id", "outcome_status")) == {"a": "completed", "b": "rejected"}
 
 
+@pytest.mark.usefixtures("unhurried")
 def test_the_place_of_what_waits_is_stored_once() -> None:
     handle = Counter.start({"kind": "atomic", "parts": 6}, id="counter")
     drain()

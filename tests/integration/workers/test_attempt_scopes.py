@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import decimal
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -112,7 +113,8 @@ def test_an_attempt_sees_what_its_surroundings_have_set_and_cannot_change_it() -
         drain()
         assert handle.result(timeout=1) == [["de", "Asia/Tokyo", 28, "left behind"], LITTER]  # decimals start anew
 
-    copy_context().run(inside)
+    with decimal.localcontext():  # a copy of a context has the same object
+        copy_context().run(inside)
 
 
 def test_no_attempt_opens_a_connection_that_another_has_opened(

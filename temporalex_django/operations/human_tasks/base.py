@@ -194,7 +194,7 @@ def require_candidate(user: Person, task: HumanTask) -> tuple[str, Person]:
         if is_excluded(person, task):
             raise FourEyes(
                 f"{user} may not decide {task_label(task)}: a different user must decide, because {person} "
-                "started or forked the run, or decided an earlier approval"
+                "started, forked or scheduled the run, or decided an earlier approval"
             )
     return candidacy
 

@@ -529,9 +529,7 @@ class WorkflowEngine(Executors):
             logger.error("run %s is blocked: %s", run.run_id, line, extra={"run_id": str(run.run_id)})
         # A missing class comes with a worker that has it, and one that is off is switched on. Either sets the run due,
         # and trying by time would only slow the claim (see decision 28).
-        previous_mark = None
-        if run.failed_tries:
-            previous_mark = self.storage.block_reason(run.run_id)
+        previous_mark = self.storage.block_reason(run.run_id) if run.failed_tries else None
         retry = not is_switched_off and not isinstance(error, UnknownWorkflow)
         return step.block(
             error, retry=retry, waits_for=waits_for, since=previous_mark["since"] if previous_mark else None

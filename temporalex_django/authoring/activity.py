@@ -13,7 +13,7 @@ from temporalex_django.authoring.retry import RetryPolicy
 from temporalex_django.core import aliases, current
 from temporalex_django.core.history.inputs import InputReading, to_reading
 from temporalex_django.core.limits import Limits, key_error, limit_errors
-from temporalex_django.core.names import check_code_name, check_label, is_name, quoted, to_seconds
+from temporalex_django.core.names import check_code_name, fit_optional_label, is_name, quoted, to_seconds
 from temporalex_django.core.payloads import codec
 from temporalex_django.core.payloads.copying import deep_copy
 from temporalex_django.core.payloads.round_trip import is_unchanged, require_lossless
@@ -508,7 +508,7 @@ def activity(
         raise WorkflowDefinitionError("activity: pass the options as @activity(...), without the function")
     if name is not None:
         check_code_name(name, label="activity", reserved=False)
-    check_label(label, owner="activity")
+    label = fit_optional_label(label, owner="activity")
     if not isinstance(aliases, (list, tuple)):
         raise WorkflowDefinitionError(f"activity: aliases {quoted(aliases)} must be a list of names")
     for alias in aliases:

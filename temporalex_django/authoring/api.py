@@ -68,7 +68,7 @@ def sleep(duration: timedelta | float, *, then: str | None = None) -> Awaitable[
     """
     port = current.runtime_for(table.SLEEP)
     wait = wait_seconds(duration, label="sleep")
-    label = names.check_label(then, owner="sleep")
+    label = names.fit_optional_label(then, owner="sleep")
     return cast("Awaitable[None]", Call(table.SLEEP, lambda: primitives.sleep(port, wait, label)))
 
 
@@ -81,7 +81,7 @@ def sleep_until(until: datetime, *, then: str | None = None) -> Awaitable[None]:
     """
     port = current.runtime_for(table.SLEEP_UNTIL)
     moment = names.aware_datetime(until, label="sleep_until")
-    label = names.check_label(then, owner="sleep_until")
+    label = names.fit_optional_label(then, owner="sleep_until")
     return cast("Awaitable[None]", Call(table.SLEEP_UNTIL, lambda: primitives.sleep_until(port, moment, label)))
 
 
@@ -137,8 +137,8 @@ def approval(
 ) -> Awaitable[Decision]:
     """Ask people to decide: open a human task and wait for the ``Decision``.
 
-    ``title`` is the question, in one line; one that is longer than 200 characters is shortened. People who have the
-    ``role`` (a permission ``app.codename``, or a group) may decide, and so may the ``users`` (usernames) and the
+    ``title`` is the question. It may contain data: it is made into one line of at most 200 characters. People who have
+    the ``role`` (a permission ``app.codename``, or a group) may decide, and so may the ``users`` (usernames) and the
     members of the ``groups``. Give at least one of these. ``outcomes`` are the names to choose from. ``shows`` is what
     people decide about. They see it beside the title, and the decision applies to it alone: ``decision.covers(value)``
     asks later whether it still does.
@@ -154,10 +154,7 @@ def approval(
     and ``PayloadError``.
     """
     port = current.runtime_for(table.APPROVAL)
-    if not isinstance(title, str) or not names.is_name(title := names.shorten_title(title)):
-        raise WorkflowDefinitionError(
-            f"approval: the title must be 1 to 200 printable characters, not {names.quoted(title)}"
-        )
+    title = names.fit_label(title, owner="approval: the title")
     spec = human_task_spec(
         title,
         display_name=f"the human task {title!r}",
@@ -251,7 +248,7 @@ def phase(
     port = current.runtime_for(table.PHASE)
     host = current.unit_for(table.PHASE)
     wait = None if timeout is None else wait_seconds(timeout, label="the timeout of phase")
-    checked_label = names.check_label(label, owner="phase")
+    checked_label = names.fit_optional_label(label, owner="phase")
     # Checked at the call, which is the line to correct; at the await, another unit may be the one that fails.
     for kind, handlers in (("signal", signal), ("update", update)):
         if handlers is not None and not isinstance(handlers, Mapping):

@@ -85,13 +85,19 @@ def build_candidates(label: str, role: str | None, users: Sequence[str], groups:
     """
     if role is not None and not (isinstance(role, str) and role and names.is_name(role)):
         raise WorkflowDefinitionError(
-            f"{label}: role must be a permission (app.codename) or the name of a group, not {role!r}"
+            f"{label}: role must be a permission (app.codename) or the name of a group, not {names.quoted(role)}"
         )
     candidates = [] if role is None else [candidate_of_role(role)]
     for kind, entries in (("user", users), ("group", groups)):
-        if isinstance(entries, str) or not isinstance(entries, Sequence) or not all(map(names.is_name, entries)):
-            expected = "usernames" if kind == "user" else "group names"
-            raise WorkflowDefinitionError(f"{label}: {kind}s must be a list of {expected}, not {entries!r}")
+        expected = "usernames" if kind == "user" else "group names"
+        if isinstance(entries, str) or not isinstance(entries, Sequence):
+            raise WorkflowDefinitionError(f"{label}: {kind}s must be a list of {expected}, not {names.quoted(entries)}")
+        for name in entries:
+            if not names.is_name(name):
+                raise WorkflowDefinitionError(
+                    f"{label}: {kind}s must be a list of {expected} of 1 to {names.MAX_LENGTH} printable characters; "
+                    f"{names.quoted(name)} is none"
+                )
         candidates += [f"{kind}:{name}" for name in entries]
     return tuple(dict.fromkeys(candidates))
 

@@ -30,7 +30,7 @@ def update(
     # Options are checked here, and not by the phase, so that the error names the line that made the handler.
     _check_permission("update", permission)
     args_type = first_annotation(handler)
-    label = names.check_label(label, owner="update")
+    label = names.fit_optional_label(label, owner="update")
     return Handler(handler, validator=validator, permission=permission, args_type=args_type, label=label)
 
 
@@ -57,7 +57,7 @@ def signal(
     # "keep" is the default, so that a sender of bad payloads cannot stop a run (see decision 46).
     if on_error not in ("keep", "block"):
         raise WorkflowDefinitionError(f'signal: on_error is "keep" or "block", not {on_error!r}')
-    label = names.check_label(label, owner="signal")
+    label = names.fit_optional_label(label, owner="signal")
     args_type = first_annotation(handler)
     return Handler(handler, permission=permission, args_type=args_type, label=label, on_error=on_error)
 

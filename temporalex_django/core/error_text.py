@@ -15,7 +15,8 @@ from temporalex_django import errors
 
 MAX_LENGTH: Final = 300
 _MAX_LOCATIONS = 3
-#: The messages of these errors are written by this package and name code only, so a log may have them.
+#: The messages of these errors are written by this package and name code only, so a log may have them. Errors about
+#: names, versions and definitions are missing: workflow code can make these of data, and their messages quote them.
 _CODE_ERRORS = (
     errors.DeadlockDetected,
     errors.DeterminismViolation,
@@ -25,9 +26,6 @@ _CODE_ERRORS = (
     errors.NotAwaited,
     errors.NotConfigured,
     errors.OutsideWorkflow,
-    errors.UnknownVersion,
-    errors.UnknownWorkflow,
-    errors.WorkflowDefinitionError,
 )
 #: Errors of database drivers that do not quote rows. Names are compared, because the core imports no driver.
 _DATABASE_ERROR_NAMES = frozenset({"OperationalError", "InterfaceError"})
@@ -41,9 +39,20 @@ def error_line(exc: BaseException) -> str:
     """
     kind = f"{type(exc).__name__}{_field_path(exc)}"
     if isinstance(exc, _CODE_ERRORS) or kind in _DATABASE_ERROR_NAMES:
-        kind = f"{kind}: {first_line(str(exc))}"
+        kind = f"{kind}: {first_line(_message_for_log(exc))}"
     at = " < ".join(_code_locations(exc))
     return _shorten(f"{kind} at {at}" if at else kind)
+
+
+def _message_for_log(exc: BaseException) -> str:
+    """Return the message of an error that names code only.
+
+    If the code now refuses a payload that it once accepted, a nondeterminism error quotes that refusal. Then the
+    message is only about the recorded and the produced command.
+    """
+    if isinstance(exc, errors.NondeterminismError) and errors.PayloadError.__name__ in (exc.produced or ""):
+        return f"the code does not match the history: recorded {exc.recorded}, produced {exc.produced}"
+    return str(exc)
 
 
 def is_about_code(exc: BaseException) -> bool:

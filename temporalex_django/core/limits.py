@@ -151,7 +151,7 @@ def key_error(key: Any) -> str | None:
     """Return the reason why ``key`` cannot be a concurrency key; None if it is a valid one."""
     if isinstance(key, str) and 0 < len(key) <= _MAX_KEY_LENGTH and key.isprintable():
         return None
-    return f"concurrency_key must be a string of 1 to {_MAX_KEY_LENGTH} printable characters, not {key!r}"
+    return f"concurrency_key must be a string of 1 to {_MAX_KEY_LENGTH} printable characters, not {quoted(key)}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import re
+import unicodedata
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, cast
 from uuid import UUID
 
 from temporalex_django.errors import InvalidId, PayloadError, WorkflowDefinitionError
@@ -14,6 +16,11 @@ MAX_LENGTH = 200
 TABLES = "tables"
 TEMPORAL = "temporal"
 _MAX_QUOTED = 60
+#: Longest reason or comment; a longer one is shortened.
+MAX_NOTE_LENGTH = 10_000
+_WHITE_SPACE = re.compile(r"\s+")
+#: Control characters that are not white space, and halves of surrogate pairs, which no column can hold.
+_CONTROLS = re.compile("[\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f\ud800-\udfff]+")
 
 
 def is_name(value: object) -> bool:
@@ -22,9 +29,51 @@ def is_name(value: object) -> bool:
 
 
 def quoted(value: Any) -> str:
-    """Return ``repr(value)``, cut short: an invalid name may have any size."""
+    """Return ``repr(value)``, cut short: an invalid name may have any size.
+
+    The first unprintable character of a text is named, with its position, because people cannot see it.
+    """
     text = repr(value[: MAX_LENGTH + 1] if isinstance(value, (str, bytes)) else value)
-    return text if len(text) <= _MAX_QUOTED else text[: _MAX_QUOTED - 1] + "…"
+    if len(text) > _MAX_QUOTED:
+        text = f"{text[: _MAX_QUOTED - 1]}…"
+    if not isinstance(value, str) or value.isprintable():
+        return text
+    position, letter = next((i, c) for i, c in enumerate(value, 1) if not c.isprintable())
+    default = "CONTROL CHARACTER" if unicodedata.category(letter) == "Cc" else "WITHOUT A NAME"
+    letter_name = unicodedata.name(letter, default)
+    return f"{text} (U+{ord(letter):04X} {letter_name} at position {position})"
+
+
+def fit_text(text: str, *, limit: int = MAX_LENGTH) -> str:
+    """Return ``text``, which people read, in a form that every column, log line and page can hold.
+
+    Code builds such texts from data, and people paste them, so a strange character must not fail a run. White space of
+    any kind becomes one blank. Control characters are removed; format characters, which some scripts and emoji need,
+    stay. A text of more than ``limit`` characters is cut and ends with "…".
+
+    A printable text is not changed otherwise: histories have such texts, and a replay compares them.
+    """
+    # The cut comes first: in the past, a title of which only the end is unprintable was cut at the same place.
+    if len(text) > limit:
+        text = f"{text[: limit - 1]}…"
+    if text.isprintable():
+        return text
+    return _WHITE_SPACE.sub(_as_blank, _CONTROLS.sub("", text))
+
+
+def _as_blank(match: re.Match[str]) -> str:
+    space = match[0]
+    return space if space.isprintable() else " "
+
+
+def fit_note(value: object, *, label: str) -> str:
+    """Return a reason or comment, which a person gives, in the form of ``fit_text``. ``label`` names it in errors.
+
+    Raises ``PayloadError`` for anything that is not a string.
+    """
+    if not issubclass(type(value), str):  # ``isinstance`` would call its ``__class__``, which may raise
+        raise PayloadError(f"{label} must be a string, not {type(value).__name__}")
+    return fit_text(cast("str", value), limit=MAX_NOTE_LENGTH)
 
 
 def check_name(name: object, *, label: str) -> str:
@@ -82,23 +131,20 @@ def check_code_name(name: object, *, label: str, reserved: bool = True) -> str:
     return name
 
 
-def check_label(label: object, *, owner: str) -> str | None:
-    """Return ``label``, which code declares for people, if it is valid.
+def fit_label(label: object, *, owner: str) -> str:
+    """Return ``label``, a text for people from code, in the form of ``fit_text``.
 
-    None is valid. ``owner`` begins the error message.
-
-    Raises ``WorkflowDefinitionError`` unless it is a line of at most 200 characters.
+    ``owner`` begins the error message. Raises ``WorkflowDefinitionError`` for anything that is not a string, and for a
+    text without a character that can be shown.
     """
-    if label is not None and not (isinstance(label, str) and is_name(label)):
-        raise WorkflowDefinitionError(
-            f"{owner}: {quoted(label)} is not a string of 1 to {MAX_LENGTH} printable characters"
-        )
-    return label
+    if not isinstance(label, str) or not (text := fit_text(label)):
+        raise WorkflowDefinitionError(f"{owner}: {quoted(label)} is not a text of at least one printable character")
+    return text
 
 
-def shorten_title(title: str) -> str:
-    """Return a title of at most 200 characters. Code builds titles from data, and a long one must not fail a run."""
-    return title if len(title) <= MAX_LENGTH else f"{title[: MAX_LENGTH - 1]}…"
+def fit_optional_label(label: object, *, owner: str) -> str | None:
+    """Return None for None, and otherwise the result of ``fit_label``, which has the same arguments and errors."""
+    return None if label is None else fit_label(label, owner=owner)
 
 
 def is_permission(value: object) -> bool:

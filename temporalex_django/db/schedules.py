@@ -17,7 +17,7 @@ _FIRED = SCHEDULES.pick_columns("id", *FIRED_COLUMNS)
 _FIRED_UPDATE = _FIRED.update("id")
 _SLOT_COLUMNS = (
     *("at", "cause", "outcome", "reason", "decided_at", "workflow_id", "run_id", "chain_id", "running"),
-    *("error_code", "error", "until", "count", "actor"),
+    *("error_code", "error", "until", "count", "actor", "actor_key"),
 )
 _SLOT = SLOTS.pick_columns("schedule_id", *_SLOT_COLUMNS)
 _SLOT_INSERT = _SLOT.insert

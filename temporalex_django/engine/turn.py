@@ -519,18 +519,17 @@ class WorkflowEngine(Executors):
         error = self._with_location(run, error, report)
         report.block_errors[run.run_id] = error
         is_switched_off = isinstance(error, WorkflowSwitchedOff)
-        if not run.failed_tries and not is_switched_off:
-            logger.error("run %s is blocked: %s", run.run_id, error_line(error), extra={"run_id": str(run.run_id)})
         waits_for = None
         if isinstance(error, UnknownWorkflow) and (record := report.records.get(run.run_id)) is not None:
             waits_for = f"the class {record.workflow} (version {record.version})"
         elif isinstance(error, KeyMissing):
             waits_for = f"the key {error.key!r}"
+        if not run.failed_tries and not is_switched_off:
+            line = error_line(error) if waits_for is None else f"{error_line(error)}; it waits for {waits_for}"
+            logger.error("run %s is blocked: %s", run.run_id, line, extra={"run_id": str(run.run_id)})
         # A missing class comes with a worker that has it, and one that is off is switched on. Either sets the run due,
         # and trying by time would only slow the claim (see decision 28).
-        previous_mark = None
-        if run.failed_tries:
-            previous_mark = self.storage.block_reason(run.run_id)
+        previous_mark = self.storage.block_reason(run.run_id) if run.failed_tries else None
         retry = not is_switched_off and not isinstance(error, UnknownWorkflow)
         return step.block(
             error, retry=retry, waits_for=waits_for, since=previous_mark["since"] if previous_mark else None

@@ -180,7 +180,7 @@ class ActionNotPermitted(TemporalexError):
 
 # The people who are excluded come from the whole chain and from the runs behind it (see decision 49).
 class FourEyes(ActionNotPermitted):
-    """A different user must decide: this one started or forked the run, or decided an earlier approval in it."""
+    """A different user must decide: this one started, forked or scheduled the run, or decided an approval in it."""
 
     code = "four_eyes"
     next_step = "Ask a different user who has the role of the step to decide."

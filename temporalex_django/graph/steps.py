@@ -156,7 +156,7 @@ class WaitForEvent(Step):
 
     def __post_init__(self) -> None:
         if not is_event(self.name):
-            raise WorkflowDefinitionError(f"WaitForEvent: {self.name!r} is not a valid event name")
+            raise WorkflowDefinitionError(f"WaitForEvent: {names.quoted(self.name)} is not a valid event name")
         if self.timeout is not None:
             if self.name == "timeout":
                 raise WorkflowDefinitionError(
@@ -216,7 +216,7 @@ class Approval(Step):
     form: Any = None
 
     def __post_init__(self) -> None:
-        names.check_label(self.title, owner="Approval: title")
+        object.__setattr__(self, "title", names.fit_optional_label(self.title, owner="Approval: title"))
         # A list is accepted and stored as a tuple: steps are hashed and compared by value.
         for name in ("users", "groups"):
             if isinstance(members := getattr(self, name), list):
@@ -393,7 +393,9 @@ def is_key(value: object) -> bool:
 
 def _check_step_key(owner: str, key: object) -> None:
     if key is not None and not is_key(key):
-        raise WorkflowDefinitionError(f"{owner}: {key!r} cannot be a key (a name that does not begin with '_')")
+        raise WorkflowDefinitionError(
+            f"{owner}: {names.quoted(key)} cannot be a key (a name that does not begin with '_')"
+        )
 
 
 def _check_wait_seconds(owner: str, name: str, value: Any) -> None:

@@ -487,7 +487,7 @@ def block_run(storage: WorkerStorage, chain: UUID, error: BaseException) -> bool
             due, waits_for = now + policy.KEY_OFFER_DELAY, f"the key {error.key!r}"
         mark = block_mark_of(error, tries=tries, now=now, waits_for=waits_for)
         _store_block(storage, chain, run.run_id, mark, due=due)
-    log.error("run %s is blocked: %s", run.run_id, mark["error"], extra={"run_id": str(run.run_id)})
+    log.error("run %s is blocked: %s", run.run_id, error_line(error), extra={"run_id": str(run.run_id)})
     return True
 
 

@@ -1264,6 +1264,13 @@ class Migration(migrations.Migration):
                     "editor_name",
                     models.CharField(blank=True, help_text="The name of the user at that time.", max_length=200),
                 ),
+                (
+                    "editors",
+                    models.JSONField(
+                        default=list,
+                        help_text="The keys of all users who edited its times or its input, for the four-eyes rule.",
+                    ),
+                ),
                 ("created_at", models.DateTimeField()),
                 ("changed_at", models.DateTimeField()),
                 (
@@ -1309,6 +1316,7 @@ class Migration(migrations.Migration):
                 ),
                 ("count", models.IntegerField(default=1)),
                 ("actor", models.CharField(blank=True, help_text="Who triggered or backfilled it.", max_length=200)),
+                ("actor_key", models.CharField(blank=True, help_text="The key of that user.", max_length=200)),
                 (
                     "chain",
                     models.ForeignKey(

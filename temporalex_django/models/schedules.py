@@ -87,6 +87,9 @@ class Schedule(models.Model):
         settings.AUTH_USER_MODEL, null=True, on_delete=models.SET_NULL, related_name="+", db_constraint=False
     )
     editor_name = models.CharField(max_length=200, blank=True, help_text=_("The name of the user at that time."))
+    editors = models.JSONField(
+        default=list, help_text=_("The keys of all users who edited its times or its input, for the four-eyes rule.")
+    )
     created_at = models.DateTimeField()
     changed_at = models.DateTimeField()
 
@@ -128,6 +131,7 @@ class ScheduleSlot(models.Model):
     until = models.DateTimeField(null=True, help_text=_("The time of the last slot, if this row stands for several."))
     count = models.IntegerField(default=1)
     actor = models.CharField(max_length=200, blank=True, help_text=_("Who triggered or backfilled it."))
+    actor_key = models.CharField(max_length=200, blank=True, help_text=_("The key of that user."))
 
     class Meta:
         db_table = "temporalex_schedule_slot"

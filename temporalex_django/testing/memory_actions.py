@@ -7,6 +7,7 @@ from uuid import UUID
 
 from temporalex_django.authoring import activity
 from temporalex_django.authoring.authorization import Person, require_permission, sender_of
+from temporalex_django.core.names import fit_note
 from temporalex_django.core.payloads.codec import check_text, to_plain
 from temporalex_django.engine import operator_overrides
 from temporalex_django.engine.blocked import retry_immediately
@@ -55,7 +56,7 @@ class MemoryOperator:
         for permission in permissions:
             require_permission(self.person, permission, action=f"call {name}")
         self.name = name
-        self.reason = check_text(reason, label="the reason")
+        self.reason = fit_note(reason, label="the reason")
         run = self.storage.lock_run(self.chain_id, wait=0)
         assert run is not None
         if run.closed and name not in _CLOSED_RUN_ACTIONS:

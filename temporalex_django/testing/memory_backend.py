@@ -35,9 +35,8 @@ from temporalex_django.authoring.workflow import (
 )
 from temporalex_django.core.history.events import CLOSED_STATUSES
 from temporalex_django.core.messages.headers import Headers, check_headers
-from temporalex_django.core.names import check_message_id, check_name, check_wait
+from temporalex_django.core.names import check_message_id, check_name, check_wait, fit_note
 from temporalex_django.core.payloads import codec
-from temporalex_django.core.payloads.codec import check_text
 from temporalex_django.core.people.four_eyes import fork_snapshot
 from temporalex_django.engine.contracts.records import RunState
 from temporalex_django.engine.ids import parse_run_id
@@ -329,7 +328,7 @@ class MemoryRunOperations(MemoryRunReads):
             "step": base_key(human_task.key),
             "task": human_task.key,
             "run": self.run_id(),
-            "comment": check_text(comment, label="the comment"),
+            "comment": fit_note(comment, label="the comment"),
             # As the person saw it: a decision keeps the question that it answers (see decision 47).
             "question": {"title": human_task.title, "outcomes": [*human_task.outcomes]},
             "by": str(user),
@@ -354,7 +353,7 @@ class MemoryRunOperations(MemoryRunReads):
 
     def cancel(self, *, reason: str, by: Person | None) -> None:
         self._require_permitted(by, "cancel")
-        check_text(reason, label="the reason")
+        reason = fit_note(reason, label="the reason")
         self._require_open("cancel request")
         newest_run = self._newest_run
         if self._code(newest_run.facts).cancels_at_once or self._future_start(newest_run) is not None:
@@ -364,7 +363,7 @@ class MemoryRunOperations(MemoryRunReads):
 
     def terminate(self, *, reason: str, by: Person | None) -> None:
         self._require_permitted(by, "terminate")
-        check_text(reason, label="the reason")
+        reason = fit_note(reason, label="the reason")
         self._require_open("terminate")
         self._env.close(self._chain_id, "terminated", reason)
 
@@ -385,7 +384,7 @@ class MemoryRunOperations(MemoryRunReads):
         activities other arguments, by command number. Raises ``ActionNotPossible`` and ``PayloadError``.
         """
         self._require_reset_permitted(by, "reset", edited)
-        check_text(reason, label="the reason")
+        fit_note(reason, label="the reason")
         env, storage = self._env, self._env.storage
         with storage.transaction():
             run, plan, code = self._plan(in_trouble=False, to=to, messages=messages, edited=edited)
@@ -417,7 +416,7 @@ class MemoryRunOperations(MemoryRunReads):
         """
         self._require_reset_permitted(by, "fork", edited)
         require_start(by, self._code(self._newest_run.facts))
-        check_text(reason, label="the reason")
+        fit_note(reason, label="the reason")
         env, storage = self._env, self._env.storage
         with storage.transaction():
             _, plan, code = self._plan(in_trouble=True, to=to, messages=messages, edited=edited)

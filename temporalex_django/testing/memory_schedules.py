@@ -14,7 +14,7 @@ from temporalex_django.authoring.schedules.schedule import Overlap, Schedule
 from temporalex_django.conf import get_settings
 from temporalex_django.core.history.events import CLOSED_STATUSES
 from temporalex_django.engine.schedules.firing import RunningSlot, ScheduleFirer, SlotFailure, SlotStart
-from temporalex_django.engine.schedules.records import SchedulePause, ScheduleState, SlotCause, SlotOutcome, SlotRecord
+from temporalex_django.engine.schedules.records import SchedulePause, ScheduleState, SlotOutcome, SlotRecord
 from temporalex_django.errors import ActionNotPossible, ScheduleNotFound, TemporalexError
 from temporalex_django.testing.schedules import EnvironmentSchedules
 
@@ -196,8 +196,8 @@ class _MemoryScheduleStore:
             )
         return None
 
-    def start(self, schedule: ScheduleState, at: datetime, cause: SlotCause) -> SlotStart | SlotFailure:
-        env = self._env
+    def start(self, schedule: ScheduleState, slot: SlotRecord) -> SlotStart | SlotFailure:
+        env, at = self._env, slot.at
         if (failure := self.check_start(schedule, at)) is not None:
             return failure
         args = self._arguments.pop(at, schedule.args)
@@ -205,7 +205,7 @@ class _MemoryScheduleStore:
             request = StartRequest(
                 workflow=self._workflow.choose(None, {}),
                 args=args,
-                id=schedule.workflow_id_of(at, cause=cause),
+                id=schedule.workflow_id_of(at, cause=slot.cause),
                 scheduled_for=at,
             )
             chain_id = self._backend.insert_run(request).chain_id

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, get_args
 
-from temporalex_django.core.names import is_name, wait_seconds
+from temporalex_django.core.names import is_name, quoted, wait_seconds
 from temporalex_django.errors import AlreadyEnded, InvalidStart
 
 #: What a start does if an open run has the id.
@@ -76,7 +76,7 @@ def parse_throttle(value: Any, *, label: str) -> Throttle:
         )
     if key is not None and not is_name(key):
         raise InvalidStart(
-            f"{label}: the key of throttle must be a string of 1 to 200 printable characters, not {key!r}"
+            f"{label}: the key of throttle must be a string of 1 to 200 printable characters, not {quoted(key)}"
         )
     seconds = _positive_seconds(period, label=f"{label}: the period of throttle")
     if seconds > LONGEST_THROTTLE:

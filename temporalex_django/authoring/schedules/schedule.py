@@ -245,7 +245,7 @@ def check_schedule_name(name: object) -> None:
     if not is_name(name) or len(str(name)) > _MAX_NAME_LENGTH or "/" in str(name) or str(name) != str(name).strip(" ."):
         raise ScheduleInvalid(
             f"the name must be a string of 1 to {_MAX_NAME_LENGTH} printable characters, without '/' and without leading "
-            "or trailing spaces or dots"
+            f"or trailing spaces or dots, not {quoted(name)}"
         )
 
 

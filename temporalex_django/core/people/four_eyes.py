@@ -17,15 +17,16 @@ CHAIN: Final = "chain"
 RUN: Final = "run"
 #: The key in a snapshot, and in the mark of a reset or fork, of the mapping from user keys to reasons.
 EXCLUDED: Final = "excluded"
-STARTED, FORKED, DECIDED, ORIGIN = "started", "forked", "decided", "origin"
+STARTED, FORKED, DECIDED, ORIGIN, SCHEDULED = "started", "forked", "decided", "origin", "scheduled"
 _REASON_TEXTS: Final = {
     STARTED: "they started the run",
     FORKED: "they forked the run",
     DECIDED: "they decided an earlier approval",
     ORIGIN: "they started a run that this one comes from",
+    SCHEDULED: "they triggered, backfilled or edited the schedule of the run",
 }
 #: Reasons that also count in the scope of one run.
-_RUN_REASONS: Final = (STARTED, FORKED)
+_RUN_REASONS: Final = (STARTED, FORKED, SCHEDULED)
 _STARTER_KEYS: Final = ("started_by", "started_as")
 
 Snapshot = Mapping[str, Any] | None
@@ -109,6 +110,18 @@ def add_starter(snapshot: Snapshot, starter: Sender) -> dict[str, Any]:
     people = {EXCLUDED: reasons} if reasons else {}
     others = {name: value for name, value in (snapshot or {}).items() if name != EXCLUDED}
     return {**others, **people, "started_by": starter.key, "started_as": starter.name}
+
+
+def add_schedulers(snapshot: Snapshot, keys: Iterable[str]) -> dict[str, Any] | None:
+    """Return the snapshot of a run that a schedule starts, with the users who had a part in that as excluded users.
+
+    ``keys`` are the keys of those who triggered or backfilled it, or edited its times or its input.
+    """
+    starter = (snapshot or {}).get("started_by")
+    reasons = {key: SCHEDULED for key in keys if key and key != starter}
+    if not reasons:
+        return None if snapshot is None else dict(snapshot)
+    return {**(snapshot or {}), EXCLUDED: {**_exclusions_of(snapshot), **reasons}}
 
 
 def mark_attributes(snapshot: Snapshot) -> dict[str, Any]:

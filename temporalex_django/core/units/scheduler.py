@@ -330,7 +330,7 @@ class Scheduler:
         if not isinstance(trap, IVar):
             # The error is thrown into the coroutine at its next step, so that the traceback shows the await.
             unit.error = DeterminismViolation(
-                f"{unit.name} awaited {trap!r}, which does not belong to this workflow: await only activities and api "
+                f"{unit.name} awaited an object of the type {type(trap).__name__}, which does not belong to this workflow: await only activities and api "
                 "primitives (use asyncio in an activity)"
             )
             unit.wake()

@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, TypeVar
 
+from temporalex_django.core.error_text import error_line
+
 logger = logging.getLogger("temporalex_django.engine")
 
 K = TypeVar("K")
@@ -66,8 +68,8 @@ class UndoLog:
 def _run_callback(callback: Callable[[], None]) -> None:
     try:
         callback()
-    except Exception:
-        logger.exception("a callback after a commit failed")
+    except Exception as exc:  # noqa: BLE001 - a callback is the project's own
+        logger.error("a callback after a commit failed: %s", error_line(exc))
 
 
 class Table(dict[K, V]):

@@ -15,6 +15,7 @@ from uuid import UUID
 
 from temporalex_django.authoring.schedules.schedule import Overlap
 from temporalex_django.authoring.schedules.slots import Slot
+from temporalex_django.core.messages.sender import Sender
 from temporalex_django.engine.schedules.records import (
     Backfill,
     SchedulePause,
@@ -88,10 +89,10 @@ class ScheduleStore(Protocol):
         """
         ...
 
-    def start(self, schedule: ScheduleState, at: datetime, cause: SlotCause) -> SlotStart | SlotFailure:
-        """Start the run of the slot ``at``, and return its ids, or the error if it could not be started.
+    def start(self, schedule: ScheduleState, slot: SlotRecord) -> SlotStart | SlotFailure:
+        """Start the run of a slot, and return its ids, or the error if it could not be started.
 
-        A start that fails leaves nothing behind. ``cause`` is what made the slot.
+        A start that fails leaves nothing behind.
         """
         ...
 
@@ -130,11 +131,13 @@ class ScheduleFirer:
         self._store.save(step.schedule)
         return step.schedule
 
-    def trigger(self, schedule: ScheduleState, now: datetime, *, actor: str = "") -> tuple[ScheduleState, SlotRecord]:
+    def trigger(
+        self, schedule: ScheduleState, now: datetime, *, actor: Sender | None = None
+    ) -> tuple[ScheduleState, SlotRecord]:
         """Fire the schedule once now, because a person asked for it, even if it is paused.
 
         Returns ``(new state of the schedule, record of the slot)``. The overlap policy decides as for any other slot.
-        The times at which the schedule fires do not change. ``actor`` is the name of the person.
+        The times at which the schedule fires do not change. ``actor`` is the person, or None for code.
         """
         step = _Step(self._store, schedule, now, self._buffer_limit)
         step.see_closed_runs()
@@ -144,6 +147,11 @@ class ScheduleFirer:
         slot = step.decide(at, SlotCause.TRIGGER, actor=actor)
         self._store.save(step.schedule)
         return step.schedule, slot
+
+
+def _actor_fields(actor: Sender | None) -> dict[str, Any]:
+    """Return the fields of a ``SlotRecord`` that say who triggered or backfilled it."""
+    return {} if actor is None else {"actor": actor.name, "actor_key": actor.key}
 
 
 class _Step:
@@ -290,6 +298,7 @@ class _Step:
             outcome=SlotOutcome.WAITING,
             decided_at=self.now,
             actor=backfill.actor,
+            actor_key=backfill.actor_key,
         )
         if waits:
             self.schedule = self.schedule.changed(waiting=self.schedule.waiting + 1)
@@ -300,27 +309,27 @@ class _Step:
         else:
             self.store.replace_slot(slot)
 
-    def decide(self, at: datetime, cause: SlotCause, *, actor: str = "") -> SlotRecord:
+    def decide(self, at: datetime, cause: SlotCause, *, actor: Sender | None = None) -> SlotRecord:
         """Start, queue or skip the slot ``at`` as the overlap policy says, store its record and return it.
 
-        A slot is a time at which the schedule fires. ``cause`` is what made it, and ``actor`` the name of the person
-        who asked for it.
+        A slot is a time at which the schedule fires. ``cause`` is what made it, and ``actor`` the person who
+        asked for it.
         """
         is_busy = bool(self.open_slots or self.schedule.waiting)
         overlap = self.schedule.overlap
         if not is_busy or overlap is Overlap.ALLOW_ALL:
             return self._add_started(at, cause, actor)
         if overlap is Overlap.SKIP:
-            return self._add(at, cause, SlotOutcome.SKIPPED, SlotReason.OVERLAP, actor=actor)
+            return self._add(at, cause, SlotOutcome.SKIPPED, SlotReason.OVERLAP, **_actor_fields(actor))
         if overlap is Overlap.BUFFER_ONE and self.schedule.waiting:
-            return self._add(at, cause, SlotOutcome.SKIPPED, SlotReason.OVERLAP, actor=actor)
+            return self._add(at, cause, SlotOutcome.SKIPPED, SlotReason.OVERLAP, **_actor_fields(actor))
         if overlap is Overlap.BUFFER_ALL and self.schedule.waiting >= self.buffer_limit:
-            return self._add(at, cause, SlotOutcome.SKIPPED, SlotReason.BUFFER, actor=actor)
+            return self._add(at, cause, SlotOutcome.SKIPPED, SlotReason.BUFFER, **_actor_fields(actor))
         if overlap in (Overlap.CANCEL_OTHER, Overlap.TERMINATE_OTHER):
             return self._replace_other(at, cause, actor)
         return self._add_waiting(at, cause, actor)
 
-    def _replace_other(self, at: datetime, cause: SlotCause, actor: str) -> SlotRecord:
+    def _replace_other(self, at: datetime, cause: SlotCause, actor: Sender | None) -> SlotRecord:
         """Cancel or terminate the open runs so that the slot ``at`` can start; return the record of the slot.
 
         A slot is a time to fire. One that waits, other than one of a backfill, is skipped in favour of this one.
@@ -346,7 +355,7 @@ class _Step:
 
     def _start(self, slot: SlotRecord) -> SlotRecord:
         """Start the run of a slot (time to fire), and return the new record of the slot, which is not stored yet."""
-        start = self.store.start(self.schedule, slot.at, slot.cause)
+        start = self.store.start(self.schedule, slot)
         if isinstance(start, SlotFailure):
             self._count_failure()
             return replace(
@@ -372,19 +381,21 @@ class _Step:
             self.schedule = self.schedule.changed(fires=self.schedule.fires + 1)
         return started
 
-    def _add_started(self, at: datetime, cause: SlotCause, actor: str) -> SlotRecord:
-        slot = SlotRecord(at=at, cause=cause, outcome=SlotOutcome.WAITING, decided_at=self.now, actor=actor)
+    def _add_started(self, at: datetime, cause: SlotCause, actor: Sender | None) -> SlotRecord:
+        slot = SlotRecord(at=at, cause=cause, outcome=SlotOutcome.WAITING, decided_at=self.now, **_actor_fields(actor))
         started = self._start(slot)
         self.store.add_slots([started])
         return started
 
-    def _add_waiting(self, at: datetime, cause: SlotCause, actor: str) -> SlotRecord:
+    def _add_waiting(self, at: datetime, cause: SlotCause, actor: Sender | None) -> SlotRecord:
         self.schedule = self.schedule.changed(waiting=self.schedule.waiting + 1)
-        return self._add(at, cause, SlotOutcome.WAITING, SlotReason.OVERLAP, actor=actor)
+        return self._add(at, cause, SlotOutcome.WAITING, SlotReason.OVERLAP, **_actor_fields(actor))
 
-    def _add_failed(self, at: datetime, cause: SlotCause, actor: str, failure: SlotFailure) -> SlotRecord:
+    def _add_failed(self, at: datetime, cause: SlotCause, actor: Sender | None, failure: SlotFailure) -> SlotRecord:
         self._count_failure()
-        return self._add(at, cause, SlotOutcome.FAILED, actor=actor, error_code=failure.code, error=failure.message)
+        return self._add(
+            at, cause, SlotOutcome.FAILED, **_actor_fields(actor), error_code=failure.code, error=failure.message
+        )
 
     def _add(
         self,

@@ -62,7 +62,7 @@ class SlotRecord:
     ``at`` is its time (UTC), and ``cause`` says what made it. ``outcome`` and ``reason`` say what became of it, at the
     time ``decided_at``. A started slot has the ids of its run. It is ``running`` until the schedule has seen that the
     run is closed. A failed slot has ``error``, a code and a message. ``actor`` is the name of the user who triggered or
-    backfilled it.
+    backfilled it, and ``actor_key`` their key.
 
     A record may stand for ``count`` slots from ``at`` to ``until``, all with one outcome.
     """
@@ -81,6 +81,7 @@ class SlotRecord:
     until: datetime | None = None
     count: int = 1
     actor: str = ""
+    actor_key: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +102,8 @@ class Backfill:
     """A backfill that is under way: the slots (times to fire) after ``after`` and up to ``until`` are still to start.
 
     The next one is started at ``next_at``, and one after the other every ``pause`` seconds. ``total`` is the number of
-    slots of the whole range, and ``done`` how many have been handled. ``actor`` is the name of the user who asked.
+    slots of the whole range, and ``done`` how many have been handled. ``actor`` is the name of the user who asked, and
+    ``actor_key`` their key.
     """
 
     after: datetime

@@ -20,9 +20,9 @@ from django.db.models import Count, Max, QuerySet
 from django.utils import timezone
 
 from temporalex_django import checks, conf
-from temporalex_django.access import redactor_for
 from temporalex_django.authoring import activity
 from temporalex_django.authoring import workflow as workflows
+from temporalex_django.authoring.redaction import Redactor
 from temporalex_django.conf import codec, get_settings
 from temporalex_django.errors import (
     ActivityNotFound,
@@ -39,7 +39,7 @@ from temporalex_django.management.cli import command_arguments, exit_codes, prin
 from temporalex_django.management.runs.list_runs import DEFERRED_COLUMNS
 from temporalex_django.management.runs.replay import replay_runs
 from temporalex_django.models import ActivityTask, Instance, Schedule
-from temporalex_django.operations.base import Actor, storage
+from temporalex_django.operations.base import storage
 from temporalex_django.operations.read.project_state import (
     Runs,
     load_cluster_state,
@@ -180,6 +180,8 @@ def _missing_activities(alias: str, runs: Runs) -> Iterator[CodeMismatch]:
 
 
 _MAX_RUNS, _DEFAULT_SAMPLE = 50, 20
+#: People copy what doctor prints into tickets, and monitoring keeps it, so it quotes no payloads to anybody.
+_WITHOUT_PAYLOADS = Redactor(may_see_payloads=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -257,7 +259,7 @@ def handle(
         report = _diagnose_deploy(command, as_user, sample or _DEFAULT_SAMPLE, strict=strict)
     elif run is not None:
         actor = people.resolve_actor(as_user)
-        report = _diagnose_run(command_arguments.find_visible_target(run, workflow, actor=actor).selected_run_id, actor)
+        report = _diagnose_run(command_arguments.find_visible_target(run, workflow, actor=actor).selected_run_id)
     else:
         report = _diagnose_project(as_user)
     if json:
@@ -284,8 +286,7 @@ def _diagnose_project(as_user: str | None) -> DoctorSaid:
     # Without settings, database and tables no run can be read.
     if not (project.wrong_settings or project.unreachable or project.unapplied):
         stuck_runs = newest_stuck_runs(project.database, runs, limit=_MAX_RUNS)
-        user = None if actor is None else actor.user
-        run_summaries = summarize_runs(stuck_runs, redactor_of=lambda run: redactor_for(user, run))
+        run_summaries = summarize_runs(stuck_runs, redactor_of=lambda _run: _WITHOUT_PAYLOADS)
         run_outputs = [_run_output(run, run_summaries[run.pk]) for run in stuck_runs if run_summaries[run.pk].trouble]
     return DoctorSaid(
         well=all(finding.severity != "error" for finding in findings), findings=findings, runs=run_outputs
@@ -304,11 +305,11 @@ def _diagnose_deploy(command: BaseCommand, as_user: str | None, sample: int, *, 
     return DoctorSaid(well=all(finding.severity != "error" for finding in findings), findings=findings, runs=())
 
 
-def _diagnose_run(pk: Any, actor: Actor) -> DoctorSaid:
+def _diagnose_run(pk: Any) -> DoctorSaid:
     row = Instance.objects.using(storage().alias).defer(*DEFERRED_COLUMNS).select_related("chain").filter(pk=pk).first()
     if row is None:
         raise WorkflowNotFound("the run no longer exists")
-    run_output = _run_output(row, summarize_run(row, redactor=redactor_for(actor.user, row)))
+    run_output = _run_output(row, summarize_run(row, redactor=_WITHOUT_PAYLOADS))
     return DoctorSaid(well=run_output.found.severity != "error", findings=(), runs=[run_output])
 
 

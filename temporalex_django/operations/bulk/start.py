@@ -17,8 +17,7 @@ from temporalex_django.authoring.authorization import APP
 from temporalex_django.authoring.run_tables.run_columns import UNREAD_COLUMNS
 from temporalex_django.backends.target import AuditSubject
 from temporalex_django.conf import codec, get_settings
-from temporalex_django.core.names import check_message_id, check_name, quoted
-from temporalex_django.core.payloads.codec import check_text
+from temporalex_django.core.names import check_message_id, check_name, fit_note, quoted
 from temporalex_django.engine.ids import parse_run_id, uuid7
 from temporalex_django.errors import ActionNotPermitted, ActionNotPossible, IdempotencyKeyReused, WorkflowNotFound
 from temporalex_django.models import BulkItem, BulkJob, Instance
@@ -77,7 +76,7 @@ class StartBulk(Action[BulkJob]):
         super().__init__(by=by)
         self.action = action
         self.runs = _validate_runs(runs)
-        self.reason = check_text(reason, label="the reason")
+        self.reason = fit_note(reason, label="the reason")
         self.token = None if token is None else check_message_id(token, label="bulk job")
         self.visible_runs = visible_runs
         self.is_admitted = is_admitted
@@ -377,7 +376,7 @@ class StopBulk(Action[BulkJob]):
     def __init__(self, job: UUID | str, *, reason: str = "", by: Actor = CODE) -> None:
         super().__init__(by=by)
         self.job = job
-        self.reason = check_text(reason, label="the reason")
+        self.reason = fit_note(reason, label="the reason")
 
     def perform(self) -> BulkJob:
         alias = self.storage.alias

@@ -8,8 +8,7 @@ from uuid import UUID
 from django.utils import timezone
 
 from temporalex_django.backends.target import AuditSubject
-from temporalex_django.core.names import quoted
-from temporalex_django.core.payloads.codec import check_text
+from temporalex_django.core.names import fit_note, quoted
 from temporalex_django.errors import ActionNotPossible, WorkerNotFound
 from temporalex_django.models import Worker
 from temporalex_django.operations.base import CODE, Action, Actor
@@ -33,7 +32,7 @@ class DrainWorker(Action[Worker]):
     def __init__(self, worker: UUID | str, *, reason: str = "", by: Actor = CODE) -> None:
         super().__init__(by=by)
         self.worker = worker
-        self.reason = check_text(reason, label="the reason")
+        self.reason = fit_note(reason, label="the reason")
 
     def perform(self) -> Worker:
         alias = self.storage.alias

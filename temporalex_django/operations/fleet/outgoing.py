@@ -12,8 +12,7 @@ from django.db.models import OuterRef, QuerySet, Subquery
 from temporalex_django import access
 from temporalex_django.authoring.authorization import Person
 from temporalex_django.backends.target import AuditSubject
-from temporalex_django.core.names import quoted
-from temporalex_django.core.payloads.codec import check_text
+from temporalex_django.core.names import fit_note, quoted
 from temporalex_django.db.inserts import notify_on_commit
 from temporalex_django.db.outbox import OUTBOX_QUEUE
 from temporalex_django.errors import ActionNotPossible, WorkflowNotFound
@@ -93,7 +92,7 @@ class SendAgain(Action[OutgoingMessage]):
     def __init__(self, message: UUID | str, *, reason: str = "", by: Actor = CODE) -> None:
         super().__init__(by=by)
         self.message = message
-        self.reason = check_text(reason, label="the reason")
+        self.reason = fit_note(reason, label="the reason")
 
     def perform(self) -> OutgoingMessage:
         with self.storage.transaction():

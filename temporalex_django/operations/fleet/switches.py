@@ -16,7 +16,7 @@ from temporalex_django.authoring.authorization import Person
 from temporalex_django.backends.host import host
 from temporalex_django.backends.target import AuditSubject
 from temporalex_django.conf import queue_limits, uses_cluster
-from temporalex_django.core.names import quoted
+from temporalex_django.core.names import fit_note, quoted
 from temporalex_django.core.payloads.codec import check_text
 from temporalex_django.db import background_tasks
 from temporalex_django.errors import ActionNotPossible
@@ -102,7 +102,7 @@ class SwitchOff(Action[SwitchedOff]):
             )
         self.kind = kind
         self.switch_name = check_text(switch_name, label=f"the name of the {kind}")
-        self.reason = check_text(reason, label="the reason")
+        self.reason = fit_note(reason, label="the reason")
         self.key = check_text(key, label="the key")
         if self.key and kind != SwitchedOff.Switchable.HOLD:
             raise ActionNotPossible("only holds have a key: leave out the key")

@@ -17,7 +17,7 @@ from temporalex_django.authoring import authorization
 from temporalex_django.authoring.authorization import Person
 from temporalex_django.authoring.human_tasks import base_key
 from temporalex_django.backends.target import AuditSubject
-from temporalex_django.core.payloads.codec import check_text
+from temporalex_django.core.names import fit_note
 from temporalex_django.db.people.deciders import undecidable_tasks
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.errors import (
@@ -61,7 +61,7 @@ class HumanTaskAction(Action[T]):
     def __init__(self, task: HumanTask | UUID | str, *, reason: str = "", by: Actor) -> None:
         super().__init__(by=by)
         self.task = task if isinstance(task, HumanTask) else find_task(task, by.user)
-        self.reason = check_text(reason, label="the reason")
+        self.reason = fit_note(reason, label="the reason")
 
     @property
     def permission_request(self) -> access.Operation:
@@ -194,7 +194,7 @@ def require_candidate(user: Person, task: HumanTask) -> tuple[str, Person]:
         if is_excluded(person, task):
             raise FourEyes(
                 f"{user} may not decide {task_label(task)}: a different user must decide, because {person} "
-                "started or forked the run, or decided an earlier approval"
+                "started, forked or scheduled the run, or decided an earlier approval"
             )
     return candidacy
 

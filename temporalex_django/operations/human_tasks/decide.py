@@ -15,7 +15,7 @@ from temporalex_django.authoring.handle import ANSWER_TIMEOUT
 from temporalex_django.authoring.human_tasks import base_key, clean_form_data
 from temporalex_django.backends.tables.request_status import update_status
 from temporalex_django.backends.target import AuditSubject
-from temporalex_django.core.payloads.codec import check_text
+from temporalex_django.core.names import fit_note
 from temporalex_django.core.process import REQUEST
 from temporalex_django.db.inserts import find_message
 from temporalex_django.db.people.human_tasks import question_of
@@ -63,7 +63,7 @@ class Decide(RequestAction):
         by: Actor,
     ) -> None:
         self.task = task if isinstance(task, HumanTask) else find_task(task, by.user)
-        self.comment = check_text(comment, label="the comment")
+        self.comment = fit_note(comment, label="the comment")
         self.form = form
         self._is_resend = False
         if not isinstance(outcome, str) or outcome not in self.task.outcomes:

@@ -95,7 +95,7 @@ class Delegate(HumanTaskAction[None]):
             )
         if is_excluded(to, task):
             raise FourEyes(
-                f"{to} may not decide {task_label(task)}: they started or forked the run, or decided an "
+                f"{to} may not decide {task_label(task)}: they started, forked or scheduled the run, or decided an "
                 "earlier approval"
             )
         return recipient

@@ -29,7 +29,7 @@ from temporalex_django.backends.refusals import acts_at_once, refusal_of
 from temporalex_django.backends.tables import inline_turn
 from temporalex_django.backends.target import RunTarget
 from temporalex_django.conf import get_settings
-from temporalex_django.core.names import TEMPORAL
+from temporalex_django.core.names import TEMPORAL, fit_note
 from temporalex_django.core.payloads.codec import check_text
 from temporalex_django.db.inserts import notify_on_commit
 from temporalex_django.engine import operator_overrides
@@ -132,7 +132,7 @@ class OperatorRunAction(RunAction[T]):
         """
         super().__init__(by=by)
         self.target = target
-        self.reason = check_text(reason, label="the reason")
+        self.reason = fit_note(reason, label="the reason")
         if (seq is None) != (self.target_kind == "run") or not (seq is None or type(seq) is int):
             rule = "does not accept seq"
             if self.target_kind != "run":

@@ -7,7 +7,7 @@ from typing import ClassVar
 from django.conf import settings
 
 from temporalex_django.backends.target import AuditSubject
-from temporalex_django.core.payloads.codec import check_text
+from temporalex_django.core.names import fit_note
 from temporalex_django.db.background_hooks import run_due
 from temporalex_django.errors import ActionNotPossible
 from temporalex_django.operations.base import CODE, Action, Actor
@@ -28,7 +28,7 @@ class RunDue(Action[int]):
     def __init__(self, *, timeout: float = 20.0, reason: str = "", by: Actor = CODE) -> None:
         super().__init__(by=by)
         self.timeout = timeout
-        self.reason = check_text(reason, label="the reason")
+        self.reason = fit_note(reason, label="the reason")
 
     def perform(self) -> int:
         if not settings.DEBUG:

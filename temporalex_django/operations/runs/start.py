@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 from uuid import UUID
@@ -21,6 +21,7 @@ from temporalex_django.backends.routing import backend_of_class
 from temporalex_django.backends.target import AuditSubject, RunTarget
 from temporalex_django.core.payloads import codec
 from temporalex_django.core.payloads.round_trip import warn_lossy_value
+from temporalex_django.core.people.four_eyes import add_schedulers
 from temporalex_django.db.inserts import NewStart, StartedRun
 from temporalex_django.db.starts.conflicts import last_ended_status
 from temporalex_django.db.starts.throttle import throttle_start
@@ -60,9 +61,14 @@ class Start(Action[RunTarget]):
     permission: ClassVar[str] = "start_instance"
     is_routine: ClassVar[bool] = True
 
-    def __init__(self, request: StartRequest, *, by: Actor = CODE) -> None:
+    def __init__(self, request: StartRequest, *, schedulers: Sequence[str] = (), by: Actor = CODE) -> None:
+        """Prepare the start of the run of ``request``.
+
+        ``schedulers`` are the keys of users who had a part in its schedule: they may not decide under four eyes.
+        """
         super().__init__(by=by)
         self.request = request
+        self.schedulers = schedulers
         self.headers = request.headers
         self.outcome: StartOutcome = "started"
         #: The run, once it is started or used.
@@ -258,6 +264,11 @@ class Start(Action[RunTarget]):
             reader=f"run of {cls.name}",
             emit_warning=host().checks_input,
         )
+        snapshot = start_snapshot(
+            cls,
+            telemetry=None if request.telemetry is None else to_plain_payload(request.telemetry, label="telemetry"),
+            started_by=authorization.sender_of(self.by.user),
+        )
         return NewStart(
             workflow_id=workflow_id,
             args=args,
@@ -265,11 +276,7 @@ class Start(Action[RunTarget]):
             generated=request.needs_id and host().has_random_ids,
             subject=request.subject,
             scheduled_for=request.scheduled_for,
-            snapshot=start_snapshot(
-                cls,
-                telemetry=None if request.telemetry is None else to_plain_payload(request.telemetry, label="telemetry"),
-                started_by=authorization.sender_of(self.by.user),
-            ),
+            snapshot=add_schedulers(snapshot, self.schedulers),
             start_limit=request.start_limit,
             headers=self.headers,
             **request.times.as_options(),

@@ -94,7 +94,7 @@ class BackfillSchedule(ScheduleAction[BackfillPreview]):
 
     ``start`` and ``end`` are aware and inclusive. Workers start the runs, at most ``per_minute`` a minute. Unless the
     overlap policy is ``ALLOW_ALL``, each run starts after the one before it has ended. While the schedule is paused,
-    the backfill waits.
+    the backfill waits. Under four eyes, the user who backfills may not decide in these runs.
 
     Locks and writes one row. Raises ``ScheduleInvalid`` for a bad range or rate, and ``ActionNotPossible`` for a range
     without slots, or while another backfill is under way.
@@ -135,6 +135,7 @@ class BackfillSchedule(ScheduleAction[BackfillPreview]):
                 next_at=now,
                 total=preview.to_start,
                 actor=self.actor_name,
+                actor_key="" if self.by.sender is None else self.by.sender.key,
             )
             self.save(row, backfill=backfill_column(backfill))
             self.record_schedule(row, start=self.start.isoformat(), end=self.end.isoformat(), slots=preview.to_start)

@@ -12,8 +12,7 @@ from temporalex_django.access import Operation
 from temporalex_django.authoring.authorization import APP, Person
 from temporalex_django.backends.host import host
 from temporalex_django.backends.target import AuditSubject
-from temporalex_django.core.names import quoted
-from temporalex_django.core.payloads.codec import check_text
+from temporalex_django.core.names import fit_note, quoted
 from temporalex_django.db.schedules import FIRED_COLUMNS
 from temporalex_django.errors import ScheduleNotFound
 from temporalex_django.models import Schedule
@@ -100,7 +99,7 @@ class ScheduleAction(Action[T]):
     def __init__(self, schedule_name: str, *, reason: str = "", by: Actor = CODE) -> None:
         super().__init__(by=by)
         self.schedule_name = schedule_name
-        self.reason = check_text(reason, label="the reason")
+        self.reason = fit_note(reason, label="the reason")
 
     def lock(self) -> Schedule:
         """Lock the row of the schedule in the open transaction and return it. Raises ``ScheduleNotFound``."""

@@ -141,12 +141,12 @@ def fire_schedule(key: int, storage: DjangoStorage) -> bool:
             logger.info("a schedule is waiting for a run that is busy: %s", exc)
             return False
         except _POSTPONING as exc:
-            _postpone(key, storage, str(exc))
+            _postpone(key, storage, exc, text=str(exc))
             return True
         except Exception as exc:
             if _is_database_away(exc, storage):
                 raise
-            _postpone(key, storage, error_line(exc))
+            _postpone(key, storage, exc, text=error_line(exc))
             return True
 
 
@@ -191,12 +191,14 @@ def _record_delays(stores: Sequence[DatabaseScheduleStore], now: datetime) -> No
                 recorder.record(definitions.SCHEDULE_DELAY, delay, workflow=store.state.workflow)
 
 
-def _postpone(key: int, storage: DjangoStorage, error: str) -> None:
-    """Store the error of a schedule and make it due again in ``SCHEDULE_RETRY`` seconds.
+def _postpone(key: int, storage: DjangoStorage, error: Exception, *, text: str) -> None:
+    """Store the ``text`` of the error of a schedule and make it due again in ``SCHEDULE_RETRY`` seconds.
 
     Called if this process cannot compute the times at which it fires, or read its input. ``key`` is the primary key of
-    the schedule.
+    the schedule. The log gets no text that may quote the input.
     """
     rows = Schedule.objects.using(storage.alias).filter(pk=key)
-    logger.error("schedule %s cannot fire, and is tried again in %g s: %s", key, policy.SCHEDULE_RETRY, error)
-    rows.update(error=error, next_at=storage.now() + timedelta(seconds=policy.SCHEDULE_RETRY))
+    logger.error(
+        "schedule %s cannot fire, and is tried again in %g s: %s", key, policy.SCHEDULE_RETRY, error_line(error)
+    )
+    rows.update(error=text, next_at=storage.now() + timedelta(seconds=policy.SCHEDULE_RETRY))

@@ -17,6 +17,7 @@ from temporalex_django.operations.schedules.base import ScheduleAction, require_
 from temporalex_django.operations.schedules.definition import (
     KEPT,
     RUN_COLUMNS,
+    TIME_COLUMNS,
     ScheduleDefinition,
     apply_columns,
 )
@@ -27,7 +28,8 @@ class SaveSchedule(ScheduleAction[Schedule]):
 
     If the specs or the zone change, the first slot comes after the present time. If the class, the input or the overlap
     policy changes, later runs are started in the name of this user. So they need the permissions to start runs of the
-    class, and to cancel or terminate runs if the policy does so. These are asked for again at each fire.
+    class, and to cancel or terminate runs if the policy does so. These are asked for again at each fire. Everybody who
+    has edited the times or the input may not decide in later runs under four eyes.
 
     ``create`` True refuses a name that exists, and False one that does not. ``expected`` has values of ``changed_at``:
     the row must have one of them, so that nobody overwrites a change that they have not seen; None means any.
@@ -81,6 +83,10 @@ class SaveSchedule(ScheduleAction[Schedule]):
             if row.editor_id is None or not {*changed}.isdisjoint(RUN_COLUMNS):
                 row.editor_id = getattr(self.by.user, "pk", None)
                 row.editor_name = self.actor_name
+            sender = self.by.sender
+            edits_run = not {*changed}.isdisjoint((*TIME_COLUMNS, "workflow", "args", "arguments_function"))
+            if sender is not None and edits_run and sender.key not in row.editors:
+                row.editors = [*row.editors, sender.key]
             self._write(row)
             self.record_schedule(row, changed=changed)
         return row

@@ -21,7 +21,7 @@ from temporalex_django.core.error_text import error_line
 from temporalex_django.db.schedules import insert_slots, write_states
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine.schedules.firing import RunningSlot, SlotFailure, SlotStart
-from temporalex_django.engine.schedules.records import ScheduleState, SlotCause, SlotOutcome, SlotRecord
+from temporalex_django.engine.schedules.records import ScheduleState, SlotOutcome, SlotRecord
 from temporalex_django.errors import (
     ActionNotPermitted,
     TemporalexError,
@@ -185,7 +185,8 @@ class DatabaseScheduleStore:
             raise ArgumentsNeeded(schedule, at)
         return None
 
-    def start(self, schedule: ScheduleState, at: datetime, cause: SlotCause) -> SlotStart | SlotFailure:
+    def start(self, schedule: ScheduleState, slot: SlotRecord) -> SlotStart | SlotFailure:
+        at = slot.at
         if (failure := self.check_start(schedule, at)) is not None:
             return failure
         prepared = self._prepared.get((schedule.id, at), schedule.args)
@@ -194,11 +195,11 @@ class DatabaseScheduleStore:
             request = StartRequest(
                 workflow=host().find_workflow(schedule.workflow).choose(None, {}),
                 args=prepared,
-                id=schedule.workflow_id_of(at, cause=cause),
+                id=schedule.workflow_id_of(at, cause=slot.cause),
                 by=by.user,
                 scheduled_for=at,
             )
-            start = Start(request, by=by)
+            start = Start(request, by=by, schedulers=[*self._row.editors, slot.actor_key])
             start.storage = self._storage
             target = start.execute()
         except Exception as exc:

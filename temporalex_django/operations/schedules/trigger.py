@@ -17,7 +17,7 @@ class TriggerSchedule(ScheduleAction[SlotRecord]):
 
     The overlap policy decides whether a run starts. A paused schedule can be triggered, too. The user needs the
     permission to start runs of the class as well. The run is started in the name of the person who owns the schedule's
-    runs, as all others of the schedule are.
+    runs, as all others of the schedule are. Under four eyes, the user who triggers it may not decide in the run.
 
     Locks the row of the schedule. The slot and its run commit with the caller's transaction, if one is open. Raises
     ``ScheduleNotFound``, ``UnknownWorkflow`` and ``ScheduleInvalid``; an error of the start is the outcome of the slot.
@@ -41,7 +41,7 @@ class TriggerSchedule(ScheduleAction[SlotRecord]):
                 require_run_access(self.by, require_workflow(row), row.overlap, alias=self.storage.alias)
             stores = load_stores([row], self.storage, prepared=prepared)
             firer = ScheduleFirer(stores[0], buffer_limit=get_settings().SCHEDULE_BUFFER)
-            _, slot = firer.trigger(stores[0].state, now, actor=self.actor_name)
+            _, slot = firer.trigger(stores[0].state, now, actor=self.by.sender)
             save_stores(stores, self.storage)
             self.record_schedule(row, slot=slot.at.isoformat(), outcome=str(slot.outcome))
         return slot

@@ -52,7 +52,10 @@ def test_other_attributes_are_the_users_own(name):
         ({"tags": ("\ud800",)}, r"tags '\\ud800' cannot be stored: it has a NUL character or half of a surrogate pair"),
         ({"metadata": {"a": [{"b": "c\x00"}]}}, r"metadata at a\[0\].b 'c\\x00' cannot be stored"),
         ({"metadata": {"a": {"b\x00": 1}}}, r"metadata at a: the key 'b\\x00' cannot be stored"),
-        ({"task_queue": "a\x00"}, r"task_queue 'a\\x00' must be a string of 1 to 200 printable characters"),
+        (
+            {"task_queue": "a\x00"},
+            r"task_queue 'a\\x00' \(U\+0000 CONTROL CHARACTER at position 2\) must be a string of 1 to 200 printable characters",
+        ),
     ],
 )
 def test_a_text_that_no_column_can_keep_is_refused(wrong, said):

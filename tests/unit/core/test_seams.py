@@ -182,7 +182,9 @@ def test_what_is_awaited_must_be_of_the_workflow(env):
             return Ok([str(exc), await work("after")])
 
     message, after = env.start(flow(run)).result()
-    assert "run awaited 'not an IVar', which does not belong to this workflow" in message and after == "after"
+    assert (
+        "run awaited an object of the type str, which does not belong to this workflow" in message and after == "after"
+    )
 
 
 def test_a_control_exception_that_a_branch_raises_itself_ends_the_parallel_part(env):

@@ -14,12 +14,12 @@ import pytest
 from temporalex_django.authoring.schedules.schedule import Overlap
 from temporalex_django.authoring.schedules.slots import TimeTable
 from temporalex_django.authoring.schedules.specs import parse_specs
+from temporalex_django.core.messages.sender import Sender
 from temporalex_django.engine.schedules.firing import RunningSlot, ScheduleFirer, SlotFailure, SlotStart
 from temporalex_django.engine.schedules.records import (
     Backfill,
     SchedulePause,
     ScheduleState,
-    SlotCause,
     SlotOutcome,
     SlotRecord,
 )
@@ -71,7 +71,8 @@ class Store:
             return SlotFailure(code="arguments", message="no data")
         return None
 
-    def start(self, schedule: ScheduleState, at: datetime, cause: SlotCause) -> SlotStart | SlotFailure:
+    def start(self, schedule: ScheduleState, slot: SlotRecord) -> SlotStart | SlotFailure:
+        at, cause = slot.at, slot.cause
         if at in self.failing:
             return SlotFailure(code="already_running", message="the id is taken")
         return SlotStart(chain_id=UUID(int=1), run_id=UUID(int=2), workflow_id=schedule.workflow_id_of(at, cause=cause))
@@ -279,7 +280,7 @@ def test_a_trigger_takes_a_time_of_its_own_and_leaves_the_position() -> None:
     state = fire_until(store, state, BEGIN + HOUR)
     firer = ScheduleFirer(store, buffer_limit=100)
 
-    state, first = firer.trigger(state, BEGIN + HOUR, actor="ann")
+    state, first = firer.trigger(state, BEGIN + HOUR, actor=Sender("1", "ann"))
     state, second = firer.trigger(state, BEGIN + HOUR)
 
     assert first.at == BEGIN + HOUR + timedelta(microseconds=1)

@@ -437,6 +437,9 @@ def saga() -> Saga:
     Call ``saga.add(undo, *args)`` after each step that worked. If the block raises or is cancelled, the compensations
     run in reverse order, shielded from a cancel; then the error is raised. An exception of a compensation is logged and
     does not stop the others.
+
+    ``return Err(...)`` inside the block compensates nothing: raise ``ApplicationError`` instead. If the class has
+    ``unexpected_error = "block"``, a bug in the block blocks the run before a compensation.
     """
     return Saga()
 

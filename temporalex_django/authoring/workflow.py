@@ -110,8 +110,8 @@ class Workflow(Startable):
     ``aliases`` are names that the class had before, the first one first. Open runs that hold one continue with the
     class, are found by it, and keep their ids from being started again.
 
-    ``unexpected_error`` says what happens when an exception escapes ``run`` that was not raised on purpose: "fail"
-    fails the run, and "block" blocks it until the code is corrected. Failures of activities and children, and
+    ``unexpected_error`` says what happens when an exception escapes ``run``, or a saga, that was not raised on purpose:
+    "fail" fails the run, and "block" blocks it until the code is corrected. Failures of activities and children, and
     ``errors.ApplicationError``, count as raised on purpose. None uses the setting ``UNEXPECTED_ERROR``.
 
     ``updates_in`` says where updates and decisions are judged and handled: "request" is the process that sends them,

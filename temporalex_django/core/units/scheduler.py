@@ -8,7 +8,7 @@ on time, on hash order or on which wait ended first. So the same inputs give the
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
 from contextvars import Context
 from operator import attrgetter
 from types import AsyncGeneratorType
@@ -29,6 +29,21 @@ FinishCallback = Callable[[Any, BaseException | None], None]
 _number = attrgetter("number")
 #: Number of async generators of one unit from which on the ended ones are removed.
 _GENERATORS = 32
+
+
+class Halt:
+    """A thing to await that ends the activation with ``error``. The code that awaits it does not continue.
+
+    An exception could be caught on its way out, and would run ``finally`` blocks.
+    """
+
+    __slots__ = ("error",)
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+    def __await__(self) -> Generator[Halt, None, None]:
+        yield self
 
 
 class Unit:
@@ -325,9 +340,11 @@ class Scheduler:
     def _block(self, unit: Unit, trap: object) -> None:
         """Let the coroutine ``unit`` wait for ``trap``, the object that it awaits.
 
-        If that is no IVar, an error is raised in the coroutine.
+        If that is no IVar, an error is raised in the coroutine. The error of a ``Halt`` is raised here.
         """
         if not isinstance(trap, IVar):
+            if isinstance(trap, Halt):
+                raise trap.error
             # The error is thrown into the coroutine at its next step, so that the traceback shows the await.
             unit.error = DeterminismViolation(
                 f"{unit.name} awaited {trap!r}, which does not belong to this workflow: await only activities and api "

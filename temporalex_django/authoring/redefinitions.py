@@ -1,7 +1,8 @@
 """Two definitions that share a name: whether they are one piece of code, and the error if they are not.
 
 The later definition replaces the earlier one. Histories hold names, so a worker would run the later one although code
-has called the earlier one. See decision 55.
+has called the earlier one. See decision 55. The modules of activities and classes import this one, so their types are
+``Any`` here.
 """
 
 from __future__ import annotations
@@ -16,8 +17,6 @@ from typing import TYPE_CHECKING, Any
 from temporalex_django.errors import WorkflowDefinitionError
 
 if TYPE_CHECKING:
-    from temporalex_django.authoring.activity import Activity
-    from temporalex_django.authoring.start_api import Startable
     from temporalex_django.core.runtime_protocol import WorkflowRuntime
 
 _PACKAGE = "temporalex_django."
@@ -30,7 +29,7 @@ _DERIVED = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class DefinitionPlace:
     """The place of a definition in the source.
 
     ``execution`` is the spec of the module when the definition was executed. A module that is loaded again has another
@@ -47,21 +46,21 @@ class Place:
         return f"{self.module}, line {self.line}"
 
 
-def place_of_function(fn: Any, execution: object) -> Place:
+def place_of_function(fn: Any, execution: object) -> DefinitionPlace:
     """Return the place of a function. Decorators that keep ``__wrapped__`` are looked through."""
     code = getattr(inspect.unwrap(fn), "__code__", None)
     path, line = ("", 0) if code is None else (code.co_filename, code.co_firstlineno)
-    return Place(fn.__module__, fn.__qualname__, path, line, execution)
+    return DefinitionPlace(fn.__module__, fn.__qualname__, path, line, execution)
 
 
-def place_of_class(cls: type) -> Place:
+def place_of_class(cls: type) -> DefinitionPlace:
     """Return the place of a class that is being defined now: the line of its statement, or of the call of ``type``."""
     frame = sys._getframe(1)  # noqa: SLF001
     while frame.f_back is not None and (
         frame.f_globals.get("__name__", "").startswith(_PACKAGE) or frame.f_code.co_name in _CLASS_HOOKS
     ):
         frame = frame.f_back
-    return Place(
+    return DefinitionPlace(
         cls.__module__, cls.__qualname__, frame.f_code.co_filename, frame.f_lineno, execution_of(frame.f_globals)
     )
 
@@ -71,7 +70,7 @@ def execution_of(module_globals: Mapping[str, Any]) -> object:
     return module_globals.get("__spec__")
 
 
-def is_same_code(place: Place, old: Any, new_place: Place, new: Any) -> bool:
+def is_same_code(place: DefinitionPlace, old: Any, new_place: DefinitionPlace, new: Any) -> bool:
     """Return True if two definitions, of ``old`` and ``new``, are one piece of code that was executed twice.
 
     A module that was loaded again has the same code at the same place. A function that is called twice makes two
@@ -84,7 +83,7 @@ def is_same_code(place: Place, old: Any, new_place: Place, new: Any) -> bool:
     return _is_same_value(old, new, ())
 
 
-def replaced_error(kind: str, name: str, place: Place, new_place: Place) -> WorkflowDefinitionError:
+def replaced_error(kind: str, name: str, place: DefinitionPlace, new_place: DefinitionPlace) -> WorkflowDefinitionError:
     """Return the error for the use of a definition that another one has replaced under its name."""
     other = (
         "it was defined there again with other values" if place == new_place else f"{new_place} has defined another one"
@@ -95,12 +94,12 @@ def replaced_error(kind: str, name: str, place: Place, new_place: Place) -> Work
     )
 
 
-def is_same_activity(used: Activity[Any, Any], other: Activity[Any, Any]) -> bool:
+def is_same_activity(used: Any, other: Any) -> bool:
     """Return True if two activities are one piece of code."""
     return is_same_code(place_of_activity(used), _code_of(used), place_of_activity(other), _code_of(other))
 
 
-def require_same_activity(used: Activity[Any, Any], registered: Activity[Any, Any]) -> None:
+def require_same_activity(used: Any, registered: Any) -> None:
     """Raise ``WorkflowDefinitionError`` if ``registered``, the activity under the name of ``used``, is other code."""
     if not is_same_activity(used, registered):
         raise replaced_error("activity", used.name, place_of_activity(used), place_of_activity(registered))
@@ -123,18 +122,18 @@ def check_use(port: WorkflowRuntime, require: Callable[[], None]) -> None:
             raise
 
 
-def place_of_activity(activity: Activity[Any, Any]) -> Place:
+def place_of_activity(activity: Any) -> DefinitionPlace:
     """Return the place of the function of an activity."""
     return place_of_function(activity.__wrapped__, activity.execution)
 
 
-def _code_of(activity: Activity[Any, Any]) -> tuple[Any, ...]:
+def _code_of(activity: Any) -> tuple[Any, ...]:
     """Return the function of an activity, and the options that workers look up by its name."""
     options = activity.options_set
     return activity.__wrapped__, options.limits, options.lane, options.atomic
 
 
-def require_same_class(cls: type[Startable], registered: type[Startable] | None) -> None:
+def require_same_class(cls: Any, registered: Any) -> None:
     """Raise ``WorkflowDefinitionError`` if ``registered``, the class under the name of ``cls``, is other code."""
     # A version of a dispatcher is started through it, and has its name.
     if registered is None or registered is cls or registered is cls.dispatched_by:

@@ -23,7 +23,7 @@ from temporalex_django.errors import InvalidId, NotCancellable, WorkflowClosed
 
 if TYPE_CHECKING:
     from temporalex_django.authoring.authorization import Person
-    from temporalex_django.authoring.redefinitions import Place
+    from temporalex_django.authoring.redefinitions import DefinitionPlace
     from temporalex_django.authoring.unique import Unique
     from temporalex_django.authoring.workflow import Workflow
 
@@ -91,7 +91,7 @@ class Startable:
     #: The dispatcher of which the class is a version, or None.
     dispatched_by: ClassVar[type[Startable] | None] = None
     #: The place of the definition in the source.
-    definition_place: ClassVar[Place]
+    definition_place: ClassVar[DefinitionPlace]
 
     if TYPE_CHECKING:  # both kinds define these; an ABC would force its metaclass on users' classes
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from temporalex_django.authoring.activity import Activity
 from temporalex_django.authoring.django_tasks import DjangoTask, is_task
-from temporalex_django.authoring.redefinitions import Place, is_same_activity, is_same_code, place_of_activity
+from temporalex_django.authoring.redefinitions import DefinitionPlace, is_same_activity, is_same_code, place_of_activity
 from temporalex_django.authoring.start_api import Startable
 
 
@@ -28,7 +28,7 @@ class _Definition:
 
     kind: str
     value: Any
-    place: Place
+    place: DefinitionPlace
     names: tuple[str, ...]
 
     def is_same(self, other: _Definition) -> bool:

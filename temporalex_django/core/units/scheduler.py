@@ -8,7 +8,7 @@ on time, on hash order or on which wait ended first. So the same inputs give the
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
+from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextvars import Context
 from operator import attrgetter
 from types import AsyncGeneratorType
@@ -18,7 +18,7 @@ from temporalex_django.core.determinism import guard
 from temporalex_django.core.messages.headers import Headers
 from temporalex_django.core.messages.sender import Sender
 from temporalex_django.core.units.contexts import inherit_context
-from temporalex_django.core.units.ivar import IVar
+from temporalex_django.core.units.ivar import Halt, IVar
 from temporalex_django.core.units.unawaited import Unawaited
 from temporalex_django.errors import Cancelled, DeterminismViolation, NestingError
 
@@ -29,21 +29,6 @@ FinishCallback = Callable[[Any, BaseException | None], None]
 _number = attrgetter("number")
 #: Number of async generators of one unit from which on the ended ones are removed.
 _GENERATORS = 32
-
-
-class Halt:
-    """A thing to await that ends the activation with ``error``. The code that awaits it does not continue.
-
-    An exception could be caught on its way out, and would run ``finally`` blocks.
-    """
-
-    __slots__ = ("error",)
-
-    def __init__(self, error: BaseException) -> None:
-        self.error = error
-
-    def __await__(self) -> Generator[Halt, None, None]:
-        yield self
 
 
 class Unit:

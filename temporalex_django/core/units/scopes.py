@@ -11,7 +11,8 @@ from temporalex_django.core import current
 from temporalex_django.core.determinism import guard
 from temporalex_django.core.failures import unexpected_error
 from temporalex_django.core.primitive_table import SAGA, SHIELD, Primitive
-from temporalex_django.core.units.scheduler import Halt, Unit
+from temporalex_django.core.units.ivar import Halt
+from temporalex_django.core.units.scheduler import Unit
 from temporalex_django.core.units.unawaited import PendingCall
 from temporalex_django.errors import Cancelled, NestingError, WorkflowDefinitionError
 

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator
 from types import ModuleType
 
+import django
 import pytest
 from django.core.checks import run_checks
 from django.utils.functional import SimpleLazyObject
@@ -13,7 +14,11 @@ from django.utils.functional import SimpleLazyObject
 from temporalex_django import checks
 from temporalex_django.authoring import activity, workflow
 from temporalex_django.core import aliases
-from tests.app.tasks import task
+
+if django.VERSION >= (6, 0):
+    from django.tasks import task
+else:
+    from django_tasks import task
 
 HEAD = "from temporalex_django import Ok, Workflow, VersionedWorkflow, activity\n"
 SYNC = """

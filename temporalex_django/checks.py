@@ -12,7 +12,7 @@ from functools import lru_cache
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from types import FrameType
+from types import FrameType, ModuleType
 from typing import Any
 
 from django.apps import AppConfig, apps
@@ -28,6 +28,7 @@ from temporalex_django import conf
 from temporalex_django.authoring import workflow as workflows
 from temporalex_django.authoring.lint.activities import named_activities
 from temporalex_django.authoring.lint.checks import Finding, lint
+from temporalex_django.authoring.lint.names import duplicate_names
 from temporalex_django.core.determinism.rules import is_project_file
 from temporalex_django.core.names import TABLES, TEMPORAL
 from temporalex_django.db.dialects.checks import check_connection
@@ -315,26 +316,33 @@ def _broker_problems(path: str) -> Iterator[CheckMessage]:
 
 @register(TAG)
 def check_names(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[CheckMessage]:
-    """Check autodiscovered modules for two workflows or activities of one name: the second would replace the first."""
-    del app_configs
-    from temporalex_django.authoring import activity, workflow  # noqa: PLC0415 - filled by autodiscovery
+    """Check the modules of installed apps for two definitions that share a name: the later would replace the earlier.
 
-    messages: list[CheckMessage] = []
-    discovered = {f"{app.name}.{module}" for app in apps.get_app_configs() for module in ("activities", "workflows")}
-    # Elsewhere, in a test or a shell, to define a name again replaces the first definition and is no mistake.
-    for kind, defined_in in (("workflow", workflow.defined_in), ("activity", activity.defined_in)):
-        for name, modules in defined_in.items():
-            duplicate_modules = [module for module in modules if module in discovered]
-            if len(duplicate_modules) < 2:
-                continue
-            messages.append(
-                Error(
-                    f"The {kind} {name!r} is defined twice: in {' and in '.join(duplicate_modules)}.",
-                    hint="Give one of them a different name=.",
-                    id="temporalex_django.E007",
-                )
-            )
-    return messages
+    A definition may be imported from elsewhere. Modules of tests may define a name again.
+    """
+    del app_configs
+    return [
+        Error(
+            f"The {duplicate.kind} {duplicate.name!r} is defined twice: in {' and in '.join(duplicate.places)}.",
+            hint="Give one of them a different name=.",
+            id="temporalex_django.E007",
+        )
+        for duplicate in duplicate_names(_app_modules())
+    ]
+
+
+def _app_modules() -> list[ModuleType]:
+    """Return the loaded modules of installed apps, except those of tests, sorted by name."""
+    installed = {app.name for app in apps.get_app_configs()}
+    modules = []
+    for name, module in sorted(sys.modules.items()):
+        parts = name.split(".")
+        app = next((i for i in range(len(parts), 0, -1) if ".".join(parts[:i]) in installed), None)
+        if app is None or not isinstance(module, ModuleType):
+            continue
+        if not any(part in ("tests", "test", "conftest") or part.startswith("test_") for part in parts[app:]):
+            modules.append(module)
+    return modules
 
 
 @register(TAG)

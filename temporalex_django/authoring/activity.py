@@ -9,6 +9,7 @@ from datetime import timedelta
 from functools import partial, update_wrapper
 from typing import Any, ClassVar, Generic, Literal, ParamSpec, Protocol, TypedDict, TypeVar, Unpack, cast, overload
 
+from temporalex_django.authoring.redefinitions import check_use, execution_of, require_same_activity
 from temporalex_django.authoring.retry import RetryPolicy
 from temporalex_django.core import aliases, current
 from temporalex_django.core.history.inputs import InputReading, to_reading
@@ -211,6 +212,7 @@ class Activity(Generic[P, R]):
         self._signature: inspect.Signature | None = None
         self._positional: range | None = None
         self._plain_options = options.as_dict()
+        self.execution = execution_of(getattr(fn, "__globals__", {}))
         update_wrapper(self, fn)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Awaitable[R]:
@@ -220,6 +222,9 @@ class Activity(Generic[P, R]):
         place where activities cannot be called.
         """
         port = current.runtime_for(ACTIVITY, self.name)
+        registered = registry.get(self.name, self)
+        if registered.__wrapped__ is not self.__wrapped__:
+            check_use(port, partial(require_same_activity, self, registered))
         if kwargs or not self._accepts_count(len(args)):
             self._bind(args, kwargs)
         attributes: dict[str, Any] = {
@@ -290,7 +295,11 @@ class Activity(Generic[P, R]):
         if changes.get("local"):
             changes = {"queue": None, "schedule_to_start": None, **changes}
         new_options = replace(self.options_set, **changes)
-        return Activity(self.__wrapped__, new_options, name=self.name, label=self.label, aliases=self.aliases)
+        copy: Activity[P, R] = Activity(
+            self.__wrapped__, new_options, name=self.name, label=self.label, aliases=self.aliases
+        )
+        copy.execution = self.execution
+        return copy
 
     @property
     def result_type(self) -> Any:
@@ -528,7 +537,6 @@ def activity(
             )
         new_activity: Activity[Any, Any] = Activity(target, options, name=name, label=label, aliases=aliases)
         register(new_activity)
-        defined_in.setdefault(new_activity.name, {})[target.__module__] = None
         return new_activity
 
     return decorate if fn is None else decorate(fn)
@@ -542,8 +550,6 @@ async_names: set[str] = set()
 process_names: set[str] = set()
 #: Limits of activities that have their own, by name.
 limits_by_name: dict[str, Limits] = {}
-#: Modules that define an activity of that name, as in ``authoring.workflow``.
-defined_in: dict[str, dict[str, None]] = {}
 
 
 def register(new_activity: Activity[Any, Any]) -> None:

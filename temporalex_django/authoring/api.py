@@ -16,6 +16,7 @@ from typing import Any, Literal, TypeVar, cast, get_args
 
 from temporalex_django.authoring.approvals import Escalation, human_task_spec, positive_seconds
 from temporalex_django.authoring.django_tasks import activity_of
+from temporalex_django.authoring.redefinitions import check_use
 from temporalex_django.authoring.requests.start_times import check_start_times, start_time_of_child
 from temporalex_django.authoring.start_api import Startable
 from temporalex_django.authoring.type_hints import A, R, TypedWorkflow
@@ -337,6 +338,7 @@ def child(
         raise WorkflowDefinitionError(f"child: {workflow!r} is not a workflow class")
     # A child has no further options, so `version_for` of a dispatcher gets none.
     workflow_class = cast("type[Startable]", workflow).choose(version, {})
+    check_use(port, workflow_class.require_registered)
     backend = port.run_context.backend
     if backend is not None and workflow_class.backend not in (None, backend) and not port.run_context.replaying:
         raise WorkflowDefinitionError(
@@ -434,6 +436,9 @@ def saga() -> Saga:
     Call ``saga.add(undo, *args)`` after each step that worked. If the block raises or is cancelled, the compensations
     run in reverse order, shielded from a cancel; then the error is raised. An exception of a compensation is logged and
     does not stop the others.
+
+    ``return Err(...)`` inside the block compensates nothing: raise ``ApplicationError`` instead. If the class has
+    ``unexpected_error = "block"``, a bug in the block blocks the run before a compensation.
     """
     return Saga()
 

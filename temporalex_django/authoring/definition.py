@@ -25,10 +25,10 @@ DURATIONS = ("execution_timeout", "run_timeout", "retention", "chain_retention")
 #: Names that the engine and other code call on a class; a method of the same name would hide them.
 _OPERATIONS = frozenset(
     {"start", "astart", "list", "alist", "signal_with_start", "asignal_with_start", "handle", "answer"}
-    | {"definition", "defined_as"}
+    | {"definition", "defined_as", "definition_place", "require_registered"}
     | {"dispatched_by", "resolve_version", "is_versioned", "choose"}
 )
-_INTERNAL = frozenset({"definition", "defined_as", "dispatched_by", "cancels_at_once"})
+_INTERNAL = frozenset({"definition", "defined_as", "dispatched_by", "cancels_at_once", "definition_place"})
 #: Minimal length of a name for which two edits still count as a misspelling. Short names (`run`, `tags`) are two edits
 #: away from too many other words.
 _LONG_NAME = 6

@@ -7,6 +7,7 @@ They are known by the paths of their functions, and take and return JSON. Django
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import Any, Final, Protocol
@@ -14,6 +15,7 @@ from typing import Any, Final, Protocol
 from temporalex_django.authoring import activity
 from temporalex_django.authoring.activity import Activity, ActivityOptions, RunSource
 from temporalex_django.authoring.activity_context import ActivityContext, activity_context
+from temporalex_django.authoring.redefinitions import require_same_activity
 from temporalex_django.core.payloads.codec import error_reason
 from temporalex_django.errors import ActivityNotFound, NotConfigured, PayloadError, WorkflowDefinitionError
 
@@ -138,17 +140,33 @@ class DjangoTask(Activity[Any, Any]):
 
 
 def activity_of(task: Any) -> DjangoTask:
-    """Return the activity of a Django task. Raises ``WorkflowDefinitionError`` for anything else."""
+    """Return the activity of a Django task. Raises ``WorkflowDefinitionError`` for anything else.
+
+    The task that its module has under its name is registered, since workers import that one.
+    """
     if not is_task(task):
         raise WorkflowDefinitionError(f"task: {task!r} is not a Django task: decorate the function with @task")
-    existing_activity = activity.registry.get(f"{KIND}:{task.module_path}")
-    if isinstance(existing_activity, DjangoTask) and existing_activity.task == task:
-        return existing_activity
-    new_activity = DjangoTask(task)
-    if not isinstance(existing_activity, DjangoTask) or existing_activity.task.func is not task.func:
-        # Only the task that its module defines is registered; `using()` makes copies with other options.
-        activity.register(new_activity)
-    return new_activity
+    current_task = task_of_module(task)
+    registered = activity.registry.get(f"{KIND}:{task.module_path}")
+    if not isinstance(registered, DjangoTask) or registered.task.func is not current_task.func:
+        registered = DjangoTask(current_task)
+        activity.register(registered)
+    # `using()` makes copies with other options, which are not registered.
+    return registered if registered.task == task else DjangoTask(task)
+
+
+def task_of_module(task: Any) -> Any:
+    """Return the task that the module of ``task`` has under its name now; ``task`` itself if it has none."""
+    module, _, name = task.module_path.rpartition(".")
+    current_task: Any = vars(sys.modules[module]).get(name) if module in sys.modules else None
+    return current_task if is_task(current_task) and current_task.module_path == task.module_path else task
+
+
+def require_current(task: Any) -> None:
+    """Raise ``WorkflowDefinitionError`` if the module of ``task`` has another task under its name by now."""
+    current_task = task_of_module(task)
+    if current_task.func is not task.func:
+        require_same_activity(DjangoTask(task), DjangoTask(current_task))
 
 
 def load(path: str) -> DjangoTask:

@@ -23,6 +23,7 @@ from temporalex_django.errors import InvalidId, NotCancellable, WorkflowClosed
 
 if TYPE_CHECKING:
     from temporalex_django.authoring.authorization import Person
+    from temporalex_django.authoring.redefinitions import DefinitionPlace
     from temporalex_django.authoring.unique import Unique
     from temporalex_django.authoring.workflow import Workflow
 
@@ -89,12 +90,18 @@ class Startable:
     engine: ClassVar[str | None] = None
     #: The dispatcher of which the class is a version, or None.
     dispatched_by: ClassVar[type[Startable] | None] = None
+    #: The place of the definition in the source.
+    definition_place: ClassVar[DefinitionPlace]
 
     if TYPE_CHECKING:  # both kinds define these; an ABC would force its metaclass on users' classes
 
         @classmethod
         def is_versioned(cls) -> bool:
             """Return True if the class is a dispatcher over versions."""
+
+        @classmethod
+        def require_registered(cls) -> None:
+            """Raise ``WorkflowDefinitionError`` if another class has been defined under its name since."""
 
         @classmethod
         def resolve_version(cls, version: int | None = None, **options: Any) -> tuple[int, type[Workflow]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from temporalex_django.authoring import backend
+from temporalex_django.authoring import backend, redefinitions
 from temporalex_django.authoring import workflow as workflows
 from temporalex_django.authoring.start_api import Startable
 from temporalex_django.authoring.workflow import Workflow
@@ -53,6 +53,11 @@ class VersionedWorkflow(Startable):
     def is_versioned(cls) -> bool:
         """Return True: this class is a dispatcher."""
         return True
+
+    @classmethod
+    def require_registered(cls) -> None:
+        """Raise ``WorkflowDefinitionError`` if another class has been defined under its name since."""
+        redefinitions.require_same_class(cls, workflows.registry.get(cls.name))
 
     @classmethod
     def version_for(cls, versions: Mapping[int, type[Workflow]], options: Mapping[str, Any]) -> int | None:

@@ -14,7 +14,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast, overload
 
-from temporalex_django.authoring import backend, definition
+from temporalex_django.authoring import backend, definition, redefinitions
 from temporalex_django.authoring.start_api import Startable
 from temporalex_django.authoring.type_hints import A, R, TypedWorkflow
 from temporalex_django.core import aliases, current
@@ -50,8 +50,6 @@ if TYPE_CHECKING:
 
 #: Workflow classes and dispatchers by name; defining one again replaces it.
 registry: dict[str, type[Workflow | VersionedWorkflow]] = {}
-#: Modules that define a class of that name; `manage.py check` reports two that Django discovers.
-defined_in: dict[str, dict[str, None]] = {}
 _definitions = itertools.count(1)
 _UNIONS = (typing.Union, types.UnionType)
 
@@ -110,16 +108,15 @@ class Workflow(Startable):
     ``aliases`` are names that the class had before, the first one first. Open runs that hold one continue with the
     class, are found by it, and keep their ids from being started again.
 
-    ``unexpected_error`` says what happens when an exception escapes ``run`` that was not raised on purpose: "fail"
-    fails the run, and "block" blocks it until the code is corrected. Failures of activities and children, and
+    ``unexpected_error`` says what happens when an exception escapes ``run``, or a saga, that was not raised on purpose:
+    "fail" fails the run, and "block" blocks it until the code is corrected. Failures of activities and children, and
     ``errors.ApplicationError``, count as raised on purpose. None uses the setting ``UNEXPECTED_ERROR``.
 
     ``updates_in`` says where updates and decisions are judged and handled: "request" is the process that sends them,
     and "workers" are workers alone. None uses the setting ``UPDATES_IN``.
     ``backend`` says where runs live: "tables", or "temporal" (the setting ``CLUSTER``). None: the setting ``BACKEND``.
 
-    ``title`` is the name that people see. ``summary`` names the fields of the result that they see when the run is
-    done.
+    ``title`` is the name that people see. ``summary`` names the fields of the result that they see when it is done.
     """
 
     task_queue: ClassVar[str] = "default"
@@ -206,6 +203,11 @@ class Workflow(Startable):
     def is_versioned(cls) -> bool:
         """Return False: only a dispatcher has versions."""
         return False
+
+    @classmethod
+    def require_registered(cls) -> None:
+        """Raise ``WorkflowDefinitionError`` if another class has been defined under its name since."""
+        redefinitions.require_same_class(cls, registry.get(cls.name))
 
     @classmethod
     def resolve_version(cls, version: int | None = None, **options: Any) -> tuple[int, type[Workflow]]:
@@ -373,12 +375,11 @@ def _query_hooks(workflow: str, name: str) -> AbstractContextManager[None]:
 
 def register(cls: type[Workflow | VersionedWorkflow]) -> None:
     """Register a class under its name and its aliases. It replaces a class that was registered before."""
-    cls.defined_as = next(_definitions)
+    cls.defined_as, cls.definition_place = next(_definitions), redefinitions.place_of_class(cls)
     registry[cls.name] = cls
     # A present name wins over an alias: runs of a class that exists must not continue with its former namesake.
     aliases.WORKFLOWS.pop(cls.name, None)
     aliases.WORKFLOWS.update((alias, cls.name) for alias in getattr(cls, "aliases", ()) if alias not in registry)
-    defined_in.setdefault(cls.name, {})[cls.__module__] = None
 
 
 def adopt(cls: type[Workflow], dispatcher: type[VersionedWorkflow]) -> None:
@@ -386,7 +387,6 @@ def adopt(cls: type[Workflow], dispatcher: type[VersionedWorkflow]) -> None:
     # A version is found through its dispatcher only; a start by its old name would create a run without a dispatcher.
     if registry.get(cls.name) is cls:
         del registry[cls.name]
-        defined_in[cls.name].pop(cls.__module__, None)
     cls.name = dispatcher.name
     cls.definition = replace(cls.definition, name=cls.name)
     cls.dispatched_by = dispatcher

@@ -5,33 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from temporalex_django.core.failures import RunFailure, exception_message, exception_name, run_failure
+from temporalex_django.core.failures import (
+    RunFailure,
+    exception_message,
+    exception_name,
+    run_failure,
+    unexpected_error,
+)
 from temporalex_django.core.results import Async, ContinueAsNew, Err, Ok
-from temporalex_django.errors import (
-    ActivityFailure,
-    AmbiguousId,
-    ApplicationError,
-    Cancelled,
-    ChildWorkflowFailure,
-    NestingError,
-    PayloadError,
-    UnexpectedError,
-    UnknownSignal,
-    WorkflowClosed,
-    WorkflowNotFound,
-)
-
-#: Errors that may end a run: its code raised them on purpose, or another run or an activity has failed for good. The
-#: outcome of a message to another run is in the history too, so another attempt would change nothing.
-_EXPECTED_ERRORS = (
-    ActivityFailure,
-    AmbiguousId,
-    ApplicationError,
-    ChildWorkflowFailure,
-    UnknownSignal,
-    WorkflowClosed,
-    WorkflowNotFound,
-)
+from temporalex_django.errors import Cancelled, NestingError, PayloadError
 
 
 def build_close_command(
@@ -48,9 +30,9 @@ def build_close_command(
     label)`` converts a value to JSON data; error messages name the value by ``label``. ``encode_result(value)`` does so
     for the value of ``Ok``.
 
-    An unexpected error (one outside ``_EXPECTED_ERRORS``) fails the workflow. With ``blocks_run``, this function raises
-    the error instead, which fails the activation and so blocks the run. ``MemoryError`` and ``RecursionError`` are
-    always raised.
+    An unexpected error (see ``failures.unexpected_error``) fails the workflow. With ``blocks_run``, this function
+    raises the error instead, which fails the activation and so blocks the run. ``MemoryError`` and ``RecursionError``
+    are always raised.
     """
     if isinstance(error, Cancelled):
         return "CancelWorkflow", {}
@@ -60,8 +42,8 @@ def build_close_command(
     if isinstance(error, RunFailure):
         return "FailWorkflow", error.attributes
     if error is not None:
-        if blocks_run and not isinstance(error, _EXPECTED_ERRORS):
-            raise _as_exception(error)
+        if blocks_run and (unexpected := unexpected_error(error, "run")) is not None:
+            raise unexpected
         return "FailWorkflow", run_failure(error)
     try:
         match value:
@@ -83,15 +65,6 @@ def build_close_command(
         if blocks_run:
             raise
         return "FailWorkflow", run_failure(exc)
-
-
-def _as_exception(error: BaseException) -> Exception:
-    """Return the error as an ``Exception``, which blocks the run: a ``SystemExit`` must not end the process."""
-    if isinstance(error, Exception):
-        return error
-    failure = UnexpectedError(f"run raised {exception_name(type(error))}: {exception_message(error)}")
-    failure.__cause__ = error
-    return failure
 
 
 def _describe_reason(reason: Any) -> Any:

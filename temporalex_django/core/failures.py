@@ -14,10 +14,12 @@ from temporalex_django.errors import (
     ActivityFailure,
     AmbiguousId,
     ApplicationError,
+    Cancelled,
     ChildWorkflowFailure,
     PayloadError,
     RetryLater,
     TemporalexError,
+    UnexpectedError,
     UnknownSignal,
     UpdateRejected,
     WorkflowClosed,
@@ -80,6 +82,36 @@ class RunFailure(Exception):
     def __init__(self, attributes: dict[str, Any]) -> None:
         super().__init__(str(attributes.get("message") or attributes.get("reason")))
         self.attributes = attributes
+
+
+#: Errors that may end a run: its code raised them on purpose, or another run or an activity has failed for good. The
+#: outcome of a message to another run is in the history too, so another attempt would change nothing.
+_EXPECTED_ERRORS = (
+    ActivityFailure,
+    AmbiguousId,
+    ApplicationError,
+    Cancelled,
+    ChildWorkflowFailure,
+    RunFailure,
+    UnknownSignal,
+    WorkflowClosed,
+    WorkflowNotFound,
+)
+
+
+def unexpected_error(error: BaseException, place: str) -> Exception | None:
+    """Return the exception that blocks a run because its code raised ``error``; None for an error that may end a run.
+
+    It is ``error`` itself. A ``SystemExit`` must not end the process, so it becomes an ``UnexpectedError`` that names
+    the ``place``, such as ``run``. See decision 48.
+    """
+    if isinstance(error, _EXPECTED_ERRORS):
+        return None
+    if isinstance(error, Exception):
+        return error
+    failure = UnexpectedError(f"{place} raised {exception_name(type(error))}: {exception_message(error)}")
+    failure.__cause__ = error
+    return failure
 
 
 class ReturnedErr(Exception):

@@ -58,6 +58,11 @@ class PendingCommands:
 
     # -- called by primitives -----------------------------------------------------------------------------------------
 
+    @property
+    def last_number(self) -> int:
+        """The number of the command that was issued last; 0 before the first one."""
+        return self._last_number
+
     def next_number(self) -> int:
         """Take and return the next command number of the run, from 1."""
         self._last_number += 1

@@ -11,7 +11,7 @@ from django.apps import apps
 from django.core import checks
 
 from temporalex_django.authoring.activity import ActivityOptions
-from temporalex_django.authoring.django_tasks import normalize
+from temporalex_django.authoring.django_tasks import normalize, require_current
 from temporalex_django.authoring.retry import RetryPolicy
 from temporalex_django.core.names import check_time, to_seconds
 from temporalex_django.errors import PayloadError, WorkflowDefinitionError
@@ -129,13 +129,18 @@ class DurableBackend(BaseTaskBackend):
     def enqueue(self, task: Task[Any, Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> TaskResult[Any, Any]:
         """Store a background task with one INSERT and return its result, whose status is ``READY``.
 
-        Raises ``InvalidTask``, and ``TypeError`` for arguments that are not JSON. Raises ``NestingError`` inside
-        workflow code: write ``await api.task(t, ...)`` there.
+        Raises ``InvalidTask``, also for a task that another one has replaced under its path, and ``TypeError`` for
+        arguments that are not JSON. Raises ``NestingError`` inside workflow code: write ``await api.task(t, ...)``
+        there.
         """
         from temporalex_django.operations.background_tasks import enqueue  # noqa: PLC0415 - tasks may be defined before models are loaded
         from temporalex_django.tasks.results import new_result  # noqa: PLC0415 - as above
 
         self.validate_task(task)
+        try:
+            require_current(task)
+        except WorkflowDefinitionError as exc:
+            raise InvalidTask(exc.message) from exc
         try:
             # The worker reads JSON. Normalize here, so that an argument that is not JSON fails in the caller.
             args, kwargs = normalize([*args], label=task.module_path), normalize(dict(kwargs), label=task.module_path)

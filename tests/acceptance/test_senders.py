@@ -109,6 +109,8 @@ def test_signal_with_start_carries_the_sender(env: Any) -> None:
 
 
 class Elsewhere(Workflow):
+    name = "test.SendersElsewhere"
+
     async def run(self, args: Any) -> Ok:
         await api.wait_condition(lambda: api.sender() is None)
         return Ok(None)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from temporalex_django import ContinueAsNew, Err, Ok, RetryPolicy, Workflow, activity, api, errors
+from temporalex_django import Async, ContinueAsNew, Err, Ok, RetryPolicy, Stop, Workflow, activity, api, errors
 from temporalex_django.errors import WorkflowDefinitionError
-from tests.support.runs import broken, events, kinds, once, work
+from tests.support.runs import broken, events, flow, kinds, once, other, work
 
 RIGHT = {"is": False}
 FINAL = RetryPolicy(max_attempts=1)
@@ -193,6 +193,179 @@ def test_atomic_activities_of_the_activation_are_undone(env):
 def test_a_wrong_value_of_the_attribute_is_refused():
     with pytest.raises(WorkflowDefinitionError, match="unexpected_error"):
         once(None, unexpected_error="ignore")
+
+
+# -- sagas: a bug inside undoes nothing
+
+
+def saga(body, *, catch=False, name="test.UnexpectedSaga", **attributes):
+    """A flow that books inside a saga; then ``body()`` runs, which raises as long as the code is wrong."""
+
+    async def inside():
+        async with api.saga() as undo:
+            undo.add(other, "undo")
+            booked = await work("booked")
+            await body()
+        return booked
+
+    async def run(self, args):
+        try:
+            return Ok(await inside())
+        except BaseException as error:
+            if not catch:
+                raise
+            return Ok(f"caught {type(error).__name__}")
+        finally:
+            await work("finally")
+
+    return flow(run, name=name, **{"unexpected_error": "block", **attributes})
+
+
+async def bug():
+    if not RIGHT["is"]:
+        raise ValueError("a bug")
+
+
+@pytest.mark.parametrize("catch", [False, True])
+def test_a_bug_in_a_saga_blocks_before_a_compensation(env, catch):
+    with pytest.raises(ValueError, match="a bug"):
+        env.start(saga(bug, catch=catch), id="saga")
+    h = env.handle("saga")
+    assert isinstance(h.blocked, ValueError)
+    assert [attributes["args"] for attributes in events(h, "ActivityScheduled")] == [["booked"]]
+    assert "ActivityCompleted" not in kinds(h)
+
+    RIGHT["is"] = True
+    env.advance(0)
+
+    assert h.result() == "booked"
+    assert [attributes["args"] for attributes in events(h, "ActivityScheduled")] == [["booked"], ["finally"]]
+
+
+def in_branches(body):
+    async def branches():
+        await api.parallel([body, work(1)])
+
+    return branches
+
+
+def in_race(body):
+    async def racing():
+        await api.race(body, api.sleep(60))
+
+    return racing
+
+
+def in_shield(body):
+    async def shielded():
+        async with api.shield():
+            await body()
+
+    return shielded
+
+
+def in_another_saga(body):
+    async def nested():
+        async with api.saga() as undo:
+            undo.add(other, "undo the outer")
+            await body()
+
+    return nested
+
+
+@pytest.mark.parametrize("place", [in_branches, in_race, in_shield, in_another_saga])
+def test_a_saga_blocks_wherever_it_is(env, place):
+    async def booking():
+        async with api.saga() as undo:
+            undo.add(other, "undo")
+            await work("booked")
+            await bug()
+
+    with pytest.raises(ValueError, match="a bug"):
+        env.start(once(place(booking), name="test.UnexpectedPlace", unexpected_error="block"), id="place")
+    h = env.handle("place")
+    assert h.blocked is not None
+    assert ["undo"] not in [attributes["args"] for attributes in events(h, "ActivityScheduled")]
+
+    RIGHT["is"] = True
+    env.advance(60)
+
+    assert h.status == "completed"
+    assert ["undo"] not in [attributes["args"] for attributes in events(h, "ActivityScheduled")]
+
+
+@pytest.mark.parametrize("body", [by_activity, by_child, on_purpose])
+def test_failures_on_purpose_compensate(env, body):
+    h = env.start(saga(body), id="purpose")
+
+    assert h.status == "failed"
+    assert ["undo"] in [attributes["args"] for attributes in events(h, "ActivityScheduled")]
+
+
+def test_a_cancel_compensates(env):
+    async def forever():
+        await api.sleep(3600)
+
+    h = env.start(saga(forever), id="cancelled")
+    h.cancel()
+
+    assert h.status == "cancelled"
+    assert ["undo"] in [attributes["args"] for attributes in events(h, "ActivityScheduled")]
+
+
+@pytest.mark.parametrize("unexpected_error", [None, "fail"])
+def test_without_it_every_exception_compensates(env, unexpected_error):
+    h = env.start(saga(bug, unexpected_error=unexpected_error), id="compensates")
+
+    assert h.status == "failed"
+    assert [attributes["args"] for attributes in events(h, "ActivityScheduled")] == [["booked"], ["undo"], ["finally"]]
+
+
+def test_a_saga_that_compensated_before_the_class_blocked_still_replays(env):
+    h = env.start(saga(bug, unexpected_error=None), id="compensated")
+    assert h.status == "failed"
+
+    env.replay_history(saga(bug), h.history())
+
+
+def test_err_inside_a_saga_compensates_nothing(env):
+    async def run(self, args):
+        async with api.saga() as undo:
+            undo.add(other, "undo")
+            return Err("no")
+
+    h = env.start(flow(run, unexpected_error="block"), id="err")
+
+    assert h.status == "failed"
+    assert events(h, "ActivityScheduled") == []
+
+
+@pytest.mark.parametrize("kind", ["signal", "update"])
+def test_a_saga_of_a_handler_blocks_before_a_compensation(env, kind):
+    async def booking():
+        async with api.saga() as undo:
+            undo.add(other, "undo")
+            await work("booked")
+            await bug()
+        return "booked"
+
+    async def run(self, args):
+        book = {"book": lambda payload, state: Async(booking, payload)}
+        stop = {"stop": lambda payload, state: Stop(state)}
+        signals, updates = (stop | book, None) if kind == "signal" else (stop, book)
+        return Ok(await api.phase(None, signal=signals, update=updates))
+
+    h = env.start(flow(run, name="test.UnexpectedHandler", unexpected_error="block"), id="handler")
+    with pytest.raises(ValueError, match="a bug"):
+        h.signal("book", 7) if kind == "signal" else h.update("book", 7)
+    assert h.blocked is not None
+
+    RIGHT["is"] = True
+    env.advance(0)
+    h.signal("stop")
+
+    assert h.result() == 7
+    assert [attributes["args"] for attributes in events(h, "ActivityScheduled")] == [["booked"]]
 
 
 @pytest.mark.hosts("memory", "database")

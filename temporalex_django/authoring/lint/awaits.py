@@ -62,7 +62,7 @@ class _UnawaitedCalls:
             )
         }
         coroutine_names: set[str] = set()
-        for child in _own_nodes(scope):
+        for child in own_nodes(scope):
             match child:
                 case ast.Name(id=name, ctx=ast.Store()):
                     local_names.add(name)
@@ -122,10 +122,10 @@ def _returns_coroutine(node: ast.AST) -> bool:
         isinstance(decorator, ast.Name) and decorator.id in ("staticmethod", "classmethod")
         for decorator in node.decorator_list
     )
-    return is_plain and not any(isinstance(child, (ast.Yield, ast.YieldFrom)) for child in _own_nodes(node))
+    return is_plain and not any(isinstance(child, (ast.Yield, ast.YieldFrom)) for child in own_nodes(node))
 
 
-def _own_nodes(scope: ast.AST) -> Iterator[ast.AST]:
+def own_nodes(scope: ast.AST) -> Iterator[ast.AST]:
     """Yield the syntax nodes inside a function, but not inside functions and classes that are nested in it."""
     pending = [*ast.iter_child_nodes(scope)]
     while pending:

@@ -1,7 +1,7 @@
 """The static check of workflow modules for calls that the determinism guard would refuse.
 
-It also finds coroutines that nobody awaits, which nothing can see at run time, and uses whose order or number differs
-between processes. The source is read and not run (see decision 18).
+It also finds coroutines that nobody awaits and results of sagas that compensate nothing, which nothing can see at run
+time, and uses whose order or number differs between processes. The source is read and not run (see decision 18).
 
 The workflow code of a module is every method of its workflow classes, with everything of the same module that they
 name, directly or not: functions, classes and module-level collections. Activities, steps of graphs and module-level
@@ -15,10 +15,12 @@ import ast
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from temporalex_django.authoring.lint.awaits import unawaited_calls
 from temporalex_django.authoring.lint.order import unordered_uses
+from temporalex_django.authoring.lint.sagas import uncompensated_returns
 from temporalex_django.core.determinism import forbidden
 
 _PACKAGE: Final = "temporalex_django"
@@ -164,6 +166,15 @@ class _Module:
         for line, call in unawaited_calls(body, self._functions, self._methods(function_name)):
             yield Finding(
                 line, call, function_name, f"write `await {call}(...)`", "it is not awaited, so it never runs"
+            )
+        names = {**self._imports, **dict(_imports_of(body.body))} if isinstance(body, Function) else self._imports
+        for line in uncompensated_returns(body, partial(_dotted_name, names=names)):
+            yield Finding(
+                line,
+                "return Err(...)",
+                function_name,
+                "write `raise ApplicationError(...)`, which fails the run and compensates",
+                "it leaves the block of api.saga() without an exception, so nothing is compensated",
             )
         # Sets of these are ordered by addresses, which no hash seed fixes.
         definitions = frozenset({*self._functions, *self._classes})

@@ -41,7 +41,8 @@ class StartRequest:
     ``on_conflict`` says what happens if an open run has the id, and ``on_closed`` if the start is possible when a run
     with the id has ended. With ``debounce`` (a timedelta or seconds), the run begins after that time, and a start
     replaces the input of one that has not begun. ``throttle`` is ``(count, period)`` or ``(count, period, key)``.
-    Raises ``InvalidStart`` for options that cannot be, or that contradict each other.
+    Raises ``InvalidStart`` for options that cannot be, or that contradict each other, and ``WorkflowDefinitionError``
+    for a class that another one has replaced under its name.
 
     ``scheduled_for`` is the time of the slot for which a schedule starts it. ``headers`` travel with the run; the
     constructor raises ``InvalidHeaders``.
@@ -67,6 +68,7 @@ class StartRequest:
     headers: Headers | None = None
 
     def __post_init__(self) -> None:
+        self.workflow.require_registered()
         if self.headers is not None:
             headers = check_headers(self.headers, label=f"start of {self.workflow.name}")
             object.__setattr__(self, "headers", headers)

@@ -197,8 +197,10 @@ class Schedule:
     def check(self, now: datetime) -> None:
         """Raise ``ScheduleInvalid`` with all problems of the schedule at the time ``now`` (aware), if it has any.
 
-        Raises ``PayloadError`` for an input that does not fit the class.
+        Raises ``PayloadError`` for an input that does not fit the class, and ``WorkflowDefinitionError`` if another
+        class has been defined under its name.
         """
+        self.workflow.require_registered()
         if problems := self.problems(now):
             raise ScheduleInvalid(f"schedule {quoted(self.name)}: {'; '.join(problems)}")
         if self.arguments_function_name is None:
@@ -208,6 +210,7 @@ class Schedule:
         check_schedule_name(self.name)
         if not (isinstance(self.workflow, type) and issubclass(self.workflow, Startable)):
             raise ScheduleInvalid(f"{quoted(self.workflow)} is not a workflow class")
+        self.workflow.require_registered()
         for name in ("max_fires", "pause_after"):
             number = getattr(self, name)
             if number is not None and (type(number) is not int or number < 1):
@@ -374,6 +377,12 @@ def _register(schedule: Schedule, code: CodeType, line: int) -> None:
             raise ScheduleInvalid(
                 f"two schedules are named {quoted(schedule.name)}: in {schedule.module}, lines {existing.line} and {line}; "
                 "rename one of them"
+            )
+        # Code of a module runs once. Tests call a function that declares a schedule again and again.
+        if existing.code is code and code.co_name == "<module>":
+            raise ScheduleInvalid(
+                f"two schedules are named {quoted(schedule.name)}: in {schedule.module}, both in line {line}; give each "
+                "of them a name of its own"
             )
     _declarations[schedule.name] = _Declaration(schedule, code, line)
 

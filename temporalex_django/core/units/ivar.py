@@ -1,4 +1,4 @@
-"""The IVar: the only thing that a unit of workflow code can wait for. See decision 10.
+"""The IVar: the only thing that a unit of workflow code can wait for (see decision 10). A ``Halt`` ends the activation.
 
 An ``IVar`` is written once and read any number of times. A unit blocks only by awaiting an empty one. Activities,
 timers, signals, phases and branches are all built on it. So the scheduler knows for certain when every unit is blocked.
@@ -80,6 +80,21 @@ class IVar:
         if self.error is not None:
             raise self.error
         return self.value
+
+
+class Halt:
+    """A thing to await that ends the activation with ``error``. The code that awaits it does not continue.
+
+    An exception could be caught on its way out, and would run ``finally`` blocks.
+    """
+
+    __slots__ = ("error",)
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+    def __await__(self) -> Generator[Halt, None, None]:
+        yield self
 
 
 class Call(PendingCall):

@@ -18,7 +18,7 @@ from temporalex_django.core.determinism import guard
 from temporalex_django.core.messages.headers import Headers
 from temporalex_django.core.messages.sender import Sender
 from temporalex_django.core.units.contexts import inherit_context
-from temporalex_django.core.units.ivar import IVar
+from temporalex_django.core.units.ivar import Halt, IVar
 from temporalex_django.core.units.unawaited import Unawaited
 from temporalex_django.errors import Cancelled, DeterminismViolation, NestingError
 
@@ -325,9 +325,11 @@ class Scheduler:
     def _block(self, unit: Unit, trap: object) -> None:
         """Let the coroutine ``unit`` wait for ``trap``, the object that it awaits.
 
-        If that is no IVar, an error is raised in the coroutine.
+        If that is no IVar, an error is raised in the coroutine. The error of a ``Halt`` is raised here.
         """
         if not isinstance(trap, IVar):
+            if isinstance(trap, Halt):
+                raise trap.error
             # The error is thrown into the coroutine at its next step, so that the traceback shows the await.
             unit.error = DeterminismViolation(
                 f"{unit.name} awaited an object of the type {type(trap).__name__}, which does not belong to this workflow: await only activities and api "

@@ -9,7 +9,9 @@ from typing import Any, Self
 
 from temporalex_django.core import current
 from temporalex_django.core.determinism import guard
+from temporalex_django.core.failures import unexpected_error
 from temporalex_django.core.primitive_table import SAGA, SHIELD, Primitive
+from temporalex_django.core.units.ivar import Halt
 from temporalex_django.core.units.scheduler import Unit
 from temporalex_django.core.units.unawaited import PendingCall
 from temporalex_django.errors import Cancelled, NestingError, WorkflowDefinitionError
@@ -53,7 +55,8 @@ class Shield(_Scope):
 class Saga(_Scope):
     """A block whose compensations run in reverse order, shielded, when it raises.
 
-    The error of a compensation is logged, the others still run, and the error of the block is raised in the end.
+    The error of a compensation is logged, the others still run, and the error of the block is raised in the end. Where
+    unexpected errors block the run, such an error ends the activation instead, before a compensation (see decision 48).
     """
 
     def __init__(self) -> None:
@@ -81,18 +84,34 @@ class Saga(_Scope):
         self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
     ) -> None:
         self._open = False
-        if (
-            error is None
-            or not isinstance(error, (Exception, Cancelled))
-            or isinstance(error, (MemoryError, RecursionError))
-        ):
-            return  # nothing to undo, or the activation failed and will be repeated as a whole
+        if error is None or isinstance(error, (GeneratorExit, KeyboardInterrupt)):
+            return  # nothing to undo, or the code is being discarded
+        await self._halt_if_unexpected(error)
+        if not isinstance(error, (Exception, Cancelled)) or isinstance(error, (MemoryError, RecursionError)):
+            return  # the activation fails and will be repeated as a whole
         self._unit.shields += 1
         try:
             for undo, args in reversed(self._compensations):
                 await self._compensate(undo, args)
         finally:
             self._unit.shields -= 1
+
+    async def _halt_if_unexpected(self, error: BaseException) -> None:
+        """End the activation if ``error``, which leaves the block, is one that blocks the run.
+
+        Compensations would be commands of the bug, which the corrected code does not issue. In a replay they are what
+        the history records.
+        """
+        context = self.runtime.run_context
+        if not context.blocks_on_error or context.replaying:
+            return
+        unexpected = unexpected_error(guard.explain(error), "the block of api.saga()")
+        if unexpected is None:
+            return
+        # These two say that the process lacks memory or stack, as where they escape ``run``.
+        if not isinstance(unexpected, (MemoryError, RecursionError)):
+            context.set_blocking_error(unexpected)
+        await Halt(unexpected)
 
     async def _compensate(self, undo: Callable[..., Any], args: tuple[Any, ...]) -> None:
         """Run one compensation, ``undo(*args)``, and log the error that it raises."""

@@ -65,7 +65,11 @@ class ScheduleDefinition:
 
     @classmethod
     def of_declaration(cls, schedule: Schedule) -> ScheduleDefinition:
-        """Convert a schedule declared in code to a ``ScheduleDefinition``."""
+        """Convert a schedule declared in code to a ``ScheduleDefinition``.
+
+        Raises ``WorkflowDefinitionError`` if another class has been defined under the name of its class.
+        """
+        schedule.workflow.require_registered()
         values = {field.name: getattr(schedule, field.name) for field in fields(cls)}
         args, function = values["args"], schedule.arguments_function_name or ""
         if function:

@@ -170,7 +170,6 @@ def test_the_lint_is_a_system_check(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     finally:
         registry_of.registry.clear()
         registry_of.registry.update(before)
-        registry_of.defined_in.pop("LintedByTest", None)
     assert message.level == WARNING
     assert message.msg.startswith(f"{file}:7: time.time in workflow code (LintedByTest.run)")
     assert message.hint == "Use api.now()."

@@ -47,6 +47,7 @@ from temporalex_django.testing import DjangoEnvironment, WorkflowEnvironment
 from temporalex_django.workers.loop import run_until_idle
 from tests.settings_tasks import BACKEND, TASKS
 from tests.support.people import stored
+from tests.support.runs import once
 
 with override_settings(TASKS=TASKS):
     from temporalex_django.tasks import DurableBackend, results
@@ -361,6 +362,31 @@ def test_a_workflow_runs_tasks_as_activities() -> None:
     run_until_idle()
     assert stored.result(5) == DONE
     assert not EndedTask.objects.exists()
+
+
+def test_a_task_that_was_replaced_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    def made(factor: int) -> Any:
+        def scale(x: int, factor: int = factor) -> int:
+            return x * factor
+
+        scale.__module__, scale.__qualname__ = t.__name__, "scale"
+        return t.task(scale)
+
+    double = made(2)
+    monkeypatch.setattr(t, "scale", double, raising=False)
+    assert double.enqueue(10) is not None
+    run = once(lambda: api.task(double, 10), name="test.ReplacedTask")
+    env = WorkflowEnvironment()
+    assert env.start(run).result() == 20
+    triple = made(3)
+    monkeypatch.setattr(t, "scale", triple)
+
+    with pytest.raises(errors.WorkflowFailed, match="name="):
+        env.start(run).result()
+    assert env.start(once(lambda: api.task(triple, 10), name="test.ReplacedTask")).result() == 30
+    with pytest.raises(results.InvalidTask, match="name="):
+        double.enqueue(10)
+    assert triple.enqueue(10) is not None
 
 
 def test_a_worker_imports_what_it_has_not_seen_yet(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:

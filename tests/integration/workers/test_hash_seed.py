@@ -250,7 +250,6 @@ def test_the_check_says_what_to_set(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     finally:
         registry_of.registry.clear()
         registry_of.registry.update(before)
-        registry_of.defined_in.pop("SetshopChecked", None)
         del sys.modules["tests.app.workflows_with_a_set"]
 
 

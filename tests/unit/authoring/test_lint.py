@@ -343,3 +343,66 @@ def test_a_star_import_of_this_package_shows_its_workflows():
 
 def test_a_module_without_workflows_may_import_stars():
     assert lint("from shop.helpers import *\n") == []
+
+
+SAGA = """
+from temporalex_django import Err, Ok, Workflow, api
+import temporalex_django as tx
+
+
+class Order(Workflow):
+    async def run(self, args):
+        {statement}
+        return Ok(1)
+"""
+
+
+def in_saga(statement: str) -> list[tuple[int, str, str]]:
+    """Line after ``def run``, call, and advice."""
+    source = SAGA.replace("{statement}", dedent(statement).strip().replace("\n", "\n        "))
+    return [
+        (one.line - source[: source.index("run(self")].count("\n") - 1, one.call, one.advice) for one in lint(source)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("statement", "line"),
+    [
+        ("async with api.saga() as saga:\n    return Err('no')", 2),
+        ("async with tx.api.saga():\n    return tx.Err('no')", 2),
+        ("from temporalex_django.api import saga\nasync with saga() as s:\n    return Err('no')", 3),
+        ("async with api.shield(), api.saga() as s:\n    return Err('no')", 2),
+        ("async with api.saga() as s:\n    if args:\n        return Ok(1) if args else Err('no')", 3),
+        (
+            "async with api.saga() as s:\n    for x in args:\n        async with api.shield():\n            return Err(x)",
+            4,
+        ),
+        (
+            "async with api.saga() as s:\n    try:\n        await f()\n    except ValueError:\n        return Err('no')",
+            5,
+        ),
+        ("async with api.saga() as s:\n    match args:\n        case 1:\n            return Err('no')", 4),
+        ("async with api.saga() as s:\n    answer = Err('no')\n    return answer", 3),
+        ("s = api.saga()\nasync with s:\n    return Err('no')", 3),
+        ("async def branch():\n    async with api.saga():\n        return Err('no')\nawait api.parallel([branch])", 3),
+    ],
+)
+def test_err_inside_a_saga_is_found(statement: str, line: int) -> None:
+    [(found_line, call, advice)] = in_saga(statement)
+    assert (found_line, call) == (line, "return Err(...)")
+    assert "raise ApplicationError(...)" in advice
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "async with api.saga() as s:\n    pass\nreturn Err('no')",
+        "async with api.saga() as s:\n    return Ok(1)",
+        "async with api.shield():\n    return Err('no')",
+        "async with api.saga() as s:\n    async def branch():\n        return Err('no')\n    await api.parallel([branch])",
+        "async with api.saga() as s:\n    outcome = lambda: Err('no')\n    return outcome",
+        "a = b\nb = a\nasync with api.saga() as s:\n    return a",
+    ],
+)
+def test_err_that_leaves_no_saga_is_no_finding(statement: str) -> None:
+    assert in_saga(statement) == []

@@ -15,6 +15,8 @@ _FILES = [path for room in _ROOMS for path in modules(PACKAGE / room) if path !=
 _NAMES = [key for key in vars(policy) if key.isupper()]
 #: Numbers that say how something is stored or measured, or what an operation may do. None of them schedules anything.
 _ELSEWHERE = {
+    "db/attempt_scope.py": {"_OPEN_STATES"},
+    "db/session_effects.py": {"_LONGEST_CACHED"},
     "db/dialects/postgres_wire/libpq.py": {"_PREPARE_AFTER", "_MOST_PREPARED"},
     "db/dialects/postgres_wire/plain.py": {"_PREPARE_AFTER", "_MOST_COUNTED"},
     "db/dialects/postgres_wire/wire.py": {"TESTED_VERSIONS"},

@@ -163,6 +163,8 @@ UNREAD: dict[str, list[str]] = {
         "encode_result:args",
         "encode_result:source",
     ],
+    "testing/activities.py": ["_call_in_scope:task"],  # the environment on a database reads it
+    "testing/pytest_plugin.py": ["django_environment:db"],  # a fixture: to name it is enough
     "authoring/start_api.py": ["__set_name__:owner", "__get__:instance"],
     "authoring/workflow.py": [  # classes of processes read them
         *("_external_close_signals:status", "_external_close_signals:started_at", "_external_close_signals:ended_at"),

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+import pytest
 from django.contrib.auth.models import AnonymousUser, Permission
 from django.core.management import call_command
 from django.db.models import QuerySet
@@ -277,6 +278,20 @@ class Row:
         handle = RUNS[self.run]()
         drain()
         return handle
+
+
+def cases(rows: dict[str, Row]) -> list[Any]:
+    """Each row with each person; ``make test`` leaves out most people of a row whose kind an earlier one has."""
+    kinds: set[Any] = set()
+    found = []
+    for name, row in rows.items():
+        kind = (row.takes, row.of_run, row.of_all, row.acts)
+        for asking in ASKING:
+            repeats = kind in kinds and asking != "no permission"
+            marks = [pytest.mark.only_in_all("row")] if repeats else []
+            found.append(pytest.param(name, asking, marks=marks, id=f"{name}-{asking}"))
+        kinds.add(kind)
+    return found
 
 
 def _full(permission: str) -> str:

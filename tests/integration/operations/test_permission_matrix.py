@@ -14,9 +14,8 @@ five: anonymous, without a permission, who may look at runs only, with the permi
 tenant with all permissions there are. Who may not is refused in the way of the face, and nothing has changed; to the
 other tenant a run is not found (404, not 403).
 
-``make test`` tries all five for code. For operations and the other faces it does so with the first row of each kind of
-permission, and has somebody without a permission try each row: a face asks the class of its operation, as
-``tests/structure/test_operations.py`` proves. ``make test-all`` tries all.
+``make test`` tries all five for code. For the others it does so with the first row of each kind of permission, and has
+somebody without a permission try each row: faces ask the class of an operation (``tests/structure/test_operations.py``).
 """
 
 from __future__ import annotations
@@ -76,6 +75,7 @@ from tests.support.matrix import (
     Row,
     api,
     browser,
+    cases,
     command,
     django_tasks,
     filled,
@@ -203,20 +203,6 @@ def test_code(name: str, asking: str) -> None:
         with pytest.raises(errors.ActionNotPermitted, match=" this requires the permission |may not"):
             row.do(call, user)
         assert standing() == before
-
-
-def cases(rows: dict[str, Row]) -> list[Any]:
-    """Each row with each person; ``make test`` leaves out most people of a row whose kind an earlier one has."""
-    kinds: set[Any] = set()
-    found = []
-    for name, row in rows.items():
-        kind = (row.takes, row.of_run, row.of_all, row.acts)
-        for asking in ASKING:
-            repeats = kind in kinds and asking != "no permission"
-            marks = [pytest.mark.only_in_all("row")] if repeats else []
-            found.append(pytest.param(name, asking, marks=marks, id=f"{name}-{asking}"))
-        kinds.add(kind)
-    return found
 
 
 # -- operations, from a face -----------------------------------------------------------------------------------------

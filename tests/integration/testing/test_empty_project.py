@@ -165,4 +165,4 @@ def test_an_environment_refuses_what_is_not_a_test_database(
         DjangoEnvironment()
     with pytest.raises(NotConfigured, match="is not one"):
         DjangoEnvironment(allow_database="another")
-    _check_test_database(name)
+    _check_test_database(name)  # as allow_database

@@ -15,7 +15,7 @@ tenant with all permissions there are. Who may not is refused in the way of the 
 other tenant a run is not found (404, not 403).
 
 ``make test`` tries all five for code. For the others it does so with the first row of each kind of permission, and has
-somebody without a permission try each row: faces ask the class of an operation (``tests/structure/test_operations.py``).
+somebody without a permission try each row: faces ask the class of an operation (``structure/test_operations.py``).
 """
 
 from __future__ import annotations

@@ -85,6 +85,18 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if lane in lanes.lanes_of(item, suite)]
 
 
+@pytest.fixture(autouse=True)
+def _definitions() -> Iterator[None]:
+    """Put back the workflows and activities of modules that a test has defined again: another one uses them."""
+    from temporalex_django.authoring import activity, workflow
+
+    registries: list[dict[str, Any]] = [workflow.registry, activity.registry]
+    before = [dict(registry) for registry in registries]
+    yield
+    for registry, definitions in zip(registries, before, strict=True):
+        registry.update(definitions)
+
+
 @pytest.fixture(scope="session")
 def django_db_setup(
     request: pytest.FixtureRequest, django_db_modify_db_settings: None, django_db_blocker: Any

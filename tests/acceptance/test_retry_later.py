@@ -212,7 +212,7 @@ async def pay_for(self, key):
     return Ok(await pay.options(concurrency_key=key)(key))
 
 
-Paying = flow(pay_for, name="test.Paying")
+Paying = flow(pay_for, name="test.PayingLater")
 
 
 @pytest.mark.parametrize(

@@ -156,6 +156,8 @@ KINDS = {"external": external, "local": local, "atomic": atomic, "async": in_the
 class Steps(Workflow):
     """One activity after the other, each a pair of its kind and what it does; the results, or what failed."""
 
+    name = "test.ScopedSteps"
+
     async def run(self, args: Any) -> Any:
         results = []
         for kind, action in args:

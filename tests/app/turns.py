@@ -128,6 +128,8 @@ SERVICES = {"atomic": serve_atomically, "external": serve_in_a_worker, "local": 
 class Counter(Workflow):
     """Serves one after the other by an activity of the kind that ``args`` names, as often as its handler says."""
 
+    name = "test.ServingCounter"
+
     async def run(self, args: dict[str, Any]) -> Ok[Any]:
         service = SERVICES[args["kind"]]
 

@@ -74,13 +74,12 @@ ON_FLOOR_ALONE = (
 )
 #: What needs PostgreSQL alone, in ``make test``: interfaces, operations and what is made of them. Their SQL for SQLite
 #: is that of the contract, the storage and the engine, and of the smokes on the floor.
-ON_POSTGRES = tuple(
-    f"integration/{room}/"
-    for room in (
-        "admin", "client", "graph", "human_tasks", "management", "operations", "outbox", "present", "project", "rest",
-        "telemetry", "testing",
-    )
-)  # fmt: skip
+ON_POSTGRES = (
+    "integration/workers/test_processes.py",  # each test starts processes
+    "integration/workers/test_q2.py",
+    *(f"integration/{room}/" for room in ("admin", "client", "graph", "human_tasks", "management", "operations")),
+    *(f"integration/{room}/" for room in ("outbox", "present", "project", "rest", "telemetry", "testing")),
+)
 #: What only ``make test-all`` runs, by folder, file or test, each with the reason.
 ONLY_IN_ALL = {
     "acceptance/test_example_day.py::test_killed_workers_lose_nothing": "it plays days while processes are killed",

@@ -21,6 +21,8 @@ NOW = datetime(2024, 6, 1, tzinfo=UTC)
 
 
 class NightlyReport(Workflow):
+    name = "test.NightlyReport"
+
     async def run(self, args: Any) -> Ok[Any]:
         return Ok(args)
 

@@ -370,7 +370,7 @@ def _open_caches() -> dict[str, Any]:
     """
     opened = {}
     for alias in caches:
-        with suppress(Exception):  # whoever uses it gets the error
+        with suppress(Exception):  # code that uses it gets the error
             opened[alias] = caches[alias]
     return opened
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 
 class EffectKind(Enum):
-    """What a statement affects beside rows: its transaction (``CONTROL``), or settings and objects of its session.
+    """The part of a session that a statement affects: its transaction (``CONTROL``), or its settings and objects.
 
     ``LOCAL`` settings end with the transaction. ``SESSION`` is for what ends with the connection.
     """

@@ -38,7 +38,7 @@ def timeless() -> Iterator[None]:
                     stack.enter_context(patch.object(module, name, lambda *_, said=said: said))
         stack.enter_context(patch.object(sentences, "DUE_GRACE_PERIOD", timedelta(days=1)))
         for module in (describe, live_workers, problems, project_state, run_summary):  # a busy machine is late
-            stack.enter_context(patch.object(module, "DUE_GRACE_PERIOD", timedelta(minutes=10)))
+            stack.enter_context(patch.object(module, "DUE_GRACE_PERIOD", timedelta(seconds=40)))
         yield
 
 

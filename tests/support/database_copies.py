@@ -15,17 +15,23 @@ from typing import Any
 
 from django.conf import settings
 from django.db import connection
-from django.test.utils import setup_databases
+from django.test.utils import setup_databases, teardown_databases
 
 _TEMPLATE = "template"
 
 
 @contextmanager
-def database_copy(worker: str) -> Iterator[None]:
+def test_database(worker: str) -> Iterator[None]:
     """Use a copy of the template within the block, and remove it afterwards.
 
-    ``worker`` is the name of this process among those of the run. The last process removes the template.
+    ``worker`` is the name of this process among those of the run. The last process removes the template. A run with
+    the settings of another project has no folder for a template, and gets the test database of those settings.
     """
+    if "TX_TEST_FOLDER" not in os.environ:
+        databases = setup_databases(verbosity=0, interactive=False)
+        yield
+        teardown_databases(databases, verbosity=0)
+        return
     folder = Path(os.environ["TX_TEST_FOLDER"])
     users = folder / "users-of-template"
     original = settings.DATABASES["default"]["NAME"]

@@ -153,7 +153,8 @@ def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
     from temporalex_django.backends.tables import requests
     from temporalex_django.engine.scheduling import policy
 
-    for limit in ("TURN_SECONDS", "RUN_SECONDS", "LATE_SECONDS", "REBUILD_IN_TURN_SECONDS"):
+    limits = ("TURN_SECONDS", "RUN_SECONDS", "LATE_SECONDS", "REBUILD_IN_TURN_SECONDS", "ATOMIC_RUN_SECONDS")
+    for limit in limits:
         monkeypatch.setattr(policy, limit, 60.0)
     monkeypatch.setattr(requests, "_READ_WITHIN", 60.0)
     monkeypatch.setattr(policy, "FEWEST_RUNS", 1_000)

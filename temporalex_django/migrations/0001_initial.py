@@ -100,14 +100,11 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name="Alert",
             fields=[
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                ("cause", models.CharField(help_text="The code of the finding, and its subject.", max_length=500)),
                 (
-                    "cause",
-                    models.CharField(
-                        help_text="The code of the finding, and its subject.",
-                        max_length=500,
-                        primary_key=True,
-                        serialize=False,
-                    ),
+                    "channel",
+                    models.CharField(help_text="An address of mail, or the path of a function.", max_length=500),
                 ),
                 ("since", models.DateTimeField(help_text="When it was first seen.")),
                 ("seen_at", models.DateTimeField(help_text="When it was last seen.")),
@@ -122,8 +119,11 @@ class Migration(migrations.Migration):
                 "verbose_name": "alert",
                 "verbose_name_plural": "alerts",
                 "db_table": "temporalex_alert",
-                "ordering": ["cause"],
+                "ordering": ["cause", "channel"],
                 "default_permissions": (),
+                "constraints": [
+                    models.UniqueConstraint(fields=("cause", "channel"), name="temporalex_alert_per_channel")
+                ],
             },
         ),
         migrations.CreateModel(

@@ -7,9 +7,10 @@ from django.utils.translation import gettext_lazy as _
 
 
 class Alert(models.Model):
-    """A problem of the project that alerts report, such as the blocked runs of one class."""
+    """A problem of the project that alerts report to one channel, such as the blocked runs of one class."""
 
-    cause = models.CharField(max_length=500, primary_key=True, help_text=_("The code of the finding, and its subject."))
+    cause = models.CharField(max_length=500, help_text=_("The code of the finding, and its subject."))
+    channel = models.CharField(max_length=500, help_text=_("An address of mail, or the path of a function."))
     since = models.DateTimeField(help_text=_("When it was first seen."))
     seen_at = models.DateTimeField(help_text=_("When it was last seen."))
     count = models.IntegerField(default=1, help_text=_("The number of runs, messages or slots that have it."))
@@ -20,8 +21,11 @@ class Alert(models.Model):
         db_table = "temporalex_alert"
         verbose_name = _("alert")
         verbose_name_plural = _("alerts")
-        ordering = ["cause"]
+        ordering = ["cause", "channel"]
         default_permissions = ()
+        constraints = [
+            models.UniqueConstraint(fields=["cause", "channel"], name="temporalex_alert_per_channel"),
+        ]
 
     def __str__(self) -> str:
         return self.cause

@@ -3,25 +3,29 @@
     TaskMail(base_url="https://shop.example").attach()          # in AppConfig.ready
 
 The process that committed the event sends the mail, after the commit. This may be a worker, so choose an
-``EMAIL_BACKEND`` that returns quickly.
+``EMAIL_BACKEND`` that returns quickly. A server that does not answer is given up after ten seconds, or after
+``EMAIL_TIMEOUT``; no mail of an event is begun after thirty seconds.
 """
 
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Iterable
 from typing import Any
 
 from django.contrib.auth import get_backends, get_user_model
-from django.core.mail import send_mail
 from django.db.models import Q
 from django.template.loader import render_to_string
 from django.urls import reverse
 from django.utils.translation import gettext as _
 
 from temporalex_django import signals
+from temporalex_django.core.error_text import error_line
+from temporalex_django.engine.scheduling import policy
 from temporalex_django.errors import HumanTaskNotFound
 from temporalex_django.models import HumanTask
+from temporalex_django.operations.alerts.message import send_mail
 from temporalex_django.operations.human_tasks import base
 from temporalex_django.operations.human_tasks.inbox import find_task, may_view
 from temporalex_django.pages.links import make_token
@@ -66,7 +70,8 @@ class TaskMail:
     def receive(self, *, task: str, **_facts: Any) -> None:
         """Send mail about the human task with the id ``task`` to each recipient who may decide it, if it is still open.
 
-        This is the receiver of the Django signals.
+        This is the receiver of the Django signals. A mail that could not be sent is tried once more after the others,
+        and then logged: one address keeps no mail from another one.
         """
         try:
             human_task = find_task(task, None)
@@ -75,16 +80,36 @@ class TaskMail:
             return
         if not human_task.is_open:
             return
-        # The candidate may see no such run, or may be excluded as one who took part: a link would lead them nowhere.
-        people = [user for user in self.recipients(human_task) if user.email and _can_decide(human_task, user)]
+        people = [user for user in self.recipients(human_task) if user.email]
         if len(people) > MAX_RECIPIENTS:
             logger.warning(
                 "human task %s asks more than %d people: only the first ones get an email",
                 human_task.pk,
                 MAX_RECIPIENTS,
             )
-        for user in people[:MAX_RECIPIENTS]:
-            self.send(human_task, user)
+        deadline = time.monotonic() + policy.MAIL_SECONDS
+        again = [user for user in people[:MAX_RECIPIENTS] if not self._try(human_task, user, deadline)]
+        lost = [user for user in again if not self._try(human_task, user, deadline)]
+        if lost:
+            logger.error(
+                "human task %s: the mail to %d of %d people could not be sent. They find the task in their inbox",
+                human_task.pk,
+                len(lost),
+                len(people),
+            )
+
+    def _try(self, task: HumanTask, user: Any, deadline: float) -> bool:
+        """Send mail to a user who may decide the task, and return False if that fails or the time is over."""
+        if time.monotonic() > deadline:
+            return False
+        try:
+            # They may see no such run, or may be excluded as one who took part: a link would lead them nowhere.
+            if _can_decide(task, user):
+                self.send(task, user)
+        except Exception as exc:  # noqa: BLE001 - a mail server, a template, or code of the project
+            logger.warning("human task %s: mail to user %s failed: %s", task.pk, user.pk, error_line(exc))
+            return False
+        return True
 
     def recipients(self, task: HumanTask) -> list[Any]:
         """Return the active users who are candidates of a human task, at most ``MAX_RECIPIENTS`` + 1 of them.

@@ -265,13 +265,14 @@ ARGUMENTS_SECONDS = 10.0
 #: [tests/unit/engine/schedules/test_firing.py]
 PASSED_SLOTS = 10_000
 LISTED_SLOTS = 100
-#: Time between two rounds of alerts; time after which another process may try if one died in a round; time that the
-#: heartbeat address has to answer; and time without a round after which a web process does one.
-#: [tests/integration/operations/test_alerts.py]
+#: Time between two rounds of alerts; time after which another process may try if one died in a round; time that a
+#: channel, a mail server and the heartbeat address have to answer; time without a round after which a web process does
+#: one; and time after which no mail about a human task is begun. [tests/integration/operations/test_alerts.py]
 ALERT_SECONDS = 60.0
 ALERT_ROUND_SECONDS = 300.0
 ALERT_CALL_SECONDS = 10.0
 ALERT_WEB_SECONDS = 120.0
+MAIL_SECONDS = 30.0
 #: Time between two writes of the files that say how a worker and its guardian are. [tests/faults/test_health.py]
 REPORT_SECONDS = 1.0
 #: Time between two looks for runs that were blocked for lack of code which this worker has.

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 from urllib.parse import urlencode
 from urllib.request import Request, urlopen
 
 from django.conf import settings
-from django.core.mail import send_mail
+from django.core import mail
 from django.urls import NoReverseMatch, reverse
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
@@ -108,18 +109,39 @@ def _entry_text(entry: AlertEntry) -> str:
     return "\n".join(lines)
 
 
-def send_message(message: AlertMessage) -> None:
-    """Send a message by mail and to the function that the setting ``ALERTS`` names. Raises what both raise."""
+def channels() -> list[str]:
+    """Return the channels that ``ALERTS`` names: each address of ``MAIL``, and the path of the function ``CALL``."""
     alerts = get_settings().ALERTS
-    if alerts.get("MAIL"):
-        send_mail(message.subject, message.text, alerts.get("FROM") or settings.SERVER_EMAIL, alerts["MAIL"])
+    function = alerts.get("CALL")
+    return [*dict.fromkeys(alerts.get("MAIL", ())), *([function] if function else ())]
+
+
+def send_message(message: AlertMessage, channel: str) -> None:
+    """Send a message to one of ``channels()``: by mail, or to the function. Raises what the channel raises."""
+    alerts = get_settings().ALERTS
+    if channel in alerts.get("MAIL", ()):
+        send_mail(message.subject, message.text, alerts.get("FROM") or settings.SERVER_EMAIL, [channel])
+        return
     function = alert_function()
     if function is not None:
         function(message)
 
 
+def send_mail(subject: str, text: str, sender: str | None, to: Sequence[str]) -> None:
+    """Send a mail with the project's mailer, with a timeout if the project sets none. Raises what the mailer raises.
+
+    ``sender`` is the From address, by default Django's own.
+    """
+    # Django 6.1 has mailers, and warns about the older function.
+    mailer: Any = mail.mailers.default if hasattr(mail, "mailers") else mail.get_connection()
+    # The mailer for SMTP has this attribute. Without a timeout, a silent server would hold the thread for ever.
+    if getattr(mailer, "timeout", 0.0) is None:
+        mailer.timeout = policy.ALERT_CALL_SECONDS
+    mailer.send_messages([mail.EmailMessage(subject, text, sender, to)])
+
+
 def call_heartbeat_address() -> None:
-    """Request the address that notices when no worker calls it any more. Raises ``OSError`` and ``ValueError``."""
+    """Request the address that notices when no worker calls it any more. Raises what the request raises."""
     address = get_settings().ALERTS.get("HEARTBEAT_URL")
     if address:
         request = Request(address, headers={"User-Agent": "temporalex_django"})  # noqa: S310 - checked with the settings

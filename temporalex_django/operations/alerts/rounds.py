@@ -1,14 +1,23 @@
-"""Rounds of alerts: one process looks for problems each minute, and reports the new ones to people in one message."""
+"""Rounds of alerts: one process looks for problems each minute, and reports the new ones to people.
+
+Each channel, which is an address of mail or a function, gets one message in a round, in a thread of its own. A channel
+that refuses a message, or does not answer, keeps no message from the others.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Final
 
 from django.conf import settings
+from django.db import connections
 from django.utils import timezone
 
 from temporalex_django.authoring.redaction import Redactor
@@ -23,6 +32,7 @@ from temporalex_django.operations.alerts.message import (
     admin_link,
     build_message,
     call_heartbeat_address,
+    channels,
     send_message,
 )
 from temporalex_django.operations.read.project_state import load_cluster_state, load_project_state
@@ -53,6 +63,39 @@ REMINDER_PERIOD: Final = timedelta(days=1)
 #: A problem that was not seen for this time is over: if it comes back, it is new.
 _OVER_PERIOD: Final = timedelta(hours=1)
 _MAX_ENTRIES: Final = 20
+_HEARTBEAT: Final = "the heartbeat address of ALERTS"
+
+
+@dataclass(eq=False, slots=True, kw_only=True)
+class _Delivery:
+    """A call in a thread of its own: a message to a channel, or the request of the heartbeat address.
+
+    ``alerts`` are the rows that the message reports, as they were then. ``error`` is what the call has raised.
+    """
+
+    name: str
+    call: Callable[[], None]
+    at: datetime
+    alerts: Sequence[Alert] = ()
+    error: BaseException | None = None
+    thread: threading.Thread = field(init=False)
+
+    def __post_init__(self) -> None:
+        # A daemon: a call that never returns does not keep the process.
+        self.thread = threading.Thread(target=self._run, name="temporalex-alert", daemon=True)
+        self.thread.start()
+
+    def _run(self) -> None:
+        try:
+            self.call()
+        except BaseException as exc:  # noqa: BLE001 - a mail server, or code of the project
+            self.error = exc
+        finally:
+            connections.close_all()
+
+
+#: Calls that have not returned, by database alias and name. They are not made again meanwhile.
+_under_way: dict[tuple[str, str], _Delivery] = {}
 
 
 def is_round_due(alias: str, *, since: float = 0.0) -> bool:
@@ -61,52 +104,81 @@ def is_round_due(alias: str, *, since: float = 0.0) -> bool:
 
 
 def run_round(alias: str, *, is_worker: bool = True) -> bool:
-    """Look for problems, and send one message about those that are new; return True if one was sent.
+    """Look for problems, and send each channel a message about those that are new to it; return True if one was sent.
 
-    Only one process at a time does this; in the others it returns False at once. A message that could not be sent is
-    sent with the next round. ``is_worker`` is False in a web process, which does not call the heartbeat address.
+    Only one process at a time does this; in the others it returns False at once. A message that a channel refused is
+    sent to it with the next round. A channel that has not answered after fifteen seconds gets the next message when it
+    has answered. ``is_worker`` is False in a web process, which does not call the heartbeat address.
     """
     storage = host().storage(alias)
     # Until the end of the round. If this process dies, another one may try after that time.
     if not get_settings().ALERTS or not take_lease(_LEASE, seconds=policy.ALERT_ROUND_SECONDS, storage=storage):
         return False
     try:
-        if is_worker:
-            _call_heartbeat_address()
-        return _report_problems(alias, storage.now())
+        now = storage.now()
+        _finish(alias)
+        if is_worker and get_settings().ALERTS.get("HEARTBEAT_URL"):
+            _begin(alias, _HEARTBEAT, call_heartbeat_address, now=now)
+        _report_problems(alias, now)
+        # Longer than the timeout of a mail server, whose error then belongs to this round.
+        deadline = time.monotonic() + 1.5 * policy.ALERT_CALL_SECONDS
+        for delivery in [*_under_way.values()]:
+            delivery.thread.join(max(0.0, deadline - time.monotonic()))
+        return _finish(alias)
     finally:
         set_lease(_LEASE, seconds=policy.ALERT_SECONDS, storage=storage)
 
 
-def _call_heartbeat_address() -> None:
-    try:
-        call_heartbeat_address()
-    except (OSError, ValueError) as exc:
-        logger.warning("the heartbeat address of ALERTS did not answer: %s", error_line(exc))
-
-
-def _report_problems(alias: str, now: datetime) -> bool:
+def _report_problems(alias: str, now: datetime) -> None:
     project = load_project_state(alias)
     # The text of an error that refused a message may quote the message.
     outgoing = [replace(group, error=group.code or group.error) for group in project.outgoing_messages]
     project = replace(project, outgoing_messages=outgoing, cluster=load_cluster_state(alias))
     findings = [finding for finding in diagnose(project, now=now) if finding.code in ALERT_CODES]
-    alerts = _record(alias, findings, now)
-    due = [(finding, alerts[cause_of(finding)]) for finding in findings if _must_report(alerts[cause_of(finding)], now)]
-    if not due:
-        return False
     # Errors first. What does not fit comes with the next message.
-    due.sort(key=lambda pair: pair[0].severity != "error")
-    due = due[:_MAX_ENTRIES]
-    message = build_message([_entry(alias, finding, alert) for finding, alert in due], project=_project_name())
-    try:
-        send_message(message)
-    except Exception as exc:  # noqa: BLE001 - a mail server, or code of the project
-        logger.error("%d alerts could not be sent and will be retried: %s", len(due), error_line(exc))
-        return False
-    for _finding, alert in due:
-        Alert.objects.using(alias).filter(pk=alert.pk).update(sent_at=now, sent_count=alert.count)
-    return True
+    findings.sort(key=lambda finding: finding.severity != "error")
+    alerts = _record(alias, findings, now)
+    for channel in channels():
+        due = [
+            (finding, alert) for finding in findings if _must_report(alert := alerts[cause_of(finding), channel], now)
+        ]
+        due = due[:_MAX_ENTRIES]
+        if due:
+            message = build_message([_entry(alias, finding, alert) for finding, alert in due], project=_project_name())
+            call = partial(send_message, message, channel)
+            _begin(alias, channel, call, now=now, alerts=[alert for _finding, alert in due])
+
+
+def _begin(alias: str, name: str, call: Callable[[], None], *, now: datetime, alerts: Sequence[Alert] = ()) -> None:
+    """Make a call in a thread, unless an earlier call of this name has not returned."""
+    if (alias, name) not in _under_way:
+        _under_way[alias, name] = _Delivery(name=name, call=call, at=now, alerts=alerts)
+
+
+def _finish(alias: str) -> bool:
+    """Store what has been sent to the channels that have answered, and return True if anything was."""
+    was_sent = False
+    for key, delivery in [*_under_way.items()]:
+        if key[0] != alias:
+            continue
+        if delivery.thread.is_alive():
+            logger.error("%s has not answered yet; %d alerts wait for it", delivery.name, len(delivery.alerts))
+            continue
+        del _under_way[key]
+        if delivery.error is None:
+            for alert in delivery.alerts:
+                Alert.objects.using(alias).filter(pk=alert.pk).update(sent_at=delivery.at, sent_count=alert.count)
+                was_sent = True
+        elif delivery.name == _HEARTBEAT:
+            logger.warning("%s did not answer: %s", _HEARTBEAT, error_line(delivery.error))
+        else:
+            logger.error(
+                "%d alerts could not be sent to %s and will be retried: %s",
+                len(delivery.alerts),
+                delivery.name,
+                error_line(delivery.error),
+            )
+    return was_sent
 
 
 def cause_of(finding: Diagnosis) -> str:
@@ -114,28 +186,31 @@ def cause_of(finding: Diagnosis) -> str:
     return f"{finding.code} {finding.about}".strip()[:500]
 
 
-def _record(alias: str, findings: Sequence[Diagnosis], now: datetime) -> Mapping[str, Alert]:
-    """Store which problems there are now, and return them by cause. Problems that are over are deleted."""
+def _record(alias: str, findings: Sequence[Diagnosis], now: datetime) -> Mapping[tuple[str, str], Alert]:
+    """Store which problems there are now, and return them by cause and channel. Those that are over are deleted."""
     stored = Alert.objects.using(alias)
     stored.filter(seen_at__lt=now - _OVER_PERIOD).delete()
-    earlier_alerts = {alert.cause: alert for alert in stored.all()}
-    alerts: dict[str, Alert] = {}
+    stored.exclude(channel__in=channels()).delete()
+    # Two findings with one cause, such as a class with two versions, are one problem.
+    counts: Counter[str] = Counter()
     for finding in findings:
-        cause = cause_of(finding)
-        alert = earlier_alerts.get(cause) or Alert(cause=cause, since=now)
-        # Two findings with one cause, such as a class with two versions, are one problem.
-        previous = alerts.get(cause)
-        alert.count = finding.count + (previous.count if previous is not None else 0)
-        alert.seen_at = now
-        # What is repaired counts again when it comes back.
-        alert.sent_count = min(alert.sent_count, alert.count)
-        alerts[cause] = alert
-    stored.exclude(cause__in=alerts).exclude(sent_count=0).update(sent_count=0)
+        counts[cause_of(finding)] += finding.count
+    alerts = {(alert.cause, alert.channel): alert for alert in stored.all()}
+    for cause, count in counts.items():
+        for channel in channels():
+            alert = alerts.setdefault((cause, channel), Alert(cause=cause, channel=channel, since=now))
+            alert.count, alert.seen_at = count, now
+            # What is repaired counts again when it comes back.
+            alert.sent_count = min(alert.sent_count, count)
+    stored.exclude(cause__in=counts).exclude(sent_count=0).update(sent_count=0)
+    seen = [alert for alert in alerts.values() if alert.cause in counts]
+    changed = ["seen_at", "count", "sent_count"]
+    stored.bulk_update([alert for alert in seen if alert.pk is not None], changed)
     stored.bulk_create(
-        alerts.values(),
+        [alert for alert in seen if alert.pk is None],
         update_conflicts=True,
-        unique_fields=["cause"],
-        update_fields=["seen_at", "count", "sent_count"],
+        unique_fields=["cause", "channel"],
+        update_fields=changed,
     )
     return alerts
 

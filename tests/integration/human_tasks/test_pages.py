@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from datetime import timedelta
+from smtplib import SMTPRecipientsRefused
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from django.utils import timezone
 
 from temporalex_django import errors
 from temporalex_django.models import HumanTask, OperatorAction
+from temporalex_django.operations.alerts.message import send_mail
 from temporalex_django.pages.links import make_token, read_token
 from temporalex_django.pages.mail import TaskMail
 from tests.support.client_flows import drain
@@ -233,3 +235,27 @@ def test_by_a_link_in_a_mail() -> None:
     drain()
     assert InvoiceDesk.handle(id="invoice::4711").result(timeout=0)["by"] == "ann"
     assert timezone.now() > HumanTask.objects.get().closed_at
+
+
+@pytest.mark.usefixtures("by_mail")
+def test_an_address_that_is_refused_keeps_no_mail_from_the_others(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in ("ann", "bob", "cid"):
+        staff(name, ACCOUNTING, email=f"{name}@shop.example")
+    tries: list[str] = []
+
+    def send(subject: str, text: str, sender: str | None, to: list[str]) -> None:
+        tries.extend(to)
+        if to == ["ann@shop.example"] or (to == ["bob@shop.example"] and tries.count(to[0]) == 1):
+            raise SMTPRecipientsRefused({to[0]: (550, b"no such user")})
+        send_mail(subject, text, sender, to)
+
+    monkeypatch.setattr("temporalex_django.pages.mail.send_mail", send)
+    InvoiceDesk.start("4711", {"number": 4711, "total": 1200})
+    drain()
+
+    assert [message.to for message in mail.outbox] == [["cid@shop.example"], ["bob@shop.example"]]
+    assert [name[:3] for name in tries] == ["ann", "bob", "cid", "ann", "bob"]
+    assert "the mail to 1 of 3 people could not be sent" in caplog.text
+    assert "shop.example" not in caplog.text

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 from datetime import timedelta
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from smtplib import SMTPRecipientsRefused
 from typing import Any
 from unittest.mock import patch
 from uuid import uuid4
@@ -15,10 +17,11 @@ from django.utils import timezone
 
 from temporalex_django import Ok, Workflow, conf
 from temporalex_django.db.storage import DjangoStorage
+from temporalex_django.engine.scheduling import policy
 from temporalex_django.errors import NotConfigured
 from temporalex_django.models import Alert, Instance, Lease, Outbox
-from temporalex_django.operations.alerts import web
-from temporalex_django.operations.alerts.message import AlertMessage
+from temporalex_django.operations.alerts import rounds, web
+from temporalex_django.operations.alerts.message import AlertMessage, send_mail
 from temporalex_django.operations.alerts.rounds import is_round_due, run_round
 from temporalex_django.testing import drain
 
@@ -51,7 +54,15 @@ def alerts(settings: Any) -> Any:
 
     change(**MAIL)
     received.clear()
-    return change
+    yield change
+    await_calls()
+    rounds._under_way.clear()
+
+
+def await_calls() -> None:
+    for delivery in rounds._under_way.values():
+        delivery.thread.join(60)
+        assert not delivery.thread.is_alive()
 
 
 def block(count: int = 1) -> None:
@@ -141,11 +152,111 @@ def test_a_problem_that_comes_back_is_new() -> None:
 
 def test_a_mail_server_that_is_away_loses_nothing() -> None:
     block()
-    with patch("temporalex_django.operations.alerts.message.send_mail", side_effect=OSError("away")):
+    with fail_for("ops@shop.example"):
         assert not do_round()
     assert not Alert.objects.exclude(sent_at=None).exists()
     assert do_round()
     assert len(mailed()) == 1
+
+
+def fail_for(*refused: str) -> Any:
+    """A mail server that refuses some addresses."""
+
+    def deliver(subject: str, text: str, sender: str, to: list[str]) -> None:
+        if {*to} & {*refused}:
+            raise SMTPRecipientsRefused(dict.fromkeys(to, (550, b"no")))
+        send_mail(subject, text, sender, to)
+
+    return patch("temporalex_django.operations.alerts.message.send_mail", deliver)
+
+
+def test_a_mail_server_that_refuses_keeps_nothing_from_the_function(alerts: Any) -> None:
+    alerts(**MAIL, CALL=f"{__name__}.receive")
+    block()
+    with fail_for("ops@shop.example"):
+        assert [do_round() for _ in range(3)] == [True, False, False]
+    assert (len(received), mail.outbox) == (1, [])
+    assert do_round(), "the server is back"
+    assert not do_round()
+    assert (len(received), len(mailed())) == (1, 1)
+
+
+@pytest.mark.parametrize("error", [ValueError(SECRET), SystemExit(1)])
+def test_a_function_that_raises_repeats_no_mail(
+    alerts: Any, caplog: pytest.LogCaptureFixture, error: BaseException
+) -> None:
+    alerts(**MAIL, CALL=f"{__name__}.receive")
+    block()
+    calls: list[AlertMessage] = []
+
+    def refuse(message: AlertMessage) -> None:
+        calls.append(message)
+        raise error
+
+    with patch(f"{__name__}.receive", refuse):
+        assert [do_round() for _ in range(10)] == [True] + [False] * 9
+    assert (len(calls), len(mailed())) == (10, 1)
+    assert f"could not be sent to {__name__}.receive" in caplog.text
+    assert SECRET not in caplog.text
+    assert do_round()
+    assert (len(received), len(mailed())) == (1, 1)
+
+
+def test_an_address_that_is_refused_keeps_nothing_from_the_others(alerts: Any) -> None:
+    alerts(MAIL=["gone@shop.example", "ops@shop.example", "ann@shop.example"])
+    block()
+    with fail_for("gone@shop.example"):
+        assert [do_round() for _ in range(3)] == [True, False, False]
+    assert [message.to for message in mail.outbox] == [["ops@shop.example"], ["ann@shop.example"]]
+    alerts(MAIL=["ops@shop.example", "new@shop.example"])
+    assert do_round(), "the new address knows nothing yet"
+    assert mail.outbox[2].to == ["new@shop.example"]
+    assert {*Alert.objects.values_list("channel", flat=True)} == {"ops@shop.example", "new@shop.example"}
+
+
+def test_a_function_that_does_not_return_keeps_nothing_from_the_others(
+    alerts: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(policy, "ALERT_CALL_SECONDS", 0.1)
+    alerts(**MAIL, CALL=f"{__name__}.receive")
+    block()
+    released, calls = threading.Event(), []
+
+    def hang(message: AlertMessage) -> None:
+        calls.append(message)
+        assert released.wait(60)
+
+    with patch(f"{__name__}.receive", hang):
+        do_round()
+        do_round()
+        assert (len(calls), len(mailed())) == (1, 1)
+        assert f"{__name__}.receive has not answered yet" in caplog.text
+        released.set()
+        await_calls()
+        do_round()
+    assert len(calls) == 1, "it has received the message, only late"
+    assert not Alert.objects.filter(sent_at=None).exists()
+
+
+def test_a_silent_mail_server_is_given_up(
+    alerts: Any, settings: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(policy, "ALERT_CALL_SECONDS", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        host, port = server.getsockname()
+        backend = "django.core.mail.backends.smtp.EmailBackend"
+        if hasattr(mail, "mailers"):  # Django 6.1
+            settings.MAILERS = {"default": {"BACKEND": backend, "OPTIONS": {"host": host, "port": port}}}
+        else:
+            settings.EMAIL_BACKEND, settings.EMAIL_HOST, settings.EMAIL_PORT = backend, host, port
+        alerts(**MAIL, CALL=f"{__name__}.receive")
+        block()
+        assert do_round()
+        assert len(received) == 1
+        await_calls()
+        do_round()
+        await_calls()
+    assert "could not be sent to ops@shop.example and will be retried: SMTPServerDisconnected" in caplog.text
 
 
 def test_one_process_at_a_time_looks(alerts: Any) -> None:

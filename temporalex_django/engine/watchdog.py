@@ -8,8 +8,9 @@ and loops in ``finally``. Three rules make it sound:
 - A watchdog that fired counts as a deadlock, even if the code swallowed the exception.
 
 Code that swallows the exception and loops on is interrupted again every second. Time in which the whole process did not
-run does not count, because it was stopped or the machine was busy elsewhere. Code inside a C function is interrupted
-when that function returns. Code that cannot be interrupted at all is left to another process. The watchdog sends
+run does not count, because it was stopped or the machine was busy elsewhere. A replay before a deploy is measured in
+processor time of its thread, since nobody waits for it on a slow machine. Code inside a C function is interrupted when
+that function returns. Code that cannot be interrupted at all is left to another process. The watchdog sends
 heartbeats as long as no code resists it, and ``liveness.guardian`` ends a worker that sends none. See decisions 19 and
 21.
 """
@@ -24,6 +25,7 @@ import time
 import traceback
 from collections.abc import Callable
 from dis import _parse_exception_table  # type: ignore[attr-defined] # nothing public reads the table
+from functools import partial
 from types import CodeType, FrameType
 from typing import Any, TypeVar
 
@@ -56,19 +58,32 @@ def _consume_interruption(thread: int) -> None:
         return
 
 
+def _processor_clock(thread: int) -> Callable[[], float]:
+    """Return a function for the seconds of processor time that this thread has used.
+
+    Where the system does not measure threads, the time is that of the process.
+    """
+    if not hasattr(time, "pthread_getcpuclockid"):
+        return time.process_time
+    return partial(time.clock_gettime, time.pthread_getcpuclockid(thread))
+
+
 class _WatchedCode:
     """A call of workflow code that the watchdog watches in one thread, with the times at which to interrupt it.
 
     ``limit`` is the largest number of seconds between two waits. ``fired`` is True once the call was interrupted. With
-    ``force``, code that swallows the interruption is interrupted again at each further step.
+    ``force``, code that swallows the interruption is interrupted again at each further step. ``clock`` measures the
+    seconds. If that is ``time.monotonic``, they are those of a clock on the wall, else those of processor time; then
+    ``latest`` is the time by the clock on the wall at which code that waits for something else is interrupted.
     """
 
-    __slots__ = ("armed", "deadline", "end", "fired", "force", "limit", "stop", "thread")
+    __slots__ = ("armed", "clock", "deadline", "end", "fired", "force", "latest", "limit", "stop", "thread")
 
-    def __init__(self, thread: int, limit: float, *, force: bool) -> None:
+    def __init__(self, thread: int, limit: float, *, force: bool, clock: Callable[[], float] = time.monotonic) -> None:
         self.thread = thread
         self.limit = limit
         self.force = force
+        self.clock = clock
         self.stop: LoopBreaker | None = None
         self.fired = False
         self.rearm()
@@ -78,8 +93,11 @@ class _WatchedCode:
 
         A part is a coroutine of the workflow, such as a branch, which runs until its next wait.
         """
-        self.armed = now = time.monotonic()
+        self.armed = now = self.clock()
         self.deadline, self.end = now + self.limit, now + self.limit * policy.TOTAL_DEADLOCK_FACTOR
+        self.latest: float | None = None
+        if self.clock is not time.monotonic:
+            self.latest = time.monotonic() + max(self.limit, 1.0) * policy.PROCESSOR_WAIT_FACTOR
 
     def forgive(self, now: float, last_check: float, pause: float, computed: float) -> None:
         """Extend the deadlines by the time in which the whole process did not run, since that is not the code's fault.
@@ -88,6 +106,8 @@ class _WatchedCode:
         the part of the time between that was planned, ``computed`` the processor time that the process used, both in
         seconds.
         """
+        if self.clock is not time.monotonic:
+            return  # a process that does not run uses no processor time
         if last_check > self.armed:
             paused_seconds = now - last_check - pause - computed
         else:
@@ -122,17 +142,28 @@ class Watchdog:
         self._busy.set()
 
     def run(
-        self, call: Callable[[], T], *, limit: float | None, label: str, subject: object = "", force: bool = False
+        self,
+        call: Callable[[], T],
+        *,
+        limit: float | None,
+        label: str,
+        subject: object = "",
+        force: bool = False,
+        by_processor_time: bool = False,
     ) -> T:
         """Call ``call`` and return its value; it may compute for at most ``limit`` seconds between two waits.
 
         ``limit`` None sets no limit. ``label`` and ``subject`` name the code in the error message. With ``force``, code
         that swallows the interruption is interrupted at each further step that no ``except`` covers (``LoopBreaker``),
-        until it ends. Raises ``DeadlockDetected`` after an interruption, whatever the code did then.
+        until it ends. With ``by_processor_time``, seconds in which the thread does not run do not count; code that
+        waits for something else is interrupted after twenty times the limit. Raises ``DeadlockDetected`` after an
+        interruption, whatever the code did then.
         """
         if limit is None:
             return call()
-        watched = _WatchedCode(threading.get_ident(), limit, force=force)
+        thread = threading.get_ident()
+        clock = _processor_clock(thread) if by_processor_time else time.monotonic
+        watched = _WatchedCode(thread, limit, force=force, clock=clock)
         self._arm(watched)
         value: T | None = None
         try:
@@ -147,8 +178,9 @@ class Watchdog:
             if not watched.fired:
                 raise
         if watched.fired:
+            kind = " of processor time" if by_processor_time else ""
             raise DeadlockDetected(
-                f"{label}{subject} did not reach a wait within {limit:g} s: its code loops or computes for too long"
+                f"{label}{subject} did not reach a wait within {limit:g} s{kind}: its code loops or computes for too long"
             )
         return value  # type: ignore[return-value] # None only when it was interrupted
 
@@ -158,7 +190,7 @@ class Watchdog:
         The next one gets the whole limit; all of them together get a multiple of it. The scheduler calls this.
         """
         if (watched := self._watched.get(threading.get_ident())) is not None and not watched.fired:
-            watched.deadline = min(time.monotonic() + watched.limit, watched.end)
+            watched.deadline = min(watched.clock() + watched.limit, watched.end)
 
     def note_all_blocked(self) -> None:
         """Record that all coroutines of the workflow code in this thread wait, so that its time limits start again."""
@@ -211,7 +243,8 @@ class Watchdog:
                 for watched in self._watched.values():
                     watched.forgive(now, last_check, pause, processor - spent)
                 self._interrupt_late(now)
-                pause = min((w.deadline - now for w in self._watched.values()), default=0.05)
+                # A thread uses at most as much processor time as passes.
+                pause = min((w.deadline - w.clock() for w in self._watched.values()), default=0.05)
                 pause = min(max(pause, 0.001), 0.05)
                 last_check, spent = now, processor
             time.sleep(pause)
@@ -223,9 +256,12 @@ class Watchdog:
 
     def _interrupt_late(self, now: float) -> None:
         for watched in self._watched.values():
-            if watched.deadline > now:
+            measured = watched.clock()
+            if watched.deadline > measured and (watched.latest is None or watched.latest > now):
                 continue
-            watched.deadline = now + policy.INTERRUPT_SECONDS
+            watched.deadline = measured + policy.INTERRUPT_SECONDS
+            if watched.latest is not None:
+                watched.latest = now + policy.INTERRUPT_SECONDS
             if watched.fired:  # the code swallowed it and loops on
                 self._interrupt_again(watched)
             else:

@@ -15,7 +15,7 @@ from django.utils.translation import ngettext
 
 from temporalex_django.present.view_models import Diagnosis
 
-MismatchKind = Literal["class", "activity", "step", "key", "payload", "replay", "input"]
+MismatchKind = Literal["class", "activity", "step", "key", "payload", "replay", "timeout", "input"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,7 +23,7 @@ class CodeMismatch:
     """Something that open runs need and that the code of this process lacks or cannot read.
 
     ``kind`` is its sort: a workflow class, an activity, a step of a graph, a key of the codec, a payload, or ("replay",
-    "input") code that differs from a history. ``name`` names it. ``count`` is the number of runs that need it, among
+    "input") code that differs from a history, or ("timeout") a replay that took too long. ``name`` names it. ``count`` is the number of runs that need it, among
     those that were read, and ``example`` is the business id of one of them. ``reason`` is the text of an error, or
     empty.
     """
@@ -125,6 +125,9 @@ def _mismatch_diagnosis(mismatch: CodeMismatch) -> Diagnosis:
         next_step = _(
             "Guard the change with api.patched, or give the class a new version; see: temporalex replay --open"
         )
+    elif mismatch.kind == "timeout":
+        text = _("The history of %(name)s %(run)s was not checked: %(why)s")
+        next_step = _("Replay it with more time: temporalex replay --open --timeout 60")
     # The kinds key and payload: both come from a codec that cannot read what another process wrote.
     else:
         text = _("This process cannot read a payload of %(name)s %(run)s: %(why)s")

@@ -360,6 +360,9 @@ INTERRUPT_SECONDS = 1.0
 #: Multiple of the limit that all units may take together, one step after the other, until every one is blocked.
 #: [tests/acceptance/test_deadlock.py]
 TOTAL_DEADLOCK_FACTOR = 3
+#: Multiple of a limit of processor time after which code is interrupted that uses none, because it waits for something
+#: else than the run. [tests/unit/engine/test_watchdog.py]
+PROCESSOR_WAIT_FACTOR = 20
 #: Time between two heartbeats while nothing is watched, and the delay from which the process counts as paused.
 #: [tests/faults/test_guardian.py]
 WATCHDOG_HEARTBEAT_SECONDS = 0.2

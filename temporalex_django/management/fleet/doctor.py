@@ -25,6 +25,7 @@ from temporalex_django.authoring import workflow as workflows
 from temporalex_django.authoring.redaction import Redactor
 from temporalex_django.conf import codec, get_settings
 from temporalex_django.errors import (
+    DeadlockDetected,
     ActivityNotFound,
     KeyMissing,
     TemporalexError,
@@ -98,7 +99,11 @@ def compare_with_runs(
         checked = replay_runs(replayed_ids[done : done + _BATCH_SIZE])
         mismatches += [
             CodeMismatch(
-                kind="replay", name=finding["workflow"], example=finding["id"], count=1, reason=finding["message"]
+                kind="timeout" if finding.get("error") == DeadlockDetected.code else "replay",
+                name=finding["workflow"],
+                example=finding["id"],
+                count=1,
+                reason=finding["message"],
             )
             for finding in checked.findings
         ]
@@ -248,7 +253,8 @@ def handle(
 ) -> None:
     """Print the diagnoses of the project, of one run, or of a deploy. Nothing is written.
 
-    Raises ``CommandError`` (exit status 1) if one of them is an error.
+    Raises ``CommandError`` (exit status 1) if one of them is an error, with exit status 6 if that is only that replays
+    took too long.
     """
     if workflow is not None and run is None:
         raise exit_codes.usage_error("--workflow requires RUN", "Pass the run as well: doctor RUN --workflow NAME.")
@@ -268,7 +274,9 @@ def handle(
         _print_report(command, report)
     # After the report, so that a pipeline stops but its log says why.
     if not report.well:
-        raise CommandError("doctor found errors: see above", returncode=exit_codes.FINDINGS)
+        errors = {finding.code for finding in report.findings if finding.severity == "error"}
+        status = exit_codes.TRY_AGAIN if errors == {"deploy_timeout"} else exit_codes.FINDINGS
+        raise CommandError("doctor found errors: see above", returncode=status)
 
 
 def _diagnose_project(as_user: str | None) -> DoctorSaid:

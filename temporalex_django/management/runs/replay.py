@@ -1,10 +1,12 @@
 """Replay recorded histories with the current code, as a check before a deploy.
 
-Nothing is written. The exit status is 1 if a history does not match the code.
+Nothing is written. The exit status is 1 if a history does not match the code, and 6 if all others were replayed but
+some took too long.
 """
 
 from __future__ import annotations
 
+import math
 import multiprocessing
 import os
 import random
@@ -30,7 +32,7 @@ from temporalex_django.core.history.events import HistoryEvent
 from temporalex_django.core.history.inputs import ReplayDifference
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine.watchdog import watchdog
-from temporalex_django.errors import NondeterminismError, PayloadError, TemporalexError
+from temporalex_django.errors import DeadlockDetected, NondeterminismError, PayloadError, TemporalexError
 from temporalex_django.management.cli import exit_codes, printing
 from temporalex_django.management.cli.subprocess_setup import set_up_django
 from temporalex_django.models import Instance
@@ -44,7 +46,8 @@ class ReplayBatch(NamedTuple):
     """The result of replaying some histories with the present code.
 
     ``histories`` is their number. ``findings`` has a dict for each history that does not match the code or cannot be
-    used, with the fields of ``HistoryMisfit``. ``differences`` has the inputs and durations that differ in the others.
+    used, or whose replay took too long, with the fields of ``HistoryMisfit``. ``differences`` has the inputs and durations
+    that differ in the others.
     """
 
     histories: int
@@ -54,7 +57,7 @@ class ReplayBatch(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HistoryMisfit:
-    """A history that does not fit the code, or cannot be used.
+    """A history that does not fit the code, or cannot be used, or whose replay took too long (``error`` "deadlock").
 
     ``source`` is its file. ``recorded`` and ``produced`` are the commands that differ, and ``seq`` is their number.
     ``file`` and ``line`` are the place of the code that issued the command.
@@ -99,8 +102,8 @@ class HistoriesReplayed:
     """The result of ``temporalex replay``.
 
     ``checked`` and ``clean`` are numbers of histories. ``on_cluster`` is the number of runs on a Temporal cluster,
-    whose histories are there and were not replayed. ``findings`` are the histories that do not fit the code.
-    ``differences`` may have been made on purpose.
+    whose histories are there and were not replayed. ``findings`` are the histories that do not fit the code, and those
+    whose replay took too long. ``differences`` may have been made on purpose.
     """
 
     checked: int
@@ -132,6 +135,13 @@ def add_arguments(parser: CommandParser) -> None:
     )
     parser.add_argument("--processes", type=int, help="Use at most this many processes (default: one per processor).")
     parser.add_argument(
+        "--timeout",
+        type=float,
+        metavar="SECONDS",
+        help="Processor time that the code may take between two waits of a history "
+        "(default: DEADLOCK_TIMEOUT, and a second more for every 10,000 events).",
+    )
+    parser.add_argument(
         "--strict",
         action="store_true",
         help="Also fail if an input of an activity or a child differs; "
@@ -146,6 +156,7 @@ def handle(
     file: Sequence[str] | None,
     sample: int | None,
     processes: int | None,
+    timeout: float | None,
     strict: bool,
     json: bool,
     **filters: Any,
@@ -153,15 +164,18 @@ def handle(
     """Replay the histories and print what was found.
 
     On the command line, other processes replay the histories, with another hash seed than this process has. Raises
-    ``CommandError`` (exit status 1) if the code does not match a history, or if a history cannot be used.
+    ``CommandError`` (exit status 1) if the code does not match a history, or if a history cannot be used, and with exit
+    status 6 if a replay took too long.
     """
+    if timeout is not None and not 0 < timeout < math.inf:
+        raise exit_codes.usage_error(f"--timeout {timeout:g} is not a number of seconds", "Give a number above 0.")
     if sample is not None and sample < 1:
         raise exit_codes.usage_error(f"--sample {sample} is too small", "Give a number of at least 1.")
-    replay_chunk: Callable[[Sequence[Any]], ReplayBatch] = replay_runs
+    replay_chunk: Callable[[Sequence[Any]], ReplayBatch] = partial(replay_runs, timeout=timeout)
     on_cluster_count = 0
     if file:
         runs: list[Any] = [str(path) for path in _history_files(file)]
-        replay_chunk = partial(replay_files, only=filters["workflow"])
+        replay_chunk = partial(replay_files, only=filters["workflow"], timeout=timeout)
     else:
         candidates = _select_runs(filters["workflow"], open=filters["open"])
         on_cluster_count = candidates.filter(mirrored_at__isnull=False).count()
@@ -180,7 +194,7 @@ def handle(
             checked_count += batch.histories
             findings += batch.findings
             differences += batch.differences
-            report_progress(checked_count, len(runs), f", {len(findings):,} do not match")
+            report_progress(checked_count, len(runs), f", {len(findings):,} problems")
     report = HistoriesReplayed(
         checked=checked_count,
         clean=checked_count - len(findings),
@@ -196,9 +210,10 @@ def handle(
 
 
 def _fail_for_findings(report: HistoriesReplayed, *, strict: bool) -> None:
-    """Raise ``CommandError`` if the code does not match a history, or with ``strict`` gives other inputs."""
-    if report.findings:
-        text = f"{len(report.findings)} of {report.checked} histories do not match the code"
+    """Raise ``CommandError`` if the code does not match a history, with ``strict`` gives other inputs, or took too long."""
+    timeout_count = _count_timeouts(report)
+    if mismatch_count := len(report.findings) - timeout_count:
+        text = f"{mismatch_count} of {report.checked} histories do not match the code"
         next_step = "Fix the code, or create a new version of it."
         raise CommandError(exit_codes.with_next_step(text, next_step), returncode=exit_codes.FINDINGS)
     differing = {(difference.run, difference.source) for difference in report.differences if difference.kind == "input"}
@@ -208,32 +223,45 @@ def _fail_for_findings(report: HistoriesReplayed, *, strict: bool) -> None:
             "Give new fields and parameters defaults, sort values that come from a set, or replay without --strict."
         )
         raise CommandError(exit_codes.with_next_step(text, next_step), returncode=exit_codes.FINDINGS)
+    if timeout_count:
+        text = f"the replay of {timeout_count} of {report.checked} histories took too long"
+        next_step = "Replay them again with a larger --timeout. If that does not help, their code loops."
+        raise CommandError(exit_codes.with_next_step(text, next_step), returncode=exit_codes.TRY_AGAIN)
 
 
-def replay_runs(runs: Sequence[UUID]) -> ReplayBatch:
-    """Replay the histories of these runs, which are read from the database one by one."""
+def _count_timeouts(report: HistoriesReplayed) -> int:
+    """Return the number of histories of which it is not known whether they fit, because their replay took too long."""
+    return sum(misfit.error == DeadlockDetected.code for misfit in report.findings)
+
+
+def replay_runs(runs: Sequence[UUID], *, timeout: float | None = None) -> ReplayBatch:
+    """Replay the histories of these runs, which are read from the database one by one.
+
+    ``timeout`` is the processor time in seconds that the code may take between two waits, by default as much as the
+    setting ``DEADLOCK_TIMEOUT`` and the length of a history allow.
+    """
     storage = DjangoStorage()
     records = storage.run_records(runs)
-    findings: list[Finding] = []
-    differences: list[Finding] = []
+    batch = ReplayBatch(len(runs), [], [])
     for run in runs:
         labels = {"run": str(run), "id": records[run].workflow_id, "workflow": records[run].workflow}
         try:
             events = storage.histories({run: 0})[run]
         except TemporalexError as exc:
-            findings.append({**labels, **_error_finding(exc)})
+            batch.findings.append({**labels, **_error_finding(exc)})
             continue
-        _replay_history(labels, events, findings, differences)
-    return ReplayBatch(len(runs), findings, differences)
+        _replay_history(labels, events, batch, timeout)
+    return batch
 
 
-def replay_files(paths: Sequence[str], *, only: Sequence[str] | None = None) -> ReplayBatch:
-    """Replay the histories in these files.
+def replay_files(
+    paths: Sequence[str], *, only: Sequence[str] | None = None, timeout: float | None = None
+) -> ReplayBatch:
+    """Replay the histories in these files, with the ``timeout`` of ``replay_runs``.
 
     A file that cannot be read is a finding, and so is one of a workflow that is not in ``only``.
     """
-    findings: list[Finding] = []
-    differences: list[Finding] = []
+    batch = ReplayBatch(len(paths), [], [])
     for path in paths:
         try:
             history_file = json_file.load(Path(path).read_bytes(), source=path)
@@ -243,17 +271,16 @@ def replay_files(paths: Sequence[str], *, only: Sequence[str] | None = None) -> 
                 )
         # One unusable file is a finding, and the others are still replayed.
         except (TemporalexError, OSError) as exc:
-            findings.append({"run": None, "id": None, "workflow": None, "source": path, **_error_finding(exc)})
+            labels = {"run": None, "id": None, "workflow": None, "source": path}
+            batch.findings.append({**labels, **_error_finding(exc)})
             continue
         labels = {"run": history_file.run_id, "id": history_file.id, "workflow": history_file.workflow, "source": path}
-        _replay_history(labels, history_file.events, findings, differences)
-    return ReplayBatch(len(paths), findings, differences)
+        _replay_history(labels, history_file.events, batch, timeout)
+    return batch
 
 
-def _replay_history(
-    labels: Finding, events: Sequence[HistoryEvent], findings: list[Finding], differences: list[Finding]
-) -> None:
-    """Replay one history, and append what was found to ``findings`` or ``differences``.
+def _replay_history(labels: Finding, events: Sequence[HistoryEvent], batch: ReplayBatch, timeout: float | None) -> None:
+    """Replay one history, and append the result to the lists of ``batch``.
 
     ``labels`` are the fields that name the history: ``run``, ``id``, ``workflow`` and, for a file, ``source``.
     """
@@ -261,13 +288,15 @@ def _replay_history(
         definition = workflow.class_for_run(
             labels["workflow"], events[0].attributes.get("version", 1) if events else 1
         ).definition
-        # Code may loop for ever over a history: the limit grows with the number of events.
-        bounded_run = partial(watchdog.run, limit=replay_limit(len(events)), label=f"run {labels['run']}")
+        # Code may loop for ever over a history: the limit grows with the number of events. Processor time counts, since
+        # a slow machine is no fault of the code.
+        limit = timeout if timeout is not None else replay_limit(len(events))
+        bounded_run = partial(watchdog.run, limit=limit, label=f"run {labels['run']}", by_processor_time=True)
         differences_found = replay.replay(definition, events, run=bounded_run)
     except Exception as exc:  # noqa: BLE001 - code of users: any error is a finding
-        findings.append({**labels, **_error_finding(exc)})
+        batch.findings.append({**labels, **_error_finding(exc)})
     else:
-        differences += [{**labels, **_difference_finding(difference)} for difference in differences_found]
+        batch.differences.extend({**labels, **_difference_finding(difference)} for difference in differences_found)
 
 
 def _difference_finding(difference: ReplayDifference) -> Finding:
@@ -392,11 +421,15 @@ def _print_report(command: BaseCommand, report: HistoriesReplayed) -> None:
         printing.write_line(
             command, printing.escape(f"{difference.workflow} {difference.id} run {difference.run}{location}: {problem}")
         )
-    text = f"{report.checked:,} histories replayed, {len(report.findings):,} do not match the code"
+    timeout_count = _count_timeouts(report)
+    text = f"{report.checked:,} histories replayed, {len(report.findings) - timeout_count:,} do not match the code"
+    timeouts_text = ""
+    if timeout_count:
+        timeouts_text = f", {timeout_count:,} took too long"
     differences_text = ""
     if report.differences:
         differences_text = f", {len(report.differences):,} inputs and durations differ"
-    printing.write_line(command, f"{text}{differences_text}")
+    printing.write_line(command, f"{text}{timeouts_text}{differences_text}")
     if report.on_cluster:
         printing.write_line(
             command,

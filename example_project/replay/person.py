@@ -37,12 +37,17 @@ class Visit:
 
 
 class Person(ABC):
-    """A person who plays visits. ``patience``: seconds until they give up on an answer, or on an order."""
+    """A person who plays visits.
+
+    ``patience``: seconds until they give up on an answer, or on an order. While other orders end, they go on waiting:
+    on a slow machine an order waits behind hundreds of others.
+    """
 
     def __init__(self, shop: Shop, *, clock: Clock, patience: float) -> None:
         self.shop = shop
         self.clock = clock
         self.patience = patience
+        self._last_end = time.monotonic()
 
     @staticmethod
     @abstractmethod
@@ -69,6 +74,7 @@ class Person(ABC):
             self.patient(deadline, what=f"run is {status}: {answer.body.get('detail')}")
             self.clock.sleep(pause)  # if too many wait, the shop answers at once
             pause = min(pause * 1.3, 0.5)
+        self._last_end = time.monotonic()
         result = value(answer.body)
         if status != "completed" or not isinstance(result, dict):
             message = f"run is {status}: {answer.reason}"
@@ -98,7 +104,7 @@ class Person(ABC):
             pause = min(pause * 2, 1.0)
 
     def patient(self, deadline: float, *, what: str) -> None:
-        """Raise ``Stuck`` if the deadline has passed."""
-        if time.monotonic() > deadline:
+        """Raise ``Stuck`` if the deadline has passed, and no order has ended for as long as the person is patient."""
+        if time.monotonic() > max(deadline, self._last_end + self.patience):
             message = f"gave up after {self.patience:g} s: {what}"
             raise Stuck(message)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from django.contrib import admin, messages
+from django.contrib.admin.views.main import ChangeList
 from django.core.exceptions import PermissionDenied
 from django.db.models import QuerySet
 from django.http import HttpRequest
@@ -19,7 +20,7 @@ from temporalex_django.authoring.authorization import APP
 from temporalex_django.errors import ActionNotPermitted, TemporalexError
 from temporalex_django.models import Outbox
 from temporalex_django.operations.base import storage
-from temporalex_django.operations.fleet.outgoing import DropOutgoing, SendAgain, outgoing_messages
+from temporalex_django.operations.fleet.outgoing import DropOutgoing, SendAgain, describe_outgoing, outgoing_messages
 
 
 class DeadLetterFilter(admin.SimpleListFilter):
@@ -35,6 +36,16 @@ class DeadLetterFilter(admin.SimpleListFilter):
         if self.value() is None:
             return queryset
         return queryset.filter(failed__isnull=self.value() == "waiting")
+
+
+class _OutboxList(ChangeList):
+    """The list of outgoing messages, each with its problem as this user may see it."""
+
+    def get_results(self, request: HttpRequest) -> None:
+        super().get_results(request)
+        self.result_list = rows = [*self.result_list]
+        for row, message in zip(rows, describe_outgoing(rows, user_of(request)), strict=True):
+            row.problem_text = ": ".join(filter(None, (message.code, message.error)))
 
 
 @admin.register(Outbox)
@@ -60,11 +71,12 @@ class OutboxAdmin(ReadOnlyAdmin[Outbox]):
         return format_time(message.created_at)
 
     @admin.display(description=_("problem"))
-    def problem(self, message: Outbox) -> str:
+    def problem(self, message: Any) -> str:
         """Return why the message is a dead letter, or what its last try has met."""
-        if message.failed is not None:
-            return f"{message.failed['code']}: {message.failed['error']}"
-        return message.error or ""
+        return str(message.problem_text)
+
+    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
+        return _OutboxList
 
     def has_operate_permission(self, request: HttpRequest) -> bool:
         """Return True if the user may send messages again and drop them."""

@@ -33,7 +33,10 @@ def quoted(value: Any) -> str:
 
     The first unprintable character of a text is named, with its position, because people cannot see it.
     """
-    text = repr(value[: MAX_LENGTH + 1] if isinstance(value, (str, bytes)) else value)
+    try:
+        text = repr(value[: MAX_LENGTH + 1] if isinstance(value, (str, bytes)) else value)
+    except Exception:  # noqa: BLE001 - an int of many thousand digits, or code of the project
+        text = f"a value of the type {type(value).__name__}"
     if len(text) > _MAX_QUOTED:
         text = f"{text[: _MAX_QUOTED - 1]}…"
     if not isinstance(value, str) or value.isprintable():
@@ -164,12 +167,15 @@ def to_seconds(value: Any, *, label: str = "duration") -> float:
     if isinstance(value, timedelta):
         number = value.total_seconds()
     elif isinstance(value, (int, float)) and not isinstance(value, bool):
-        number = float(value)
+        try:
+            number = float(value)
+        except OverflowError:  # an int that no float can hold
+            number = math.inf
     else:
-        raise TypeError(f"{label} must be a timedelta or a number of seconds, not {value!r}")
+        raise TypeError(f"{label} must be a timedelta or a number of seconds, not {quoted(value)}")
     # ``isfinite`` comes first: every comparison with NaN is False, so the second test alone would let NaN pass.
     if not math.isfinite(number) or number > MAX_SECONDS:
-        raise ValueError(f"{label} of {value!r} is longer than 100 years")
+        raise ValueError(f"{label} of {quoted(value)} is longer than 100 years")
     return number
 
 
@@ -180,7 +186,7 @@ def wait_seconds(value: Any, *, label: str) -> float:
     """
     number = to_seconds(value, label=label)
     if number < 0:
-        raise ValueError(f"{label} must not be negative: {value!r}")
+        raise ValueError(f"{label} must not be negative: {quoted(value)}")
     return number
 
 
@@ -211,7 +217,7 @@ def aware_datetime(value: Any, *, label: str) -> datetime:
     outside of the years 2 to 9998.
     """
     if not isinstance(value, datetime):
-        raise TypeError(f"{label} must be a datetime with a time zone, not {value!r}")
+        raise TypeError(f"{label} must be a datetime with a time zone, not {quoted(value)}")
     if value.utcoffset() is None:
         parts = (value.year, value.month, value.day, value.hour, value.minute, value.second)
         arguments = ", ".join(str(part) for part in (parts if value.second else parts[:-1]))
@@ -229,5 +235,5 @@ def check_wait(timeout: Any, mode: str = "auto") -> float | None:
     timeout, and ``ValueError`` for an unknown ``mode``.
     """
     if mode not in ("auto", "worker"):
-        raise ValueError(f"mode must be 'auto' or 'worker', not {mode!r}")
+        raise ValueError(f"mode must be 'auto' or 'worker', not {quoted(mode)}")
     return None if timeout is None else wait_seconds(timeout, label="timeout")

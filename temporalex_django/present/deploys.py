@@ -23,9 +23,9 @@ class CodeMismatch:
     """Something that open runs need and that the code of this process lacks or cannot read.
 
     ``kind`` is its sort: a workflow class, an activity, a step of a graph, a key of the codec, a payload, or ("replay",
-    "input") code that differs from a history, or ("timeout") a replay that took too long. ``name`` names it. ``count`` is the number of runs that need it, among
-    those that were read, and ``example`` is the business id of one of them. ``reason`` is the text of an error, or
-    empty.
+    "input") code that differs from a history, or ("timeout") a replay that took too long. ``name`` names it. ``count``
+    is the number of runs that need it, among those that were read, and ``example`` is the business id of one of them.
+    ``reason`` is the text of an error, or empty.
     """
 
     kind: MismatchKind

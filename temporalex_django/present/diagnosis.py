@@ -275,7 +275,7 @@ def _outgoing_diagnoses(project: ProjectView, now: datetime) -> Iterator[Diagnos
             "count": group.count,
             "destination": group.destination,
             "since": format_time(group.since, now),
-            "error": group.error or _("no worker has sent it"),
+            "error": group.code or (_("the last try failed") if group.has_failed else _("no worker has sent it")),
         }
         if group.code:
             text = ngettext(

@@ -111,15 +111,15 @@ class OutgoingMessages:
     """Outgoing messages to one destination that are late, or that are dead letters.
 
     ``since`` is the time since which the oldest waits. ``code`` is the code of the error for dead letters, and empty
-    for messages that are still sent. ``error`` is the text of the error of one of them. ``example`` is the id of the
-    oldest.
+    for messages that are still sent. ``has_failed`` is True if a try to send the oldest has failed. Texts of errors may
+    quote the messages, so they are not here. ``example`` is the id of the oldest.
     """
 
     destination: str
     count: int
     since: datetime
     code: str
-    error: str
+    has_failed: bool
     example: str
 
 

@@ -183,6 +183,12 @@ class ContractViewSet(AuditedViewMixin, GenericViewSet):
         if IDEMPOTENCY_KEY in request.headers and not sender_key(self._user):
             raise ValidationError({IDEMPOTENCY_KEY: ["Log in to use this header: each key belongs to one user."]})
 
+    def finalize_response(self, request: Any, response: Any, *args: Any, **kwargs: Any) -> Any:
+        finalized = super().finalize_response(request, response, *args, **kwargs)
+        # Each response is for one user, and true for a moment: no cache may keep it.
+        finalized.headers["Cache-Control"] = "private, no-store"
+        return finalized
+
     def parameter_names(self) -> list[str]:
         """Return the names of the query parameters that the requested method accepts."""
         assert self.contract is not None

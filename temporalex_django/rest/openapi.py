@@ -53,8 +53,10 @@ class ContractSchema(AutoSchema):
         action_class = getattr(view, "steering", None) if view.action == "operate" else None
         # Many addresses share the method ``operate``, so their ids come from their actions.
         prefix_parts = self.path.strip("/").partition("instances")
-        resource = "runs" if prefix_parts[1] else self.path.strip("/").partition("/{")[0].rpartition("/")[2]
-        return f"{resource}_{action_class.name if action_class else view.action}"
+        resource = "runs" if prefix_parts[1] else self.path.strip("/").partition("/{")[0].rpartition("/")[2] or "root"
+        name = action_class.name if action_class else view.action
+        # One operation may have an address below the run and one below the message: ids must differ by themselves.
+        return f"{resource}_{name}_message" if "{message}" in prefix_parts[2] else f"{resource}_{name}"
 
     def get_summary(self) -> str:
         return self.contract.summary

@@ -63,7 +63,7 @@ class OutboxViewSet(ContractViewSet):
     def list(self, request: Request) -> Response:
         """Return the messages that wait to be sent and the dead letters, the oldest first. One read."""
         page: Any = self.paginate_queryset(self.get_queryset()) or ()
-        return self._page_response([*OutgoingOut([describe_outgoing(row) for row in page], many=True).data])
+        return self._page_response([*OutgoingOut(describe_outgoing([*page], self._user), many=True).data])
 
     @with_contract(_action_contract(SendAgain, "Send a dead letter again"))
     def send_again(self, request: Request, message: str) -> Response:

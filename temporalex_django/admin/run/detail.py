@@ -183,10 +183,10 @@ def _switch_context(run: Instance, switch_address: Callable[[str, str], str | No
 
 
 def _outgoing_messages(chain: Chain, *, user: Any, alias: str) -> list[OutgoingMessage]:
-    """Return the messages of a chain on a cluster that are not sent yet, and its dead letters. At most one read."""
+    """Return the messages of a chain on a cluster that are not sent yet, and its dead letters. At most two reads."""
     if chain.backend == TABLES:
         return []
-    return [describe_outgoing(row) for row in outgoing_messages(alias, user).filter(chain=chain)[:MAX_ROWS]]
+    return describe_outgoing([*outgoing_messages(alias, user).filter(chain=chain)[:MAX_ROWS]], user)
 
 
 def _audit_context(audit_rows: Sequence[OperatorAction]) -> dict[str, Any]:

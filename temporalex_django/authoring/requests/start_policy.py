@@ -68,11 +68,11 @@ def parse_throttle(value: Any, *, label: str) -> Throttle:
     """
     parts = [*value] if isinstance(value, (tuple, list)) else []
     if len(parts) not in (2, 3):
-        raise InvalidStart(f"{label}: throttle must be (count, period) or (count, period, key), not {value!r}")
+        raise InvalidStart(f"{label}: throttle must be (count, period) or (count, period, key), not {quoted(value)}")
     count, period, key = (*parts, None)[:3]
     if not isinstance(count, int) or isinstance(count, bool) or not 1 <= count <= MAX_THROTTLE:
         raise InvalidStart(
-            f"{label}: the count of throttle must be a whole number from 1 to {MAX_THROTTLE}, not {count!r}"
+            f"{label}: the count of throttle must be a whole number from 1 to {MAX_THROTTLE}, not {quoted(count)}"
         )
     if key is not None and not is_name(key):
         raise InvalidStart(
@@ -120,7 +120,7 @@ def check_start_policy(on_conflict: str, on_closed: str, *, label: str) -> None:
 def _check(value: object, choices: tuple[Any, ...], *, label: str) -> None:
     if value not in choices:
         words = ", ".join(repr(choice) for choice in choices)
-        raise InvalidStart(f"{label} must be one of {words}, not {value!r}")
+        raise InvalidStart(f"{label} must be one of {words}, not {quoted(value)}")
 
 
 def require_reusable(status: str | None, on_closed: str, *, workflow: str, workflow_id: str) -> None:

@@ -25,8 +25,8 @@ from temporalex_django.authoring import workflow as workflows
 from temporalex_django.authoring.redaction import Redactor
 from temporalex_django.conf import codec, get_settings
 from temporalex_django.errors import (
-    DeadlockDetected,
     ActivityNotFound,
+    DeadlockDetected,
     KeyMissing,
     TemporalexError,
     UnknownVersion,

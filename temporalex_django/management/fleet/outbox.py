@@ -62,7 +62,7 @@ def handle(
     if action == "show":
         alias = storage().alias
         require_access(actor.user, _VIEW_OPERATION, alias=alias)
-        rows = [describe_outgoing(row) for row in outgoing_messages(alias, actor.user)[:_MAX_ROWS]]
+        rows = describe_outgoing([*outgoing_messages(alias, actor.user)[:_MAX_ROWS]], actor.user)
         if json:
             printing.print_json(command, rows)
         elif not rows:

@@ -46,8 +46,8 @@ class ReplayBatch(NamedTuple):
     """The result of replaying some histories with the present code.
 
     ``histories`` is their number. ``findings`` has a dict for each history that does not match the code or cannot be
-    used, or whose replay took too long, with the fields of ``HistoryMisfit``. ``differences`` has the inputs and durations
-    that differ in the others.
+    used, or whose replay took too long, with the fields of ``HistoryMisfit``. ``differences`` has the inputs and
+    durations that differ in the others.
     """
 
     histories: int
@@ -210,7 +210,7 @@ def handle(
 
 
 def _fail_for_findings(report: HistoriesReplayed, *, strict: bool) -> None:
-    """Raise ``CommandError`` if the code does not match a history, with ``strict`` gives other inputs, or took too long."""
+    """Raise ``CommandError`` if a history does not match, took too long, or with ``strict`` has other inputs."""
     timeout_count = _count_timeouts(report)
     if mismatch_count := len(report.findings) - timeout_count:
         text = f"{mismatch_count} of {report.checked} histories do not match the code"

@@ -131,9 +131,7 @@ def run_round(alias: str, *, is_worker: bool = True) -> bool:
 
 def _report_problems(alias: str, now: datetime) -> None:
     project = load_project_state(alias)
-    # The text of an error that refused a message may quote the message.
-    outgoing = [replace(group, error=group.code or group.error) for group in project.outgoing_messages]
-    project = replace(project, outgoing_messages=outgoing, cluster=load_cluster_state(alias))
+    project = replace(project, cluster=load_cluster_state(alias))
     findings = [finding for finding in diagnose(project, now=now) if finding.code in ALERT_CODES]
     # Errors first. What does not fit comes with the next message.
     findings.sort(key=lambda finding: finding.severity != "error")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, ClassVar
@@ -11,6 +12,7 @@ from django.db.models import OuterRef, QuerySet, Subquery
 
 from temporalex_django import access
 from temporalex_django.authoring.authorization import Person
+from temporalex_django.authoring.redaction import UNREDACTED, Redactor
 from temporalex_django.backends.target import AuditSubject
 from temporalex_django.core.names import fit_note, quoted
 from temporalex_django.db.inserts import notify_on_commit
@@ -26,7 +28,8 @@ class OutgoingMessage:
 
     ``kind`` says what it is, and ``destination`` where it goes. ``workflow`` and ``workflow_id`` name the run that it
     is about. It is sent at ``due_at``, after ``tries`` tries. ``code`` and ``error`` say why it is a dead letter, or
-    ``error`` what the last try has met; both are empty without one. ``is_dead`` is True for a dead letter.
+    ``error`` what the last try has met; both are empty without one. The text of ``error`` may quote the message, so it
+    is hidden from users who may not see payloads of the run. ``is_dead`` is True for a dead letter.
     """
 
     id: str
@@ -46,11 +49,13 @@ class OutgoingMessage:
 def outgoing_messages(alias: str, user: Person | None = None) -> QuerySet[Outbox]:
     """Return the rows of the outbox that a user may see (None: code sees all), the oldest first.
 
-    They are those about runs that the user may see. Each has the class and the business id of its run.
+    They are those about runs that the user may see. Each has the id, the class and the business id of its run.
     """
     runs = Instance.objects.using(alias).filter(chain=OuterRef("chain")).order_by("-id")
     rows = Outbox.objects.using(alias).annotate(
-        workflow=Subquery(runs.values("workflow")[:1]), workflow_id=Subquery(runs.values("workflow_id")[:1])
+        run_id=Subquery(runs.values("pk")[:1]),
+        workflow=Subquery(runs.values("workflow")[:1]),
+        workflow_id=Subquery(runs.values("workflow_id")[:1]),
     )
     visible_runs = access.runs_for(user, alias=alias)
     if visible_runs is not None and not access.is_unfiltered(visible_runs):
@@ -58,9 +63,27 @@ def outgoing_messages(alias: str, user: Person | None = None) -> QuerySet[Outbox
     return rows.order_by("id")
 
 
-def describe_outgoing(row: Any) -> OutgoingMessage:
-    """Return a row of ``outgoing_messages`` as interfaces show it."""
+def describe_outgoing(rows: Sequence[Any], user: Person | None = None) -> list[OutgoingMessage]:
+    """Return rows of ``outgoing_messages`` as interfaces show them to a user (None: code sees all).
+
+    One read, if a person looks and a row has the text of an error.
+    """
+    runs: Mapping[UUID, Instance] = {}
+    if user is not None and (run_ids := {row.run_id for row in rows if row.run_id and (row.failed or row.error)}):
+        runs = Instance.objects.using(rows[0]._state.db).in_bulk(run_ids)  # noqa: SLF001 - Django documents it
+    return [_describe(row, _redactor(user, runs.get(row.run_id))) for row in rows]
+
+
+def _redactor(user: Person | None, run: Instance | None) -> Redactor:
+    if run is not None or user is None:
+        return UNREDACTED if run is None else access.redactor_for(user, run)
+    # The run has been deleted, and with it the class that says which fields are hidden.
+    return Redactor(may_see_payloads=access.policy().allows(user, access.VIEW_PAYLOAD))
+
+
+def _describe(row: Any, redactor: Redactor) -> OutgoingMessage:
     failed = row.failed or {}
+    error = failed.get("error") or row.error or ""
     return OutgoingMessage(
         id=str(row.pk),
         kind=row.kind,
@@ -73,7 +96,7 @@ def describe_outgoing(row: Any) -> OutgoingMessage:
         tries=row.tries,
         is_dead=row.failed is not None,
         code=failed.get("code", ""),
-        error=failed.get("error") or row.error or "",
+        error=redactor.redact_text(error) if error else "",
     )
 
 
@@ -105,7 +128,8 @@ class SendAgain(Action[OutgoingMessage]):
             row.save(using=self.storage.alias, update_fields=["failed", "error", "tries", "due_at"])
             self._record(row)
             notify_on_commit(alias=self.storage.alias, queues=[OUTBOX_QUEUE])
-        return describe_outgoing(row)
+        (sent,) = describe_outgoing([row], self.by.user)
+        return sent
 
     def _lock(self) -> Any:
         """Lock and return the row of the message, among those that the user may see."""
@@ -141,7 +165,7 @@ class DropOutgoing(SendAgain):
             row = self._lock()
             if row.failed is None and row.tries and row.error is None:
                 raise ActionNotPossible(f"the message {row.pk} is being sent: try again in a moment")
-            dropped = describe_outgoing(row)
+            (dropped,) = describe_outgoing([row], self.by.user)
             Outbox.objects.using(self.storage.alias).filter(pk=row.pk).delete()
             self._record(row)
         return dropped

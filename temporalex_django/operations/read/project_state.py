@@ -241,7 +241,7 @@ def _outgoing_messages(alias: str, runs: Runs, now: datetime) -> Iterator[Outgoi
             count=counts[destination, code],
             since=row.created_at,
             code=code,
-            error=str((row.failed or {}).get("error") or row.error or ""),
+            has_failed=bool(row.failed or row.error),
             example=str(row.pk),
         )
 

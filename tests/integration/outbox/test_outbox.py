@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from django.contrib.auth import get_user_model
+from django.contrib.auth.models import Permission
 from django.core.management import call_command
 from django.db import IntegrityError, transaction
 from django.urls import reverse
@@ -26,7 +27,7 @@ from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine.scheduling import policy
 from temporalex_django.errors import ActionNotPossible, WorkflowNotFound
 from temporalex_django.models import Chain, OperatorAction, Outbox
-from temporalex_django.operations.fleet.outgoing import DropOutgoing, SendAgain
+from temporalex_django.operations.fleet.outgoing import DropOutgoing, SendAgain, describe_outgoing, outgoing_messages
 from temporalex_django.operations.read.project_state import load_project_state
 from temporalex_django.present import diagnosis
 from temporalex_django.workers.loop import WorkerLoop, run_until_idle
@@ -324,6 +325,33 @@ def test_the_admin_sends_again_and_drops(file: Path, client: Any) -> None:
         assert Outbox.objects.waiting().count() == left
 
 
+def test_texts_of_errors_are_shown_to_those_who_may_see_payloads(file: Path, client: Any) -> None:
+    """They may quote the message."""
+    user = get_user_model().objects.create_user("ann", is_staff=True)
+    elsewhere(file)
+    Outbox.objects.refused().update(failed={"code": "gave_up", "error": "4111 1111", "at": ""})
+    Outbox.objects.waiting().update(error="4111 2222", tries=1)
+    page, rest = reverse("admin:temporalex_django_outbox_changelist"), "/api/outbox/"
+    for name, shown in (("view_outbox", False), ("view_instance", False), ("view_payload", True)):
+        user.user_permissions.add(Permission.objects.get(codename=name, content_type__app_label="temporalex_django"))
+        client.force_login(get_user_model().objects.get(pk=user.pk))
+        texts = [client.get(page).content.decode(), client.get(rest).content.decode()]
+        texts.append(call("outbox", "show", "--as-user", "ann"))
+        for text in texts:
+            assert "gave_up" in text
+            assert ("4111 1111" in text, "4111 2222" in text) == (shown, shown)
+
+
+def test_texts_of_errors_about_a_run_that_is_gone_are_hidden(file: Path) -> None:
+    user = get_user_model().objects.create_user("ann")
+    dead(file)
+    Outbox.objects.update(failed={"code": "gave_up", "error": "4111 1111", "at": ""})
+    (message,) = describe_outgoing([*outgoing_messages("default", user)], user)
+    assert (message.code, "4111" in message.error) == ("gave_up", False)
+    (message,) = describe_outgoing([*outgoing_messages("default")])
+    assert message.error == "4111 1111"
+
+
 def test_doctor_reports_what_waits_for_half_a_minute_and_dead_letters(file: Path) -> None:
     insert(file, "late")
     assert [finding.code for finding in findings()] == []
@@ -334,7 +362,8 @@ def test_doctor_reports_what_waits_for_half_a_minute_and_dead_letters(file: Path
     Outbox.objects.update(failed={"code": "gave_up", "error": "away for good", "at": ""})
     (dead_letter,) = findings()
     assert (dead_letter.code, dead_letter.severity) == ("dead_letters", "error")
-    assert "1 message to file was refused: away for good" in dead_letter.text
+    assert "1 message to file was refused: gave_up" in dead_letter.text
+    assert "away" not in str(dead_letter), "the text of an error may quote the message"
     assert str(Outbox.objects.get().pk) in dead_letter.next_step
 
 

@@ -32,6 +32,8 @@ VERBS = ("GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 JSON = ("application/json", "application/problem+json")
 #: SQL, HTML, formats and what turns a line around; and what no database keeps.
 NASTY = ("'; drop table temporalex_instance; --<script>alert(1)<script>%s{0}${7*7}\u202e", "\0")
+#: Numbers that no column, float or time can hold.
+NUMBERS = (10**400, 2**63)
 #: What a field of that kind does not take.
 WRONG: tuple[tuple[type, Any], ...] = (
     (serializers.ChoiceField, "no such choice"), (serializers.CharField, [1]), (serializers.IntegerField, "x"),
@@ -160,6 +162,9 @@ def test_what_the_body_does_not_take(name: str) -> None:
         for nasty in NASTY:
             assert asked.send({**right, field: nasty}) is not None
             assert asked.send({**right, field: {nasty: [nasty]}}) is not None
+        for number in NUMBERS:
+            for value in (number, [1, number]):
+                assert asked.send({**right, field: value}) is not None
     assert Instance.objects.count() >= len(asked.before[0]) - (asked.name == "delete")
 
 

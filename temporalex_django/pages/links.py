@@ -5,6 +5,7 @@ Everybody who has the link acts as that person: treat it like a password.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any, cast
 from uuid import UUID
@@ -26,7 +27,8 @@ def make_token(task: HumanTask, user: Any) -> str:
 
     The token becomes invalid when the password of the user changes, or when the user is no longer active.
     """
-    return signing.dumps({"task": str(task.pk), "user": str(user.pk), "as": _session_fingerprint(user)}, salt=_SALT)
+    fingerprint = next(_session_fingerprints(user))
+    return signing.dumps({"task": str(task.pk), "user": str(user.pk), "as": fingerprint}, salt=_SALT)
 
 
 def read_token(token: str, *, lifetime: timedelta = LINK_LIFETIME) -> tuple[Person, UUID]:
@@ -41,16 +43,20 @@ def read_token(token: str, *, lifetime: timedelta = LINK_LIFETIME) -> tuple[Pers
         raise HumanTaskNotFound("this link is invalid or has expired: sign in instead") from None
     # The row is read at each use: a link must end with the account, not only with its lifetime.
     user = get_user_model()._default_manager.filter(pk=key).first()  # noqa: SLF001 - Django documents it
-    if user is None or not user.is_active or token_fields.get("as") != _session_fingerprint(user):
+    if user is None or not user.is_active or token_fields.get("as") not in _session_fingerprints(user):
         raise HumanTaskNotFound("this link is no longer valid: sign in instead")
     return cast("Person", user), task
 
 
-def _session_fingerprint(user: Any) -> str:
-    """Return a text that changes when the user changes their password.
+def _session_fingerprints(user: Any) -> Iterator[str]:
+    """Yield texts that change when the user changes their password, made with each of the keys of the project.
 
-    Tokens of links contain it, so such a change makes them invalid.
+    Tokens of links contain the first one, so such a change makes them invalid. The others are those of
+    ``SECRET_KEY_FALLBACKS``, with which older links were made.
     """
     # Django's own session hash: what ends the sessions of a user ends their links too. A user model may lack it.
     get_hash = getattr(user, "get_session_auth_hash", None)
-    return str(get_hash())[:16] if callable(get_hash) else ""
+    yield str(get_hash())[:16] if callable(get_hash) else ""
+    get_fallback_hashes = getattr(user, "get_session_auth_fallback_hash", None)
+    if callable(get_fallback_hashes):
+        yield from (str(fallback)[:16] for fallback in get_fallback_hashes())

@@ -8,8 +8,9 @@ from typing import ClassVar
 
 from django.db import IntegrityError
 
+from temporalex_django import access
 from temporalex_django.core.names import quoted
-from temporalex_django.errors import ActionNotPossible, RunChanged, ScheduleInvalid
+from temporalex_django.errors import ActionNotPermitted, ActionNotPossible, RunChanged, ScheduleInvalid
 from temporalex_django.models import Schedule
 from temporalex_django.operations.base import CODE, Actor, refuse_inside_workflow
 from temporalex_django.operations.runs.start import require_start_access
@@ -35,8 +36,9 @@ class SaveSchedule(ScheduleAction[Schedule]):
     the row must have one of them, so that nobody overwrites a change that they have not seen; None means any.
 
     Locks and writes one row, in the caller's transaction. Raises ``ScheduleInvalid``, ``ScheduleNotFound``,
-    ``UnknownWorkflow``, ``PayloadError``, ``RunChanged``, and ``ActionNotPossible`` for a schedule declared in code,
-    and for a name that exists.
+    ``UnknownWorkflow``, ``PayloadError``, ``RunChanged``, ``ActionNotPossible`` for a schedule declared in code and for
+    a name that exists, and ``ActionNotPermitted`` if the user would not see the schedule, or does not see the one that
+    has the name.
     """
 
     name: ClassVar[str] = "save_schedule"
@@ -124,5 +126,16 @@ class SaveSchedule(ScheduleAction[Schedule]):
                     row.save(using=alias, force_insert=True)
                 self.save(row)
                 row.save(using=alias)
+                self._require_visible(row.name)
         except IntegrityError:
+            # The answer for a name of another tenant is that for a name that would be theirs.
+            self._require_visible(row.name)
             raise ActionNotPossible(f"there is a schedule {row.name} already: choose another name") from None
+
+    def _require_visible(self, name: str) -> None:
+        """Raise ``ActionNotPermitted`` if the user does not see the schedule with that name."""
+        user = self.by.user
+        if user is None or self.by.source == CODE.source:
+            return
+        if not access.schedules_for(user, alias=self.storage.alias).filter(name=name).exists():
+            raise ActionNotPermitted(f"{user} may not save this schedule: it would not be visible to them")

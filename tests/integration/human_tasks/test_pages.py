@@ -237,6 +237,22 @@ def test_by_a_link_in_a_mail() -> None:
     assert timezone.now() > HumanTask.objects.get().closed_at
 
 
+def test_a_link_outlives_a_rotation_of_the_key(task: HumanTask, settings: Any) -> None:
+    ann = staff("ann", ACCOUNTING)
+    token = make_token(task, ann)
+    settings.SECRET_KEY, old = "n" * 50, settings.SECRET_KEY
+    settings.SECRET_KEY_FALLBACKS = [old]
+    assert read_token(token) == (ann, task.pk)
+    assert read_token(make_token(task, ann)) == (ann, task.pk)
+    ann.set_password("another")
+    ann.save()
+    with pytest.raises(errors.HumanTaskNotFound):
+        read_token(token)
+    settings.SECRET_KEY_FALLBACKS = []
+    with pytest.raises(errors.HumanTaskNotFound):
+        read_token(token)
+
+
 @pytest.mark.usefixtures("by_mail")
 def test_an_address_that_is_refused_keeps_no_mail_from_the_others(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture

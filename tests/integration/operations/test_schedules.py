@@ -20,6 +20,7 @@ from django.db.models import F
 from django.utils import timezone
 
 from temporalex_django import Ok, Overlap, Schedule, Workflow, api, errors
+from temporalex_django.access import AccessPolicy
 from temporalex_django.authoring.schedules import functions
 from temporalex_django.authoring.schedules import schedule as declarations
 from temporalex_django.authoring.schedules.local_time import load_zone
@@ -109,6 +110,29 @@ def definition(
 
 def save(by: Any = None, **values: Any) -> ScheduleRow:
     return SaveSchedule(definition(**values), create=True, by=Actor(user=by, source="rest")).execute()
+
+
+class ByPrefix(AccessPolicy):
+    """The names of a tenant's schedules begin with the name of its user."""
+
+    def narrow_schedules(self, user: Any, schedules: Any) -> Any:
+        return schedules.filter(name__startswith=user.username)
+
+
+def test_the_name_of_a_schedule_of_another_tenant_is_no_oracle(settings: Any) -> None:
+    settings.TEMPORALEX = {**settings.TEMPORALEX, "ACCESS_POLICY": f"{__name__}.ByPrefix"}
+    ann, bob = manager("ann"), manager("bob")
+    save(bob, name="bob-report")
+    texts = []
+    for name in ("bob-report", "bob-free"):
+        with pytest.raises(errors.ActionNotPermitted) as caught:
+            save(ann, name=name)
+        texts.append(str(caught.value))
+    assert texts[0] == texts[1]
+    assert [*ScheduleRow.objects.values_list("name", flat=True)] == ["bob-report"]
+    save(ann, name="ann-report")
+    with pytest.raises(errors.ActionNotPossible, match="choose another name"):
+        save(ann, name="ann-report")
 
 
 def make_due(name: str = "report", slots: int = 1) -> datetime:

@@ -99,6 +99,7 @@ class Asked:
         assert answer.status_code < 500, (sent, address, answer.content[:500])
         assert answer.status_code == 204 or answer["Content-Type"] in JSON, (sent, address, answer.content[:500])
         assert answer["X-Content-Type-Options"] == "nosniff"
+        assert answer["Cache-Control"] == "private, no-store"
         return answer
 
     def refused(self, answer: Any, status: int, code: str) -> Any:

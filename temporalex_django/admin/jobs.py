@@ -25,6 +25,7 @@ from temporalex_django.admin.filters import JobStateFilter
 from temporalex_django.admin.formatting import badge, format_time, shorten
 from temporalex_django.admin.run.bulk import bulk_permission_error, can_start_bulk
 from temporalex_django.errors import ActionNotPermitted, TemporalexError, WorkflowNotFound
+from temporalex_django.forms.payload_forms import NoteField
 from temporalex_django.models import BulkItem, BulkJob, Instance
 from temporalex_django.operations.base import storage
 from temporalex_django.operations.bulk.start import ResumeBulk, StopBulk
@@ -34,14 +35,13 @@ from temporalex_django.operations.registry import STEERING
 _RUNS_PER_PAGE = 100
 _STATE_BADGES = {"running": "running", "stopped": "terminated", "done": "completed"}
 _OUTCOME_BADGES = {"done": "completed", "failed": "failed", "": "pending"}
-_MAX_REASON_LENGTH = 2000
 
 
 class ReasonForm(forms.Form):
     """A form that asks for the reason of an operation, which the audit log stores."""
 
-    reason = forms.CharField(
-        required=False, max_length=_MAX_REASON_LENGTH, label=gettext_lazy("Reason"), label_suffix="",
+    reason = NoteField(
+        required=False, label=gettext_lazy("Reason"), label_suffix="",
         help_text=gettext_lazy("Shown in the audit log."),
         widget=forms.TextInput(attrs={"class": "vTextField"}),
     )  # fmt: skip

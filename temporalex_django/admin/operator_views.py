@@ -23,7 +23,7 @@ from temporalex_django.authoring.authorization import APP, Person
 from temporalex_django.backends.target import RunTarget
 from temporalex_django.errors import TemporalexError
 from temporalex_django.forms.fields import NOTHING, JSONBox
-from temporalex_django.forms.payload_forms import TokenForm
+from temporalex_django.forms.payload_forms import NoteField, TokenForm
 from temporalex_django.models import Chain, Instance
 from temporalex_django.operations.base import storage
 from temporalex_django.operations.read import timeline
@@ -33,7 +33,6 @@ from temporalex_django.operations.runs.history_action import ReplayFromAction
 from temporalex_django.operations.runs.operator_action import Input, OperatorRunAction
 
 _INPUT_PREFIX = "input_"
-_MAX_REASON_LENGTH = 2000
 _MAX_DIGITS = 9
 _MAX_REPEATED = 50
 
@@ -55,10 +54,9 @@ class ActionLink:
 class OperatorActionForm(TokenForm):
     """The form of an operation on a run in the admin: the reason, and a field for each input of the operation."""
 
-    reason = forms.CharField(
+    reason = NoteField(
         label=gettext_lazy("Reason"),
         help_text=gettext_lazy("Shown in the audit log."),
-        max_length=_MAX_REASON_LENGTH,
         widget=forms.Textarea(attrs={"rows": 2, "class": "vLargeTextField"}),
     )
 

@@ -20,6 +20,7 @@ from temporalex_django.admin.base import ReadOnlyAdmin, actor_of, user_of
 from temporalex_django.admin.formatting import format_time
 from temporalex_django.authoring.authorization import APP, Person
 from temporalex_django.errors import ActionNotPermitted, TemporalexError
+from temporalex_django.forms.payload_forms import NoteField
 from temporalex_django.models import SwitchedOff
 from temporalex_django.operations.base import storage
 from temporalex_django.operations.fleet.switches import (
@@ -29,8 +30,6 @@ from temporalex_django.operations.fleet.switches import (
     redact_holds,
     switchable_names,
 )
-
-_MAX_REASON_LENGTH = 2000
 
 
 class SwitchForm(forms.Form):
@@ -42,8 +41,8 @@ class SwitchForm(forms.Form):
 
     thing = forms.ChoiceField(label=_("What"), label_suffix="")
     key = forms.CharField(required=False, max_length=200, widget=forms.HiddenInput)
-    reason = forms.CharField(
-        required=False, max_length=_MAX_REASON_LENGTH, label=_("Reason"), label_suffix="",
+    reason = NoteField(
+        required=False, label=_("Reason"), label_suffix="",
         help_text=_("Shown to people whose runs are waiting, and in the audit log."),
         widget=forms.TextInput(attrs={"class": "vTextField"}),
     )  # fmt: skip

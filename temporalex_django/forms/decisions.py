@@ -17,7 +17,7 @@ from temporalex_django.errors import (
     TemporalexError,
 )
 from temporalex_django.forms.human_task_form import HumanTaskFormSpec, form_spec_of
-from temporalex_django.forms.payload_forms import PayloadForm, TokenForm
+from temporalex_django.forms.payload_forms import NoteField, PayloadForm, TokenForm
 from temporalex_django.models import HumanTask
 from temporalex_django.operations.base import Actor
 from temporalex_django.operations.human_tasks.base import find_user
@@ -26,7 +26,6 @@ from temporalex_django.present.formatting import capitalize, humanize_name
 
 #: Prefix of the fields of the task's own form.
 BODY_PREFIX = "form"
-_MAX_COMMENT_LENGTH = 2000
 _MAX_NAME_LENGTH = 150
 
 
@@ -45,8 +44,8 @@ class DecisionForm(TokenForm):
     """
 
     outcome = forms.ChoiceField(widget=forms.RadioSelect, label=gettext_lazy("Decision"))
-    comment = forms.CharField(
-        required=False, max_length=_MAX_COMMENT_LENGTH, label=gettext_lazy("Comment"), strip=True,
+    comment = NoteField(
+        required=False, label=gettext_lazy("Comment"),
         help_text=gettext_lazy("Recorded in the history with your name."),
         widget=forms.Textarea(attrs={"rows": 2, "class": "vLargeTextField"}),
     )  # fmt: skip
@@ -159,8 +158,8 @@ class DelegationForm(forms.Form):
         help_text=gettext_lazy("The username with which that person signs in."),
         widget=forms.TextInput(attrs={"class": "vTextField", "autocomplete": "off", "spellcheck": "false"}),
     )  # fmt: skip
-    reason = forms.CharField(
-        required=False, max_length=_MAX_COMMENT_LENGTH, label=gettext_lazy("Reason"), label_suffix="",
+    reason = NoteField(
+        required=False, label=gettext_lazy("Reason"), label_suffix="",
         widget=forms.TextInput(attrs={"class": "vTextField"}),
     )  # fmt: skip
 

@@ -11,6 +11,7 @@ from django import forms
 from django.utils.translation import gettext_lazy as _
 from msgspec import inspect as types
 
+from temporalex_django.core.names import fit_note
 from temporalex_django.core.payloads import codec
 from temporalex_django.errors import PayloadError
 from temporalex_django.forms.fields import NOTHING, Structure, field_for, inspect_type
@@ -26,6 +27,17 @@ _PATH = re.compile(r"`\$\.([^`.\[]+)")
 def new_token() -> str:
     """Return a new random token for the hidden field of a form, by which a repeated post is recognized."""
     return str(uuid4())
+
+
+class NoteField(forms.CharField):
+    """A reason or comment of a person, made fit as everywhere: no text is refused for its characters or its length."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.validators = []  # Django refuses characters that ``fit_note`` removes
+
+    def to_python(self, value: Any) -> str:
+        return str(fit_note(super().to_python(value) or "", label="the text"))
 
 
 class TokenForm(forms.Form):

@@ -34,7 +34,6 @@ from temporalex_django.rest.http.idempotency import IdempotentViewSet, translate
 from temporalex_django.rest.http.pagination import DueFirstPages, NewestFirstPagination
 from temporalex_django.rest.views import InstanceViewSet
 
-_MAX_COMMENT_LENGTH = 2000
 _ALL = Parameter(
     name="all",
     kind="boolean",
@@ -55,7 +54,7 @@ class DecideBody(serializers.Body):
 
     outcome = fields.CharField(max_length=200)
     data = fields.JSONField(required=False, allow_null=True, default=None)  # type: ignore[assignment] # as ResumeBody
-    comment = fields.CharField(required=False, allow_blank=True, default="", max_length=_MAX_COMMENT_LENGTH)
+    comment = serializers.NoteField()
     form = fields.CharField(required=False, allow_null=True, default=None, max_length=100)
 
 

@@ -17,7 +17,7 @@ from django.test import Client, override_settings
 from rest_framework import serializers
 from rest_framework.test import APIClient
 
-from temporalex_django.models import Instance
+from temporalex_django.models import HumanTask, Instance, OperatorAction
 from temporalex_django.operations.registry import STEERING
 from temporalex_django.rest import urls
 from temporalex_django.rest.contract import Contract
@@ -167,6 +167,17 @@ def test_what_the_body_does_not_take(name: str) -> None:
             for value in (number, [1, number]):
                 assert asked.send({**right, field: value}) is not None
     assert Instance.objects.count() >= len(asked.before[0]) - (asked.name == "delete")
+
+
+@pytest.mark.parametrize(("name", "field"), [("POST terminate", "reason"), ("POST decide", "comment")])
+def test_a_text_of_a_person_is_never_refused(name: str, field: str) -> None:
+    asked = Asked(name)
+    text = "the\tcustomer\0 Café\u00a0Paris\r\n\ud800" + "x" * 900
+    answer = asked.send({**(asked.body or {}), field: text})
+    assert answer.status_code in (200, 202), answer.content
+    stored_text = OperatorAction.objects.latest("pk").reason or HumanTask.objects.latest("closed_at").comment
+    assert " ".join(stored_text.split()).startswith("the customer Café Paris")
+    assert "\x00" not in stored_text
 
 
 @pytest.mark.parametrize("name", WRITING)

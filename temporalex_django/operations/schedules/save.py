@@ -36,9 +36,9 @@ class SaveSchedule(ScheduleAction[Schedule]):
     the row must have one of them, so that nobody overwrites a change that they have not seen; None means any.
 
     Locks and writes one row, in the caller's transaction. Raises ``ScheduleInvalid``, ``ScheduleNotFound``,
-    ``UnknownWorkflow``, ``PayloadError``, ``RunChanged``, ``ActionNotPossible`` for a schedule declared in code and for
-    a name that exists, and ``ActionNotPermitted`` if the user would not see the schedule, or does not see the one that
-    has the name.
+    ``UnknownWorkflow``, ``PayloadError`` and ``RunChanged``. Also raises ``ActionNotPossible`` for a schedule declared
+    in code and for a name that exists, and ``ActionNotPermitted`` if the user would not see the schedule, or does not
+    see the one that has the name.
     """
 
     name: ClassVar[str] = "save_schedule"

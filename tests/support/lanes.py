@@ -7,8 +7,8 @@ database, as a means), or on neither (``once``, ``once_on_postgres``).
 
 ``make test`` leaves out what ``ONLY_IN_ALL`` lists, and the cases with the marker ``only_in_all``. The floor, the older
 Python, runs there only what ``FLOOR`` lists: the rest runs on the newest one, with the same database. The newest one
-leaves SQLite to the floor for ``ON_FLOOR_ALONE``, and does without it for ``ON_POSTGRES``. Without a lane (``pytest``
-by hand) all tests run.
+leaves ``ON_FLOOR_ALONE`` to the floor, and does without SQLite for ``ON_POSTGRES``. Without a lane (``pytest`` by hand)
+all tests run.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ FLOOR = (
 )
 #: The host of acceptance that runs on the floor, and one that needs PostgreSQL alone.
 HOST_ON_FLOOR, HOST_ON_POSTGRES = "database", "database-evicted"
-#: What needs SQLite on the floor alone, in ``make test``: the contract, whose SQL does not depend on Python, and pure
-#: code that touches no internals of the interpreter, as the guard, the pools and the processes do.
+#: What needs the floor alone, in ``make test``: the contract, whose SQL does not depend on Python, and pure code that
+#: touches no internals of the interpreter, as the guard, the pools and the processes do.
 ON_FLOOR_ALONE = (
     "contract/",
     *(f"unit/core/test_{name}.py" for name in ("freed", "handing_over", "host_limits", "payloads")),
@@ -199,9 +199,11 @@ def _in_make_test(path: str, lanes: frozenset[str], host: str | None = None) -> 
     """
     if not _is_listed(path, FLOOR) or (path.startswith("acceptance/") and host not in (HOST_ON_FLOOR, None)):
         lanes = frozenset(lane.replace("floor", "newest") for lane in lanes)
-    is_on_floor = FLOOR_SQLITE in lanes and _is_listed(path, ON_FLOOR_ALONE)
-    is_on_postgres = NEWEST_POSTGRES in lanes and (host == HOST_ON_POSTGRES or _is_listed(path, ON_POSTGRES))
-    return lanes - {NEWEST_SQLITE} if is_on_floor or is_on_postgres else lanes
+    if _is_listed(path, ON_FLOOR_ALONE):
+        lanes -= {lane.replace("floor", "newest") for lane in lanes if lane.startswith("floor")}
+    if NEWEST_POSTGRES in lanes and (host == HOST_ON_POSTGRES or _is_listed(path, ON_POSTGRES)):
+        lanes -= {NEWEST_SQLITE}
+    return lanes
 
 
 def _is_listed(path: str, keys: Iterable[str]) -> bool:

@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, Literal, TypeVar, cast, get_args
 
-from temporalex_django.authoring.approvals import Escalation, human_task_spec, positive_seconds
+from temporalex_django.authoring.approvals import Escalation, human_task_spec
 from temporalex_django.authoring.django_tasks import activity_of
 from temporalex_django.authoring.redefinitions import check_use
 from temporalex_django.authoring.requests.start_times import check_start_times, start_time_of_child
@@ -68,7 +68,12 @@ def sleep(duration: timedelta | float, *, then: str | None = None) -> Awaitable[
     for a negative duration.
     """
     port = current.runtime_for(table.SLEEP)
-    wait = wait_seconds(duration, label="sleep")
+    try:
+        wait = wait_seconds(duration, label="sleep")
+    except ValueError as exc:
+        raise ValueError(
+            f"{exc}: sleep until an instant with sleep_until, or take max(…, timedelta()) of a duration that may be over"
+        ) from None
     label = names.fit_optional_label(then, owner="sleep")
     return cast("Awaitable[None]", Call(table.SLEEP, lambda: primitives.sleep(port, wait, label)))
 
@@ -129,7 +134,7 @@ def approval(
     users: Sequence[str] = (),
     groups: Sequence[str] = (),
     outcomes: Sequence[str] = ("approved", "rejected"),
-    due: timedelta | float | None = None,
+    due: timedelta | float | datetime | None = None,
     remind: timedelta | float | None = None,
     escalate: Escalation | None = None,
     form: Any = None,
@@ -144,10 +149,10 @@ def approval(
     people decide about. They see it beside the title, and the decision applies to it alone: ``decision.covers(value)``
     asks later whether it still does.
 
-    ``due`` and ``remind`` are timedeltas or seconds. If nobody has decided after ``due``, the outcome is ``overdue``.
-    After each ``remind`` a reminder is counted and a Django signal is sent. ``escalate`` lets more people decide as
-    well. ``form`` describes the data of the decision: a dataclass, TypedDict or msgspec type, or the dotted path of a
-    Django form.
+    ``due`` is a timedelta or seconds, or a datetime with a time zone. If nobody has decided by then, the outcome is
+    ``overdue``; it is at once if that time has passed. ``remind`` is a timedelta or seconds. After each ``remind`` a
+    reminder is counted and a Django signal is sent. ``escalate`` lets more people decide as well. ``form`` describes
+    the data of the decision: a dataclass, TypedDict or msgspec type, or the dotted path of a Django form.
 
     With ``four_eyes`` a person has to decide who has neither started the run nor decided an earlier approval in it.
     ``True`` or ``"chain"`` counts all runs of the chain and the runs that it comes from: its parents, and the run that
@@ -173,8 +178,10 @@ def approval(
     )
     if not spec.candidates:
         raise WorkflowDefinitionError(f"approval {title!r} has no candidates: give it a role, users or groups")
-    # Zero is refused, unlike in `sleep`: a decision that is overdue at once asks nobody.
-    wait = None if due is None else positive_seconds(due, label="approval: due")
+    if isinstance(due, datetime):
+        wait: float | None = names.seconds_until(names.aware_datetime(due, label="approval: due"), port.run_context.now)
+    else:
+        wait = None if due is None else names.timeout_seconds(due, label="approval: due")
     return cast("Awaitable[Decision]", Call(table.APPROVAL, lambda: port.approvals.request_decision(spec, wait)))
 
 
@@ -238,17 +245,20 @@ def phase(
     update: Mapping[str, Any] | None = None,
     timeout: timedelta | float | None = None,
     *,
+    until: datetime | None = None,
     label: str | None = None,
 ) -> Awaitable[Any]:
     """Take messages until a handler returns ``Stop``; returns the final state, or ``TimedOut(state)``.
 
     ``state`` is the state before the first message. ``signal`` and ``update`` map names of messages to handlers.
-    ``timeout`` is a timedelta or seconds; None means no limit. ``label`` describes the phase to people who view the
-    run. The call raises ``WorkflowDefinitionError`` for handlers that cannot work and for a phase that could never end.
+    ``timeout`` is a timedelta or seconds, and ``until`` a datetime with a time zone at which the phase ends instead;
+    None means no limit. If that time has passed, also by a negative ``timeout``, the phase takes the messages that are
+    there and ends. ``label`` describes the phase to people who view the run. The call raises
+    ``WorkflowDefinitionError`` for handlers that cannot work and for a phase that could never end.
     """
     port = current.runtime_for(table.PHASE)
     host = current.unit_for(table.PHASE)
-    wait = None if timeout is None else wait_seconds(timeout, label="the timeout of phase")
+    wait = _timeout(port, "phase", timeout, until)
     checked_label = names.fit_optional_label(label, owner="phase")
     # Checked at the call, which is the line to correct; at the await, another unit may be the one that fails.
     for kind, handlers in (("signal", signal), ("update", update)):
@@ -288,6 +298,21 @@ def race(*branches: Any) -> Awaitable[tuple[int, Any]]:
     return cast("Awaitable[tuple[int, Any]]", Call(table.RACE, Race(port, branches).run))
 
 
+def _timeout(
+    port: WorkflowRuntime, primitive: str, timeout: timedelta | float | None, until: datetime | None
+) -> float | None:
+    """Return the seconds until a wait of ``primitive`` times out, or None if it never does.
+
+    Raises ``WorkflowDefinitionError`` if both a duration and an instant are given.
+    """
+    if until is None:
+        return None if timeout is None else names.timeout_seconds(timeout, label=f"the timeout of {primitive}")
+    if timeout is not None:
+        raise WorkflowDefinitionError(f"{primitive}: give either timeout or until, not both")
+    moment = names.aware_datetime(until, label=f"{primitive}: until")
+    return names.seconds_until(moment, port.run_context.now)
+
+
 def update_state(fn: Callable[[Any], tuple[T, Any]]) -> Awaitable[T]:
     """Change the state of the phase from an async handler: ``fn(state)`` returns ``(result, new_state)``.
 
@@ -297,13 +322,17 @@ def update_state(fn: Callable[[Any], tuple[T, Any]]) -> Awaitable[T]:
     return cast("Awaitable[T]", Call(table.UPDATE_STATE, lambda: primitives.update_state(port, fn)))
 
 
-def wait_condition(predicate: Callable[..., Any], timeout: timedelta | float | None = None) -> Awaitable[bool]:
+def wait_condition(
+    predicate: Callable[..., Any], timeout: timedelta | float | None = None, *, until: datetime | None = None
+) -> Awaitable[bool]:
     """Block until ``predicate()`` is true; returns True then, and False after ``timeout`` (a timedelta or seconds).
 
-    In an async handler, a predicate with one parameter gets the state of the phase.
+    ``until``, a datetime with a time zone, is the end of the wait instead. If it has passed, also by a negative
+    ``timeout``, the predicate alone decides. In an async handler, a predicate with one parameter gets the state of the
+    phase.
     """
     port = current.runtime_for(table.WAIT_CONDITION)
-    wait = None if timeout is None else wait_seconds(timeout, label="the timeout of wait_condition")
+    wait = _timeout(port, "wait_condition", timeout, until)
     start = lambda: primitives.wait_condition(port, predicate, wait)  # noqa: E731
     return cast("Awaitable[bool]", Call(table.WAIT_CONDITION, start))
 

@@ -190,6 +190,19 @@ def wait_seconds(value: Any, *, label: str) -> float:
     return number
 
 
+def timeout_seconds(value: Any, *, label: str) -> float:
+    """Return the duration of a timeout in seconds: a negative one, which has passed, is zero.
+
+    Arguments and errors are those of ``to_seconds``.
+    """
+    return max(to_seconds(value, label=label), 0.0)
+
+
+def seconds_until(deadline: datetime, now: datetime) -> float:
+    """Return the seconds from ``now`` to a deadline, both with a time zone: zero if it has passed."""
+    return max((deadline - now).total_seconds(), 0.0)
+
+
 #: Years of the times that enter from anywhere. Others have no equivalent in some time zones, and a database that stores
 #: one of them may return a row that no process can read.
 FIRST_YEAR, LAST_YEAR = 2, 9998

@@ -148,7 +148,7 @@ class Progress:
                 self._announce("step_started", step=key_of(step), concurrent=count > 1, active_count=count)
             event = step.instant
             if event is None and step.waits:
-                timer = timer_of(step)
+                timer = timer_of(step, now)
                 # A timer of no seconds would cost a command and an activation.
                 if timer is not None and timer[0] == 0:
                     event = timer[1]

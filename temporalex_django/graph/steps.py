@@ -6,10 +6,11 @@ A step is used in ``transitions`` as a class, or as an instance where it has par
 from __future__ import annotations
 
 import logging
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -30,6 +31,9 @@ if TYPE_CHECKING:
     from temporalex_django.graph.instance import Instance
 
 logger = logging.getLogger("temporalex_django.workflow")
+
+#: The end of a wait: a duration, as a timedelta or in seconds, or an instant.
+Deadline = timedelta | float | datetime
 
 _WORD_BOUNDARY = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 #: The library's own names (of resumes, timers and others) have this prefix; events of users may not.
@@ -64,10 +68,11 @@ class Step:
     #: The step only waits, for a resume or for its timer.
     waits: ClassVar[bool] = False
 
-    def timer(self) -> tuple[float, str] | None:
-        """Return ``(seconds, event)``: after that time the waiting step emits the event by itself.
+    def timer(self) -> tuple[Deadline, str] | None:
+        """Return ``(deadline, event)``: then the waiting step emits the event by itself.
 
-        Returns None for a step without a timer.
+        The deadline is a timedelta or a number of seconds, or a datetime with a time zone. Returns None for a step
+        without a timer.
         """
         return None
 
@@ -131,7 +136,7 @@ class Wait(Step):
         _check_wait_seconds("Wait", "duration", self.duration)
         _check_step_key("Wait", self.key)
 
-    def timer(self) -> tuple[float, str]:
+    def timer(self) -> tuple[Deadline, str]:
         return to_seconds(self.duration), "timeout"
 
     def execute(self, instance: Instance, config: Any, context: Context) -> Pending:
@@ -142,7 +147,8 @@ class Wait(Step):
 class WaitForEvent(Step):
     """A step that waits until somebody sends the event ``name`` by ``resume(name)``, and then emits it.
 
-    With a ``timeout`` (a timedelta or seconds), it emits ``timeout`` after that time. With ``outside=True``,
+    With a ``timeout`` (a timedelta or seconds), or with ``until`` (a datetime with a time zone) instead, it emits
+    ``timeout`` after that time; at once if it has passed. With ``outside=True``,
     ``resume("timeout")`` may end the wait earlier. ``name`` may be an ``event(...)`` with a type, a permission or a
     validator.
     """
@@ -153,30 +159,36 @@ class WaitForEvent(Step):
     timeout: timedelta | float | None = None  # type: ignore[misc] # of the wait; no attempt runs that could have one
     key: str | None = None
     outside: bool = False
+    until: datetime | None = None
 
     def __post_init__(self) -> None:
         if not is_event(self.name):
             raise WorkflowDefinitionError(f"WaitForEvent: {names.quoted(self.name)} is not a valid event name")
-        if self.timeout is not None:
+        if self.timeout is not None or self.until is not None:
             if self.name == "timeout":
                 raise WorkflowDefinitionError(
                     "WaitForEvent: an event named 'timeout' cannot be distinguished from its own timeout"
                 )
-            _check_wait_seconds("WaitForEvent", "timeout", self.timeout)
+            if self.timeout is not None and self.until is not None:
+                raise WorkflowDefinitionError("WaitForEvent: give either timeout or until, not both")
+            _check_deadline("WaitForEvent: timeout", self.timeout)
+            _check_deadline("WaitForEvent: until", self.until, is_instant=True)
         elif self.outside:
             raise WorkflowDefinitionError("WaitForEvent: outside=True applies to its timeout, but it has none")
         _check_step_key("WaitForEvent", self.key)
 
     @property
     def events(self) -> tuple[str, ...]:  # type: ignore[override] # depends on the parameters
-        if self.timeout is None:
+        if self.timeout is None and self.until is None:
             return (self.name,)
         return (self.name, "timeout")
 
-    def timer(self) -> tuple[float, str] | None:
+    def timer(self) -> tuple[Deadline, str] | None:
+        if self.until is not None:
+            return self.until, "timeout"
         if self.timeout is None:
             return None
-        return (to_seconds(self.timeout), "timeout")
+        return names.timeout_seconds(self.timeout, label="WaitForEvent: timeout"), "timeout"
 
     def execute(self, instance: Instance, config: Any, context: Context) -> Pending:
         return Pending()
@@ -190,7 +202,8 @@ class Approval(Step):
 
     - ``role`` is a Django permission (``app.codename``) or the name of a group. The person who decides must have it, or
       be one of the ``users`` (usernames), or be in one of the ``groups``.
-    - ``due`` (a timedelta or seconds) emits ``overdue`` when nobody has decided by then.
+    - ``due`` (a timedelta or seconds, or a datetime with a time zone) emits ``overdue`` when nobody has decided by
+      then; at once if that instant has passed.
     - ``remind`` (a timedelta or seconds) is the time between two reminders, each of which is a Django signal.
     - ``escalate`` (an ``Escalation``) lets more people decide after a while.
     - ``form`` describes the data of the decision: a dataclass, TypedDict or msgspec type, or the path of a Django form.
@@ -205,7 +218,7 @@ class Approval(Step):
     waits = True
 
     role: str | None = None
-    due: timedelta | float | None = None
+    due: Deadline | None = None
     key: str | None = None
     four_eyes: bool | str = False
     title: str | None = None
@@ -222,7 +235,9 @@ class Approval(Step):
             if isinstance(members := getattr(self, name), list):
                 object.__setattr__(self, name, tuple(members))
         self.human_task_spec()
-        if self.due is not None:
+        if isinstance(self.due, datetime):
+            _check_deadline("Approval: due", self.due, is_instant=True)
+        elif self.due is not None:
             _check_wait_seconds("Approval", "due", self.due)
         _check_step_key("Approval", self.key)
 
@@ -249,23 +264,33 @@ class Approval(Step):
             due=self.due is not None,
         )
 
-    def timer(self) -> tuple[float, str] | None:
+    def timer(self) -> tuple[Deadline, str] | None:
         if self.due is None:
             return None
-        return (to_seconds(self.due), "overdue")
+        return self.due if isinstance(self.due, datetime) else to_seconds(self.due), "overdue"
 
     def execute(self, instance: Instance, config: Any, context: Context) -> Pending:
         return Pending()
 
 
-def timer_of(step: StepRef) -> tuple[float, str] | None:
-    """Return the timer of a step as ``(seconds, event)``: after that time it emits the event by itself.
+def timer_of(step: StepRef, now: datetime | None) -> tuple[float, str] | None:
+    """Return the timer of a step as ``(seconds, event)``: that long after ``now`` it emits the event by itself.
 
-    Returns None for a step without a timer.
+    Where no clock is (``now`` None), an instant is infinitely far away. Returns None for a step without a timer.
     """
-    if isinstance(step, Step):
-        return step.timer()
-    return None
+    timer = step.timer() if isinstance(step, Step) else None
+    if timer is None:
+        return None
+    deadline, event = timer
+    if isinstance(deadline, datetime):
+        return math.inf if now is None else names.seconds_until(deadline, now), event
+    return to_seconds(deadline), event
+
+
+def timer_event_of(step: StepRef) -> str | None:
+    """Return the event that a step emits by itself when its timer ends, or None for a step without a timer."""
+    timer = step.timer() if isinstance(step, Step) else None
+    return None if timer is None else timer[1]
 
 
 def external_events(step: StepRef) -> list[str]:
@@ -273,8 +298,8 @@ def external_events(step: StepRef) -> list[str]:
 
     The event of its timer is among them only if the step allows it (``outside``).
     """
-    timer = timer_of(step)
-    return [event for event in events_of(step) if timer is None or event != timer[1] or getattr(step, "outside", False)]
+    timer_event = timer_event_of(step)
+    return [event for event in events_of(step) if event != timer_event or getattr(step, "outside", False)]
 
 
 def human_task_spec_of(step: StepRef) -> HumanTaskSpec | None:
@@ -287,12 +312,12 @@ def human_task_spec_of(step: StepRef) -> HumanTaskSpec | None:
     role = role_of(step)
     if role is None or not step.waits:
         return None
-    timer_event = timer_of(step)
+    timer_event = timer_event_of(step)
     return HumanTaskSpec(
         title=_title_of(step),
         label=name_of(step),
         candidates=(candidate_of_role(role),),
-        outcomes=tuple(event for event in events_of(step) if timer_event is None or event != timer_event[1]),
+        outcomes=tuple(event for event in events_of(step) if event != timer_event),
         four_eyes=parse_scope(getattr(step, "four_eyes", False)) or "",
     )
 
@@ -396,6 +421,20 @@ def _check_step_key(owner: str, key: object) -> None:
         raise WorkflowDefinitionError(
             f"{owner}: {names.quoted(key)} cannot be a key (a name that does not begin with '_')"
         )
+
+
+def _check_deadline(label: str, value: Any, *, is_instant: bool = False) -> None:
+    """Raise ``WorkflowDefinitionError`` unless ``value`` is a duration or, with ``is_instant``, an aware datetime.
+
+    None is neither, and is accepted. ``label`` begins the message.
+    """
+    if value is None:
+        return
+    try:
+        check = names.aware_datetime if is_instant else names.timeout_seconds
+        check(value, label=label)
+    except (TypeError, ValueError) as exc:
+        raise WorkflowDefinitionError(str(exc)) from None
 
 
 def _check_wait_seconds(owner: str, name: str, value: Any) -> None:

@@ -210,12 +210,12 @@ class DjangoEnvironment(EngineEnvironment):
             finally:
                 self._has_worker = False
 
-    def _skip(self, duration: timedelta) -> None:
+    def _skip(self, duration: timedelta, *, idle: bool = False) -> None:
         # The driver of a browser may run an event loop in the thread of the test, where Django refuses queries.
         if self._has_worker and _has_running_loop():
-            call_in_thread(partial(super()._skip, duration))
+            call_in_thread(partial(super()._skip, duration, idle=idle))
         else:
-            super()._skip(duration)
+            super()._skip(duration, idle=idle)
 
     def _forget_pending(self) -> None:
         self._pending_work = None

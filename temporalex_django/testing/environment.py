@@ -32,6 +32,10 @@ from temporalex_django.testing.handles import EnvironmentHandle
 _MAX_TURNS = 100_000
 
 
+def _sum_of(label: str, duration: timedelta | float, other_units: timedelta) -> timedelta:
+    return timedelta(seconds=wait_seconds(duration, label=label) + wait_seconds(other_units, label=label))
+
+
 class Environment(EnvironmentActivities):
     """The base class of ``WorkflowEnvironment`` (memory) and ``DjangoEnvironment`` (database); not for direct use."""
 
@@ -222,13 +226,32 @@ class Environment(EnvironmentActivities):
         passes. Raises ``ValueError`` for a negative amount.
         """
         other_units = timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds)
-        skipped_seconds = wait_seconds(duration, label="advance") + wait_seconds(other_units, label="advance")
-        self._skip(timedelta(seconds=skipped_seconds))
+        self._skip(_sum_of("advance", duration, other_units))
 
-    def _skip(self, duration: timedelta) -> None:
-        """Let the time ``duration`` pass, with all work that becomes due in it."""
+    def outage(
+        self,
+        duration: timedelta | float = 0,
+        *,
+        days: float = 0,
+        hours: float = 0,
+        minutes: float = 0,
+        seconds: float = 0,
+    ) -> None:
+        """Let time pass in which nothing runs, as if all workers were down; then do all that has become due.
+
+        So timers fire late, and deadlines have passed when code looks at the clock. Arguments and errors are those of
+        ``advance``.
+        """
+        other_units = timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds)
+        self._skip(_sum_of("outage", duration, other_units), idle=True)
+
+    def _skip(self, duration: timedelta, *, idle: bool = False) -> None:
+        """Let the time ``duration`` pass, with all work that becomes due in it, or with ``idle`` after it."""
         with self._drive_lock:
-            self._advance(self.clock + duration)
+            until = self.clock + duration
+            if idle:
+                self._set_time(until)
+            self._advance(until)
 
     def _advance(self, until: datetime) -> None:
         """Do the work that is due at each time up to ``until``, and set the clock to ``until``."""

@@ -20,7 +20,7 @@ from temporalex_django.graph import engine, snapshot
 from temporalex_django.graph.durable.run import parse_resume, step_result
 from temporalex_django.graph.instance import Instance
 from temporalex_django.graph.progress import Progress, Result, TimerEvent
-from temporalex_django.graph.steps import timer_of
+from temporalex_django.graph.steps import timer_event_of
 
 #: The most bytes of step data in the cache, as JSON. Python's objects take about ten times as much.
 _MAX_BYTES = 8_000_000
@@ -133,10 +133,10 @@ class Projection:
         self.activity_instances.pop(command, None)
         assert self.progress is not None
         if job.kind == "TimerFired":
-            timer = timer_of(self.progress.instance.graph.steps[number])
-            if timer is None:
+            timer_event = timer_event_of(self.progress.instance.graph.steps[number])
+            if timer_event is None:
                 raise TemporalexError(f"step {self.progress.instance.graph.keys[number]!r} no longer has a timer")
-            return number, TimerEvent(timer[1])
+            return number, TimerEvent(timer_event)
         return number, step_result(job)
 
     def _apply_command(self, event: HistoryEvent, progress: Progress, waiting_mask: int) -> None:

@@ -150,7 +150,7 @@ class GraphRun:
         calls, instance = self.runtime.pending_commands, self.progress.instance
         step = instance.graph.steps[number]
         if step.waits:
-            timer = timer_of(step)
+            timer = timer_of(step, self.runtime.run_context.now)
             self._waits[number] = self._describe_wait(step, timer)
             if timer is not None:
                 self._timers[number] = calls.start_timer(

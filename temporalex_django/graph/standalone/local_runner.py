@@ -49,7 +49,16 @@ from temporalex_django.graph.instance import Instance
 from temporalex_django.graph.progress import Progress, Result, TimerEvent
 from temporalex_django.graph.standalone.attempts import NextAttempt, run_attempt
 from temporalex_django.graph.standalone.timers import ThreadTimers
-from temporalex_django.graph.steps import Approval, StepRef, events_of, human_task_spec_of, key_of, name_of, timer_of
+from temporalex_django.graph.steps import (
+    Approval,
+    StepRef,
+    events_of,
+    human_task_spec_of,
+    key_of,
+    name_of,
+    timer_event_of,
+    timer_of,
+)
 
 logger = logging.getLogger("temporalex_django.graph")
 
@@ -235,7 +244,7 @@ class LocalRunner:
         ref = instance.graph.by_key.get(step if isinstance(step, str) else key_of(step))
         if ref is None:
             raise ResumeRefused(f"{id}: {instance.workflow.__name__} has no step {step!r}")
-        event = (timer_of(ref) or (0.0, "timeout"))[1]
+        event = timer_event_of(ref) or "timeout"
         if event not in events_of(ref):
             raise ResumeRefused(
                 f"{id}: step {name_of(ref)} has no event {event!r} to deliver (it has: {', '.join(events_of(ref))})"
@@ -444,7 +453,7 @@ class LocalRunner:
         for number in [n for n in run.timers if not instance.waiting >> n & 1]:
             run.timers.pop(number).cancel()
         for number in bits(instance.waiting):
-            timer = timer_of(instance.graph.steps[number])
+            timer = timer_of(instance.graph.steps[number], self._clock())
             if timer is not None and number not in run.timers:
                 run.timers[number] = self._fire_after(timer[0], run, number, timer[1])
 

@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMappi
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
+from inspect import isawaitable
 from typing import Any, Literal, TypeVar, cast, get_args
 
 from temporalex_django.authoring.approvals import Escalation, human_task_spec
@@ -269,33 +270,47 @@ def phase(
     return cast("Awaitable[Any]", Call(table.PHASE, lambda: primitives.phase(port, new_phase, wait)))
 
 
-def parallel(branches: Sequence[Any], limit: int | None = None) -> Awaitable[list[Any]]:
+def parallel(*branches: Any, limit: int | None = None, raise_errors: bool = False) -> Awaitable[list[Any]]:
     """Run branches side by side and wait for all of them.
 
-    Returns the results in input order, with ``Err(exc)`` for a branch that raised. A branch is a function without
-    arguments or an awaitable. ``limit`` is the number of branches that run at a time; they start in input order.
+    Returns the results in input order, with ``Err(exc)`` for a branch that raised. With ``raise_errors``, the first of
+    these exceptions in input order is raised instead once all branches have ended; notes of it name the others. A
+    branch is a function without arguments or an awaitable, and ``branches`` are several of them or one list. ``limit``
+    is the number of branches that run at a time; they start in input order.
     """
     port = current.runtime_for(table.PARALLEL)
     # `type`, not `isinstance`: True is an int, and `limit=True` is a mistake.
     if limit is not None and (type(limit) is not int or limit < 1):
         raise WorkflowDefinitionError(f"parallel: limit must be a whole number of 1 or more, not {limit!r}")
-    if isinstance(branches, (str, bytes, Mapping)) or not hasattr(branches, "__iter__"):
-        raise WorkflowDefinitionError(f"parallel: branches must be a list of functions or awaitables, not {branches!r}")
-    runner = Parallel(port, list(branches), limit)
+    runner = Parallel(port, _branch_list("parallel", branches), limit, raise_errors=raise_errors)
     return cast("Awaitable[list[Any]]", Call(table.PARALLEL, runner.run))
 
 
 def race(*branches: Any) -> Awaitable[tuple[int, Any]]:
     """Run branches side by side and return ``(index, value)`` of the first that finishes.
 
-    A branch is a function without arguments or an awaitable. If the first one raised, its exception is raised here. If
+    A branch is a function without arguments or an awaitable, and ``branches`` are several of them or one list. If the
+    first one raised, its exception is raised here. If
     several finish in one activation, the lowest index wins. The others are cancelled, and all of them have ended when
     this returns.
     """
     port = current.runtime_for(table.RACE)
-    if not branches:
+    if not (listed := _branch_list("race", branches)):
         raise WorkflowDefinitionError("race: give it at least one branch, or it would never end")
-    return cast("Awaitable[tuple[int, Any]]", Call(table.RACE, Race(port, branches).run))
+    return cast("Awaitable[tuple[int, Any]]", Call(table.RACE, Race(port, listed).run))
+
+
+def _branch_list(primitive: str, branches: Sequence[Any]) -> list[Any]:
+    """Return the branches of a call of ``primitive``, which are its arguments or the items of the only one.
+
+    Raises ``WorkflowDefinitionError`` for an only argument that is neither a branch nor a list of branches.
+    """
+    if len(branches) != 1 or callable(branches[0]) or isawaitable(branches[0]):
+        return [*branches]
+    (only,) = branches
+    if isinstance(only, (str, bytes, Mapping)) or not hasattr(only, "__iter__"):
+        raise WorkflowDefinitionError(f"{primitive}: branches must be a list of functions or awaitables, not {only!r}")
+    return [*only]
 
 
 def _timeout(

@@ -22,10 +22,9 @@ from django.utils.translation import gettext as _
 
 from temporalex_django import signals
 from temporalex_django.core.error_text import error_line
-from temporalex_django.engine.scheduling import policy
 from temporalex_django.errors import HumanTaskNotFound
 from temporalex_django.models import HumanTask
-from temporalex_django.operations.alerts.message import send_mail
+from temporalex_django.operations.alerts.message import mail_deadline, send_mail
 from temporalex_django.operations.human_tasks import base
 from temporalex_django.operations.human_tasks.inbox import find_task, may_view
 from temporalex_django.pages.links import make_token
@@ -87,7 +86,7 @@ class TaskMail:
                 human_task.pk,
                 MAX_RECIPIENTS,
             )
-        deadline = time.monotonic() + policy.MAIL_SECONDS
+        deadline = mail_deadline()
         again = [user for user in people[:MAX_RECIPIENTS] if not self._try(human_task, user, deadline)]
         lost = [user for user in again if not self._try(human_task, user, deadline)]
         if lost:

@@ -43,6 +43,46 @@ def test_results_are_not_wrapped(env):
     assert h.result() == values
 
 
+@pytest.mark.parametrize("form", ["list", "arguments"])
+def test_branches_are_arguments_or_a_list(env, form):
+    branches = [lambda: 1, lambda: 2]
+
+    async def run(self, args):
+        if form == "list":
+            return Ok([await api.parallel(branches, limit=1), [*await api.race(branches)], await api.parallel([])])
+        return Ok([await api.parallel(*branches, limit=1), [*await api.race(*branches)], await api.parallel()])
+
+    assert env.start(flow(run)).result() == [[1, 2], [0, 1], []]
+
+
+def test_the_first_error_in_order_is_raised_once_all_have_ended(env):
+    """The others are its notes, and a signal that a branch took is there again, since its value is lost."""
+
+    async def late():
+        await api.sleep(10)
+        raise ValueError("late")
+
+    async def early():
+        raise KeyError("early")
+
+    async def run(self, args):
+        try:
+            await api.parallel(api.wait_for_signal("go"), late, early, raise_errors=True)
+        except ValueError as exc:
+            return Ok([str(exc), exc.__notes__, await api.wait_for_signal("go")])
+        return Ok(None)
+
+    handle = env.start(flow(run))
+    handle.signal("go", 7)
+    assert handle.status == "waiting"
+    env.advance(10)
+    assert handle.result() == ["late", ["branch 2 of parallel failed, too: KeyError: 'early'"], 7]
+
+
+def test_without_an_error_the_results_come_as_usual(env):
+    assert env.start(once(lambda: api.parallel(lambda: 1, raise_errors=True))).result() == [1]
+
+
 def test_raising_branch_gives_err_and_the_others_run_on(env):
     """TX-015 TX-122 TX-123."""
 

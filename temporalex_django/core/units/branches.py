@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
+from temporalex_django.core.failures import exception_message, exception_name
 from temporalex_django.core.messages.handlers import invoke
 from temporalex_django.core.messages.mailbox import Signal
 from temporalex_django.core.results import Async, Err
@@ -89,11 +91,15 @@ class _BranchGroup:
 class Parallel(_BranchGroup):
     """The branches of one ``parallel`` call. All of them end before the caller continues, even if one fails.
 
-    At most ``limit`` of them run at a time; None means all.
+    At most ``limit`` of them run at a time; None means all. With ``raise_errors``, the first error in order is raised.
     """
 
-    def __init__(self, runtime: WorkflowRuntime, branches: Sequence[Any], limit: int | None) -> None:
+    def __init__(
+        self, runtime: WorkflowRuntime, branches: Sequence[Any], limit: int | None, *, raise_errors: bool = False
+    ) -> None:
         super().__init__(runtime, "parallel", branches)
+        self._raise_errors = raise_errors
+        self._errors: dict[int, BaseException] = {}
         self._limit = limit or len(branches)
         self._results: list[Any] = [None] * len(branches)
         self._taken_signals: TakenSignals = ()
@@ -119,7 +125,19 @@ class Parallel(_BranchGroup):
         if self._cancel_error is not None:
             self.return_signals(self._taken_signals)
             raise self._cancel_error
+        if self._raise_errors and self._errors:
+            self.return_signals(self._taken_signals)
+            raise self._first_error()
         return self._results
+
+    def _first_error(self) -> BaseException:
+        """Return the error of the first branch that failed, with a note about each of the others."""
+        (_, first), *others = sorted(self._errors.items())
+        for index, error in others:
+            with suppress(Exception):  # an error of the project may have no list of notes
+                text = f"{exception_name(type(error))}: {exception_message(error)}"
+                first.add_note(f"branch {index} of parallel failed, too: {text}")
+        return first
 
     def _start_branches(self) -> None:
         while self._next_index < len(self.branches) and self.running < self._limit:
@@ -132,6 +150,8 @@ class Parallel(_BranchGroup):
             self._cancel_error = self._cancel_error or error
         self._taken_signals += taken_signals
         self._results[index] = value if error is None else Err(error)
+        if error is not None:
+            self._errors[index] = error
         self._start_branches()
         if not self.running:
             self._done.taken_signals = self._taken_signals

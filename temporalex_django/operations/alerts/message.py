@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -138,6 +139,11 @@ def send_mail(subject: str, text: str, sender: str | None, to: Sequence[str]) ->
     if getattr(mailer, "timeout", 0.0) is None:
         mailer.timeout = policy.ALERT_CALL_SECONDS
     mailer.send_messages([mail.EmailMessage(subject, text, sender, to)])
+
+
+def mail_deadline() -> float:
+    """Return the time (``time.monotonic``) after which no mail about a human task is begun any more."""
+    return time.monotonic() + policy.MAIL_SECONDS
 
 
 def call_heartbeat_address() -> None:

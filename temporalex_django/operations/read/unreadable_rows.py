@@ -1,0 +1,108 @@
+"""Rows that no process can read, for ``doctor``: other programs wrote them, or a damaged copy was restored."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from django.apps import apps
+from django.db import connections, models
+from django.db.models import Q, QuerySet
+
+from temporalex_django.conf import codec
+from temporalex_django.core.names import AFTER_ALL, BEFORE_ALL, is_readable_time
+from temporalex_django.errors import KeyMissing
+from temporalex_django.models import ActivityTask, Chain, HumanTask, Instance, Outbox, Schedule
+from temporalex_django.models.fields import SafeDateTimeField, UnreadableDict, UnreadableList
+from temporalex_django.present.project_view import UnreadableRow
+
+#: Rows of a table that are looked at, the newest first; rows that are reported of each table.
+_MAX_ROWS, _MAX_REPORTED = 2_000, 50
+#: Tables in which a time makes work due. A row with a time after all others is found however old it is: no worker
+#: claims it.
+_DUE = (Chain, ActivityTask, Schedule, Outbox, HumanTask)
+
+
+def unreadable_rows(alias: str) -> Iterator[UnreadableRow]:
+    """Yield the rows of this package that cannot be read; of each table the newest rows are looked at.
+
+    No value leaves this function.
+    """
+    for model in apps.get_app_config("temporalex_django").get_models():
+        if model._meta.proxy:  # noqa: SLF001 - Django documents it
+            continue
+        number = 0
+        for row in _candidates(model, alias):
+            if (columns := [*unreadable_columns(row)]) and number < _MAX_REPORTED:
+                number += 1
+                yield _describe(row, columns, alias)
+
+
+def unreadable_columns(row: models.Model) -> Iterator[str]:
+    """Yield the names of the columns of a row that cannot be read."""
+    for field in row._meta.local_concrete_fields:  # noqa: SLF001 - Django documents it
+        value = row.__dict__.get(field.attname)
+        if value is not None and not field.primary_key and not _is_readable(field, value):
+            yield str(field.column)
+
+
+def _is_readable(field: Any, value: Any) -> bool:
+    if isinstance(value, datetime):
+        return is_readable_time(value)
+    if isinstance(value, (UnreadableDict, UnreadableList)):
+        return False
+    if isinstance(field, models.BinaryField):
+        try:
+            codec().decode(bytes(value))
+        except KeyMissing:
+            pass  # another process may have the key
+        except Exception:  # noqa: BLE001 - whatever a codec raises
+            return False
+    return not field.choices or value == "" or value in dict(field.flatchoices)
+
+
+def _candidates(model: type[models.Model], alias: str) -> Iterator[models.Model]:
+    rows: QuerySet[models.Model] = model._default_manager.using(alias)  # noqa: SLF001 - Django documents it
+    newest = [*rows.order_by("-pk")[:_MAX_ROWS]]
+    yield from newest
+    if model in _DUE:
+        outside = Q()
+        for field in model._meta.local_concrete_fields:  # noqa: SLF001 - as above
+            if isinstance(field, SafeDateTimeField):
+                outside |= Q(**{f"{field.name}__lte": BEFORE_ALL}) | Q(**{f"{field.name}__gte": AFTER_ALL})
+        seen = {row.pk for row in newest}
+        yield from (row for row in rows.filter(outside)[:_MAX_REPORTED] if row.pk not in seen)
+
+
+def _describe(row: models.Model, columns: list[str], alias: str) -> UnreadableRow:
+    key = row._meta.pk  # noqa: SLF001 - Django documents it
+    fields = getattr(key, "fields", [key])
+    condition = " AND ".join(f"{field.column} = {_literal(getattr(row, field.attname), alias)}" for field in fields)
+    runs = Instance.objects.using(alias)
+    if isinstance(row, Instance):
+        runs = runs.filter(pk=row.pk)
+    elif isinstance(row, Chain):
+        runs = runs.filter(chain_id=row.pk)
+    elif (run := getattr(row, "run_id", None)) is not None:
+        runs = runs.filter(pk=run)
+    elif (chain := getattr(row, "chain_id", None)) is not None:
+        runs = runs.filter(chain_id=chain)
+    else:
+        runs = runs.none()
+    return UnreadableRow(
+        table=row._meta.db_table,  # noqa: SLF001 - as above
+        columns=columns,
+        condition=condition,
+        id=runs.order_by("-pk").values_list("workflow_id", flat=True).first() or "",
+    )
+
+
+def _literal(value: Any, alias: str) -> str:
+    """Return a key as SQL, in the form in which the database stores it."""
+    if isinstance(value, UUID) and not connections[alias].features.has_native_uuid_field:
+        value = value.hex
+    if isinstance(value, (str, UUID)):
+        return "'" + str(value).replace("'", "''") + "'"
+    return str(value)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from datetime import datetime
 from typing import Any, get_origin
 
 import msgspec
@@ -11,7 +13,7 @@ from django.db import models
 from django.db.models.expressions import Col
 
 from temporalex_django.conf import codec
-from temporalex_django.core.names import AFTER_ALL, BEFORE_ALL
+from temporalex_django.core.names import AFTER_ALL, BEFORE_ALL, is_readable_time
 from temporalex_django.errors import KeyMissing, PayloadError
 
 Texts = list[str]
@@ -148,3 +150,32 @@ def unconstrained_key(to: str, **options: Any) -> Any:
     options.setdefault("related_name", "+")
     options.setdefault("db_index", False)
     return models.ForeignKey(to, on_delete=models.DO_NOTHING, db_constraint=False, **options)
+
+
+def unreadable_columns(row: models.Model, *, payloads: bool = True) -> Iterator[str]:
+    """Yield the names of the columns of a row that cannot be read.
+
+    They are times, JSON data, payloads (unless ``payloads`` is False) and texts that are not among the choices of their
+    column. A payload whose key this process lacks can be read by another one.
+    """
+    for field in row._meta.local_concrete_fields:  # noqa: SLF001 - Django documents it
+        value = row.__dict__.get(field.attname)
+        if value is None or field.primary_key or (not payloads and isinstance(field, models.BinaryField)):
+            continue
+        if not _is_readable(field, value):
+            yield str(field.column)
+
+
+def _is_readable(field: Any, value: Any) -> bool:
+    if isinstance(value, datetime):
+        return is_readable_time(value)
+    if isinstance(value, (UnreadableDict, UnreadableList)):
+        return False
+    if isinstance(field, models.BinaryField):
+        try:
+            codec().decode(bytes(value))
+        except (KeyMissing, ImproperlyConfigured):
+            return True
+        except Exception:  # noqa: BLE001 - whatever a codec raises
+            return False
+    return not field.choices or value == "" or value in dict(field.flatchoices)

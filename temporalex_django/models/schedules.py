@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from datetime import datetime
+from typing import Any, TypedDict
 
 from django.conf import settings
 from django.db import models
@@ -10,6 +11,12 @@ from django.db.models import Q
 from django.utils.translation import gettext_lazy as _
 
 from temporalex_django.models.fields import SafeDateTimeField, SafeJSONField, Texts, unconstrained_key
+
+
+class _Backfill(TypedDict):
+    after: datetime
+    until: datetime
+    next_at: datetime
 
 
 class Schedule(models.Model):
@@ -74,7 +81,7 @@ class Schedule(models.Model):
     failures = models.IntegerField(default=0, help_text=_("Failures in a row."))
     waiting = models.IntegerField(default=0, help_text=_("Slots that are waiting for an earlier run to close."))
     next_at = SafeDateTimeField(null=True, help_text=_("When a worker next has to check it."))
-    backfill = SafeJSONField(instead={}, null=True)
+    backfill = SafeJSONField(like=_Backfill, null=True)
     error = models.TextField(blank=True, help_text=_("Why its slots cannot be computed; workers try again."))
 
     # -- pauses ------------------------------------------------------------------------------------------------------

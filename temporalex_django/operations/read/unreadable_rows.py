@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import datetime
 from typing import Any
 from uuid import UUID
 
@@ -11,11 +10,9 @@ from django.apps import apps
 from django.db import connections, models
 from django.db.models import Q, QuerySet
 
-from temporalex_django.conf import codec
-from temporalex_django.core.names import AFTER_ALL, BEFORE_ALL, is_readable_time
-from temporalex_django.errors import KeyMissing
+from temporalex_django.core.names import AFTER_ALL, BEFORE_ALL
 from temporalex_django.models import ActivityTask, Chain, HumanTask, Instance, Outbox, Schedule
-from temporalex_django.models.fields import SafeDateTimeField, UnreadableDict, UnreadableList
+from temporalex_django.models.fields import SafeDateTimeField, unreadable_columns
 from temporalex_django.present.project_view import UnreadableRow
 
 #: Rows of a table that are looked at, the newest first; rows that are reported of each table.
@@ -38,29 +35,6 @@ def unreadable_rows(alias: str) -> Iterator[UnreadableRow]:
             if (columns := [*unreadable_columns(row)]) and number < _MAX_REPORTED:
                 number += 1
                 yield _describe(row, columns, alias)
-
-
-def unreadable_columns(row: models.Model) -> Iterator[str]:
-    """Yield the names of the columns of a row that cannot be read."""
-    for field in row._meta.local_concrete_fields:  # noqa: SLF001 - Django documents it
-        value = row.__dict__.get(field.attname)
-        if value is not None and not field.primary_key and not _is_readable(field, value):
-            yield str(field.column)
-
-
-def _is_readable(field: Any, value: Any) -> bool:
-    if isinstance(value, datetime):
-        return is_readable_time(value)
-    if isinstance(value, (UnreadableDict, UnreadableList)):
-        return False
-    if isinstance(field, models.BinaryField):
-        try:
-            codec().decode(bytes(value))
-        except KeyMissing:
-            pass  # another process may have the key
-        except Exception:  # noqa: BLE001 - whatever a codec raises
-            return False
-    return not field.choices or value == "" or value in dict(field.flatchoices)
 
 
 def _candidates(model: type[models.Model], alias: str) -> Iterator[models.Model]:

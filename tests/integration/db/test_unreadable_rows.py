@@ -91,7 +91,7 @@ class Campaign:
         healthy = Healthy.start(None, id="healthy")
         healthy.signal("go", 4)
         with self.reader("worker"):
-            run_until_idle(timeout=10)
+            run_until_idle(timeout=60)
         with self.reader("healthy run"):
             assert Instance.objects.values_list("status", flat=True).get(workflow=Healthy.name) == "completed"
         with self.reader("sound schedule"):

@@ -198,9 +198,8 @@ class World:
 
     def __init__(self, cells: Sequence[Cell]) -> None:
         self.cells, count = cells, len(cells)
-        self.handles = [Damaged.start({"n": 1}, id=f"damaged-{number}") for number in range(count)]
-        for handle in self.handles:
-            handle.signal("unwanted", {"a": 1})
+        for number in range(count):
+            Damaged.start({"n": 1}, id=f"damaged-{number}")
         drain()
         self.runs = [Instance.objects.get(workflow_id=f"damaged-{number}") for number in range(count)]
         assert all(run.is_open and run.blocked is None for run in self.runs)
@@ -209,7 +208,6 @@ class World:
         # Whatever reads a row of a run reads it now.
         now = timezone.now()
         Chain.objects.update(due_at=now)
-        Message.objects.update(fresh=True, settled=False)
         ActivityTask.objects.update(due_at=now)
 
     def _add_rows(self, number: int, run: Instance) -> None:
@@ -234,6 +232,9 @@ class World:
             id=one(), chain_id=run.chain_id, destination="mail:x", kind="start", body=payload, created_at=now,
             due_at=now + timedelta(hours=1),
         )  # fmt: skip
+        Message.objects.create(
+            chain_id=run.chain_id, queue="default", kind="signal", name="unwanted", body=payload, created_at=now
+        )
         OperatorAction.objects.create(
             at=now, action="pause", run_id=run.pk, workflow=Damaged.name, workflow_id=run.workflow_id, source="code"
         )

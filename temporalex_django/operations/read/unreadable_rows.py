@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import Any
 from uuid import UUID
 
@@ -30,11 +31,13 @@ def unreadable_rows(alias: str) -> Iterator[UnreadableRow]:
     for model in apps.get_app_config("temporalex_django").get_models():
         if model._meta.proxy:  # noqa: SLF001 - Django documents it
             continue
-        number = 0
+        # Of the rows of one run, such as its events, the first one stands for all with the same columns.
+        first: dict[tuple[Any, ...], models.Model] = {}
         for row in _candidates(model, alias):
-            if (columns := [*unreadable_columns(row)]) and number < _MAX_REPORTED:
-                number += 1
-                yield _describe(row, columns, alias)
+            if columns := (*unreadable_columns(row),):
+                first[columns, getattr(row, "run_id", None) or row.pk] = row
+        for (columns, _), row in islice(first.items(), _MAX_REPORTED):
+            yield _describe(row, columns, alias)
 
 
 def _candidates(model: type[models.Model], alias: str) -> Iterator[models.Model]:
@@ -50,7 +53,7 @@ def _candidates(model: type[models.Model], alias: str) -> Iterator[models.Model]
         yield from (row for row in rows.filter(outside)[:_MAX_REPORTED] if row.pk not in seen)
 
 
-def _describe(row: models.Model, columns: list[str], alias: str) -> UnreadableRow:
+def _describe(row: models.Model, columns: Sequence[str], alias: str) -> UnreadableRow:
     key = row._meta.pk  # noqa: SLF001 - Django documents it
     fields = getattr(key, "fields", [key])
     condition = " AND ".join(f"{field.column} = {_literal(getattr(row, field.attname), alias)}" for field in fields)

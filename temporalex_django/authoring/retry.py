@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
+from temporalex_django.core.error_text import is_error
 from temporalex_django.core.failures import failure_types
 from temporalex_django.core.names import to_seconds
 from temporalex_django.errors import RetryLater, WorkflowDefinitionError
@@ -109,7 +110,7 @@ def delay_after(
     The arguments are those of ``next_delay``. ``RetryLater`` names the pause itself, and the policy decides only if it
     names none. Its ``non_retryable`` does not count then, because the code itself wants another attempt.
     """
-    if not isinstance(error, RetryLater):
+    if not is_error(error, RetryLater):
         return next_delay(policy, attempt, failure_types(error), draw=draw)
     policy = policy or _UNLIMITED
     if error.counts and _is_last(policy, attempt):

@@ -19,7 +19,7 @@ from temporalex_django.authoring.start_api import Startable
 from temporalex_django.authoring.type_hints import A, R, TypedWorkflow
 from temporalex_django.core import aliases, current
 from temporalex_django.core.determinism import guard
-from temporalex_django.core.failures import exception_message
+from temporalex_django.core.failures import exception_message, exception_name
 from temporalex_django.core.history.activation import Definition
 from temporalex_django.core.history.inputs import InputReading, to_reading
 from temporalex_django.core.names import to_seconds
@@ -253,10 +253,10 @@ class Workflow(Startable):
         except UnknownQuery as exc:
             raise UnknownQuery(f"{cls.name} does not answer the query {name!r}: {exc}") from exc
         except TemporalexError as exc:
-            raise QueryFailed(f"query {name!r} of {cls.name}: {exc}") from exc
+            raise QueryFailed(f"query {name!r} of {cls.name}: {exception_message(exc)}") from exc
         except Exception as exc:
             raise QueryFailed(
-                f"query {name!r} of {cls.name} raised {type(exc).__name__}: {exception_message(exc)}"
+                f"query {name!r} of {cls.name} raised {exception_name(type(exc))}: {exception_message(exc)}"
             ) from exc
         return codec.to_plain(value, label=f"the answer to query {name!r}")
 

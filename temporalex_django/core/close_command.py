@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from temporalex_django.core.error_text import is_error
 from temporalex_django.core.failures import (
     RunFailure,
     exception_message,
@@ -34,12 +35,12 @@ def build_close_command(
     raises the error instead, which fails the activation and so blocks the run. ``MemoryError`` and ``RecursionError``
     are always raised.
     """
-    if isinstance(error, Cancelled):
+    if is_error(error, Cancelled):
         return "CancelWorkflow", {}
     # The process lacks memory or stack. Another worker may have them, so the workflow does not fail.
-    if isinstance(error, (MemoryError, RecursionError)):
+    if is_error(error, MemoryError, RecursionError):
         raise error
-    if isinstance(error, RunFailure):
+    if is_error(error, RunFailure):
         return "FailWorkflow", error.attributes
     if error is not None:
         if blocks_run and (unexpected := unexpected_error(error, "run")) is not None:

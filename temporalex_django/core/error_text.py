@@ -7,11 +7,13 @@ because payloads may be there. A log gets the type and the code locations that t
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final
+from typing import Final, TypeGuard, TypeVar
 
 import msgspec
 
 from temporalex_django import errors
+
+E = TypeVar("E", bound=BaseException)
 
 MAX_LENGTH: Final = 300
 _MAX_LOCATIONS = 3
@@ -31,14 +33,27 @@ _CODE_ERRORS = (
 _DATABASE_ERROR_NAMES = frozenset({"OperationalError", "InterfaceError"})
 
 
+# The descriptors of the classes themselves: those of user code may raise, or say something else.
+class_name = type.__dict__["__name__"].__get__
+traceback_of = BaseException.__dict__["__traceback__"].__get__
+
+
+def is_error(exc: object, *kinds: type[E]) -> TypeGuard[E]:
+    """Return True if an error is of one of these classes, as ``except`` sees it.
+
+    ``isinstance`` asks the attribute ``__class__``, too. That of an exception of user code may raise or lie.
+    """
+    return issubclass(type(exc), kinds)
+
+
 def error_line(exc: BaseException) -> str:
     """Return ``exc`` as a line of a log: ``KeyError at shop/orders.py:12 in book < …``.
 
     The code locations are the last three that the error passed, innermost first. The message of the error is included
     only where it cannot quote a payload.
     """
-    kind = f"{type(exc).__name__}{_field_path(exc)}"
-    if isinstance(exc, _CODE_ERRORS) or kind in _DATABASE_ERROR_NAMES:
+    kind = f"{first_line(class_name(type(exc)))}{_field_path(exc)}"
+    if is_error(exc, *_CODE_ERRORS) or kind in _DATABASE_ERROR_NAMES:
         kind = f"{kind}: {first_line(_message_for_log(exc))}"
     at = " < ".join(_code_locations(exc))
     return _shorten(f"{kind} at {at}" if at else kind)
@@ -52,12 +67,15 @@ def _message_for_log(exc: BaseException) -> str:
     """
     if isinstance(exc, errors.NondeterminismError) and errors.PayloadError.__name__ in (exc.produced or ""):
         return f"the code does not match the history: recorded {exc.recorded}, produced {exc.produced}"
-    return str(exc)
+    try:
+        return str(exc)
+    except Exception:  # noqa: BLE001 - a subclass in user code
+        return ""
 
 
 def is_about_code(exc: BaseException) -> bool:
     """Return True if the message of the error only names code, so that it may go into a log."""
-    return isinstance(exc, _CODE_ERRORS)
+    return is_error(exc, *_CODE_ERRORS)
 
 
 def _field_path(exc: BaseException) -> str:
@@ -65,7 +83,7 @@ def _field_path(exc: BaseException) -> str:
 
     The path consists of declared names. The value of the field is not quoted.
     """
-    if not isinstance(exc, errors.PayloadError) or not isinstance(exc.__cause__, msgspec.ValidationError):
+    if not is_error(exc, errors.PayloadError) or not is_error(exc.__cause__, msgspec.ValidationError):
         return ""
     _, at, path = str(exc.__cause__).rpartition(" - at ")
     return f" for {first_line(path)}" if at else ""
@@ -90,7 +108,7 @@ def _code_locations(exc: BaseException) -> Iterator[str]:
     Each path is shortened to the file and its directory.
     """
     frames = []
-    traceback = exc.__traceback__
+    traceback = traceback_of(exc)
     while traceback is not None:
         frames.append((traceback.tb_frame.f_code, traceback.tb_lineno))
         traceback = traceback.tb_next

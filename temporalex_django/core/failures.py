@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from temporalex_django.core.error_text import class_name, is_error, traceback_of
 from temporalex_django.core.payloads import codec
 from temporalex_django.errors import (
     ActivityFailure,
@@ -16,7 +18,6 @@ from temporalex_django.errors import (
     ApplicationError,
     Cancelled,
     ChildWorkflowFailure,
-    PayloadError,
     RetryLater,
     TemporalexError,
     UnexpectedError,
@@ -26,11 +27,11 @@ from temporalex_django.errors import (
     WorkflowNotFound,
 )
 
-# The descriptor of ``type`` itself: a metaclass of user code may override ``__name__`` and raise.
-_class_name = type.__dict__["__name__"].__get__
 _TRACEBACK_LINES = 40
 _MAX_LENGTH = 50_000
 _MAX_CAUSE_LENGTH = 200
+#: Causes, contexts and parts of one exception that its traceback shows.
+_MAX_LINKED = 100
 #: A frame in the text of a traceback: its path and its line number.
 _FRAME = re.compile(r'^\s+File "(.+?)", line (\d+)', re.MULTILINE)
 #: Directories of installed packages, and paths of the standard library.
@@ -105,9 +106,9 @@ def unexpected_error(error: BaseException, place: str) -> Exception | None:
     It is ``error`` itself. A ``SystemExit`` must not end the process, so it becomes an ``UnexpectedError`` that names
     the ``place``, such as ``run``. See decision 48.
     """
-    if isinstance(error, _EXPECTED_ERRORS):
+    if is_error(error, *_EXPECTED_ERRORS):
         return None
-    if isinstance(error, Exception):
+    if is_error(error, Exception):
         return error
     failure = UnexpectedError(f"{place} raised {exception_name(type(error))}: {exception_message(error)}")
     failure.__cause__ = error
@@ -132,43 +133,65 @@ def failure_types(exc: BaseException) -> Sequence[str]:
 
     They are the names of its class and the bases of that class, and the ``type`` of an ``ApplicationError``.
     """
-    if isinstance(exc, ReturnedErr):
+    if is_error(exc, ReturnedErr):
         return exc.types
-    own = [exc.type] if isinstance(exc, ApplicationError) and exc.type else []
+    own = [kind] if is_error(exc, ApplicationError) and (kind := _own_type(exc)) else []
     return [*own, *(exception_name(cls) for cls in type(exc).__mro__)]
 
 
 def describe(exc: BaseException) -> dict[str, Any]:
     """Return ``{"type", "message"}`` of an exception, with ``details`` for an ``ApplicationError`` that has them."""
-    if not isinstance(exc, ApplicationError):
-        return {"type": exception_name(type(exc)), "message": exception_message(exc)}
-    details = {} if exc.details is None else {"details": _plain_or_text(exc.details)}
-    return {"type": exc.type or exception_name(type(exc)), "message": exception_message(exc), **details}
+    described = {"type": exception_name(type(exc)), "message": exception_message(exc)}
+    if not is_error(exc, ApplicationError):
+        return described
+    details = error_attribute(exc, "details")
+    return {
+        **described,
+        "type": _own_type(exc) or described["type"],
+        **({} if details is None else {"details": _plain_or_text(details)}),
+    }
+
+
+def error_attribute(exc: BaseException, name: str) -> Any:
+    """Return an attribute of an error, or None if there is none or reading it raises: it may be a property."""
+    try:
+        return getattr(exc, name, None)
+    except BaseException:  # noqa: BLE001 - arbitrary user code
+        return None
+
+
+def _own_type(exc: BaseException) -> str:
+    """Return the ``type`` that an ``ApplicationError`` names, as a text that can be stored; "" for none."""
+    kind = error_attribute(exc, "type")
+    return "" if kind is None else storable_text(kind, str)
 
 
 def _plain_or_text(details: Any) -> Any:
     """Return details as plain data.
 
-    If they cannot be encoded, return their ``repr``, so that the failure itself is kept.
+    If they cannot be encoded, return their ``repr``, cut short, so that the failure itself is kept.
     """
-    try:
+    with suppress(Exception):  # arbitrary user code
         return codec.to_plain(details, label="the details of an ApplicationError")
-    except PayloadError:
-        return to_storable(repr(details))
+    return storable_text(details, repr)
 
 
 def exception_name(cls: type[BaseException]) -> str:
     """Return the name of an exception class. It calls no code of a metaclass, which may raise."""
-    return to_storable(_class_name(cls))
+    return to_storable(class_name(cls))
 
 
 def exception_message(exc: BaseException) -> str:
     """Return ``str(exc)``, or a note if ``__str__`` raises: that fault must not hide the failure itself."""
+    return storable_text(exc, str, note="no message: ")
+
+
+def storable_text(value: Any, convert: Callable[[Any], str], *, note: str = "") -> str:
+    """Return ``convert(value)`` (``str`` or ``repr``) as ``to_storable`` does, or a note if that raises."""
     try:
-        text = str(exc)
+        return to_storable(convert(value))
     except BaseException as broken:  # noqa: BLE001 - arbitrary user code
-        return f"<no message: {exception_name(type(broken))} in __str__>"
-    return to_storable(text)
+        return f"<{note}{exception_name(type(broken))} in __{convert.__name__}__>"
 
 
 #: Exceptions by which a validator refuses an update. Hosts add the exceptions of their libraries. See decision 12.
@@ -184,7 +207,7 @@ def add_refusal(kind: type[Exception], refuses: Callable[[Exception], bool] = la
 
 def is_refusal(exc: BaseException) -> bool:
     """Return True if a validator that raises ``exc`` refuses the update. False means that the validator has a bug."""
-    return any(isinstance(exc, kind) and refuses(exc) for kind, refuses in _REFUSALS.items())
+    return any(is_error(exc, kind) and refuses(exc) for kind, refuses in _REFUSALS.items())
 
 
 def refusal_reason(exc: BaseException) -> str:
@@ -196,17 +219,18 @@ def refusal_reason(exc: BaseException) -> str:
     name, text = exception_name(type(exc)), exception_message(exc)
     try:
         messages = [str(message) for message in exc.messages] if name == "ValidationError" else []  # type: ignore[attr-defined] # of Django's
-    except Exception:  # noqa: BLE001 - another class of that name
+    except BaseException:  # noqa: BLE001 - another class of that name
         messages = []
     if messages:
         return to_storable(" ".join(messages))
-    if isinstance(exc, (LookupError, TypeError, AttributeError, AssertionError)):
+    if is_error(exc, LookupError, TypeError, AttributeError, AssertionError):
         return f"{name}: {text}" if text else name
     return text or name
 
 
 def to_storable(text: str) -> str:
     """Return ``text`` in a form that every database can store: without lone surrogates and NUL, and cut short."""
+    text = str.__str__(text)  # a subclass of user code may answer anything
     if len(text) > _MAX_LENGTH:
         text = text[:_MAX_LENGTH] + f"… ({len(text):,} characters)"
     return text.encode("utf-8", "backslashreplace").decode().replace("\x00", "\\x00")
@@ -214,8 +238,8 @@ def to_storable(text: str) -> str:
 
 def run_failure(exc: BaseException) -> dict[str, Any]:
     """Return the attributes of ``WorkflowFailed`` for an exception that ``run`` did not catch."""
-    attributes = {**describe(exc), "reason": None, "traceback": _shorten(traceback.format_exception(exc))}
-    if isinstance(exc, ActivityFailure) and exc.activity is not None:
+    attributes = {**describe(exc), "reason": None, "traceback": _traceback_text(exc, whole=True)}
+    if type(exc) is ActivityFailure and exc.activity is not None:
         attributes |= {"activity": exc.activity, "attempts": exc.attempts, "cause": exc.cause}
         attributes["cause_type"] = exc.type or (None if exc.timeout is None else "TimeoutError")
     return attributes
@@ -261,27 +285,67 @@ def attempt_failure(exc: BaseException, *, at: datetime, attempt: int) -> Attemp
 
     An ``Err`` has no traceback, and its reason is in the details.
     """
-    if isinstance(exc, ReturnedErr):
-        message = to_storable(repr(exc.reason))
+    if type(exc) is ReturnedErr:
+        message = storable_text(exc.reason, repr)
         return AttemptFailure(type="Err", message=message, at=at, attempt=attempt, details=exc.reason)
     return AttemptFailure(
         **describe(exc),
         at=at,
         attempt=attempt,
         traceback=clean_traceback(exc),
-        retry_later=isinstance(exc, RetryLater),
+        retry_later=is_error(exc, RetryLater),
     )
 
 
 def clean_traceback(exc: BaseException) -> str:
     """Return the traceback of an exception without the frames of this package, so that it shows the user's code."""
-    exception = traceback.TracebackException.from_exception(exc)
-    for part in _exception_chain(exception):
-        user_frames = [frame for frame in part.stack if not frame.filename.startswith(_PACKAGE_PATH)]
-        # A traceback that has only frames of this package stays whole: it would be empty otherwise.
-        if user_frames:
-            part.stack[:] = user_frames
-    return _shorten(exception.format())
+    return _traceback_text(exc)
+
+
+def _traceback_text(exc: BaseException, *, whole: bool = False) -> str:
+    """Return the text of a traceback; with ``whole`` also the frames of this package.
+
+    If Python cannot format it, or an exception has very many causes or parts, it has the frames of the exception alone.
+    """
+    with suppress(BaseException):  # of notes, causes and attributes of user code, which the formatting reads
+        if _is_formattable(exc):
+            exception = traceback.TracebackException.from_exception(exc)
+            for part in () if whole else _exception_chain(exception):
+                part.stack[:] = _user_frames(part.stack)
+            return _shorten(exception.format())
+    frames = traceback.extract_tb(traceback_of(exc))
+    last = f"{exception_name(type(exc))}: {exception_message(exc)}"
+    return _shorten(
+        ["Traceback (most recent call last):\n", *(frames if whole else _user_frames(frames)).format(), last]
+    )
+
+
+def _user_frames(frames: traceback.StackSummary) -> traceback.StackSummary:
+    """Return the frames that are not of this package, or all: a traceback without frames would say nothing."""
+    user_frames = [frame for frame in frames if not frame.filename.startswith(_PACKAGE_PATH)]
+    return traceback.StackSummary.from_list(user_frames or frames)
+
+
+def _is_formattable(exc: BaseException) -> bool:
+    """Return True if an exception has at most ``_MAX_LINKED`` others: causes, contexts and parts of groups."""
+    seen, waiting = set[int](), [exc]
+    while waiting:
+        error = waiting.pop()
+        if id(error) in seen:
+            continue
+        seen.add(id(error))
+        if len(seen) + len(waiting) > _MAX_LINKED:
+            return False
+        linked = [_cause_of(error), _context_of(error)]
+        if is_error(error, BaseExceptionGroup):
+            linked += _parts_of(error)
+        waiting += [other for other in linked if other is not None]
+    return True
+
+
+_cause_of = BaseException.__dict__["__cause__"].__get__
+_context_of = BaseException.__dict__["__context__"].__get__
+_parts_of = BaseExceptionGroup.__dict__["exceptions"].__get__
 
 
 def _exception_chain(exception: traceback.TracebackException) -> Iterator[traceback.TracebackException]:
@@ -384,8 +448,10 @@ def error_data(exc: TemporalexError) -> dict[str, Any]:
     An ``UpdateRejected`` adds its ``reason``, ``accepts`` and ``path``, as far as they are not None.
     """
     data = {"code": exc.code, **describe(exc)}
-    if isinstance(exc, UpdateRejected):
+    if is_error(exc, UpdateRejected):
         data |= {
-            name: attribute for name in ("reason", "accepts", "path") if (attribute := getattr(exc, name)) is not None
+            name: attribute
+            for name in ("reason", "accepts", "path")
+            if (attribute := error_attribute(exc, name)) is not None
         }
     return data

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import unicodedata
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 from uuid import UUID
 
@@ -206,6 +206,8 @@ def seconds_until(deadline: datetime, now: datetime) -> float:
 #: Years of the times that enter from anywhere. Others have no equivalent in some time zones, and a database that stores
 #: one of them may return a row that no process can read.
 FIRST_YEAR, LAST_YEAR = 2, 9998
+#: The times that are read in place of stored ones that lie before or after these years, or are no times.
+BEFORE_ALL, AFTER_ALL = datetime(FIRST_YEAR - 1, 12, 31, tzinfo=UTC), datetime(LAST_YEAR + 1, 1, 1, tzinfo=UTC)
 
 
 def check_time(moment: datetime, *, label: str) -> datetime:
@@ -221,6 +223,14 @@ def check_time(moment: datetime, *, label: str) -> datetime:
     if not FIRST_YEAR <= year <= LAST_YEAR:
         raise ValueError(f"{label} must be in a year from {FIRST_YEAR} to {LAST_YEAR} in UTC, not {moment.isoformat()}")
     return moment
+
+
+def is_readable_time(moment: datetime | None) -> bool:
+    """Return True for a time that a row may have: None, or one that is not in place of a stored time.
+
+    A process that reads a time outside of the bounds cannot know what was stored, so it must not act on it.
+    """
+    return moment is None or FIRST_YEAR <= moment.year <= LAST_YEAR
 
 
 def aware_datetime(value: Any, *, label: str) -> datetime:

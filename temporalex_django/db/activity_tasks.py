@@ -17,6 +17,7 @@ from uuid import UUID
 from temporalex_django.authoring.backend import OpenActivity
 from temporalex_django.conf import codec
 from temporalex_django.core.error_text import error_line
+from temporalex_django.core.names import is_readable_time
 from temporalex_django.db import background_tasks
 from temporalex_django.db.holds import store_holds
 from temporalex_django.db.session import StorageSession
@@ -438,6 +439,9 @@ def _add_seconds(moment: datetime | None, seconds: float | None) -> datetime | N
     return moment + timedelta(seconds=seconds)
 
 
+_TIMES = ("scheduled_at", "due_at", "started_at", "beat_at")
+
+
 def task_state(row: tuple[Any, ...]) -> TaskState:
     """Return the activity of a row with the columns of ``TASK``.
 
@@ -478,6 +482,15 @@ def decode_task(task: TaskState) -> None:
             task.heartbeat_details = decode(task.heartbeat_details)
         if task.previous_failure is not None:
             task.previous_failure = decode(task.previous_failure)
+        if not (
+            isinstance(task.args, list | tuple) and isinstance(task.kwargs, dict) and isinstance(task.options, dict)
+        ):
+            raise PayloadError(f"its columns call and options in {TASKS.name} are not a list and a dict")
+        if not isinstance(task.previous_failure, dict | None):
+            raise PayloadError(f"its column failure in {TASKS.name} is not a dict")
+        for name in _TIMES:
+            if not is_readable_time(getattr(task, name)):
+                raise PayloadError(f"its time {name} (column of {TASKS.name}) is not in the years 2 to 9998")
     except KeyMissing:
         raise
     except Exception as exc:

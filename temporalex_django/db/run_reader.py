@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
@@ -10,12 +9,14 @@ from uuid import UUID
 
 from temporalex_django.conf import codec
 from temporalex_django.core.history.events import HistoryEvent
+from temporalex_django.core.names import is_readable_time
 from temporalex_django.db.messages.inbox import Inboxes, report_unreadable
 from temporalex_django.db.session import StorageSession
-from temporalex_django.db.sql_columns import EVENTS, RUNS, json_value
+from temporalex_django.db.sql_columns import EVENTS, RUNS, WORKERS, json_value
 from temporalex_django.engine.contracts.records import Inbox, RunRecord
 from temporalex_django.engine.contracts.typed_dicts import BlockMark
 from temporalex_django.engine.scheduling import policy
+from temporalex_django.errors import KeyMissing, PayloadError
 
 _BLOCKED = RUNS.pick_columns("blocked")
 _FACTS = RUNS.pick_fields(RunRecord, run_id="id", parent_chain="parent_chain_id", parent_run="parent_run_id")
@@ -55,6 +56,19 @@ class RunReader:
     def run_records(self, runs: Collection[UUID]) -> dict[UUID, RunRecord]:
         return self._submit_run_records(runs)()
 
+    def closing_record(self, run_id: UUID) -> RunRecord:
+        """Return the record of a run that a person ends. What cannot be read in it is None, and stays stored."""
+        try:
+            return self.run_records([run_id])[run_id]
+        except (KeyMissing, PayloadError):
+            (row,) = self._sql.select(_FACTS.select("where id = %s"), [run_id], _FACTS.types)
+        values = _FACTS.row_fields(row)
+        for name in ("args", "carried_messages", "snapshot"):
+            values[name] = None
+        for name in _RECORD_TIMES:
+            values[name] = values[name] if is_readable_time(values[name]) else None
+        return _run_record(values)
+
     def _submit_run_records(self, runs: Collection[UUID]) -> Callable[[], dict[UUID, RunRecord]]:
         """Send the query for the records of runs, and return a function that waits for them and returns them by run id.
 
@@ -70,6 +84,7 @@ class RunReader:
             for row in rows():
                 try:
                     record = _run_record(_FACTS.decode_row(row))
+                    _check_times(record)
                 except Exception:
                     stored = _FACTS.row_fields(row)
                     with report_unreadable(
@@ -85,7 +100,7 @@ class RunReader:
         ((mark,),) = self._sql.select(_BLOCKED.select("where id = %s"), [run_id], _BLOCKED.types)
         block_mark: BlockMark | None = None
         if mark is not None:
-            block_mark = json.loads(mark)
+            block_mark = RUNS.read_json("blocked", mark)
         return block_mark
 
     def histories(self, after: Mapping[UUID, int]) -> dict[UUID, list[HistoryEvent]]:
@@ -137,9 +152,11 @@ class RunReader:
             parameters,
             ("text",),
         )
-        # The column is JSON in both dialects; the codec is not for it.
         live_versions = {
-            (name, number) for (text,) in rows for name, numbers in json.loads(text).items() for number in numbers
+            (name, number)
+            for (text,) in rows
+            for name, numbers in WORKERS.read_json("workflows", text).items()
+            for number in numbers
         }
         self._live_versions = (time.monotonic() + policy.LIVE_VERSIONS_SECONDS, live_versions)
         return (workflow, version) in live_versions
@@ -152,6 +169,15 @@ def _run_record(row_values: dict[str, Any]) -> RunRecord:
     return RunRecord(**row_values)
 
 
+_RECORD_TIMES = ("scheduled_for", "expires_at", "started_at", "starts_at", "start_before")
+
+
+def _check_times(record: RunRecord) -> None:
+    for name in _RECORD_TIMES:
+        if not is_readable_time(getattr(record, name)):
+            raise PayloadError(f"its time {name} (column of temporalex_instance) is not in the years 2 to 9998")
+
+
 def _history_event(run: UUID, row: Sequence[Any]) -> HistoryEvent:
     """Return the event of a row with the columns of ``_EVENT``.
 
@@ -159,6 +185,8 @@ def _history_event(run: UUID, row: Sequence[Any]) -> HistoryEvent:
     """
     seq, activation, kind, at, attributes = row
     try:
+        if at is None or not is_readable_time(at):
+            raise PayloadError("its time (column at of temporalex_history_event) is not in the years 2 to 9998")
         return HistoryEvent(seq, activation, kind, at, codec().decode(attributes), len(attributes))
     except Exception:
         with report_unreadable(f"event {seq} ({kind}) of run {run}", run=run):

@@ -91,6 +91,7 @@ class SqlTable:
     def __init__(self, model: type[models.Model]) -> None:
         options = model._meta  # noqa: SLF001 - Django documents it
         self.name = options.db_table
+        self._model = model
         stored = [field for field in options.local_concrete_fields if field.column and not field.generated]
         self.kinds = {field.column: _sql_type(field) for field in stored}
 
@@ -120,6 +121,10 @@ class SqlTable:
         """Return an ``update`` statement; ``values`` maps columns to SQL expressions, ``source`` is SQL at its end."""
         self._require_columns(values)
         return f"update {self.name} set {', '.join(f'{name} = {value}' for name, value in values.items())} {source}"
+
+    def read_json(self, column: str, text: str | None) -> Any:
+        """Return the value of a JSON column from its text; see ``SafeJSONField.read``."""
+        return self._model._meta.get_field(column).read(text)  # type: ignore[union-attr] # noqa: SLF001 - as above
 
     def _require_columns(self, columns: Iterable[str]) -> None:
         if unknown := [name for name in columns if name not in self.kinds]:

@@ -128,6 +128,7 @@ class DjangoStorage(StorageSession):
     store_settled_messages = _from(_inboxes, Inboxes.store_settled_messages)
 
     run_records = _from(_reader, RunReader.run_records)
+    closing_record = _from(_reader, RunReader.closing_record)
     load_turn_input = _from(_reader, RunReader.load_turn_input)
     block_reason = _from(_reader, RunReader.block_reason)
     histories = _from(_reader, RunReader.histories)

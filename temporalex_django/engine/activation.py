@@ -101,7 +101,7 @@ class ActivationStep:
         run = self.run
         if run.closed:
             return False
-        is_overdue = run.deadline is not None and run.deadline <= self.now and not run.paused
+        is_overdue = run.is_overdue(self.now) and not run.paused
         closing_kinds = ("terminate",) if self.starts_at is None else ("terminate", "cancel")
         return is_overdue or any(message.kind in closing_kinds for message in self.messages)
 
@@ -167,7 +167,7 @@ class ActivationStep:
         retry_at = None
         if retry:
             retry_at = next_retry_at(run.failed_tries, self.now)
-        run.due_at = min((moment for moment in (retry_at, run.deadline) if moment is not None), default=None)
+        run.due_at = run.deadline if retry_at is None or run.is_overdue(retry_at) else retry_at
         mark = block_mark_of(error, tries=run.failed_tries, now=self.now, waits_for=waits_for)
         self.write.instance["blocked"] = mark if since is None else {**mark, "since": since}
         self.write.instance["cause"] = block_cause(mark)

@@ -12,11 +12,13 @@ from typing import Any
 from temporalex_django.authoring.activity import Activity
 from temporalex_django.authoring.activity_context import ActivityContext, PreviousFailure
 from temporalex_django.authoring.retry import delay_after, jitter_draw, next_delay
+from temporalex_django.core.error_text import is_error
 from temporalex_django.core.failures import (
     AttemptFailure,
     ReturnedErr,
     attempt_failure,
     describe,
+    error_attribute,
     exception_message,
 )
 from temporalex_django.core.payloads import codec
@@ -147,17 +149,17 @@ def failed_result(task: TaskState, error: BaseException, now: datetime, *, final
     A step that returns ``Err`` counts as one that raised. ``RetryLater`` says itself when the activity is due again.
     With ``final`` no further attempt follows, whatever the policy says.
     """
-    final = final or (isinstance(error, ApplicationError) and error.non_retryable)
+    final = final or (is_error(error, ApplicationError) and bool(error_attribute(error, "non_retryable")))
     retry_at = None
     if not final:
         retry_at = _retry_at(task, now, error)
     if retry_at is not None:
         failure = attempt_failure(error, at=now, attempt=task.attempt)
-        count = not isinstance(error, RetryLater) or error.counts
+        count = not is_error(error, RetryLater) or error.counts
         hold = _hold(task, error, now, retry_at)
         return TaskResult(task=task, retry_at=retry_at, failure=failure, count=count, hold=hold)
     attributes = {"seq": task.seq, **describe(error), "attempts": task.attempt, "timeout": None}
-    if isinstance(error, ReturnedErr):
+    if type(error) is ReturnedErr:
         attributes.update(type="Err", reason=error.reason)
     result = final_result(task, "ActivityFailed", attributes)
     result.hold = _hold(task, error, now, None)
@@ -172,7 +174,7 @@ def _hold(task: TaskState, error: BaseException, now: datetime, retry_at: dateti
     The hold ends when the next attempt begins (``retry_at``), or at the time that the error names if no attempt is
     left.
     """
-    if not isinstance(error, RetryLater) or error.hold is None or task.atomic:
+    if not is_error(error, RetryLater) or error.hold is None or task.atomic:
         return None
     key = task.options.get("concurrency_key") if error.hold == "key" else None
     if retry_at is None:
@@ -286,7 +288,7 @@ def is_permanent_error(error: BaseException) -> bool:
     That is so for a payload that does not fit and for an activity without code in an environment that has no other
     worker.
     """
-    return isinstance(error, (ActivityNotFound, PayloadError))
+    return is_error(error, ActivityNotFound, PayloadError)
 
 
 def unreadable_result(task: TaskState, error: BaseException) -> TaskResult:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
+from temporalex_django.core.failures import exception_name
 from temporalex_django.engine.contracts.records import TaskResult, TaskState
 from temporalex_django.engine.turn_report import TurnReport
 from temporalex_django.interceptors import AttemptCall, Problem
@@ -67,7 +68,7 @@ def report_turn(report: TurnReport) -> None:
             Problem(
                 kind="run_blocked",
                 run_id=str(write.run.run_id),
-                type=type(error).__name__,
+                type=exception_name(type(error)),
                 error=error,
                 queue=write.run.queue,
                 **names,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
-from temporalex_django.core.failures import exception_message, exception_name
+from temporalex_django.core.error_text import is_error, traceback_of
+from temporalex_django.core.failures import error_attribute, exception_message, exception_name
 from temporalex_django.core.history.tracing import is_user_code
 from temporalex_django.engine.contracts.records import RunState, RunWrite
 from temporalex_django.engine.contracts.typed_dicts import BlockMark
@@ -50,13 +51,12 @@ def block_mark_of(error: BaseException, *, tries: int, now: datetime, waits_for:
     The error gives the code, the text and the place in the user's code. ``tries`` counts failed activations in a row.
     ``waits_for`` names the code or the encryption key that no live worker has.
     """
-    if isinstance(error, TemporalexError):
-        code = error.code
-    else:
-        code = type(error).__name__
+    code = exception_name(type(error))
+    if is_error(error, TemporalexError):
+        code = error_attribute(error, "code") or code
     text = f"{exception_name(type(error))}: {exception_message(error)}"
     block = block_mark(code, text, tries=tries, now=now, waits_for=waits_for)
-    if isinstance(error, NondeterminismError) and error.recorded is not None and error.produced is not None:
+    if type(error) is NondeterminismError and error.recorded is not None and error.produced is not None:
         block |= {"recorded": error.recorded, "produced": error.produced}
         if error.event is not None:
             block["event"] = error.event
@@ -79,12 +79,12 @@ def block_cause(mark: BlockMark) -> str:
 def _code_location(error: BaseException) -> str | None:
     """Return the last place in user code that the error passed through, as ``folder/file:line``, or None."""
     place = None
-    if isinstance(error, NondeterminismError):
+    if is_error(error, NondeterminismError):
         place = error.place
     # The traceback of this error shows the comparison with the history; ``place`` names the line that caused it.
     traceback = None
-    if not isinstance(error, NondeterminismError):
-        traceback = error.__traceback__
+    if not is_error(error, NondeterminismError):
+        traceback = traceback_of(error)
     while traceback is not None:
         code = traceback.tb_frame.f_code
         if is_user_code(code):

@@ -21,7 +21,7 @@ from temporalex_django.core.messages.signal_failures import HandlerFixed
 from temporalex_django.engine.cache import Cache, CachedRun
 from temporalex_django.engine.scheduling import policy
 from temporalex_django.engine.watchdog import watchdog
-from temporalex_django.errors import UnknownWorkflow, WorkflowSwitchedOff
+from temporalex_django.errors import PayloadError, UnknownWorkflow, WorkflowSwitchedOff
 from temporalex_django.telemetry import definitions
 from temporalex_django.telemetry.recording import recorder
 
@@ -150,6 +150,12 @@ class Executors:
         outdated: dict[UUID, int] = {}
         uncached_runs: list[RunState] = []
         for run in runs:
+            if (column := run.unreadable_time()) is not None:
+                errors[run.run_id] = PayloadError(
+                    f"the chain {run.chain_id} cannot be read: its {column} (column of temporalex_chain) is not a time in"
+                    " the years 2 to 9998"
+                )
+                continue
             entry = self.cache.take(run.run_id)
             # A run that ended the process which rebuilt it is rebuilt here, too: that its executor in memory works
             # proves nothing (see decision 22).

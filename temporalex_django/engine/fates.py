@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from enum import Enum, auto
 
+from temporalex_django.core.names import BEFORE_ALL
 from temporalex_django.engine.contracts.records import RunState
 
 
@@ -71,3 +72,11 @@ def begins_later(run: RunState, starts_at: datetime | None, now: datetime) -> bo
 def is_due(moment: datetime | None, now: datetime) -> bool:
     """Return True if ``moment`` is set and has come."""
     return moment is not None and moment <= now
+
+
+def has_come(moment: datetime | None, now: datetime) -> bool:
+    """Return True if ``moment`` is set, has come, and is not in place of a time that cannot be read.
+
+    It is for times that decide about a run. ``is_due`` is for the time that only wakes it.
+    """
+    return moment is not None and BEFORE_ALL < moment <= now

@@ -92,6 +92,9 @@ def pending_timers(events: Iterable[tuple[str, dict[str, Any]]]) -> dict[int, da
     """
     due_times: dict[int, datetime] = {}
     for kind, attributes in events:
+        # What stands in place of attributes that cannot be read is no dict. Such a run is blocked, and has no timer.
+        if not isinstance(attributes, dict) or "seq" not in attributes:
+            continue
         if kind == "TimerStarted":
             due_times[attributes["seq"]] = datetime.fromisoformat(attributes["due"])
         elif kind in _TIMER_ENDS:

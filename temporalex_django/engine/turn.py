@@ -34,7 +34,7 @@ from temporalex_django.engine.fates import (
     TurnDecision,
     begins_later,
     decide,
-    is_due,
+    has_come,
     is_parked,
     is_unstarted,
     may_begin_later,
@@ -263,7 +263,7 @@ class WorkflowEngine(Executors):
                 continue
             report.writes.append(write)
             report.run_count += 1
-            if self._inline_atomic and not write.run.failed_tries and is_due(write.run.atomic_due, step.now):
+            if self._inline_atomic and not write.run.failed_tries and has_come(write.run.atomic_due, step.now):
                 report.atomic_chains.append(write.run.chain_id)
         for run_id, entry in entries.items():  # claimed, but not started
             self.cache.put(run_id, entry)
@@ -311,7 +311,7 @@ class WorkflowEngine(Executors):
             run,
             closing=step.must_close,
             parked=parked,
-            atomic=self._inline_atomic and is_due(run.atomic_due, now),
+            atomic=self._inline_atomic and has_come(run.atomic_due, now),
             early=starts_at is not None,
         )
         if decision is TurnDecision.END and parked:

@@ -185,7 +185,10 @@ class WorkerRow:
             ("text",),
         )
         # Nothing runs what the row of another worker names until that worker is through or declared dead (decision 22).
-        if any(not set(parse_announcement(json.loads(row[0]))).isdisjoint(suspects) for row in others):
+        if any(
+            not set(parse_announcement(WORKERS.read_json("trying", row[0]) or ())).isdisjoint(suspects)
+            for row in others
+        ):
             return False
         trying = json.dumps([[mark.kind, str(mark.key)] for mark in suspects])
         cast = storage.sql.placeholder("jsonb")
@@ -288,7 +291,7 @@ def _blocked_runs(storage: WorkerStorage, workflows: Sequence[str]) -> list[tupl
         [parameter],
         _CODE.types,
     )
-    return [(chain, name, version, json.loads(mark).get("code", "")) for chain, name, version, mark in rows]
+    return [(chain, name, version, RUNS.read_json("blocked", mark)["code"]) for chain, name, version, mark in rows]
 
 
 def _wake_chains(storage: WorkerStorage, now: datetime, chains: Sequence[UUID]) -> int:

@@ -14,7 +14,6 @@ of a worker until that worker is through or declared dead (decision 22).
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -89,7 +88,7 @@ class _WorkerRecord(NamedTuple):
 
     @property
     def announced_work(self) -> list[MarkedWork]:
-        return parse_announcement(json.loads(self.trying or "null") or ())
+        return parse_announcement(WORKERS.read_json("trying", self.trying) or ())
 
 
 _WORKER = WORKERS.pick_columns(*_WorkerRecord._fields)
@@ -226,7 +225,7 @@ def _declare_dead(
         due, failed = release_activities(storage, row.epoch)
         if left is not None:
             _attribute_crash(storage, left, earlier=_unexplained_deaths(storage) if unknown and explained else 0)
-        wake_for_others(storage, list(json.loads(rows[0][0])))
+        wake_for_others(storage, list(WORKERS.read_json("workflows", rows[0][0])))
         if left is not None:
             # Cleared before the commit and deleted after it: a judge that is killed in between does not count the death
             # twice.

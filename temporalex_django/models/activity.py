@@ -11,7 +11,7 @@ from django.utils.translation import gettext_lazy as _
 
 from temporalex_django.authoring.backend import OpenActivity
 from temporalex_django.core.failures import AttemptFailure
-from temporalex_django.models.fields import decode_payload, unconstrained_key
+from temporalex_django.models.fields import SafeDateTimeField, SafeJSONField, Texts, decode_payload, unconstrained_key
 
 _OPEN_FIELDS = [f.name for f in fields(OpenActivity) if f.name != "last_failure"]
 
@@ -51,21 +51,23 @@ class ActivityTask(models.Model):
     attempt = models.IntegerField(db_default=0)
     max_attempts = models.IntegerField(db_default=0, help_text=_("0 means no limit."))
     crashes = models.SmallIntegerField(db_default=0, help_text=_("Number of workers that died while running it."))
-    scheduled_at = models.DateTimeField()
-    due_at = models.DateTimeField()
+    scheduled_at = SafeDateTimeField()
+    due_at = SafeDateTimeField()
     # An attempt is counted when a worker claims it and starts when a thread reaches it (see decision 35). So ``owner``
     # can be set while ``started_at`` is empty.
-    started_at = models.DateTimeField(null=True)
-    beat_at = models.DateTimeField(null=True)
-    expires_at = models.DateTimeField(null=True, help_text=_("When the first of its timeouts expires."))
-    close_at = models.DateTimeField(null=True, help_text=_("When schedule_to_close expires."))
+    started_at = SafeDateTimeField(null=True)
+    beat_at = SafeDateTimeField(null=True)
+    expires_at = SafeDateTimeField(null=True, help_text=_("When the first of its timeouts expires."))
+    close_at = SafeDateTimeField(null=True, help_text=_("When schedule_to_close expires."))
     schedule_to_start = models.FloatField(null=True)
     start_to_close = models.FloatField(null=True)
     heartbeat_timeout = models.FloatField(null=True)
     heartbeat = models.BinaryField(null=True)
-    headers = models.JSONField(null=True, help_text=_("Headers of its run, with those that interceptors add."))
-    tags = models.JSONField(null=True, help_text=_("Tags of the workflow class, for filters."))
-    metadata = models.JSONField(null=True)
+    headers = SafeJSONField(
+        like=dict[str, str], null=True, help_text=_("Headers of its run, with those that interceptors add.")
+    )
+    tags = SafeJSONField(like=Texts, null=True, help_text=_("Tags of the workflow class, for filters."))
+    metadata = SafeJSONField(null=True)
     priority = models.SmallIntegerField(db_default=0, help_text=_("For a background task: a higher number runs first."))
     waits_for = models.TextField(null=True, help_text=_("What was missing on the last worker that deferred it."))  # noqa: DJ001 - NULL: it lacked nothing
     owner = models.BigIntegerField(null=True, help_text=_("Epoch of the worker that claimed it."))
@@ -74,9 +76,9 @@ class ActivityTask(models.Model):
         null=True,
         help_text=_("Groups failing activities: the activity, the type of the error and its place in the code."),
     )
-    failed_at = models.DateTimeField(null=True)
+    failed_at = SafeDateTimeField(null=True)
     failed_attempt = models.IntegerField(null=True)
-    failing_since = models.DateTimeField(null=True, help_text=_("When its first attempt failed."))
+    failing_since = SafeDateTimeField(null=True, help_text=_("When its first attempt failed."))
 
     class Meta:
         db_table = "temporalex_activity_task"
@@ -125,11 +127,11 @@ class ActivityTask(models.Model):
             return None
         failure = decode_payload(self.failure)
         failure_fields: dict[str, Any] = (
-            failure if isinstance(failure, dict) else {"type": "", "message": repr(failure)}
+            failure if isinstance(failure, dict) and "type" in failure else {"message": repr(failure)}
         )
         return AttemptFailure(
-            type=failure_fields["type"],
-            message=failure_fields["message"],
+            type=str(failure_fields.get("type", "")),
+            message=str(failure_fields.get("message", "")),
             traceback=failure_fields.get("traceback"),
             at=self.failed_at,
             attempt=self.failed_attempt or 0,

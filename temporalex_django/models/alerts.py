@@ -5,16 +5,18 @@ from __future__ import annotations
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
+from temporalex_django.models.fields import SafeDateTimeField, SafeJSONField
+
 
 class Alert(models.Model):
     """A problem of the project that alerts report to one channel, such as the blocked runs of one class."""
 
     cause = models.CharField(max_length=500, help_text=_("The code of the finding, and its subject."))
     channel = models.CharField(max_length=500, help_text=_("An address of mail, or the path of a function."))
-    since = models.DateTimeField(help_text=_("When it was first seen."))
-    seen_at = models.DateTimeField(help_text=_("When it was last seen."))
+    since = SafeDateTimeField(help_text=_("When it was first seen."))
+    seen_at = SafeDateTimeField(help_text=_("When it was last seen."))
     count = models.IntegerField(default=1, help_text=_("The number of runs, messages or slots that have it."))
-    sent_at = models.DateTimeField(null=True, help_text=_("When it was last reported to people."))
+    sent_at = SafeDateTimeField(null=True, help_text=_("When it was last reported to people."))
     sent_count = models.IntegerField(default=0, help_text=_("The number that was reported then."))
 
     class Meta:
@@ -35,8 +37,8 @@ class Lease(models.Model):
     """A lease on work that one process at a time does for all, such as sending alerts."""
 
     name = models.CharField(max_length=100, primary_key=True)
-    until = models.DateTimeField(help_text=_("When another process may take it."))
-    notes = models.JSONField(default=dict, help_text=_("What its holder leaves for the next one."))
+    until = SafeDateTimeField(help_text=_("When another process may take it."))
+    notes = SafeJSONField(default=dict, help_text=_("What its holder leaves for the next one."))
 
     class Meta:
         db_table = "temporalex_lease"

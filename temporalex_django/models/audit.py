@@ -7,6 +7,8 @@ from django.db import models
 from django.db.models import Q
 from django.utils.translation import gettext_lazy as _
 
+from temporalex_django.models.fields import SafeDateTimeField, SafeJSONField
+
 
 class OperatorAction(models.Model):
     """One operation through any interface: performed, denied, or a read that is audited.
@@ -16,7 +18,7 @@ class OperatorAction(models.Model):
     """
 
     id = models.BigAutoField(primary_key=True)
-    at = models.DateTimeField(db_index=True)
+    at = SafeDateTimeField(db_index=True)
     action = models.CharField(max_length=40)
     actor = models.ForeignKey(
         settings.AUTH_USER_MODEL, null=True, on_delete=models.SET_NULL, related_name="+", db_constraint=False
@@ -49,7 +51,7 @@ class OperatorAction(models.Model):
         default=False,
         help_text=_("Not done by a person, but by code or by a program that sent an ordinary message."),
     )
-    details = models.JSONField(default=dict)
+    details = SafeJSONField(default=dict)
 
     class Meta:
         db_table = "temporalex_operator_action"

@@ -11,7 +11,7 @@ from django.db import models
 from django.utils.translation import gettext_lazy as _
 
 from temporalex_django.models.activity import ActivityTask
-from temporalex_django.models.fields import decode_payload
+from temporalex_django.models.fields import SafeDateTimeField, decode_payload
 
 
 class _BackgroundTaskManager(models.Manager["EnqueuedTask"]):
@@ -58,10 +58,10 @@ class EndedTask(models.Model):
     options = models.BinaryField(help_text=_("The options for running it, and its attempts."))
     outcome = models.BinaryField(help_text=_("Its result, or why it failed."))
     attempts = models.IntegerField()
-    enqueued_at = models.DateTimeField()
-    started_at = models.DateTimeField(null=True, help_text=_("When its first attempt began."))
-    finished_at = models.DateTimeField()
-    keep_until = models.DateTimeField(null=True, help_text=_("Empty if it is kept forever."))
+    enqueued_at = SafeDateTimeField()
+    started_at = SafeDateTimeField(null=True, help_text=_("When its first attempt began."))
+    finished_at = SafeDateTimeField()
+    keep_until = SafeDateTimeField(null=True, help_text=_("Empty if it is kept forever."))
 
     class Meta:
         db_table = "temporalex_ended_task"

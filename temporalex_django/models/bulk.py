@@ -6,7 +6,7 @@ from django.conf import settings
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
-from temporalex_django.models.fields import unconstrained_key
+from temporalex_django.models.fields import SafeDateTimeField, unconstrained_key
 
 
 class BulkJob(models.Model):
@@ -51,9 +51,9 @@ class BulkJob(models.Model):
     total = models.IntegerField()
     done = models.IntegerField(default=0)
     failed = models.IntegerField(default=0)
-    created_at = models.DateTimeField()
-    finished_at = models.DateTimeField(null=True)
-    held_until = models.DateTimeField(
+    created_at = SafeDateTimeField()
+    finished_at = SafeDateTimeField(null=True)
+    held_until = SafeDateTimeField(
         null=True,
         help_text=_("Until then, a worker is replaying the code of a run, and no other worker continues the job."),
     )

@@ -7,7 +7,7 @@ from django.db.models import Q
 from django.utils.translation import gettext_lazy as _
 
 from temporalex_django.core.names import TABLES
-from temporalex_django.models.fields import unconstrained_key
+from temporalex_django.models.fields import SafeDateTimeField, unconstrained_key
 
 #: Kinds of waits that have a column ``awaits_…``. The other kind is ``activity``.
 AWAITED_KINDS = ("message", "timer", "child")
@@ -27,25 +27,23 @@ class Chain(models.Model):
     )
     run = unconstrained_key("temporalex_django.Instance", related_name="current_of", help_text=_("The current run."))
     queue = models.TextField(help_text=_("The workers that poll this queue may advance it."))
-    due_at = models.DateTimeField(
+    due_at = SafeDateTimeField(
         null=True, help_text=_("It is not advanced before this time. Empty if it is waiting for a message.")
     )
-    deadline = models.DateTimeField(null=True, help_text=_("When the run times out."))
+    deadline = SafeDateTimeField(null=True, help_text=_("When the run times out."))
     # An executor in memory is current only if it has this token (see decision 5). A rollback leaves the old token, so
     # no hook has to discard the executor.
     head_token = models.BigIntegerField(null=True, help_text=_("Token of the last activation that wrote."))
     length = models.IntegerField(db_default=0, help_text=_("Events in the history of the current run."))
     activations = models.IntegerField(db_default=0)
-    activated_at = models.DateTimeField(
-        null=True, help_text=_("When the last activation ran. This time never goes back.")
-    )
+    activated_at = SafeDateTimeField(null=True, help_text=_("When the last activation ran. This time never goes back."))
     failed_tries = models.IntegerField(
         db_default=0, help_text=_("Consecutive failed attempts of the current activation.")
     )
     crashes = models.SmallIntegerField(
         db_default=0, help_text=_("Number of consecutive processes that died while they ran its code.")
     )
-    atomic_due = models.DateTimeField(null=True, help_text=_("When its next atomic activity is due."))
+    atomic_due = SafeDateTimeField(null=True, help_text=_("When its next atomic activity is due."))
     closed = models.BooleanField(db_default=False)
     paused = models.BooleanField(db_default=False)
     # What the run may wait for, so that lists find it by an index. ``waiting_for`` of the run decides. An update that

@@ -7,7 +7,7 @@ from typing import Any
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
-from temporalex_django.models.fields import decode_payload, unconstrained_key
+from temporalex_django.models.fields import SafeDateTimeField, decode_payload, unconstrained_key
 
 
 class HistoryEvent(models.Model):
@@ -22,7 +22,7 @@ class HistoryEvent(models.Model):
     seq = models.IntegerField()
     activation = models.IntegerField()
     kind = models.CharField(max_length=40)
-    at = models.DateTimeField()
+    at = SafeDateTimeField()
     attributes = models.BinaryField()
 
     class Meta:

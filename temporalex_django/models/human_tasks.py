@@ -3,14 +3,33 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any, Self
+from typing import Any, NotRequired, Self, TypedDict
 
 from django.db import models
 from django.db.models import Q
 from django.utils.functional import cached_property
 from django.utils.translation import gettext_lazy as _
 
-from temporalex_django.models.fields import decode_payload, unconstrained_key
+from temporalex_django.models.fields import SafeDateTimeField, SafeJSONField, Texts, decode_payload, unconstrained_key
+
+
+class _Form(TypedDict):
+    kind: str
+    name: str
+    digest: str
+    schema: NotRequired[dict[str, Any] | None]
+
+
+class _Delegation(TypedDict):
+    to: str
+    by: str
+    at: datetime
+    reason: NotRequired[str]
+
+
+class _Deciding(TypedDict):
+    by: str
+    outcome: str
 
 
 class Ending(models.TextChoices):
@@ -62,12 +81,20 @@ class HumanTask(models.Model):
         max_length=220, help_text=_("Its name in the run: the number of the call, or the key of the step.")
     )
     title = models.CharField(max_length=200, help_text=_("The question, in one line."))
-    outcomes = models.JSONField(help_text=_("The outcomes to choose from."))
-    asked = models.JSONField(
-        help_text=_("Candidates: user:<username>, group:<name>, perm:<app.codename>; those of an escalation come last.")
+    outcomes = SafeJSONField(like=Texts, help_text=_("The outcomes to choose from."))
+    asked = SafeJSONField(
+        like=Texts,
+        help_text=_(
+            "Candidates: user:<username>, group:<name>, perm:<app.codename>; those of an escalation come last."
+        ),
     )
-    declared = models.JSONField(help_text=_("The candidates that the code names, before any escalation."))
-    form = models.JSONField(null=True, help_text=_("The form of its data: kind, name, schema, digest."))
+    declared = SafeJSONField(like=Texts, help_text=_("The candidates that the code names, before any escalation."))
+    form = SafeJSONField(
+        like=_Form,
+        instead={"kind": "type", "name": "", "digest": "", "schema": {}},
+        null=True,
+        help_text=_("The form of its data: kind, name, schema, digest."),
+    )
     shows = models.BinaryField(null=True, help_text=_("What people decide about, as the codec stores it."))
     four_eyes = models.CharField(
         max_length=10,
@@ -78,25 +105,30 @@ class HumanTask(models.Model):
     )
     requested_by_key = models.CharField(max_length=200, blank=True, default="", help_text=_("Who started the run."))
     requested_by_name = models.CharField(max_length=200, blank=True, default="")
-    opened_at = models.DateTimeField()
-    due_at = models.DateTimeField(null=True)
+    opened_at = SafeDateTimeField()
+    due_at = SafeDateTimeField(null=True)
     reminders = models.IntegerField(default=0)
-    reminded_at = models.DateTimeField(null=True)
-    escalated_at = models.DateTimeField(null=True)
+    reminded_at = SafeDateTimeField(null=True)
+    escalated_at = SafeDateTimeField(null=True)
 
     # The history does not know the next four columns. Claims and delegations concern people only, and a replay of the
     # run must not depend on them.
     claimed_by_key = models.CharField(max_length=200, blank=True, default="")
     claimed_by_name = models.CharField(max_length=200, blank=True, default="")
-    claimed_until = models.DateTimeField(null=True)
-    delegated = models.JSONField(
-        default=list, help_text=_("Its delegations, each with the keys “to”, “by”, “at” and “reason”.")
+    claimed_until = SafeDateTimeField(null=True)
+    delegated = SafeJSONField(
+        like=list[_Delegation],
+        default=list,
+        help_text=_("Its delegations, each with the keys “to”, “by”, “at” and “reason”."),
     )
 
-    deciding = models.JSONField(
-        null=True, help_text=_("Who decided and how, until its run on a Temporal cluster has processed the decision.")
+    deciding = SafeJSONField(
+        like=_Deciding,
+        instead={"by": "?", "outcome": "?"},
+        null=True,
+        help_text=_("Who decided and how, until its run on a Temporal cluster has processed the decision."),
     )
-    closed_at = models.DateTimeField(null=True)
+    closed_at = SafeDateTimeField(null=True)
     ending = models.CharField(max_length=20, choices=Ending.choices, blank=True, default="")
     outcome = models.CharField(max_length=200, blank=True, default="", help_text=_("What was decided."))
     decided_by_key = models.CharField(max_length=200, blank=True, default="")

@@ -8,6 +8,8 @@ from __future__ import annotations
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
+from temporalex_django.models.fields import SafeDateTimeField
+
 
 class KeptAnswer(models.Model):
     """The record of a request with an ``Idempotency-Key``.
@@ -21,7 +23,7 @@ class KeptAnswer(models.Model):
     request = models.CharField(max_length=64, help_text=_("Digest of the request."))
     made = models.UUIDField(null=True, help_text=_("The run or bulk job that the answer shows."))
     new = models.BooleanField(default=False, help_text=_("The request created it."))
-    at = models.DateTimeField(db_index=True)
+    at = SafeDateTimeField(db_index=True)
 
     class Meta:
         db_table = "temporalex_kept_answer"

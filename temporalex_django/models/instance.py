@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any, Self
+from typing import Any, NotRequired, Self, TypedDict
 
 from django.contrib.contenttypes.fields import GenericForeignKey
 from django.contrib.contenttypes.models import ContentType
@@ -12,8 +12,54 @@ from django.db.models import Case, F, Q, When
 from django.utils.translation import gettext_lazy as _
 
 from temporalex_django.core.history.events import CLOSED_STATUSES
-from temporalex_django.core.names import TABLES, TEMPORAL
-from temporalex_django.models.fields import decode_payload, unconstrained_key
+from temporalex_django.core.names import BEFORE_ALL, TABLES, TEMPORAL
+from temporalex_django.core.typed_dicts import AcceptedNames
+from temporalex_django.models.fields import SafeDateTimeField, SafeJSONField, Texts, decode_payload, unconstrained_key
+
+
+class _Block(TypedDict):
+    code: str
+    error: str
+    since: datetime
+    attempt: NotRequired[int]
+    waits_for: NotRequired[str]
+    place: NotRequired[str]
+    event: NotRequired[int]
+    recorded: NotRequired[str]
+    produced: NotRequired[str]
+
+
+class _Pause(TypedDict):
+    since: datetime
+    reason: NotRequired[str]
+    by: NotRequired[dict[str, str] | None]
+
+
+class _Wait(TypedDict):
+    kind: str
+    since: NotRequired[datetime]
+    seq: NotRequired[int]
+    until: NotRequired[datetime]
+    then: NotRequired[str]
+    label: NotRequired[str]
+    labels: NotRequired[dict[str, str]]
+    name: NotRequired[str]
+    id: NotRequired[str]
+    events: NotRequired[list[str]]
+    role: NotRequired[str]
+
+
+_UNREADABLE_BLOCK = {
+    "code": "unreadable",
+    "error": "the column blocked of the run cannot be read",
+    "since": BEFORE_ALL.isoformat(),
+    "attempt": 0,
+}
+_UNREADABLE_PAUSE = {
+    "since": BEFORE_ALL.isoformat(),
+    "reason": "the column paused of the run cannot be read",
+    "by": None,
+}
 
 
 class Status(models.TextChoices):
@@ -83,13 +129,28 @@ class Instance(models.Model):
     version = models.IntegerField(db_default=1)
     queue = models.TextField(db_default="default")
     status = models.CharField(max_length=20, choices=Status.choices, db_default=Status.PENDING)
-    blocked = models.JSONField(null=True, help_text=_("Why it cannot continue: code, error, since, attempt."))
-    paused = models.JSONField(null=True, help_text=_("Who paused it, when and why: since, reason, by."))
-    waiting_for = models.JSONField(null=True)
-    waits = models.JSONField(
-        null=True, help_text=_("What it is waiting for, except activities, as machine-readable data.")
+    blocked = SafeJSONField(
+        like=_Block,
+        instead=_UNREADABLE_BLOCK,
+        null=True,
+        help_text=_("Why it cannot continue: code, error, since, attempt."),
     )
-    accepts = models.JSONField(null=True, help_text=_("Messages that the open phase accepts."))
+    paused = SafeJSONField(
+        like=_Pause,
+        instead=_UNREADABLE_PAUSE,
+        null=True,
+        help_text=_("Who paused it, when and why: since, reason, by."),
+    )
+    waiting_for = SafeJSONField(like=Texts, null=True)
+    waits = SafeJSONField(
+        like=list[_Wait], null=True, help_text=_("What it is waiting for, except activities, as machine-readable data.")
+    )
+    accepts = SafeJSONField(
+        like=AcceptedNames,
+        instead={"signals": [], "updates": []},
+        null=True,
+        help_text=_("Messages that the open phase accepts."),
+    )
 
     args = models.BinaryField()
     seed = models.BigIntegerField()
@@ -100,7 +161,7 @@ class Instance(models.Model):
         null=True, help_text=_("The point at which a graph continues after a move from another version.")
     )
     published = models.BinaryField(null=True)
-    stored = models.JSONField(null=True, help_text=_("Fields of the published state that its class stores for SQL."))
+    stored = SafeJSONField(null=True, help_text=_("Fields of the published state that its class stores for SQL."))
     closing = models.BinaryField(null=True, help_text=_("Attributes of the event that closed the run."))
 
     cause = models.TextField(  # noqa: DJ001 - most neither fail nor block
@@ -112,24 +173,26 @@ class Instance(models.Model):
     parent_chain = unconstrained_key("temporalex_django.Chain", null=True)
     parent_run = unconstrained_key("self", null=True)
     parent_seq = models.IntegerField(null=True)
-    expires_at = models.DateTimeField(null=True, help_text=_("When the whole chain times out."))
-    starts_at = models.DateTimeField(null=True, help_text=_("When it begins, if the start specified a time."))
-    start_before = models.DateTimeField(null=True, help_text=_("It times out if it has not begun by then."))
-    start_limit = models.JSONField(null=True, help_text=_("Its throttle (count, seconds), or that it is debounced."))
+    expires_at = SafeDateTimeField(null=True, help_text=_("When the whole chain times out."))
+    starts_at = SafeDateTimeField(null=True, help_text=_("When it begins, if the start specified a time."))
+    start_before = SafeDateTimeField(null=True, help_text=_("It times out if it has not begun by then."))
+    start_limit = SafeJSONField(null=True, help_text=_("Its throttle (count, seconds), or that it is debounced."))
     run_timeout = models.FloatField(null=True, help_text=_("Timeout of each run of the chain, in seconds."))
     parent_close = models.CharField(max_length=20, null=True)  # noqa: DJ001 - as above
 
-    headers = models.JSONField(null=True, help_text=_("Headers of its start; empty if there were none."))
-    scheduled_for = models.DateTimeField(
+    headers = SafeJSONField(
+        like=dict[str, str], null=True, help_text=_("Headers of its start; empty if there were none.")
+    )
+    scheduled_for = SafeDateTimeField(
         null=True, help_text=_("The time of the slot for which a schedule started the chain.")
     )
 
     subject_type = unconstrained_key("contenttypes.ContentType", null=True)
     subject_id = models.CharField(max_length=200, null=True)  # noqa: DJ001 - as above
     subject = GenericForeignKey("subject_type", "subject_id")
-    tags = models.JSONField(null=True)
-    metadata = models.JSONField(null=True)
-    search_attributes = models.JSONField(null=True)
+    tags = SafeJSONField(like=Texts, null=True)
+    metadata = SafeJSONField(null=True)
+    search_attributes = SafeJSONField(null=True)
 
     cluster_id = models.TextField(  # noqa: DJ001 - runs on these tables have none
         null=True, help_text=_("The id on its Temporal cluster that the runs of its chain share.")
@@ -137,17 +200,17 @@ class Instance(models.Model):
     cluster_run_id = models.UUIDField(
         null=True, help_text=_("The id of the run on its Temporal cluster, once it is there.")
     )
-    cluster_task_at = models.DateTimeField(
+    cluster_task_at = SafeDateTimeField(
         null=True, help_text=_("When its Temporal cluster began the task that the row shows, by the cluster's clock.")
     )
-    mirrored_at = models.DateTimeField(
+    mirrored_at = SafeDateTimeField(
         null=True,
         help_text=_("When its row was last written from its Temporal cluster; empty for runs on these tables."),
     )
 
-    created_at = models.DateTimeField()
-    started_at = models.DateTimeField(null=True)
-    closed_at = models.DateTimeField(null=True)
+    created_at = SafeDateTimeField()
+    started_at = SafeDateTimeField(null=True)
+    closed_at = SafeDateTimeField(null=True)
     # An index on ``status`` would be rewritten by every turn. This column is NULL while the run is open, so its index
     # changes once in the life of a run, and only for runs without a result.
     ended = models.GeneratedField(
@@ -236,7 +299,8 @@ class Instance(models.Model):
     @property
     def begins_at(self) -> datetime:
         """The time at which the run begins: the one that its start named, or that of the start."""
-        return self.starts_at or self.created_at
+        begin: datetime = self.starts_at or self.created_at
+        return begin
 
     @property
     def input(self) -> Any:

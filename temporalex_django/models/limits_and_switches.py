@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from django.db import models
 from django.utils.translation import gettext_lazy as _
+
+from temporalex_django.models.fields import SafeDateTimeField, SafeJSONField
 
 
 class Limit(models.Model):
@@ -14,8 +18,8 @@ class Limit(models.Model):
     """
 
     name = models.TextField(primary_key=True, help_text=_("queue:<name> or activity:<name>."))
-    starts = models.JSONField(
-        default=list, help_text=_("For a rate: when each slice of its period began, and its count.")
+    starts = SafeJSONField(
+        like=list[Any], default=list, help_text=_("For a rate: when each slice of its period began, and its count.")
     )
 
     class Meta:
@@ -71,11 +75,11 @@ class SwitchedOff(models.Model):
     id = models.BigAutoField(primary_key=True)
     kind = models.CharField(max_length=10, choices=Switchable.choices)
     name = models.CharField(max_length=300)
-    since = models.DateTimeField()
+    since = SafeDateTimeField()
     by = models.CharField(max_length=200, blank=True, help_text=_("Who switched it off: the name at that time."))
     reason = models.TextField(blank=True)
     key = models.CharField(max_length=200, blank=True, help_text=_("For a hold: the concurrency key that is held."))
-    until = models.DateTimeField(null=True, help_text=_("When a hold ends. Empty for all other switches."))
+    until = SafeDateTimeField(null=True, help_text=_("When a hold ends. Empty for all other switches."))
 
     class Meta:
         db_table = "temporalex_switched_off"

@@ -8,7 +8,7 @@ from django.db import models
 from django.db.models import Q
 from django.utils.translation import gettext_lazy as _
 
-from temporalex_django.models.fields import decode_payload, unconstrained_key
+from temporalex_django.models.fields import SafeDateTimeField, SafeJSONField, decode_payload, unconstrained_key
 
 #: Condition for messages that need attention: failed signals, and updates whose validator failed by a fault.
 ATTENTION = Q(outcome_status="failed", kind="signal") | Q(outcome_status="fault")
@@ -55,11 +55,11 @@ class Message(models.Model):
     sender_name = models.CharField(  # noqa: DJ001 - as above
         max_length=200, null=True, help_text=_("The name of the user at that time.")
     )
-    headers = models.JSONField(null=True)
+    headers = SafeJSONField(like=dict[str, str], null=True)
     outcome_status = models.CharField(max_length=20, null=True)  # noqa: DJ001 - none yet
     outcome = models.BinaryField(null=True)
-    answered_at = models.DateTimeField(null=True, help_text=_("When its outcome was written; empty before that."))
-    created_at = models.DateTimeField()
+    answered_at = SafeDateTimeField(null=True, help_text=_("When its outcome was written; empty before that."))
+    created_at = SafeDateTimeField()
 
     objects = MessageQuerySet.as_manager()
 

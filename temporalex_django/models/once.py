@@ -5,6 +5,8 @@ from __future__ import annotations
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
+from temporalex_django.models.fields import SafeDateTimeField
+
 
 class DoneOnce(models.Model):
     """Work that has been done, and its result. It commits with the writes of the work.
@@ -16,7 +18,7 @@ class DoneOnce(models.Model):
     key = models.CharField(primary_key=True, max_length=300)
     run_id = models.UUIDField(db_index=True)
     result = models.BinaryField(null=True, help_text=_("The encoded result."))
-    created_at = models.DateTimeField()
+    created_at = SafeDateTimeField()
 
     class Meta:
         db_table = "temporalex_done_once"

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+from typing import TypedDict
+
 from django.db import models
 from django.db.models import Q
 from django.utils.translation import gettext_lazy as _
 
-from temporalex_django.models.fields import unconstrained_key
+from temporalex_django.models.fields import SafeDateTimeField, SafeJSONField, unconstrained_key
+
+
+class _Failed(TypedDict):
+    code: str
+    error: str
+    at: datetime
 
 
 class OutboxQuerySet(models.QuerySet["Outbox"]):
@@ -34,10 +43,15 @@ class Outbox(models.Model):
     kind = models.CharField(max_length=40)
     body = models.BinaryField()
     sender = models.CharField(max_length=200, null=True, help_text=_("The user who sent it; empty for code."))  # noqa: DJ001 - none: code sent it
-    created_at = models.DateTimeField()
-    due_at = models.DateTimeField(help_text=_("It is not sent before this time."))
+    created_at = SafeDateTimeField()
+    due_at = SafeDateTimeField(help_text=_("It is not sent before this time."))
     tries = models.IntegerField(db_default=0)
-    failed = models.JSONField(null=True, help_text=_("Why it is not sent again: code, error, at."))
+    failed = SafeJSONField(
+        like=_Failed,
+        instead={"code": "unreadable", "error": "?", "at": ""},
+        null=True,
+        help_text=_("Why it is not sent again: code, error, at."),
+    )
     error = models.TextField(null=True, help_text=_("The error of the last attempt."))  # noqa: DJ001 - none yet
 
     objects = OutboxQuerySet.as_manager()

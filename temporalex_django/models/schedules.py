@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+from typing import Any, TypedDict
+
 from django.conf import settings
 from django.db import models
 from django.db.models import Q
 from django.utils.translation import gettext_lazy as _
 
-from temporalex_django.models.fields import unconstrained_key
+from temporalex_django.models.fields import SafeDateTimeField, SafeJSONField, Texts, unconstrained_key
+
+
+class _Backfill(TypedDict):
+    after: datetime
+    until: datetime
+    next_at: datetime
 
 
 class Schedule(models.Model):
@@ -39,12 +48,12 @@ class Schedule(models.Model):
     owner = models.CharField(max_length=10, choices=Owner.choices)
     module = models.CharField(max_length=300, blank=True, help_text=_("The module whose code declares it."))
 
-    specs = models.JSONField(help_text=_("When it fires: see the page about schedules."))
+    specs = SafeJSONField(like=list[dict[str, Any]], help_text=_("When it fires: see the page about schedules."))
     tz = models.CharField(max_length=100, default="UTC", help_text=_("The time zone of the wall-clock times."))
     dst_gap = models.CharField(max_length=10, default="shift")
     dst_fold = models.CharField(max_length=10, default="first")
-    start = models.DateTimeField(null=True, blank=True, help_text=_("No slot comes before this time."))
-    end = models.DateTimeField(null=True, blank=True, help_text=_("No slot comes after this time."))
+    start = SafeDateTimeField(null=True, blank=True, help_text=_("No slot comes before this time."))
+    end = SafeDateTimeField(null=True, blank=True, help_text=_("No slot comes after this time."))
 
     args = models.BinaryField(null=True, help_text=_("The input of its runs."))
     arguments_function = models.CharField(
@@ -64,34 +73,36 @@ class Schedule(models.Model):
     )
 
     # -- the position ------------------------------------------------------------------------------------------------
-    position = models.DateTimeField(help_text=_("All slots up to this time have an outcome."))
-    last_walls = models.JSONField(
+    position = SafeDateTimeField(help_text=_("All slots up to this time have an outcome."))
+    last_walls = SafeJSONField(
         default=dict, help_text=_("The wall-clock time of the last slot of each spec, so that no slot comes twice.")
     )
     fires = models.IntegerField(default=0)
     failures = models.IntegerField(default=0, help_text=_("Failures in a row."))
     waiting = models.IntegerField(default=0, help_text=_("Slots that are waiting for an earlier run to close."))
-    next_at = models.DateTimeField(null=True, help_text=_("When a worker next has to check it."))
-    backfill = models.JSONField(null=True)
+    next_at = SafeDateTimeField(null=True, help_text=_("When a worker next has to check it."))
+    backfill = SafeJSONField(like=_Backfill, null=True)
     error = models.TextField(blank=True, help_text=_("Why its slots cannot be computed; workers try again."))
 
     # -- pauses ------------------------------------------------------------------------------------------------------
-    paused_at = models.DateTimeField(null=True)
+    paused_at = SafeDateTimeField(null=True)
     pause_reason = models.TextField(blank=True)
     paused_by = models.CharField(max_length=200, blank=True, help_text=_("The name of the user at that time."))
     paused_by_failures = models.BooleanField(default=False)
-    gone_since = models.DateTimeField(null=True, help_text=_("When the code stopped declaring it."))
+    gone_since = SafeDateTimeField(null=True, help_text=_("When the code stopped declaring it."))
 
     # The starter of its runs. Runs of a schedule that code owns have none.
     editor = models.ForeignKey(
         settings.AUTH_USER_MODEL, null=True, on_delete=models.SET_NULL, related_name="+", db_constraint=False
     )
     editor_name = models.CharField(max_length=200, blank=True, help_text=_("The name of the user at that time."))
-    editors = models.JSONField(
-        default=list, help_text=_("The keys of all users who edited its times or its input, for the four-eyes rule.")
+    editors = SafeJSONField(
+        like=Texts,
+        default=list,
+        help_text=_("The keys of all users who edited its times or its input, for the four-eyes rule."),
     )
-    created_at = models.DateTimeField()
-    changed_at = models.DateTimeField()
+    created_at = SafeDateTimeField()
+    changed_at = SafeDateTimeField()
 
     class Meta:
         db_table = "temporalex_schedule"
@@ -117,18 +128,18 @@ class ScheduleSlot(models.Model):
 
     id = models.BigAutoField(primary_key=True)
     schedule = models.ForeignKey(Schedule, on_delete=models.CASCADE, related_name="slots")
-    at = models.DateTimeField(help_text=_("The time of the slot."))
+    at = SafeDateTimeField(help_text=_("The time of the slot."))
     cause = models.CharField(max_length=10)
     outcome = models.CharField(max_length=10)
     reason = models.CharField(max_length=10, blank=True)
-    decided_at = models.DateTimeField()
+    decided_at = SafeDateTimeField()
     workflow_id = models.CharField(max_length=200, blank=True)
     run = unconstrained_key("temporalex_django.Instance", null=True)
     chain = unconstrained_key("temporalex_django.Chain", null=True)
     running = models.BooleanField(default=False, help_text=_("Its run is not known to have closed."))
     error_code = models.CharField(max_length=40, blank=True)
     error = models.TextField(blank=True)
-    until = models.DateTimeField(null=True, help_text=_("The time of the last slot, if this row stands for several."))
+    until = SafeDateTimeField(null=True, help_text=_("The time of the last slot, if this row stands for several."))
     count = models.IntegerField(default=1)
     actor = models.CharField(max_length=200, blank=True, help_text=_("Who triggered or backfilled it."))
     actor_key = models.CharField(max_length=200, blank=True, help_text=_("The key of that user."))

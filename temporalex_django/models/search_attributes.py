@@ -7,7 +7,7 @@ from django.db.models import Q
 from django.utils.translation import gettext_lazy as _
 
 from temporalex_django.core.payloads.search_attributes import MAX_FRACTION_DIGITS, MAX_INTEGER_DIGITS, MAX_TEXT_LENGTH
-from temporalex_django.models.fields import unconstrained_key
+from temporalex_django.models.fields import SafeDateTimeField, unconstrained_key
 
 
 class SearchAttribute(models.Model):
@@ -27,7 +27,7 @@ class SearchAttribute(models.Model):
     number = models.DecimalField(
         max_digits=MAX_INTEGER_DIGITS + MAX_FRACTION_DIGITS, decimal_places=MAX_FRACTION_DIGITS, null=True
     )
-    moment = models.DateTimeField(null=True)
+    moment = SafeDateTimeField(null=True)
 
     class Meta:
         db_table = "temporalex_search_attribute"

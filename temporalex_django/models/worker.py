@@ -2,8 +2,24 @@
 
 from __future__ import annotations
 
+from typing import Any, TypedDict
+
 from django.db import models
 from django.utils.translation import gettext_lazy as _
+
+from temporalex_django.models.fields import SafeDateTimeField, SafeJSONField, Texts
+
+
+class _QueueLoad(TypedDict):
+    rate: float
+    seconds: float
+    share: float
+
+
+class _Load(TypedDict):
+    busy: float
+    run_seconds: float | None
+    queues: dict[str, _QueueLoad]
 
 
 class Worker(models.Model):
@@ -21,9 +37,13 @@ class Worker(models.Model):
     process_identity = models.TextField(
         db_default="", help_text=_("Boot id, process namespace, pid and start time, for people to read.")
     )
-    queues = models.JSONField(help_text=_("Queues that it polls for runs and activities."))
-    workflows = models.JSONField(help_text=_("Workflow classes that it has: names with their lists of versions."))
-    activity_names = models.JSONField(db_default=[], help_text=_("Activities that it has, including steps of graphs."))
+    queues = SafeJSONField(like=Texts, help_text=_("Queues that it polls for runs and activities."))
+    workflows = SafeJSONField(
+        like=dict[str, list[int]], help_text=_("Workflow classes that it has: names with their lists of versions.")
+    )
+    activity_names = SafeJSONField(
+        like=Texts, db_default=[], help_text=_("Activities that it has, including steps of graphs.")
+    )
     crash_marker = models.TextField(
         db_default="",
         help_text=_("File that names what it is running; its lock shows other processes whether it is alive."),
@@ -34,28 +54,30 @@ class Worker(models.Model):
         help_text=_("Whether it exports metrics; the oldest such worker samples those of the database."),
     )
     # For a worker whose crash marker no other process can read, for example in another container (see decision 22).
-    trying = models.JSONField(
+    trying = SafeJSONField(
+        like=list[list[Any]],
         null=True,
         help_text=_("Runs and activities that it announces before their code runs, because one may crash it."),
     )
-    buried_at = models.DateTimeField(
+    buried_at = SafeDateTimeField(
         null=True,
         help_text=_("When it was found dead. The row is kept for a while if it is unknown what it was running."),
     )
     runs = models.IntegerField(db_default=0, help_text=_("Runs in its memory."))
     activities = models.IntegerField(db_default=0, help_text=_("Activities that it is running."))
     turns = models.BigIntegerField(db_default=0, help_text=_("Runs that it has advanced since it started."))
-    load = models.JSONField(
-        null=True, help_text=_("How busy it is, and how long runs and activities take there, by its own measurement.")
+    load = SafeJSONField(
+        like=_Load,
+        instead={"busy": 0.0, "run_seconds": None, "queues": {}},
+        null=True,
+        help_text=_("How busy it is, and how long runs and activities take there, by its own measurement."),
     )
     clock_skew = models.FloatField(db_default=0.0, help_text=_("Its clock minus the database's, in seconds."))
-    drained_at = models.DateTimeField(
-        null=True, help_text=_("When it was drained; since then, it has taken no new work.")
-    )
-    started_at = models.DateTimeField()
-    beat_at = models.DateTimeField()
+    drained_at = SafeDateTimeField(null=True, help_text=_("When it was drained; since then, it has taken no new work."))
+    started_at = SafeDateTimeField()
+    beat_at = SafeDateTimeField()
     # Pages go by this column. Recovery does not: it measures silence by the judge's own monotonic clock.
-    expires_at = models.DateTimeField(help_text=_("When its lease expires; after that, the worker is late."))
+    expires_at = SafeDateTimeField(help_text=_("When its lease expires; after that, the worker is late."))
 
     class Meta:
         db_table = "temporalex_worker"

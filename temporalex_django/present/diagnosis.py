@@ -17,6 +17,7 @@ from temporalex_django.present.formatting import format_duration, format_time
 from temporalex_django.present.problems import no_code_text, switched_off_sentence, unstopped_text
 from temporalex_django.present.project_view import FailedCheck, ProjectView
 from temporalex_django.present.schedule_diagnosis import schedule_diagnoses
+from temporalex_django.present.unreadable_rows import unreadable_diagnoses
 from temporalex_django.present.view_models import Diagnosis, Severity
 
 #: A clock that is off by more moves timers and leases in a way that people notice.
@@ -38,6 +39,7 @@ def diagnose(project: ProjectView, *, now: datetime) -> list[Diagnosis]:
     diagnoses = [*_setup_diagnoses(project)]
     if not (project.wrong_settings or project.unreachable or project.unapplied):
         diagnoses += [
+            *unreadable_diagnoses(project.unreadable_rows),
             *_worker_diagnoses(project, now),
             *_switch_diagnoses(project, now),
             *_run_diagnoses(project, now),

@@ -170,6 +170,19 @@ class ClusterView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class UnreadableRow:
+    """A row of a table with columns that no process can read. ``condition`` is the SQL that finds the row.
+
+    ``id`` is the business id of its run, or empty.
+    """
+
+    table: str
+    columns: Sequence[str]
+    condition: str
+    id: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ProjectView:
     """The state of a project from which the diagnoses are made.
 
@@ -196,6 +209,7 @@ class ProjectView:
     outgoing_messages: Sequence[OutgoingMessages] = ()
     switches: Sequence[SwitchView] = ()
     schedule_problems: Sequence[ScheduleProblem] = ()
+    unreadable_rows: Sequence[UnreadableRow] = ()
     skew: float = 0.0
     cluster: ClusterView | None = None
 

@@ -18,6 +18,7 @@ from temporalex_django.authoring.schedules.slots import DstFold, DstGap
 from temporalex_django.authoring.schedules.words import specs_in_words
 from temporalex_django.errors import ScheduleNotFound
 from temporalex_django.models import Schedule, ScheduleSlot
+from temporalex_django.models.fields import UnreadablePayload
 from temporalex_django.operations.base import storage
 from temporalex_django.operations.schedules.backfill import (
     BackfillPreview,
@@ -234,6 +235,15 @@ class ScheduleNamesOut(Base):
     url = fields.CharField()
 
 
+class _PayloadOut(fields.JSONField):
+    """The input of a schedule; ``{"unreadable": …}`` for one that cannot be read."""
+
+    def to_representation(self, value: Any) -> Any:
+        if isinstance(value, UnreadablePayload):
+            return {"unreadable": value.error}
+        return super().to_representation(value)
+
+
 class ScheduleDetail(RecordOut):
     """A schedule, with its time table, its state and its last slots.
 
@@ -253,7 +263,7 @@ class ScheduleDetail(RecordOut):
     )
 
     specs = fields.ListField(child=fields.DictField(child=fields.JSONField(allow_null=True)))
-    args = fields.JSONField(allow_null=True)
+    args = _PayloadOut(allow_null=True)
     catch_up = SecondsField()
     jitter = SecondsField(allow_null=True)
     next_fires = fields.ListField(child=time_field())

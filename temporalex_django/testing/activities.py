@@ -20,6 +20,7 @@ from temporalex_django.authoring.activity_context import use_context
 from temporalex_django.authoring.django_tasks import activity_of as task_activity
 from temporalex_django.authoring.django_tasks import is_task
 from temporalex_django.core import current
+from temporalex_django.core.error_text import is_error
 from temporalex_django.core.failures import ReturnedErr
 from temporalex_django.engine import activity_policy, background_task
 from temporalex_django.engine.attempt_hooks import attempt_hooks
@@ -129,7 +130,7 @@ class EnvironmentActivities(EnvironmentBase):
             return
         self._announce_attempt(task)
         result, failure = self._perform_in_savepoint(task)
-        crashed = isinstance(failure, Crash)
+        crashed = is_error(failure, Crash)
         if crashed or (not task.atomic and self._maybe_crash("after_activity")):
             result = self._lost_result(task)
         elif failure is not None:

@@ -21,6 +21,7 @@ from temporalex_django.authoring.backend import FailedMessage
 from temporalex_django.authoring.human_tasks import OpenHumanTask
 from temporalex_django.authoring.workflow import Workflow
 from temporalex_django.conf import get_settings
+from temporalex_django.core.error_text import is_error
 from temporalex_django.core.history.events import HistoryEvent
 from temporalex_django.core.messages.sender import Judge
 from temporalex_django.db import background_hooks
@@ -350,7 +351,7 @@ class DjangoEnvironment(EngineEnvironment):
             callback()
 
     def _breaks_transaction(self, error: BaseException) -> bool:
-        return isinstance(error, DatabaseError)
+        return is_error(error, DatabaseError)
 
     def _set_clock(self, now: datetime) -> None:
         """Do nothing, because the storage of this environment reads the attribute ``clock`` itself."""

@@ -103,6 +103,7 @@ ONLY_IN_ALL = {
     "integration/db/test_retention.py::test_a_chain_that_goes_on_for_ever_costs_what_a_young_one_does": (
         "it measures a chain of thousands of runs"
     ),
+    "integration/db/test_unreadable_rows.py": "it damages each column of each table, and reads all pages each time",
     "integration/rest/test_campaign.py": "it sends thousands of generated requests",
     "integration/rest/test_generated_client.py": "it generates and installs a client of the whole schema",
     "integration/rest/test_hostile_requests.py": "it sends each hostile text to each parameter of each address",
@@ -112,6 +113,7 @@ ONLY_IN_ALL = {
 #: Tests that ``make test`` runs all the same: one of each kind that ``ONLY_IN_ALL`` lists as a folder.
 KEPT = (
     "faults/test_killed_workers.py::test_killed_during_an_activity_the_next_attempt_has_the_same_key",
+    "integration/db/test_unreadable_rows.py::test_one_of_each_kind_stops_nothing_else",
     "integration/cluster/test_runs.py::test_a_run_is_started_updated_queried_and_ends",
 )
 #: Reasons of the marker ``only_in_all``, for some cases of a test.

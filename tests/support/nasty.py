@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from datetime import datetime, tzinfo
 from typing import Any
 
+from temporalex_django.errors import ApplicationError
+
 
 class Evil:
     """Raises whatever is asked of it."""
@@ -102,4 +104,151 @@ KEPT: dict[str, Any] = {
     "truth": True,
     "deep enough": deep(150, 1),
     "text": "\U0001f600 \u2028 \x7f",
+}
+
+
+class _Meta(type):
+    @property
+    def __name__(cls) -> str:
+        raise SystemExit("no name")
+
+
+class NamelessError(Exception, metaclass=_Meta):
+    """Its class does not say its name."""
+
+
+class LyingError(Exception):
+    """Says that it is another error, whose attributes it lacks."""
+
+    @property
+    def __class__(self) -> Any:  # type: ignore[override]
+        return ApplicationError
+
+
+class ClasslessError(Exception):
+    @property
+    def __class__(self) -> Any:  # type: ignore[override]
+        raise SystemExit("no class")
+
+
+class RecursiveError(Exception):
+    def __str__(self) -> str:
+        return str(self)
+
+
+class NumericError(Exception):
+    def __str__(self) -> str:
+        return 7  # type: ignore[return-value] # noqa: PLE0307 - on purpose
+
+
+class EvilText(str):
+    __slots__ = ()
+
+    def __len__(self) -> int:
+        raise KeyError("no length")
+
+    def encode(self, *_: Any) -> bytes:
+        raise KeyError("no bytes")
+
+    def __getitem__(self, _: Any) -> str:
+        raise KeyError("no part")
+
+
+class EvilTextError(Exception):
+    def __str__(self) -> str:
+        return EvilText("a text")
+
+
+class TracelessError(Exception):
+    @property
+    def __traceback__(self) -> Any:  # type: ignore[override]
+        raise KeyError("no traceback")
+
+    @__traceback__.setter  # ``contextlib`` sets it
+    def __traceback__(self, _: Any) -> None:
+        pass
+
+    @property
+    def __cause__(self) -> Any:  # type: ignore[override]
+        raise KeyError("no cause")
+
+    @property
+    def __notes__(self) -> Any:
+        raise KeyError("no notes")
+
+
+def _with_notes(notes: Any) -> Exception:
+    error = ValueError("noted")
+    error.__notes__ = notes
+    return error
+
+
+def _in_a_circle() -> Exception:
+    first, second = ValueError("first"), ValueError("second")
+    first.__cause__, second.__cause__ = second, first
+    return first
+
+
+def _deep_causes(link: str) -> Exception:
+    error = ValueError("0")
+    for number in range(10_000):
+        outer = ValueError(str(number + 1))
+        setattr(outer, link, error)
+        error = outer
+    return error
+
+
+def _nested_groups() -> Exception:
+    error: Exception = ValueError("inner")
+    for _ in range(5_000):
+        error = ExceptionGroup("outer", [error])
+    return error
+
+
+def _application_error(**attributes: Any) -> Exception:
+    error = ApplicationError("on purpose")
+    for name, value in attributes.items():
+        setattr(error, name, value)
+    return error
+
+
+def _broken_application_error() -> Exception:
+    def broken(self: Any) -> Any:
+        raise SystemExit("no attribute")
+
+    names = ("type", "details", "non_retryable", "code", "next_step")
+    cls = type("BrokenError", (ApplicationError,), {name: property(broken, lambda *_: None) for name in names})
+    return cls("on purpose")
+
+
+#: Errors that resist being described, each with the name that they have all the same.
+ERRORS: dict[str, tuple[Any, str]] = {
+    "nul": (lambda: ValueError("a\x00b"), "ValueError"),
+    "surrogate": (lambda: ValueError("\ud800"), "ValueError"),
+    "long": (lambda: ValueError("x" * 10_000_000), "ValueError"),
+    "no text": (lambda: ValueError(7, None, Evil()), "ValueError"),
+    "evil": (EvilError, "EvilError"),
+    "recursive": (RecursiveError, "RecursiveError"),
+    "a number as its text": (NumericError, "NumericError"),
+    "evil text": (EvilTextError, "EvilTextError"),
+    "nameless": (NamelessError, "NamelessError"),
+    "lying": (LyingError, "LyingError"),
+    "classless": (ClasslessError, "ClasslessError"),
+    "traceless": (TracelessError, "TracelessError"),
+    "evil notes": (lambda: _with_notes(Evil()), "ValueError"),
+    "a number as its notes": (lambda: _with_notes(7), "ValueError"),
+    "notes that are no texts": (lambda: _with_notes([7, None, Evil(), "\ud800"]), "ValueError"),
+    "circular causes": (_in_a_circle, "ValueError"),
+    "many causes": (lambda: _deep_causes("__cause__"), "ValueError"),
+    "many contexts": (lambda: _deep_causes("__context__"), "ValueError"),
+    "nested groups": (_nested_groups, "ExceptionGroup"),
+    "a wide group": (lambda: ExceptionGroup("wide", [ValueError(str(n)) for n in range(20_000)]), "ExceptionGroup"),
+    "strange name": (lambda: type("<b>\n" + "x" * 1000, (Exception,), {})("x"), "<b>\n" + "x" * 1000),
+    "type that is no text": (lambda: _application_error(type=7), "7"),
+    "evil type": (lambda: _application_error(type=Evil()), "<SystemExit in __str__>"),
+    "type with nul": (lambda: _application_error(type="a\x00b"), "a\\x00b"),
+    "evil details": (lambda: _application_error(details=Evil()), "ApplicationError"),
+    "circular details": (lambda: _application_error(details=circular()), "ApplicationError"),
+    "large details": (lambda: _application_error(details="x" * 5_000_000), "ApplicationError"),
+    "broken attributes": (_broken_application_error, "BrokenError"),
 }

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from datetime import date, datetime
 from typing import Any, Generic, TypeVar
 
+from temporalex_django.core.failures import exception_message, exception_name
 from temporalex_django.core.names import is_name, quoted
 from temporalex_django.errors import ScheduleInvalid
 
@@ -102,7 +103,7 @@ def holiday_test(name: str | None) -> Callable[[date], bool]:
             return bool(function(day))
         except Exception as exc:
             raise ScheduleInvalid(
-                f"the holidays function {name!r} raised {type(exc).__name__} for {day}: {exc}; correct {_place(function)}"
+                f"the holidays function {name!r} raised {exception_name(type(exc))} for {day}: {exception_message(exc)}; correct {_place(function)}"
             ) from exc
 
     return is_holiday

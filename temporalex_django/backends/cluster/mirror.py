@@ -261,7 +261,9 @@ def _is_later(row: Instance, state: RunState, run: ObservedRun) -> bool:
         # Somebody has terminated it here, which the server does not know yet, or the server has timed it out.
         return True
     if run.activation == state.activations and row.cluster_task_at is not None:
-        return run.now < row.cluster_task_at  # the server has had the same activation done again, by another worker
+        return bool(
+            run.now < row.cluster_task_at
+        )  # the server has had the same activation done again, by another worker
     return run.activation < state.activations
 
 

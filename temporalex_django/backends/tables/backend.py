@@ -144,7 +144,7 @@ class TablesBackend:
         After the commit, workers are notified and Django signals are sent.
         """
         target, storage = call.target, call.storage
-        run_record = storage.run_records([run.run_id])[run.run_id]
+        run_record = storage.closing_record(run.run_id)
         write = CLOSERS[status](run, reason=call.reason, now=storage.now(), record=run_record)
         storage.write([write])
         call.record(target.audit_subject, reason=call.reason)

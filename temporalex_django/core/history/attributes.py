@@ -270,6 +270,7 @@ class SignalFailedAttributes(TypedDict):
     untouched: bool
     type: str
     message: str
+    details: NotRequired[Any]
 
 
 class PatchMarkedAttributes(TypedDict):

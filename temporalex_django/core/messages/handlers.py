@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from temporalex_django.core.determinism import guard
+from temporalex_django.core.error_text import is_error
 from temporalex_django.core.failures import describe, exception_message, is_refusal, refusal_reason
 from temporalex_django.core.history.activation import Fault, Refusal
 from temporalex_django.core.journal import Journal
@@ -131,7 +132,7 @@ class HandlerRunner:
         except BaseException as exc:  # an error of a validator must not fail the run
             if not is_refusal(exc):
                 raise _ValidatorFault(exc) from exc
-            if not isinstance(exc, UpdateRejected):
+            if not is_error(exc, UpdateRejected):
                 self._run_context.log_rejection(f"the validator of update {update.name}", exc)
             reason = refusal_reason(exc)
             raise UpdateRejected(reason, reason=reason) from exc
@@ -322,11 +323,11 @@ class HandlerRunner:
         the phase (``Async``), which may have left something behind in earlier activations. Raises ``error`` if it fails
         the activation.
         """
-        if isinstance(error, (MemoryError, RecursionError)):
+        if is_error(error, MemoryError, RecursionError):
             raise error
         if isinstance(message, Update):
             self.fail_update(f"update {message.name}", message.message_id, error)
-        elif not isinstance(error, Cancelled):
+        elif not is_error(error, Cancelled):
             untouched = effects_before is not None and effects_before.is_same(self.failures.snapshot(phase))
             self._fail_signal(message, handler, error, untouched=untouched)
 
@@ -341,7 +342,7 @@ class HandlerRunner:
             self._run_context.log_replay_failure(label, error)
             return
         if handler.on_error == "block" and not recorded:
-            raise error if isinstance(error, Exception) else UnexpectedError(f"{label}: {exception_message(error)}")
+            raise error if is_error(error, Exception) else UnexpectedError(f"{label}: {exception_message(error)}")
         self._run_context.log_failure(label, error)
         self.failures.add(signal, error, untouched=untouched)
 
@@ -352,7 +353,7 @@ class HandlerRunner:
         """
         name = self.open_updates.pop(update)
         self._journal.emit("FailUpdate", None, {"id": update, "name": name, **describe(error)})
-        if not isinstance(error, (Cancelled, UpdateRejected)):
+        if not is_error(error, Cancelled, UpdateRejected):
             self._run_context.log_failure(f"the handler of {label}", error)
 
     def release_references(self) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
+from temporalex_django.core.error_text import is_error
 from temporalex_django.core.failures import exception_message, exception_name
 from temporalex_django.core.messages.handlers import invoke
 from temporalex_django.core.messages.mailbox import Signal
@@ -58,7 +59,7 @@ class _BranchGroup:
             self.running -= 1
             self._untrack(index)
             # These fail the activation, not the branch: the worker repeats the activation as a whole.
-            if isinstance(error, (MemoryError, RecursionError)):
+            if is_error(error, MemoryError, RecursionError):
                 raise error
             if error is None and isinstance(value, Async):
                 error = NestingError(f"branch {index} returned Async: only a handler of a phase may return it")
@@ -146,7 +147,7 @@ class Parallel(_BranchGroup):
 
     def _on_branch_end(self, index: int, value: Any, error: BaseException | None, taken_signals: TakenSignals) -> None:
         """Record the result of a branch and start the next one; after the last one, let ``parallel`` return."""
-        if isinstance(error, Cancelled):
+        if is_error(error, Cancelled):
             self._cancel_error = self._cancel_error or error
         self._taken_signals += taken_signals
         self._results[index] = value if error is None else Err(error)
@@ -220,5 +221,5 @@ class Race(_BranchGroup):
     def _discard_loser(self, index: int, error: BaseException | None, taken_signals: TakenSignals) -> None:
         """Drop the result of the branch ``index``, which lost: put back the signals that it took, and log its error."""
         self.runtime.dispatcher.return_signals(taken_signals)
-        if error is not None and not isinstance(error, Cancelled):
+        if error is not None and not is_error(error, Cancelled):
             self.runtime.run_context.log_failure(f"branch {index} lost its race and", error)

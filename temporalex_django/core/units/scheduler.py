@@ -15,6 +15,7 @@ from types import AsyncGeneratorType
 from typing import TYPE_CHECKING, Any, cast
 
 from temporalex_django.core.determinism import guard
+from temporalex_django.core.error_text import is_error
 from temporalex_django.core.messages.headers import Headers
 from temporalex_django.core.messages.sender import Sender
 from temporalex_django.core.units.contexts import inherit_context
@@ -396,4 +397,4 @@ def ignore_failure(_label: object, _error: BaseException | None) -> None:
 
 def _is_fatal(error: BaseException | None) -> bool:
     """Return True if the error of a coroutine fails the whole activation, which is then repeated."""
-    return isinstance(error, (MemoryError, RecursionError))
+    return is_error(error, MemoryError, RecursionError)

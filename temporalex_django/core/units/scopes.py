@@ -9,6 +9,7 @@ from typing import Any, Self
 
 from temporalex_django.core import current
 from temporalex_django.core.determinism import guard
+from temporalex_django.core.error_text import is_error
 from temporalex_django.core.failures import unexpected_error
 from temporalex_django.core.primitive_table import SAGA, SHIELD, Primitive
 from temporalex_django.core.units.ivar import Halt
@@ -84,10 +85,10 @@ class Saga(_Scope):
         self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
     ) -> None:
         self._open = False
-        if error is None or isinstance(error, (GeneratorExit, KeyboardInterrupt)):
+        if error is None or is_error(error, GeneratorExit, KeyboardInterrupt):
             return  # nothing to undo, or the code is being discarded
         await self._halt_if_unexpected(error)
-        if not isinstance(error, (Exception, Cancelled)) or isinstance(error, (MemoryError, RecursionError)):
+        if not is_error(error, Exception, Cancelled) or is_error(error, MemoryError, RecursionError):
             return  # the activation fails and will be repeated as a whole
         self._unit.shields += 1
         try:

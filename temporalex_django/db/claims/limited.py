@@ -352,7 +352,7 @@ def lock_recent_starts(sql: Dialect, names: Sequence[str]) -> dict[str, StartSli
         if not sql.writer_lock:
             lock = " for no key update"
         rows = sql.select(_STARTS.select(f"where name {membership} order by name{lock}"), [parameter], _STARTS.types)
-        starts = {name: json.loads(text) for name, text in rows}
+        starts = {name: LIMITS.read_json("starts", text) for name, text in rows}
         # Another claim may insert the same row at the same time. The loop then locks whichever row exists.
         for name in [name for name in names if name not in starts]:
             statement = _STARTS.insert_parameters(sql.placeholder, "where 1 = 1")

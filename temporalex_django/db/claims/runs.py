@@ -18,6 +18,7 @@ from django.db import Error as DatabaseError
 
 from temporalex_django.conf import weight_of
 from temporalex_django.core.limits import interleave
+from temporalex_django.core.names import BEFORE_ALL
 from temporalex_django.db.messages.inbox import Inboxes
 from temporalex_django.db.session import StorageSession
 from temporalex_django.db.sql_columns import CHAINS
@@ -261,10 +262,11 @@ class RunClaims:
             # A run may be in both halves when few are due.
             scan.backlog.record_claim(len({state.chain_id for state in (*new, *old)}), limit)
             if old and old[0].due_at is not None and old[-1].due_at is not None:
+                # A time in the first year, which only other programs write, has no time before it.
                 if len(old) == limit - newest:
-                    scan.low = old[0].due_at - policy.RECENT_DUE
+                    scan.low = max(old[0].due_at, BEFORE_ALL) - policy.RECENT_DUE
                 elif low is None:
-                    scan.low = old[-1].due_at - policy.RECENT_DUE
+                    scan.low = max(old[-1].due_at, BEFORE_ALL) - policy.RECENT_DUE
             return new, old
 
         return fetch_locked

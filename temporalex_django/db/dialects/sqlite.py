@@ -16,6 +16,7 @@ from uuid import UUID
 
 from django.db import NotSupportedError, OperationalError, connections, transaction
 
+from temporalex_django.core.names import AFTER_ALL, BEFORE_ALL
 from temporalex_django.engine.contracts.dialect import Answer, Columns, Types
 from temporalex_django.engine.scheduling import policy
 
@@ -118,8 +119,14 @@ class SqliteDialect:
 
     def select(self, sql: str, parameters: Sequence[Any], types: Types) -> list[tuple[Any, ...]]:
         with connections[self.alias].cursor() as cursor:
-            cursor.execute(sql, [_adapt_parameter(value) for value in parameters])
-            return _convert_rows(cursor.fetchall(), types)
+            adapted = [_adapt_parameter(value) for value in parameters]
+            cursor.execute(sql, adapted)
+            try:
+                rows = cursor.fetchall()
+            except ValueError:  # of Django's converter, for a text that is no time; the other rows are lost, too
+                cursor.execute(_unconverted(sql, types), adapted)
+                rows = cursor.fetchall()
+            return _convert_rows(rows, types)
 
     def submit(self, sql: str, parameters: Sequence[Any], types: Types) -> Answer:
         rows = self.select(sql, parameters, types)
@@ -228,12 +235,29 @@ def _adapt_parameter(value: Any) -> Any:
     return value
 
 
-def _parse_time(value: str | datetime) -> datetime:
-    """Convert a time to an aware datetime.
+def _parse_time(value: Any) -> datetime:
+    """Convert a time to an aware datetime; what is no time becomes ``BEFORE_ALL`` or ``AFTER_ALL``.
 
     Plain columns arrive as naive datetimes (Django's converter), expressions as text.
     """
-    return (value if isinstance(value, datetime) else datetime.fromisoformat(value)).replace(tzinfo=UTC)
+    try:
+        return (value if isinstance(value, datetime) else datetime.fromisoformat(_text(value))).replace(tzinfo=UTC)
+    except (TypeError, ValueError):
+        text = value.decode(errors="replace") if isinstance(value, bytes) else str(value)
+        return BEFORE_ALL if text < str(BEFORE_ALL) else AFTER_ALL
+
+
+def _text(value: str | bytes) -> str:
+    return value.decode() if isinstance(value, bytes) else value
+
+
+def _unconverted(sql: str, types: Types) -> str:
+    """Return a query with the answer of ``sql``, in which Django converts no time: it converts plain columns only."""
+    names = [f"c{number}" for number in range(len(types))]
+    columns = [
+        f"cast({name} as blob)" if kind == "timestamptz" else name for name, kind in zip(names, types, strict=True)
+    ]
+    return f"with unconverted({', '.join(names)}) as ({sql}) select {', '.join(columns)} from unconverted"
 
 
 _CONVERTERS: dict[str, Callable[[Any], Any]] = {"uuid": UUID, "timestamptz": _parse_time, "bool": bool, "bytea": bytes}

@@ -58,4 +58,4 @@ def _lock_times(name: str, storage: DjangoStorage) -> list[float]:
         [name],
         ("text",),
     )
-    return [float(moment) for moment in json.loads(rows[0][0])]
+    return [float(moment) for moment in LIMITS.read_json("starts", rows[0][0])]

@@ -15,6 +15,7 @@ from temporalex_django.core.history.activation import FailedSignal, RunInfo
 from temporalex_django.core.history.events import Command, is_external_close
 from temporalex_django.core.messages.headers import Headers
 from temporalex_django.core.messages.sender import Sender
+from temporalex_django.core.names import BEFORE_ALL, is_readable_time
 from temporalex_django.core.people.human_tasks import HumanTaskState
 from temporalex_django.core.typed_dicts import CarriedMessages
 from temporalex_django.engine.contracts.typed_dicts import RowChanges
@@ -51,6 +52,20 @@ class RunState:
         if self.activated_at is None:
             return now
         return max(now, self.activated_at)
+
+    def is_overdue(self, now: datetime) -> bool:
+        """Return True if the deadline has passed. One that cannot be read has not."""
+        return self.deadline is not None and BEFORE_ALL < self.deadline <= now
+
+    def unreadable_time(self) -> str | None:
+        """Return the name of a time that stands in place of one that cannot be read, or None if there is none.
+
+        ``due_at`` does not count, since each turn replaces it.
+        """
+        for name, moment in (("activated_at", self.activated_at), ("deadline", self.deadline)):
+            if not is_readable_time(moment):
+                return name
+        return None if is_readable_time(self.atomic_due) else "atomic_due"
 
     def as_values(self) -> tuple[Any, ...]:
         """Return all fields as a tuple, from which ``from_values`` makes an equal object. It takes less memory."""

@@ -10,7 +10,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from temporalex_django.authoring.retry import delay_after, jitter_draw
-from temporalex_django.core.failures import ReturnedErr, describe
+from temporalex_django.core.error_text import is_error
+from temporalex_django.core.failures import ReturnedErr, describe, exception_name
 from temporalex_django.core.payloads.round_trip import encode_lossless
 from temporalex_django.core.results import Err
 from temporalex_django.errors import PayloadError, RetryLater
@@ -73,7 +74,7 @@ def run_attempt(instance: Instance, number: int, attempt: int) -> Result | NextA
         attempts_text = ""
         if attempt > 1:
             attempts_text = f" (after {attempt} attempts)"
-        return Failure(type(exc).__name__, f"{describe(exc)['message']}{attempts_text}")
+        return Failure(exception_name(type(exc)), f"{describe(exc)['message']}{attempts_text}")
     try:
         label = f"the result of step {name_of(step)}"
         call_data = activity.encode_result(value, args, source)
@@ -92,7 +93,7 @@ def _next_attempt(policy: dict[str, Any] | None, attempt: int, error: BaseExcept
     shortens the pause.
     """
     delay = delay_after(policy, attempt, error, now=datetime.now(UTC), draw=draw)
-    counts = error.counts if isinstance(error, RetryLater) else True
+    counts = error.counts if is_error(error, RetryLater) else True
     return None if delay is None else NextAttempt(delay, attempt + counts)
 
 

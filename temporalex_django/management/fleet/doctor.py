@@ -49,6 +49,7 @@ from temporalex_django.operations.read.project_state import (
     open_runs,
 )
 from temporalex_django.operations.read.run_summary import summarize_run, summarize_runs
+from temporalex_django.operations.read.unreadable_rows import unreadable_rows
 from temporalex_django.operations.schedules.problems import reportable_schedules
 from temporalex_django.present import diagnosis
 from temporalex_django.present.deploys import CodeMismatch, cluster_diagnoses, deploy_diagnoses, input_diagnoses
@@ -381,7 +382,9 @@ def load_project(runs: Runs = None, schedules: QuerySet[Schedule] | None = None)
     if unapplied_migrations := checks.unapplied_migrations(alias):
         return ProjectView(**common, unapplied=unapplied_migrations)
     project = load_project_state(alias, runs, schedules, **common)
-    return replace(project, cluster=load_cluster_state(alias))
+    # A row belongs to nobody in particular, so only the operator of the system reads of it.
+    rows = [*unreadable_rows(alias)] if runs is None else []
+    return replace(project, cluster=load_cluster_state(alias), unreadable_rows=rows)
 
 
 def _failed_checks() -> Iterator[FailedCheck]:

@@ -218,7 +218,7 @@ def _must_report(alert: Alert, now: datetime) -> bool:
         return True
     if alert.count > alert.sent_count and now - alert.sent_at >= REPEAT_PERIOD:
         return True
-    return now - alert.sent_at >= REMINDER_PERIOD
+    return bool(now - alert.sent_at >= REMINDER_PERIOD)
 
 
 def _entry(alias: str, finding: Diagnosis, alert: Alert) -> AlertEntry:

@@ -465,7 +465,7 @@ def _passed_limit(closing: Mapping[str, Any], run: Instance) -> float | None:
     if timeout == "run_timeout":
         return run.run_timeout
     if timeout == "execution_timeout" and run.expires_at is not None:
-        return (run.expires_at - run.begins_at).total_seconds()
+        return float((run.expires_at - run.begins_at).total_seconds())
     return None
 
 

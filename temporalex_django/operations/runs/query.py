@@ -7,6 +7,8 @@ from typing import Any, ClassVar
 from temporalex_django import access
 from temporalex_django.backends.routing import backend_of
 from temporalex_django.backends.target import RunTarget
+from temporalex_django.core.error_text import is_error
+from temporalex_django.core.failures import exception_name
 from temporalex_django.errors import QueryFailed, TemporalexError, UnknownQuery
 from temporalex_django.operations.base import CODE, Actor
 from temporalex_django.operations.run_lookup import RunAction
@@ -51,9 +53,9 @@ class Query(RunAction[Any]):
             return redactor.redact_answer(backend_of(self.target).query(self), message_name=self.message_name)
         except QueryFailed as exc:
             cause = exc.__cause__
-            if redactor.shows_error_text or cause is None or isinstance(cause, TemporalexError):
+            if redactor.shows_error_text or cause is None or is_error(cause, TemporalexError):
                 raise
-            label = f"query {self.message_name!r} of {self.target.workflow} raised {type(cause).__name__}"
+            label = f"query {self.message_name!r} of {self.target.workflow} raised {exception_name(type(cause))}"
             # The text of an exception of the query may quote payloads that this user may not see.
             raise QueryFailed(f"{label} ({redactor.redact_text('')})") from None
 

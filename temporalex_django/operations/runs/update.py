@@ -18,6 +18,7 @@ from temporalex_django.backends.polling import (
 )
 from temporalex_django.backends.routing import backend_of
 from temporalex_django.backends.target import RunTarget
+from temporalex_django.core.failures import exception_name
 from temporalex_django.core.messages.headers import Headers, check_headers
 from temporalex_django.core.names import check_message_id, check_name, check_wait
 from temporalex_django.engine.outcomes import update_result
@@ -160,7 +161,7 @@ class RequestAction(RunAction[Any]):
             return self._redactor.redact_answer(value, message_name=self.message)
         except Exception as exc:  # noqa: BLE001 - a policy is the project's own
             log_message = "%s is done; its answer is hidden because the access policy failed: %s"
-            logger.error(log_message, self.request_label, type(exc).__name__)
+            logger.error(log_message, self.request_label, exception_name(type(exc)))
             return HIDDEN
 
     def _waiting_reason(self) -> str:

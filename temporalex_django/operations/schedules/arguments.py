@@ -12,6 +12,7 @@ from django.db import connections
 from temporalex_django.authoring.schedules.functions import ARGUMENTS
 from temporalex_django.backends.host import host
 from temporalex_django.core.error_text import error_line
+from temporalex_django.core.failures import exception_name
 from temporalex_django.engine.schedules.firing import SlotFailure
 from temporalex_django.engine.scheduling import policy
 from temporalex_django.errors import TemporalexError
@@ -56,7 +57,9 @@ def _call_in_thread(name: str, at: datetime, results: list[Any | SlotFailure]) -
     try:
         results.append(_call_arguments(name, at))
     except BaseException as exc:  # noqa: BLE001 - such as SystemExit, which ends only this thread
-        results.append(SlotFailure(code="arguments", message=f"the arguments function {name}: {type(exc).__name__}"))
+        results.append(
+            SlotFailure(code="arguments", message=f"the arguments function {name}: {exception_name(type(exc))}")
+        )
     finally:
         connections.close_all()
 
@@ -68,4 +71,4 @@ def _call_arguments(name: str, at: datetime) -> Any | SlotFailure:
         return SlotFailure(code=exc.code, message=str(exc))
     except Exception as exc:  # noqa: BLE001 - whatever the function raises becomes the outcome of the slot
         logger.error("the arguments function %s failed for the slot %s: %s", name, at.isoformat(), error_line(exc))
-        return SlotFailure(code="arguments", message=f"the arguments function {name}: {type(exc).__name__}")
+        return SlotFailure(code="arguments", message=f"the arguments function {name}: {exception_name(type(exc))}")

@@ -22,7 +22,7 @@ from temporalex_django.models.fields import decode_payload
 from temporalex_django.operations import audit
 from temporalex_django.operations.base import Actor
 from temporalex_django.operations.schedules.definition import ScheduleDefinition
-from temporalex_django.operations.schedules.state import backfill_of, slot_of, table_of
+from temporalex_django.operations.schedules.state import backfill_of, require_readable, slot_of, table_of
 
 #: Slots that a description has.
 LAST_SLOTS = 10
@@ -102,10 +102,11 @@ def next_fires(row: Schedule, count: int) -> list[datetime]:
     if row.max_fires is not None:
         count = min(count, max(row.max_fires - row.fires, 0))
     # Not `state_of`, which decodes the input: a process that lacks its key can still say when the schedule fires.
-    last_walls = {key: datetime.fromisoformat(wall) for key, wall in row.last_walls.items()}
     try:
+        require_readable(row)
+        last_walls = {key: datetime.fromisoformat(wall) for key, wall in row.last_walls.items()}
         return [slot.instant for slot in islice(table_of(row).slots(row.position, last_walls=last_walls), count)]
-    except ScheduleInvalid:
+    except (ScheduleInvalid, TypeError, ValueError):
         return []
 
 

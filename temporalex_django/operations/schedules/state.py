@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, fields
 from datetime import datetime
-from typing import Any, cast
+from enum import StrEnum
+from typing import Any, TypeVar, cast
 
 from temporalex_django.authoring.schedules.schedule import Overlap
 from temporalex_django.authoring.schedules.slots import DstFold, DstGap, TimeTable
@@ -20,7 +21,11 @@ from temporalex_django.engine.schedules.records import (
     SlotReason,
     SlotRecord,
 )
+from temporalex_django.errors import ScheduleInvalid
 from temporalex_django.models import Schedule, ScheduleSlot
+from temporalex_django.models.fields import unreadable_columns
+
+E = TypeVar("E", bound=StrEnum)
 
 
 def table_of(row: Schedule) -> TimeTable:
@@ -38,12 +43,24 @@ def table_of(row: Schedule) -> TimeTable:
     )
 
 
+def require_readable(row: Schedule) -> None:
+    """Raise ``ScheduleInvalid`` for a row with a time or JSON that cannot be read.
+
+    From the times that stand in place of such a time, a table would compute slots for thousands of years.
+    """
+    if columns := [*unreadable_columns(row, payloads=False)]:
+        raise ScheduleInvalid(
+            f"the schedule {row.name!r} cannot be read: correct {', '.join(columns)} in its row of temporalex_schedule"
+        )
+
+
 def state_of(row: Schedule) -> ScheduleState:
     """Convert the row of a schedule to the ``ScheduleState`` with which the firing works.
 
     Its input is decoded, if it has one. Raises ``ScheduleInvalid`` if this process cannot read its specs, and the
     errors of the codec.
     """
+    require_readable(row)
     args = None
     if row.args is not None:
         args = codec().decode(bytes(row.args))
@@ -83,8 +100,8 @@ _BACKFILL_TIMES = ("after", "until", "next_at")
 
 
 def backfill_of(stored: Mapping[str, Any] | None) -> Backfill | None:
-    """Parse the column ``backfill`` of a schedule; None, for a schedule without a backfill, stays None."""
-    if stored is None:
+    """Parse the column ``backfill`` of a schedule; None for a schedule without one, or with one that cannot be read."""
+    if not stored:
         return None
     times = {name: datetime.fromisoformat(stored[name]) for name in _BACKFILL_TIMES}
     return Backfill(**{**stored, **times})
@@ -138,8 +155,13 @@ def slot_of(row: ScheduleSlot) -> SlotRecord:
     return SlotRecord(
         **{
             **values,
-            "cause": SlotCause(row.cause),
-            "outcome": SlotOutcome(row.outcome),
-            "reason": SlotReason(row.reason),
+            "cause": _member(SlotCause, row.cause),
+            "outcome": _member(SlotOutcome, row.outcome),
+            "reason": _member(SlotReason, row.reason),
         }
     )
+
+
+def _member(kind: type[E], value: str) -> E:
+    """Return a member of an enumeration, or its last one for a text that is none: the row has its slot all the same."""
+    return next((member for member in kind if member.value == value), [*kind][-1])

@@ -20,6 +20,7 @@ from psycopg.pq import ConnStatus, ExecStatus, Format, TransactionStatus
 from psycopg.waiting import Ready, Wait
 
 from temporalex_django.db.dialects.postgres_wire.arrays import encode_array, register
+from temporalex_django.db.dialects.postgres_wire.safe_times import load_rows
 
 #: Number of times that a statement is sent before it is prepared, as in psycopg; and the most that a connection keeps.
 _PREPARE_AFTER: Final = 5
@@ -95,7 +96,10 @@ class LibpqStatement:
         if self.result is None or self.result.status != ExecStatus.TUPLES_OK:
             raise psycopg.ProgrammingError("the statement returned no rows, or failed")
         self._transformer.set_pgresult(self.result, set_loaders=True, format=Format.BINARY)
-        return self._transformer.load_rows(0, self.result.ntuples, tuple)
+        try:
+            return self._transformer.load_rows(0, self.result.ntuples, tuple)
+        except psycopg.DataError:
+            return load_rows(self.connection, self.result)
 
     def close(self) -> None:
         """Do nothing: no resource is held."""

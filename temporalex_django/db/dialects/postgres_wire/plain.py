@@ -10,6 +10,8 @@ from typing import Any, Final
 import psycopg
 from psycopg.pq import Format, TransactionStatus
 
+from temporalex_django.db.dialects.postgres_wire.safe_times import load_rows
+
 #: Number of times that a statement is sent before it is prepared, as in psycopg; and the most that are counted.
 _PREPARE_AFTER: Final = 5
 _MOST_COUNTED: Final = 200
@@ -38,7 +40,10 @@ class PlainStatement(psycopg.Cursor[Any]):
 
     def fetchall(self) -> list[Any]:
         with self._wire.close_on_interruption():
-            return super().fetchall()
+            try:
+                return super().fetchall()
+            except psycopg.DataError:
+                return load_rows(self.connection, self.pgresult)
 
 
 class PlainWire:

@@ -22,13 +22,14 @@ def build_close_command(
     *,
     to_plain: Callable[[Any, str], Any],
     encode_result: Callable[[Any], Any],
+    encode_input: Callable[[Any], Any],
     blocks_run: bool,
 ) -> tuple[str, dict[str, Any]]:
     """Return the kind and the attributes of the command that closes a run: ``("CompleteWorkflow", {"result": 1})``.
 
     ``value`` is what ``run`` returned, and ``error`` is the exception that it raised, or None. ``to_plain(value,
     label)`` converts a value to JSON data; error messages name the value by ``label``. ``encode_result(value)`` does so
-    for the value of ``Ok``.
+    for the value of ``Ok``, and ``encode_input(value)`` for the input of the next run.
 
     An unexpected error (see ``failures.unexpected_error``) fails the workflow. With ``blocks_run``, this function
     raises the error instead, which fails the activation and so blocks the run. ``MemoryError`` and ``RecursionError``
@@ -53,7 +54,7 @@ def build_close_command(
                 reason = to_plain(_describe_reason(reason), "the reason of run")
                 return "FailWorkflow", {"reason": reason, "type": None, "message": None}
             case ContinueAsNew(args):
-                return "ContinueAsNew", {"args": to_plain(args, "the arguments of ContinueAsNew")}
+                return "ContinueAsNew", {"args": encode_input(args)}
             case Async():
                 raise NestingError("run returned Async: only a handler of a phase may return it")
             case _:

@@ -16,6 +16,7 @@ from temporalex_django.core.history.inputs import InputReading, to_reading
 from temporalex_django.core.limits import Limits, key_error, limit_errors
 from temporalex_django.core.names import check_code_name, fit_optional_label, is_name, quoted, to_seconds
 from temporalex_django.core.payloads import codec
+from temporalex_django.core.payloads.annotations import parameter_problems
 from temporalex_django.core.payloads.copying import deep_copy
 from temporalex_django.core.primitive_table import ACTIVITY
 from temporalex_django.core.runtime_protocol import WorkflowRuntime
@@ -531,6 +532,8 @@ def activity(
                 "and cannot have lane='process'"
             )
         new_activity: Activity[Any, Any] = Activity(target, options, name=name, label=label, aliases=aliases)
+        if problems := parameter_problems(target):
+            raise WorkflowDefinitionError(f"activity {new_activity.name}: " + "; ".join(problems))
         register(new_activity)
         return new_activity
 

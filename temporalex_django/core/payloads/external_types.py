@@ -31,12 +31,12 @@ _BASES: Final[tuple[tuple[type, Callable[[Any], Any]], ...]] = (
     (time, lambda v: time(v.hour, v.minute, v.second, v.microsecond, v.tzinfo, fold=v.fold)),
     (timedelta, lambda v: timedelta(v.days, v.seconds, v.microseconds)),
 )
-_REFUSAL_OF_SECRETS: Final = (
+REFUSAL_OF_SECRETS: Final = (
     "it would be stored in clear text or as stars: pass a reference to it, such as its name, and read it in an "
     "activity; or pass the text itself, and encrypt payloads with a codec (PAYLOAD_CODEC)"
 )
 #: Base types whose subclasses an annotation restores, by calling the subclass.
-_CONSTRUCTIBLE: Final = (str, int, float, Decimal)
+CONSTRUCTIBLE: Final = (str, int, float, Decimal)
 
 
 def encode_external(value: Any) -> Any:
@@ -51,7 +51,7 @@ def encode_external(value: Any) -> Any:
     if base is not None:
         return as_base(value, base)
     if is_secret(kind):
-        raise TypeError(f"{kind.__name__} is a secret, and {_REFUSAL_OF_SECRETS}")
+        raise TypeError(f"{kind.__name__} is a secret, and {REFUSAL_OF_SECRETS}")
     if is_pydantic(kind):
         _refuse_secrets(value)
         # By the names of the fields: an alias may be one of several, a path, or for writing only. Without computed
@@ -74,11 +74,13 @@ def decode_external(kind: Any, value: Any) -> Any:
 
     Raises ``TypeError`` for an unsupported type, and ``ValueError`` for data that do not fit it.
     """
+    if kind is object:
+        return value
     if isinstance(kind, type) and is_pydantic(kind):
         return _read_model(kind, value)
     if isinstance(kind, type) and is_secret(kind):
-        raise TypeError(f"{kind.__name__} is a secret, and {_REFUSAL_OF_SECRETS}")
-    if isinstance(kind, type) and issubclass(kind, _CONSTRUCTIBLE) and _matches_type(kind, value):
+        raise TypeError(f"{kind.__name__} is a secret, and {REFUSAL_OF_SECRETS}")
+    if isinstance(kind, type) and issubclass(kind, CONSTRUCTIBLE) and _matches_type(kind, value):
         if hasattr(kind, "__html__"):
             raise TypeError(
                 f"a stored string is not known to be safe HTML: annotate str instead of {kind.__name__}, and mark it "
@@ -120,7 +122,7 @@ def _refuse_secrets(model: Any) -> None:
         part = pending.pop()
         kind = type(part)
         if is_secret(kind):
-            raise TypeError(f"{type(model).__name__} contains a {kind.__name__}, and {_REFUSAL_OF_SECRETS}")
+            raise TypeError(f"{type(model).__name__} contains a {kind.__name__}, and {REFUSAL_OF_SECRETS}")
         if id(part) in visited:
             continue
         if issubclass(kind, Mapping):

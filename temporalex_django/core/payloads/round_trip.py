@@ -39,11 +39,17 @@ _LOSSY_TYPES: Final[tuple[tuple[type | tuple[type, ...], str, str, str], ...]] =
     ((bytes, bytearray, memoryview), "bytes", "a base64 string", "value.hex()"),
     ((set, frozenset), "a set", "a list", "sorted(value)"),
 )
-_MISSING: Final = object()
+
+
+class _Missing:
+    """The type of the part that stands for one which the reader has left out."""
+
+
+_MISSING: Final = _Missing()
 _SENTINEL: Final = object()
 _ATOMIC_TYPES: Final = frozenset({type(None), bool, int, float, str})
 #: Types of JSON data. ``_MISSING`` counts, because the reader has left that part out.
-_PLAIN_TYPES: Final = frozenset({*_ATOMIC_TYPES, list, dict, type(_MISSING)})
+_PLAIN_TYPES: Final = frozenset({*_ATOMIC_TYPES, list, dict, _Missing})
 _SET_TYPES: Final = (set, frozenset)
 _SEQUENCE_TYPES: Final = (list, tuple)
 
@@ -239,7 +245,9 @@ def _compare_scalar(
     base = external_types.base_of(kind)
     if _is_preserved(part.value, kind, part.decoded, base):
         return None
-    if part.is_owned or type(part.decoded) not in _PLAIN_TYPES:
+    # The plain text or number of a subclass is equal to it, unless an object of that subclass holds more.
+    loses_attributes = description is None and not issubclass(kind, Enum) and bool(_attributes_of(part.value))
+    if part.is_owned or loses_attributes or type(part.decoded) not in _PLAIN_TYPES:
         return _mismatch(part)
     if (description is None and part.decoded is _MISSING) or (is_expected is not None and is_expected(part.keys)):
         return None
@@ -315,7 +323,7 @@ def _parts_of_records(record: Any, decoded: Any, names: Mapping[str, str]) -> It
         parts, decoded_parts = (getattr(one, attribute, None) or {} for one in (record, decoded))
         for name in {**parts, **decoded_parts}:
             value = parts.get(name, _MISSING)
-            if attribute == "__pydantic_extra__" or _is_data(value):
+            if attribute == "__pydantic_extra__" or (value is not _MISSING and _is_data(value)):
                 yield name, value, decoded_parts.get(name, _MISSING)
 
 

@@ -146,17 +146,23 @@ def to_plain(value: Any, *, label: str = "payload", limit: int = MAX_BYTES) -> A
 
     ``label`` names the value in errors. Raises ``PayloadError``.
     """
+    return to_plain_checked(value, label=label, limit=limit)[0]
+
+
+def to_plain_checked(value: Any, *, label: str = "payload", limit: int = MAX_BYTES) -> tuple[Any, bool]:
+    """Return ``(value as JSON data, True if JSON cannot change the value)``; the rest is as for ``to_plain``."""
     if (
         value is None
         or value is True
         or value is False
         or (type(value) is int and _MIN_INTEGER <= value <= _MAX_INTEGER)
     ):
-        return value
+        return value, True
     # Most values are short: these two tests save them the round trip through the encoder. ASCII has no surrogates.
     if type(value) is str and len(value) < min(1024, limit) and value.isascii():
-        return value
-    return to_plain_with_size(value, label=label, limit=limit)[0]
+        return value, True
+    plain, _, exact = _encode_and_decode(value, label=label, limit=limit)
+    return plain, exact
 
 
 def is_exact(value: Any, plain: Any) -> bool:
@@ -177,6 +183,11 @@ def is_exact(value: Any, plain: Any) -> bool:
 
 def to_plain_with_size(value: Any, *, label: str = "payload", limit: int = MAX_BYTES) -> tuple[Any, int]:
     """Return ``(value as JSON data, number of its bytes)``; the rest is as for ``to_plain``."""
+    return _encode_and_decode(value, label=label, limit=limit)[:2]
+
+
+def _encode_and_decode(value: Any, *, label: str, limit: int) -> tuple[Any, int, bool]:
+    """Return ``(value as JSON data, number of its bytes, True if JSON cannot change the value)``."""
     data = encode(value, label=label)
     if len(data) > limit:
         raise PayloadError(
@@ -189,12 +200,12 @@ def to_plain_with_size(value: Any, *, label: str = "payload", limit: int = MAX_B
     # Counting brackets is fast, and data with few of them cannot be nested deeply.
     if data.count(b"[") + data.count(b"{") > MAX_DEPTH and _is_too_deep(decoded):
         raise _depth_error(label)
-    if not is_exact(value, decoded):
-        try:
-            decoded = _sort_sets(value, decoded)
-        except ValueError as exc:
-            raise PayloadError(f"{label} cannot be encoded: {exc}") from None
-    return decoded, len(data)
+    if is_exact(value, decoded):
+        return decoded, len(data), True
+    try:
+        return _sort_sets(value, decoded), len(data), False
+    except ValueError as exc:
+        raise PayloadError(f"{label} cannot be encoded: {exc}") from None
 
 
 def _sort_sets(value: Any, plain: Any) -> Any:

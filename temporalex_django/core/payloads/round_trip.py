@@ -100,8 +100,8 @@ def encode_lossless(
     for the error message where to add an annotation. ``label`` names the value in errors, and ``limit`` is in bytes.
     Raises ``PayloadError`` with the path of a value that would come back as something else.
     """
-    encoded = codec.to_plain(value, label=label, limit=limit)
-    if codec.is_exact(value, encoded):
+    encoded, exact = codec.to_plain_checked(value, label=label, limit=limit)
+    if exact:
         return encoded
     if read is None:
         lossy_value = find_lossy_value(value, encoded)
@@ -227,7 +227,7 @@ def _compare(
     Returns the difference, or these parts.
     """
     if issubclass(kind, Mapping):
-        return _compare_mapping(part)
+        return _compare_mapping(part, is_expected)
     if issubclass(kind, _SEQUENCE_TYPES):
         return _compare_sequence(part, kind)
     if external_types.is_record(kind):
@@ -254,7 +254,9 @@ def _compare_scalar(
     return _mismatch(part) if description is None else LossyValue(part.path, *description)
 
 
-def _compare_mapping(part: _Part) -> LossyValue | Iterator[_Part]:
+def _compare_mapping(
+    part: _Part, is_expected: Callable[[tuple[Any, ...]], bool] | None
+) -> LossyValue | Iterator[_Part]:
     mapping, decoded = part.value, part.decoded
     if part.is_owned and not isinstance(decoded, dict):
         return _mismatch(part)
@@ -265,7 +267,9 @@ def _compare_mapping(part: _Part) -> LossyValue | Iterator[_Part]:
             continue
         if kinds_of_keys is None:
             kinds_of_keys = {other: type(other) for other in decoded} if isinstance(decoded, Mapping) else {}
-        if kinds_of_keys.get(key) is not kind:
+        if kinds_of_keys.get(key) is kind:
+            continue
+        if part.is_owned or is_expected is None or not is_expected((*part.keys, key)):
             return LossyValue(part.path, f"a key that is not a string ({kind.__name__})", "a string", "str(key)")
     if part.is_owned and len(mapping) != len(decoded):
         return _mismatch(part)

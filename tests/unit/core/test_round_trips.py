@@ -412,6 +412,7 @@ def test_the_reader_of_a_message_decides_and_plain_data_is_its_own_affair() -> N
     send({"price": Decimal(1)}, dict[str, Any])
     send({"x": 1, "unknown": [1]}, Base)  # JSON cannot change it, so the reader judges it
     send((1, {2}), list[Any])
+    send({1: (2,)}, Any)
 
 
 SECRETS: list[Callable[[Any], Any]] = [

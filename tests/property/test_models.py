@@ -188,6 +188,8 @@ def parts_of(value: Any) -> Any:
         return kind, sorted(repr(parts_of(part)) for part in value)
     if isinstance(value, list | tuple):
         return kind, [*map(parts_of, value)]
+    if kind is datetime:
+        return kind, repr(value.replace(tzinfo=None)), value.utcoffset()  # pydantic has a time zone of its own
     return kind, repr(value)
 
 

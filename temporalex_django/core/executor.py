@@ -35,7 +35,6 @@ from temporalex_django.core.patches import Patches
 from temporalex_django.core.payloads import codec
 from temporalex_django.core.payloads import search_attributes as attributes
 from temporalex_django.core.payloads.copying import deep_copy
-from temporalex_django.core.payloads.round_trip import require_readable
 from temporalex_django.core.payloads.stored_fields import stored_fields
 from temporalex_django.core.pending_commands import PendingCommands
 from temporalex_django.core.people import four_eyes
@@ -369,9 +368,9 @@ class Executor:
             kind, attributes = build_close_command(
                 value,
                 error,
-                to_plain=self.run_context.to_plain,
-                encode_result=self._encode_result,
-                encode_input=self._encode_input,
+                self.run_context.to_plain,
+                self.definition.args_type,
+                self._encode_result,
                 blocks_run=blocks,
             )
         except (MemoryError, RecursionError):
@@ -406,13 +405,6 @@ class Executor:
             read=lambda plain: codec.convert(plain, self.definition.result_type),
             annotate="annotate run with -> Ok[...]",
         )
-
-    def _encode_input(self, value: Any) -> Any:
-        """Encode the value of ``ContinueAsNew``, which the annotation of the parameter of ``run`` has to restore."""
-        label = "the arguments of ContinueAsNew"
-        plain = self.run_context.to_plain(value, label)
-        require_readable(value, plain, lambda: self.definition.args_type, label=label)
-        return plain
 
     def place_of(self, index: int | None) -> str | None:
         """Return the place (``path:line``) in user code where command ``index`` of the current activation was issued.

@@ -196,9 +196,9 @@ def find_lossy_value(
     return _find_in(_Part("$", (), value, decoded), is_expected)
 
 
-def _find_in(whole: _Part, is_expected: Callable[[tuple[Any, ...]], bool] | None = None) -> LossyValue | None:
+def _find_in(outer_part: _Part, is_expected: Callable[[tuple[Any, ...]], bool] | None = None) -> LossyValue | None:
     # A stack instead of recursion; parts are pushed in reverse order, so that the first one is found first.
-    pending = [whole]
+    pending = [outer_part]
     # Objects of the user may refer to themselves. The parts are kept, so that no other object gets their ids.
     visited: dict[tuple[int, int, bool], _Part] = {}
     while pending:
@@ -324,7 +324,7 @@ def _parts_of_records(record: Any, decoded: Any, names: Mapping[str, str]) -> It
     for name in names:
         yield name, getattr(record, name, _MISSING), getattr(decoded, name, _MISSING)
     for attribute in ("__pydantic_extra__", "__pydantic_private__"):
-        parts, decoded_parts = (getattr(one, attribute, None) or {} for one in (record, decoded))
+        parts, decoded_parts = (getattr(model, attribute, None) or {} for model in (record, decoded))
         for name in {**parts, **decoded_parts}:
             value = parts.get(name, _MISSING)
             if attribute == "__pydantic_extra__" or (value is not _MISSING and _is_data(value)):
@@ -396,10 +396,10 @@ def _noun(value: Any) -> str:
     return f"{'an' if name[:1] in 'aeiouAEIO' else 'a'} {name}"
 
 
-def is_unchanged(one: Any, other: Any) -> bool:
-    """Return True if two values are equal. An ``__eq__`` that raises is no error."""
+def is_unchanged(decoded: Any, value: Any) -> bool:
+    """Return True if ``decoded`` is equal to ``value``. An ``__eq__`` that raises is no error."""
     try:
-        return one is other or bool(one == other)
+        return decoded is value or bool(decoded == value)
     except Exception:  # noqa: BLE001 - any operation on a value may raise
         return False
 
@@ -442,17 +442,22 @@ def _is_preserved(value: Any, kind: type, decoded: Any, base: type | None) -> bo
         return False
     if issubclass(kind, _SET_TYPES):
         return _is_same_set(value, decoded)
-    if base is not None:
-        if kind is not base:
-            attributes = _attributes_of(value)
-            if attributes and (type(decoded) is base or not is_unchanged(attributes, _attributes_of(decoded))):
-                return False
-            value = external_types.as_base(value, base)
-            decoded = external_types.as_base(decoded, base)
-        if base is Decimal:
-            return bool(value.as_tuple() == decoded.as_tuple())
-        if base is datetime or base is time:
-            return _is_same_time(value, decoded)
+    if base is None:
+        return is_unchanged(decoded, value)
+    if kind is not base:
+        attributes = _attributes_of(value)
+        if attributes and (type(decoded) is base or not is_unchanged(_attributes_of(decoded), attributes)):
+            return False
+        value, decoded = external_types.as_base(value, base), external_types.as_base(decoded, base)
+    return _is_same_base_value(value, decoded, base)
+
+
+def _is_same_base_value(value: Any, decoded: Any, base: type) -> bool:
+    """Return True if two values of ``base`` are the same, and not only equal: 1.0 is not 1.00."""
+    if base is Decimal:
+        return bool(value.as_tuple() == decoded.as_tuple())
+    if base is datetime or base is time:
+        return _is_same_time(value, decoded)
     return is_unchanged(decoded, value)
 
 
@@ -475,10 +480,10 @@ def _is_same_set(value: Any, decoded: Any) -> bool:
     if len(value) != len(decoded):
         return False
     try:
-        pairs = [sorted(one, key=_sort_key) for one in (value, decoded)]
+        pairs = zip(sorted(value, key=_sort_key), sorted(decoded, key=_sort_key), strict=True)
     except PayloadError:
         return False
-    return all(_find_in(_Part("$", (), one, other, is_owned=True)) is None for one, other in zip(*pairs, strict=True))
+    return all(_find_in(_Part("$", (), *pair, is_owned=True)) is None for pair in pairs)
 
 
 def _sort_key(element: Any) -> bytes:

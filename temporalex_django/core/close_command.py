@@ -12,7 +12,6 @@ from temporalex_django.core.failures import (
     run_failure,
     unexpected_error,
 )
-from temporalex_django.core.payloads.round_trip import require_readable
 from temporalex_django.core.results import Async, ContinueAsNew, Err, Ok
 from temporalex_django.errors import Cancelled, NestingError, PayloadError
 
@@ -21,16 +20,16 @@ def build_close_command(
     value: Any,
     error: BaseException | None,
     to_plain: Callable[[Any, str], Any],
-    args_type: Any,
+    encode_input: Callable[[Any, str], Any],
     encode_result: Callable[[Any], Any],
     *,
     blocks_run: bool,
 ) -> tuple[str, dict[str, Any]]:
     """Return the kind and the attributes of the command that closes a run: ``("CompleteWorkflow", {"result": 1})``.
 
-    ``value`` is what ``run`` returned, and ``error`` is the exception that it raised, or None. ``args_type`` is the
-    annotation with which the next run reads its input. ``to_plain(value, label)`` converts a value to JSON data; error
-    messages name the value by ``label``. ``encode_result(value)`` does so for the value of ``Ok``.
+    ``value`` is what ``run`` returned, and ``error`` is the exception that it raised, or None. ``to_plain(value,
+    label)`` converts a value to JSON data; error messages name the value by ``label``. ``encode_input(value, label)``
+    does so for the input of the next run, and ``encode_result(value)`` for the value of ``Ok``.
 
     An unexpected error (see ``failures.unexpected_error``) fails the workflow. With ``blocks_run``, this function
     raises the error instead, which fails the activation and so blocks the run. ``MemoryError`` and ``RecursionError``
@@ -55,9 +54,7 @@ def build_close_command(
                 reason = to_plain(_describe_reason(reason), "the reason of run")
                 return "FailWorkflow", {"reason": reason, "type": None, "message": None}
             case ContinueAsNew(args):
-                plain = to_plain(args, "the arguments of ContinueAsNew")
-                require_readable(args, plain, lambda: args_type, label="the arguments of ContinueAsNew")
-                return "ContinueAsNew", {"args": plain}
+                return "ContinueAsNew", {"args": encode_input(args, "the arguments of ContinueAsNew")}
             case Async():
                 raise NestingError("run returned Async: only a handler of a phase may return it")
             case _:

@@ -15,8 +15,8 @@ from typing import Any, Literal
 from temporalex_django.core import names
 from temporalex_django.core.determinism import guard
 from temporalex_django.core.payloads import codec
-from temporalex_django.core.payloads.annotations import unreadable_reason
 from temporalex_django.core.payloads.copying import deep_copy
+from temporalex_django.core.payloads.external_types import unreadable_reason
 from temporalex_django.core.results import Async, NoReply, Reply, Stop, TimedOut
 from temporalex_django.core.units.ivar import IVar
 from temporalex_django.core.units.scheduler import Unit

@@ -16,8 +16,8 @@ from temporalex_django.core.history.inputs import InputReading, to_reading
 from temporalex_django.core.limits import Limits, key_error, limit_errors
 from temporalex_django.core.names import check_code_name, fit_optional_label, is_name, quoted, to_seconds
 from temporalex_django.core.payloads import codec
+from temporalex_django.core.payloads.annotations import parameter_problems
 from temporalex_django.core.payloads.copying import deep_copy
-from temporalex_django.core.payloads.round_trip import is_unchanged, require_lossless
 from temporalex_django.core.primitive_table import ACTIVITY
 from temporalex_django.core.runtime_protocol import WorkflowRuntime
 from temporalex_django.core.units.ivar import Call
@@ -251,12 +251,8 @@ class Activity(Generic[P, R]):
         label = f"argument {repr(key) if isinstance(key, str) else key + 1} of {self.name}"
         # Checked at the call: a worker would decode another value much later, far from the code that passed it (see
         # decision 15).
-        plain_arg = port.run_context.to_plain(arg, label)
-        if not is_unchanged(plain_arg, arg):
-            decode = partial(self._decode_argument, key)
-            advice = f"annotate that parameter of {self.__wrapped__.__name__}"
-            require_lossless(arg, plain_arg, label=label, read=decode, annotate=advice)
-        return plain_arg
+        advice = f"annotate that parameter of {self.__wrapped__.__name__}"
+        return port.run_context.encode_lossless(arg, label, read=partial(self._decode_argument, key), annotate=advice)
 
     def _decode_argument(self, key: int | str, plain: Any) -> Any:
         """Return an argument from plain data, as its annotation says. ``key`` is its position or its name."""
@@ -536,6 +532,8 @@ def activity(
                 "and cannot have lane='process'"
             )
         new_activity: Activity[Any, Any] = Activity(target, options, name=name, label=label, aliases=aliases)
+        if problems := parameter_problems(target):
+            raise WorkflowDefinitionError(f"activity {new_activity.name}: " + "; ".join(problems))
         register(new_activity)
         return new_activity
 

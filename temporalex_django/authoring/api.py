@@ -29,7 +29,7 @@ from temporalex_django.core.messages.phase import Phase
 from temporalex_django.core.messages.sender import Sender
 from temporalex_django.core.names import wait_seconds
 from temporalex_django.core.payloads import codec
-from temporalex_django.core.payloads.round_trip import warn_lossy_value
+from temporalex_django.core.payloads.round_trip import require_readable, warn_lossy_value
 from temporalex_django.core.people.approvals import Decision
 from temporalex_django.core.runtime_protocol import WorkflowRuntime
 from temporalex_django.core.units.branches import Parallel, Race
@@ -398,7 +398,8 @@ def child(
     plain = port.run_context.to_plain(input_or_default(workflow_class, args), input_label)
     # Converted only to fail here, at the call, and not in the child, where nobody could correct it.
     codec.convert(plain, workflow_class.definition.args_type, label=input_label)
-    # A warning, not an error: the child's annotation decides what becomes of the input (see decision 15).
+    require_readable(args, plain, lambda: workflow_class.definition.args_type, label=input_label)
+    # A warning, not an error: a child without an annotation gets plain data (see decision 15).
     if not port.run_context.replaying:
         warn_lossy_value(
             args, plain, lambda: workflow_class.definition.args_type, reader=f"run of {workflow_class.name}"

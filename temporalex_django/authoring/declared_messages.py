@@ -22,8 +22,8 @@ from typing import Any, Literal, cast
 from temporalex_django.authoring import api, handlers
 from temporalex_django.authoring.workflow import Workflow
 from temporalex_django.core.messages.phase import Handler, first_annotation
-from temporalex_django.core.payloads.codec import resolve_hints
-from temporalex_django.core.payloads.round_trip import is_unchanged, warn_lossy_value
+from temporalex_django.core.payloads.codec import is_exact, resolve_hints
+from temporalex_django.core.payloads.round_trip import require_readable, warn_lossy_value
 
 MessageKind = Literal["signal", "update"]
 _POSITIONS: tuple[tuple[int, MessageKind], ...] = ((1, "signal"), (2, "update"))
@@ -62,20 +62,22 @@ def messages_of(cls: type[Workflow]) -> Mapping[tuple[MessageKind, str], Declare
     return messages
 
 
-def warn_lossy(
+def check_payload(
     cls: type[Workflow], kind: MessageKind, name: str, payload: Any, plain_payload: Any, *, aloud: bool = True
 ) -> None:
-    """Warn, once for each message of a class, if its reader gets a part of the payload as another type.
+    """Raise ``PayloadError`` if the handler of a message declares a type that does not restore the payload.
 
-    ``kind`` is "signal" or "update", and ``plain_payload`` is ``payload`` as plain data. The warning is a line in the
-    log; with ``aloud`` it is a ``PayloadWarning``, too. A message that the class does not declare causes no warning,
-    because the type that it takes is not known.
+    ``kind`` is "signal" or "update", and ``plain_payload`` is ``payload`` as plain data. If the handler declares no
+    type, and gets a part of the payload as another one, the sender is warned, once for each message of a class. The
+    warning is a line in the log; with ``aloud`` it is a ``PayloadWarning``, too. Messages that the class does not
+    declare are not checked, because the type that their handlers take is not known.
     """
-    if is_unchanged(plain_payload, payload):
+    if is_exact(payload, plain_payload):
         return
     message = messages_of(cast("Any", cls)).get((kind, name))
     if message is not None:
         reader = f"{kind} {name!r} of {cls.name}"
+        require_readable(payload, plain_payload, lambda: message.args_type, label=f"the payload of {reader}")
         warn_lossy_value(payload, plain_payload, lambda: message.args_type, reader=reader, emit_warning=aloud)
 
 

@@ -25,6 +25,7 @@ from temporalex_django.core.history.inputs import InputReading, to_reading
 from temporalex_django.core.names import to_seconds
 from temporalex_django.core.payloads import codec
 from temporalex_django.core.payloads import search_attributes as attributes
+from temporalex_django.core.payloads.annotations import annotation_problems
 from temporalex_django.core.payloads.copying import deep_copy
 from temporalex_django.core.results import ContinueAsNew, Err, Ok
 from temporalex_django.errors import (
@@ -154,13 +155,11 @@ class Workflow(Startable):
         if "name" not in cls.__dict__:
             cls.name = cls.__name__
         query_methods = [value for value in cls.__dict__.values() if isinstance(value, _Query)]
-        problems = [
-            *cls._problems(),
-            *definition.duplicate_query_problems([value.query_name for value in query_methods]),
-        ]
+        problems = [*cls._problems(), *definition.duplicate_query_problems([q.query_name for q in query_methods])]
         problems += definition.signature_problems(
             {f"the query {q.query_name!r}": q.__func__ for q in query_methods}, "(state) or (state, args)", 1, 2
         )
+        problems = problems or annotation_problems({"the input": _args_type(cls), "the result": _result_type(cls)})
         if problems:
             raise WorkflowDefinitionError(f"workflow {cls.__qualname__}: " + "; ".join(problems))
         cls._queries = {**cls._queries, **{value.query_name: value.__func__ for value in query_methods}}

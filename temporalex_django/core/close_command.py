@@ -20,16 +20,17 @@ from temporalex_django.errors import Cancelled, NestingError, PayloadError
 def build_close_command(
     value: Any,
     error: BaseException | None,
-    *,
     to_plain: Callable[[Any, str], Any],
+    encode_input: Callable[[Any, str], Any],
     encode_result: Callable[[Any], Any],
+    *,
     blocks_run: bool,
 ) -> tuple[str, dict[str, Any]]:
     """Return the kind and the attributes of the command that closes a run: ``("CompleteWorkflow", {"result": 1})``.
 
     ``value`` is what ``run`` returned, and ``error`` is the exception that it raised, or None. ``to_plain(value,
-    label)`` converts a value to JSON data; error messages name the value by ``label``. ``encode_result(value)`` does so
-    for the value of ``Ok``.
+    label)`` converts a value to JSON data; error messages name the value by ``label``. ``encode_input(value, label)``
+    does so for the input of the next run, and ``encode_result(value)`` for the value of ``Ok``.
 
     An unexpected error (see ``failures.unexpected_error``) fails the workflow. With ``blocks_run``, this function
     raises the error instead, which fails the activation and so blocks the run. ``MemoryError`` and ``RecursionError``
@@ -54,7 +55,7 @@ def build_close_command(
                 reason = to_plain(_describe_reason(reason), "the reason of run")
                 return "FailWorkflow", {"reason": reason, "type": None, "message": None}
             case ContinueAsNew(args):
-                return "ContinueAsNew", {"args": to_plain(args, "the arguments of ContinueAsNew")}
+                return "ContinueAsNew", {"args": encode_input(args, "the arguments of ContinueAsNew")}
             case Async():
                 raise NestingError("run returned Async: only a handler of a phase may return it")
             case _:

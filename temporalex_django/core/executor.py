@@ -13,6 +13,7 @@ from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Se
 from contextvars import Context
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -364,9 +365,10 @@ class Executor:
     def _close_run(self, value: Any, error: BaseException | None) -> None:
         """Close the run with the command for what ``run`` returned (``value``) or raised (``error``, or None)."""
         blocks = self.run_context.blocks_on_error and not self.run_context.replaying
+        encode_input = partial(self.run_context.encode_input, annotation=self.definition.args_type)
         try:
             kind, attributes = build_close_command(
-                value, error, to_plain=self.run_context.to_plain, encode_result=self._encode_result, blocks_run=blocks
+                value, error, self.run_context.to_plain, encode_input, self._encode_result, blocks_run=blocks
             )
         except (MemoryError, RecursionError):
             raise

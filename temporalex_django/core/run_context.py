@@ -13,7 +13,7 @@ from temporalex_django.core.history.activation import RunInfo
 from temporalex_django.core.messages.headers import Headers
 from temporalex_django.core.messages.sender import Sender
 from temporalex_django.core.payloads import codec
-from temporalex_django.core.payloads.round_trip import encode_lossless
+from temporalex_django.core.payloads.round_trip import encode_lossless, require_readable
 from temporalex_django.core.primitive_table import PureContext
 
 logger = logging.getLogger("temporalex_django.workflow")
@@ -107,6 +107,15 @@ class RunContext:
     def to_plain(self, value: Any, label: str) -> Any:
         """Return ``value`` as JSON data. ``label`` names it in the ``PayloadError`` that this may raise."""
         return codec.to_plain(value, label=label, limit=self.payload_limit)
+
+    def encode_input(self, value: Any, label: str, annotation: Any) -> Any:
+        """Return the input of another run as plain data. ``annotation`` is the one with which that run reads it.
+
+        ``label`` names the value in the ``PayloadError`` for an input that the annotation does not restore.
+        """
+        plain = self.to_plain(value, label)
+        require_readable(value, plain, lambda: annotation, label=label)
+        return plain
 
     def encode_lossless(
         self, value: Any, label: str, *, read: Callable[[Any], Any] | None = None, annotate: str = ""

@@ -35,7 +35,7 @@ class MessageFingerprint(NamedTuple):
             difference = "this is a different message"
         elif (self.sender and self.sender.key) != (other.sender and other.sender.key):
             difference = "this one has a different sender"
-        elif exact and codec.encode(self.payload) != codec.encode(other.payload):  # bytes: 1 is not True
+        elif exact and codec.canonical_bytes(self.payload) != codec.canonical_bytes(other.payload):
             difference = "this one has a different payload"
         else:
             return

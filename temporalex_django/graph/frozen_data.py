@@ -29,7 +29,7 @@ class Data(dict[str, Any]):
         return dict.__getattribute__(self, name)
 
     def __getattr__(self, name: str) -> Any:
-        raise AttributeError(f"there is no {name!r} here, only: {', '.join(dict.keys(self)) or 'nothing'}")
+        raise AttributeError(f"there is no {name!r} here, only: {', '.join(sorted(dict.keys(self))) or 'nothing'}")
 
     # A copy is meant to be changed, so it is an ordinary dict.
     def __deepcopy__(self, memo: Any) -> dict[str, Any]:

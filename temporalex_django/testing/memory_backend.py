@@ -16,7 +16,7 @@ from temporalex_django.authoring.authorization import (
     sender_key,
     split_decider,
 )
-from temporalex_django.authoring.declared_messages import warn_lossy
+from temporalex_django.authoring.declared_messages import check_payload
 from temporalex_django.authoring.handle import WorkflowHandle
 from temporalex_django.authoring.human_tasks import (
     base_key,
@@ -239,7 +239,7 @@ class MemoryRunOperations(MemoryRunReads):
             code = self._code(self._newest_run.facts)
             if kind == "signal":
                 require_signal(code, name)
-            warn_lossy(code, "signal" if kind == "signal" else "update", name, body, plain, aloud=False)
+            check_payload(code, "signal" if kind == "signal" else "update", name, body, plain, aloud=False)
         number: int = env.storage.send(
             *(self._chain_id, kind, name, plain),
             message_id=request_id,

@@ -14,7 +14,7 @@ from temporalex_django.authoring.workflow import input_or_default, start_options
 from temporalex_django.core.aliases import all_names
 from temporalex_django.core.history.events import CLOSED_STATUSES
 from temporalex_django.core.payloads import codec
-from temporalex_django.core.payloads.round_trip import warn_lossy_value
+from temporalex_django.core.payloads.round_trip import require_readable, warn_lossy_value
 from temporalex_django.engine.memory.storage import MemoryRunStorage
 from temporalex_django.engine.run_start import RunStart
 from temporalex_django.errors import AlreadyRunning, NotConfigured
@@ -104,7 +104,9 @@ def build_start(request: StartRequest, *, workflow_id: str, seed: int) -> RunSta
     Raises ``PayloadError``, ``InvalidStart``, and ``NotConfigured`` for a subject.
     """
     workflow = request.workflow
-    plain = codec.to_plain(input_or_default(workflow, request.args), label=f"the input of {workflow.name}")
+    label = f"the input of {workflow.name}"
+    plain = codec.to_plain(input_or_default(workflow, request.args), label=label)
+    require_readable(request.args, plain, lambda: workflow.definition.args_type, label=label)
     warn_lossy_value(
         request.args,
         plain,

@@ -597,7 +597,7 @@ def test_steps_may_be_called_like_methods_of_a_mapping(env):
     first, second, third = made.values()
     cls = graph(first, {(first, "ok"): second, (second, "ok"): third, (third, "ok"): Done})
     h = env.start(cls, {"keys": [1], "items": {"a": 1}}, value="1")
-    assert list(h.result()) == ["done", "get", "items", "keys"]
+    assert list(h.result()) == ["keys", "items", "get", "done"]
     instance = h.instance()
     assert instance.context.steps.items == {"from": "Items"}
     assert instance.context.initial.keys == [1]

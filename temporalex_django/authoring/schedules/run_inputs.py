@@ -7,6 +7,7 @@ from typing import Any
 from temporalex_django.authoring.start_api import Startable
 from temporalex_django.authoring.workflow import input_or_default
 from temporalex_django.core.payloads import codec
+from temporalex_django.core.payloads.round_trip import require_readable
 
 
 def plain_input(workflow: type[Startable], args: Any, *, limit: int = codec.MAX_BYTES) -> Any:
@@ -19,4 +20,5 @@ def plain_input(workflow: type[Startable], args: Any, *, limit: int = codec.MAX_
     label = f"the input of {concrete.name}"
     plain_args = codec.to_plain(input_or_default(concrete, args), label=label, limit=limit)
     codec.convert(plain_args, concrete.definition.args_type, label=label)
+    require_readable(args, plain_args, lambda: concrete.definition.args_type, label=label)
     return plain_args

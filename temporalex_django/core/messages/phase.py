@@ -16,6 +16,7 @@ from temporalex_django.core import names
 from temporalex_django.core.determinism import guard
 from temporalex_django.core.payloads import codec
 from temporalex_django.core.payloads.copying import deep_copy
+from temporalex_django.core.payloads.external_types import unreadable_reason
 from temporalex_django.core.results import Async, NoReply, Reply, Stop, TimedOut
 from temporalex_django.core.units.ivar import IVar
 from temporalex_django.core.units.scheduler import Unit
@@ -55,6 +56,11 @@ def build_handler(name: str, kind: str, value: Any) -> Handler:
         if not callable(value):
             raise WorkflowDefinitionError(f"phase: the handler of {kind} {name!r} is not callable: {value!r}")
         handler = Handler(value, args_type=first_annotation(value))
+    if (reason := unreadable_reason(handler.args_type)) is not None:
+        raise WorkflowDefinitionError(
+            f"phase: nothing can be read back from JSON as the annotation of {kind} {name!r}: {reason}; declare a type "
+            "that payloads may have, or take plain data"
+        )
     for fn, role in ((handler.fn, "handler"), (handler.validator, "validator")):
         if fn is not None and not accepts_arguments(fn, 2):
             raise WorkflowDefinitionError(

@@ -1,8 +1,9 @@
 """Payloads: the values that may enter or leave a workflow, and their stored form. See decision 15.
 
 Every value that enters or leaves workflow code (arguments, results, messages, published state) passes ``to_plain`` on
-its *first* delivery. So live code sees exactly what a replay will see: JSON data. Keys and sets are sorted, so that the
-bytes do not depend on the hash seed. Receivers with annotations get the value back through ``convert``.
+its *first* delivery. So live code sees exactly what a replay will see: JSON data. Dicts keep the order of their keys.
+Sets are sorted, so that the bytes do not depend on the hash seed. Receivers with annotations get the value back through
+``convert``.
 
 A ``PayloadCodec`` writes the rows of histories and inboxes. It may encrypt, but it never changes a value.
 """
@@ -11,19 +12,25 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import marshal
 import math
 import re
 import types
 import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
 from typing import Any, Protocol, cast
+from uuid import UUID
 
 import msgspec
 
 from temporalex_django.core.payloads import external_types
 from temporalex_django.errors import NotAwaited, PayloadError
 
-_encoder = msgspec.json.Encoder(order="deterministic", enc_hook=external_types.encode_external)
+_encoder = msgspec.json.Encoder(enc_hook=external_types.encode_external)
+#: Sorts the keys: for digests and comparisons, to which the order of keys does not matter.
+_canonical_encoder = msgspec.json.Encoder(order="deterministic")
 _decoder = msgspec.json.Decoder()
 
 _ATOMIC_TYPES = frozenset({str, int, float, bool})
@@ -50,7 +57,7 @@ class PayloadCodec(Protocol):
 
 
 class JsonCodec:
-    """The default codec: deterministic JSON.
+    """The default codec: JSON, with the keys of dicts in their order.
 
     Its input is plain data already, so it does not search for NaN and similar values.
     """
@@ -88,18 +95,24 @@ def encode(value: Any, *, label: str = "payload") -> bytes:
     return data
 
 
+def canonical_bytes(value: Any) -> bytes:
+    """Return the bytes by which plain data is compared: two values with other bytes differ in more than their order.
+
+    Unlike ``==``, they tell 1, 1.0 and True apart.
+    """
+    return _canonical_encoder.encode(value)
+
+
 def digest(value: Any) -> str:
-    """Return the digest of plain data: 16 hexadecimal digits, the same in every process."""
-    return hashlib.blake2s(encode(value), digest_size=8).hexdigest()
+    """Return the digest of plain data: 16 hexadecimal digits, the same in every process and for any order of keys."""
+    return hashlib.blake2s(canonical_bytes(value), digest_size=8).hexdigest()
 
 
 def _encode_json(value: Any) -> bytes:
     try:
         return _encoder.encode(value)
     except (TypeError, ValueError, OverflowError):
-        return _encoder.encode(
-            msgspec.to_builtins(value, str_keys=True, order="deterministic", enc_hook=external_types.encode_external)
-        )
+        return _encoder.encode(msgspec.to_builtins(value, str_keys=True, enc_hook=external_types.encode_external))
 
 
 def error_reason(exc: BaseException) -> str:
@@ -133,21 +146,48 @@ def to_plain(value: Any, *, label: str = "payload", limit: int = MAX_BYTES) -> A
 
     ``label`` names the value in errors. Raises ``PayloadError``.
     """
+    return to_plain_checked(value, label=label, limit=limit)[0]
+
+
+def to_plain_checked(value: Any, *, label: str = "payload", limit: int = MAX_BYTES) -> tuple[Any, bool]:
+    """Return ``(value as JSON data, True if JSON cannot change the value)``; the rest is as for ``to_plain``."""
     if (
         value is None
         or value is True
         or value is False
         or (type(value) is int and _MIN_INTEGER <= value <= _MAX_INTEGER)
     ):
-        return value
+        return value, True
     # Most values are short: these two tests save them the round trip through the encoder. ASCII has no surrogates.
     if type(value) is str and len(value) < min(1024, limit) and value.isascii():
-        return value
-    return to_plain_with_size(value, label=label, limit=limit)[0]
+        return value, True
+    plain, _, exact = _encode_and_decode(value, label=label, limit=limit)
+    return plain, exact
+
+
+def is_exact(value: Any, plain: Any) -> bool:
+    """Return True if ``value`` has only types that JSON has, so that ``plain``, its JSON data, cannot differ from it.
+
+    No method of a value is called.
+    """
+    if value is plain:
+        return True
+    try:
+        # The fastest test in Python for types that are no subclasses. It also accepts tuples, sets and bytes, but these
+        # are never equal to JSON data.
+        marshal.dumps(value, 2)
+    except ValueError:
+        return False
+    return bool(plain == value)
 
 
 def to_plain_with_size(value: Any, *, label: str = "payload", limit: int = MAX_BYTES) -> tuple[Any, int]:
     """Return ``(value as JSON data, number of its bytes)``; the rest is as for ``to_plain``."""
+    return _encode_and_decode(value, label=label, limit=limit)[:2]
+
+
+def _encode_and_decode(value: Any, *, label: str, limit: int) -> tuple[Any, int, bool]:
+    """Return ``(value as JSON data, number of its bytes, True if JSON cannot change the value)``."""
     data = encode(value, label=label)
     if len(data) > limit:
         raise PayloadError(
@@ -160,7 +200,59 @@ def to_plain_with_size(value: Any, *, label: str = "payload", limit: int = MAX_B
     # Counting brackets is fast, and data with few of them cannot be nested deeply.
     if data.count(b"[") + data.count(b"{") > MAX_DEPTH and _is_too_deep(decoded):
         raise _depth_error(label)
-    return decoded, len(data)
+    if is_exact(value, decoded):
+        return decoded, len(data), True
+    try:
+        return _sort_sets(value, decoded), len(data), False
+    except ValueError as exc:
+        raise PayloadError(f"{label} cannot be encoded: {exc}") from None
+
+
+def _sort_sets(value: Any, plain: Any) -> Any:
+    """Return ``plain``, the JSON data of ``value``, with the elements of sets in an order that no hash seed changes.
+
+    Raises ``ValueError`` for a dict with keys that are the same in JSON, such as 1 and "1".
+    """
+    kind = type(value)
+    if type(plain) is list:
+        if issubclass(kind, (list, tuple, set, frozenset)) and len(value) == len(plain):
+            elements = [*map(_sort_sets, value, plain)]
+            return _sort_elements([*value], elements) if issubclass(kind, (set, frozenset)) else elements
+    elif type(plain) is dict:
+        if issubclass(kind, Mapping):
+            if len(value) != len(plain):
+                raise ValueError("two keys of a dict are the same in JSON")
+            return dict(zip(plain, map(_sort_sets, value.values(), plain.values()), strict=True))
+        else:
+            for name, stored_name in external_types.field_names(kind).items():
+                if stored_name in plain:
+                    plain[stored_name] = _sort_sets(getattr(value, name, None), plain[stored_name])
+            return plain
+    # The only field of a root model is the data itself.
+    if getattr(kind, "__pydantic_root_model__", False):
+        return _sort_sets(value.root, plain)
+    return plain
+
+
+#: Types whose values ``<`` puts into one order, alone or together with the other types of their group.
+_ORDERED_TYPES: tuple[frozenset[type], ...] = (
+    frozenset({int, float, bool, Decimal}),
+    *(frozenset({kind}) for kind in (str, bytes, date, datetime, time, timedelta, UUID)),
+)
+
+
+def _sort_elements(values: list[Any], elements: list[Any]) -> list[Any]:
+    """Return the elements of a set, as plain data, in an order that depends on nothing but their values.
+
+    ``values`` are the elements themselves, in the same order.
+    """
+    for keys in (values, elements):
+        kinds = {*map(type, keys)}
+        if any(kinds <= group for group in _ORDERED_TYPES):
+            # Times with and without a zone have no order.
+            with contextlib.suppress(TypeError, ArithmeticError):
+                return [elements[index] for index in sorted(range(len(keys)), key=keys.__getitem__)]
+    return sorted(elements, key=canonical_bytes)
 
 
 def _depth_error(label: str) -> PayloadError:
@@ -257,8 +349,8 @@ def _location_text(value: Any) -> str:
 
 
 def _find_location(value: Any) -> str:
-    def is_bad(v: Any) -> bool:
-        if isinstance(v, (dict, list, tuple, set, frozenset)) or hasattr(type(v), "__dataclass_fields__"):
+    def is_bad_leaf(v: Any) -> bool:
+        if isinstance(v, (dict, list, tuple, set, frozenset)) or external_types.is_record(type(v)):
             return False
         try:
             _encoder.encode(v)
@@ -266,7 +358,7 @@ def _find_location(value: Any) -> str:
             return True
         return False
 
-    path = _find_path(value, is_bad) or _find_path(value, _has_bad_keys)
+    path = _find_path(value, is_bad_leaf) or _find_path(value, _has_bad_keys)
     return f" at `{path}`" if path and path != "$" else ""
 
 
@@ -331,6 +423,4 @@ def _parts(value: Any) -> list[tuple[str, Any]]:
         return [(f".{key}", part) for key, part in value.items()]
     if isinstance(value, (list, tuple, set, frozenset)):
         return [(f"[{i}]", part) for i, part in enumerate(value)]
-    kind = type(value)
-    fields: Iterable[str] = getattr(kind, "__dataclass_fields__", ()) or getattr(kind, "__struct_fields__", ())
-    return [(f".{name}", getattr(value, name, None)) for name in fields]
+    return [(f".{name}", getattr(value, name, None)) for name in external_types.field_names(type(value))]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from temporalex_django.authoring.declared_messages import warn_lossy
+from temporalex_django.authoring.declared_messages import check_payload
 from temporalex_django.authoring.workflow import require_signal
 from temporalex_django.backends.routing import backend_of
 from temporalex_django.backends.target import RunTarget
@@ -78,7 +78,7 @@ class SendSignal(RunAction[None]):
         target.require_open(f"signal {name!r}")
         if (code := target.workflow_class) is not None:
             require_signal(code, name)
-            warn_lossy(code, "signal", name, self.payload, payload)
+            check_payload(code, "signal", name, self.payload, payload)
         # The insert locks nothing of the run, so senders never wait for workers (see decision 6).
         with self.audit_transaction():
             inserted = backend_of(target).send(

@@ -20,7 +20,7 @@ from temporalex_django.backends.host import host
 from temporalex_django.backends.routing import backend_of_class
 from temporalex_django.backends.target import AuditSubject, RunTarget
 from temporalex_django.core.payloads import codec
-from temporalex_django.core.payloads.round_trip import warn_lossy_value
+from temporalex_django.core.payloads.round_trip import require_readable, warn_lossy_value
 from temporalex_django.core.people.four_eyes import add_schedulers
 from temporalex_django.db.inserts import NewStart, StartedRun
 from temporalex_django.db.starts.conflicts import last_ended_status
@@ -257,6 +257,7 @@ class Start(Action[RunTarget]):
         # Check the input here: now it is an error of the caller, later it would fail the run.
         if host().checks_input:
             codec.convert(args, cls.definition.args_type, label=label)
+        require_readable(request.args, args, lambda: cls.definition.args_type, label=label)
         warn_lossy_value(
             request.args,
             args,

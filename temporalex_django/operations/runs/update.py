@@ -8,7 +8,7 @@ from uuid import uuid4
 from asgiref.sync import sync_to_async
 
 from temporalex_django import access
-from temporalex_django.authoring.declared_messages import warn_lossy
+from temporalex_django.authoring.declared_messages import check_payload
 from temporalex_django.authoring.handle import ANSWER_TIMEOUT
 from temporalex_django.authoring.redaction import HIDDEN, UNREDACTED, Redactor
 from temporalex_django.backends.polling import (
@@ -229,4 +229,4 @@ class SendUpdate(RequestAction):
             wait_slot=wait_slot,
         )
         if (code := target.workflow_class) is not None:
-            warn_lossy(code, "update", update, args, payload)
+            check_payload(code, "update", update, args, payload)

@@ -22,7 +22,7 @@ class TestCodec:
         codec = payloads.JsonCodec()
         value = {"b": [1, 2.5, None, True], "a": "größer"}
         assert codec.decode(codec.encode(value)) == value
-        assert codec.encode({"b": 1, "a": 2}) == b'{"a":2,"b":1}'
+        assert codec.encode({"b": 1, "a": 2}) == b'{"b":1,"a":2}', "keys keep their order"
 
     def test_keys_that_are_no_strings_and_numbers_of_any_size(self):
         codec = payloads.JsonCodec()

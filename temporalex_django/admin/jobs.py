@@ -25,7 +25,7 @@ from temporalex_django.admin.filters import JobStateFilter
 from temporalex_django.admin.formatting import badge, format_time, shorten
 from temporalex_django.admin.run.bulk import bulk_permission_error, can_start_bulk
 from temporalex_django.errors import ActionNotPermitted, TemporalexError, WorkflowNotFound
-from temporalex_django.forms.payload_forms import NoteField
+from temporalex_django.forms.payload_forms import NoteFormField
 from temporalex_django.models import BulkItem, BulkJob, Instance
 from temporalex_django.operations.base import storage
 from temporalex_django.operations.bulk.start import ResumeBulk, StopBulk
@@ -40,7 +40,7 @@ _OUTCOME_BADGES = {"done": "completed", "failed": "failed", "": "pending"}
 class ReasonForm(forms.Form):
     """A form that asks for the reason of an operation, which the audit log stores."""
 
-    reason = NoteField(
+    reason = NoteFormField(
         required=False, label=gettext_lazy("Reason"), label_suffix="",
         help_text=gettext_lazy("Shown in the audit log."),
         widget=forms.TextInput(attrs={"class": "vTextField"}),

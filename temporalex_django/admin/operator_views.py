@@ -23,7 +23,7 @@ from temporalex_django.authoring.authorization import APP, Person
 from temporalex_django.backends.target import RunTarget
 from temporalex_django.errors import TemporalexError
 from temporalex_django.forms.fields import NOTHING, JSONBox
-from temporalex_django.forms.payload_forms import NoteField, TokenForm
+from temporalex_django.forms.payload_forms import NoteFormField, TokenForm
 from temporalex_django.models import Chain, Instance
 from temporalex_django.operations.base import storage
 from temporalex_django.operations.read import timeline
@@ -54,7 +54,7 @@ class ActionLink:
 class OperatorActionForm(TokenForm):
     """The form of an operation on a run in the admin: the reason, and a field for each input of the operation."""
 
-    reason = NoteField(
+    reason = NoteFormField(
         label=gettext_lazy("Reason"),
         help_text=gettext_lazy("Shown in the audit log."),
         widget=forms.Textarea(attrs={"rows": 2, "class": "vLargeTextField"}),

@@ -20,7 +20,7 @@ from temporalex_django.admin.base import ReadOnlyAdmin, actor_of, user_of
 from temporalex_django.admin.formatting import format_time
 from temporalex_django.authoring.authorization import APP, Person
 from temporalex_django.errors import ActionNotPermitted, TemporalexError
-from temporalex_django.forms.payload_forms import NoteField
+from temporalex_django.forms.payload_forms import NoteFormField
 from temporalex_django.models import SwitchedOff
 from temporalex_django.operations.base import storage
 from temporalex_django.operations.fleet.switches import (
@@ -41,7 +41,7 @@ class SwitchForm(forms.Form):
 
     thing = forms.ChoiceField(label=_("What"), label_suffix="")
     key = forms.CharField(required=False, max_length=200, widget=forms.HiddenInput)
-    reason = NoteField(
+    reason = NoteFormField(
         required=False, label=_("Reason"), label_suffix="",
         help_text=_("Shown to people whose runs are waiting, and in the audit log."),
         widget=forms.TextInput(attrs={"class": "vTextField"}),

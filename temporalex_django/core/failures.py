@@ -238,7 +238,7 @@ def to_storable(text: str) -> str:
 
 def run_failure(exc: BaseException) -> dict[str, Any]:
     """Return the attributes of ``WorkflowFailed`` for an exception that ``run`` did not catch."""
-    attributes = {**describe(exc), "reason": None, "traceback": _traceback_text(exc, whole=True)}
+    attributes = {**describe(exc), "reason": None, "traceback": _traceback_text(exc, with_package=True)}
     if type(exc) is ActivityFailure and exc.activity is not None:
         attributes |= {"activity": exc.activity, "attempts": exc.attempts, "cause": exc.cause}
         attributes["cause_type"] = exc.type or (None if exc.timeout is None else "TimeoutError")
@@ -302,21 +302,21 @@ def clean_traceback(exc: BaseException) -> str:
     return _traceback_text(exc)
 
 
-def _traceback_text(exc: BaseException, *, whole: bool = False) -> str:
-    """Return the text of a traceback; with ``whole`` also the frames of this package.
+def _traceback_text(exc: BaseException, *, with_package: bool = False) -> str:
+    """Return the text of a traceback; with ``with_package`` also the frames of this package.
 
     If Python cannot format it, or an exception has very many causes or parts, it has the frames of the exception alone.
     """
     with suppress(BaseException):  # of notes, causes and attributes of user code, which the formatting reads
         if _is_formattable(exc):
             exception = traceback.TracebackException.from_exception(exc)
-            for part in () if whole else _exception_chain(exception):
+            for part in () if with_package else _exception_chain(exception):
                 part.stack[:] = _user_frames(part.stack)
             return _shorten(exception.format())
     frames = traceback.extract_tb(traceback_of(exc))
     last = f"{exception_name(type(exc))}: {exception_message(exc)}"
     return _shorten(
-        ["Traceback (most recent call last):\n", *(frames if whole else _user_frames(frames)).format(), last]
+        ["Traceback (most recent call last):\n", *(frames if with_package else _user_frames(frames)).format(), last]
     )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -50,6 +50,16 @@ class _Rebuild:
     steps: Iterator[None] | None = None
     # True once a failed handler has been corrected: see core.signal_failures and decision 46.
     skip_failed: bool = False
+
+
+def _unreadable_error(run: RunState) -> PayloadError | None:
+    """Return the error of a run whose chain has a time that cannot be read, or None."""
+    if (column := run.unreadable_time()) is None:
+        return None
+    return PayloadError(
+        f"the chain {run.chain_id} cannot be read: its {column} (column of temporalex_chain) is not a time in the years "
+        "2 to 9998"
+    )
 
 
 class Executors:
@@ -150,11 +160,8 @@ class Executors:
         outdated: dict[UUID, int] = {}
         uncached_runs: list[RunState] = []
         for run in runs:
-            if (column := run.unreadable_time()) is not None:
-                errors[run.run_id] = PayloadError(
-                    f"the chain {run.chain_id} cannot be read: its {column} (column of temporalex_chain) is not a time in"
-                    " the years 2 to 9998"
-                )
+            if (unreadable := _unreadable_error(run)) is not None:
+                errors[run.run_id] = unreadable
                 continue
             entry = self.cache.take(run.run_id)
             # A run that ended the process which rebuilt it is rebuilt here, too: that its executor in memory works
@@ -169,20 +176,32 @@ class Executors:
                 entries[run.run_id] = entry
                 if entry.head != run.head_token:
                     outdated[run.run_id] = entry.head_number - 1
-        if outdated:
-            newer_events = self.storage.histories(outdated)
-            for run in runs:
-                if run.run_id in outdated and not self._catch_up(
-                    entries[run.run_id], run, newer_events.get(run.run_id, []), errors
-                ):
-                    entries.pop(run.run_id).executor.evict()
-                    if run.run_id not in errors:
-                        uncached_runs.append(run)
+        uncached_runs += self._catch_up_all([run for run in runs if run.run_id in outdated], outdated, entries, errors)
         if recorder.is_active and entries:
             recorder.record(definitions.CACHE_HITS, len(entries))
         if uncached_runs:
             self._build_all(self._select_for_turn(uncached_runs, records, errors), records, entries, errors)
         return entries, errors
+
+    def _catch_up_all(
+        self,
+        runs: Sequence[RunState],
+        positions: Mapping[UUID, int],
+        entries: dict[UUID, CachedRun],
+        errors: dict[UUID, BaseException],
+    ) -> list[RunState]:
+        """Bring the executors of these runs up to date, and return the runs that have to be rebuilt instead.
+
+        ``positions`` are the numbers of the last events that the executors know. One read, if there are any runs.
+        """
+        rebuilt_runs: list[RunState] = []
+        newer_events = self.storage.histories(positions) if runs else {}
+        for run in runs:
+            if not self._catch_up(entries[run.run_id], run, newer_events.get(run.run_id, []), errors):
+                entries.pop(run.run_id).executor.evict()
+                if run.run_id not in errors:
+                    rebuilt_runs.append(run)
+        return rebuilt_runs
 
     def _select_for_turn(
         self, runs: Sequence[RunState], records: dict[UUID, RunRecord], errors: dict[UUID, BaseException]

@@ -17,7 +17,7 @@ from temporalex_django.errors import (
     TemporalexError,
 )
 from temporalex_django.forms.human_task_form import HumanTaskFormSpec, form_spec_of
-from temporalex_django.forms.payload_forms import NoteField, PayloadForm, TokenForm
+from temporalex_django.forms.payload_forms import NoteFormField, PayloadForm, TokenForm
 from temporalex_django.models import HumanTask
 from temporalex_django.operations.base import Actor
 from temporalex_django.operations.human_tasks.base import find_user
@@ -44,7 +44,7 @@ class DecisionForm(TokenForm):
     """
 
     outcome = forms.ChoiceField(widget=forms.RadioSelect, label=gettext_lazy("Decision"))
-    comment = NoteField(
+    comment = NoteFormField(
         required=False, label=gettext_lazy("Comment"),
         help_text=gettext_lazy("Recorded in the history with your name."),
         widget=forms.Textarea(attrs={"rows": 2, "class": "vLargeTextField"}),
@@ -158,7 +158,7 @@ class DelegationForm(forms.Form):
         help_text=gettext_lazy("The username with which that person signs in."),
         widget=forms.TextInput(attrs={"class": "vTextField", "autocomplete": "off", "spellcheck": "false"}),
     )  # fmt: skip
-    reason = NoteField(
+    reason = NoteFormField(
         required=False, label=gettext_lazy("Reason"), label_suffix="",
         widget=forms.TextInput(attrs={"class": "vTextField"}),
     )  # fmt: skip

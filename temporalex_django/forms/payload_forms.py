@@ -29,7 +29,7 @@ def new_token() -> str:
     return str(uuid4())
 
 
-class NoteField(forms.CharField):
+class NoteFormField(forms.CharField):
     """A reason or comment of a person, made fit as everywhere: no text is refused for its characters or its length."""
 
     def __init__(self, **options: Any) -> None:

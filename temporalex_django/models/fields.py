@@ -35,26 +35,29 @@ class SafeDateTimeField(models.DateTimeField):  # type: ignore[type-arg] # it is
         """Return the SQL by which the column is read; Django calls it for columns and their aggregates."""
         if "SELECT" in sql:  # a subquery, which reads the column through this method already
             return sql, params
-        if compiler.connection.vendor == "sqlite":
-            template, bounds = _SQLITE_TIME, [bound.replace(tzinfo=None) for bound in (BEFORE_ALL, AFTER_ALL)]
-        else:
-            template, bounds = _POSTGRES_TIME, [BEFORE_ALL, AFTER_ALL]
-        return template.format(sql, *map(str, bounds)), (*params,) * template.count("{0}")
+        column_type = compiler.connection.data_types[self.get_internal_type()]
+        template, bounds = _READABLE_TIME[column_type]
+        return template.format(sql, *bounds), (*params,) * template.count("{0}")
 
 
-_POSTGRES_TIME = (
+_TIME_WITH_ZONE = (
     "case when {0} < timestamptz '{1}' then timestamptz '{1}' when {0} > timestamptz '{2}' then timestamptz '{2}'"
     " else {0} end"
 )
 # SQLite takes any value. The text of a time has a date and a time that its own functions return unchanged, and then
 # at most a fraction and the zone UTC. Texts are compared as they are stored, so what is no time is before or after all.
-_SQLITE_TIME = (
+_TIME_AS_TEXT = (
     "case when {0} is null or ({0} between '{1}' and '{2}' and typeof({0}) = 'text'"
     " and strftime('%%Y-%%m-%%d %%H:%%M:%%S', substr({0}, 1, 19)) = replace(substr({0}, 1, 19), 'T', ' ')"
     " and (length({0}) = 19 or substr({0}, 20) in ('Z', '+00:00') or (substr({0}, 20) glob '.[0-9]*'"
     " and rtrim(substr({0}, 21), '0123456789') in ('', 'Z', '+00:00')))) then {0}"
     " when {0} < '{2}' then '{1}' else '{2}' end"
 )
+#: The SQL that reads a time, with its two bounds, by the type of the column.
+_READABLE_TIME = {
+    "timestamp with time zone": (_TIME_WITH_ZONE, (BEFORE_ALL, AFTER_ALL)),
+    "datetime": (_TIME_AS_TEXT, (BEFORE_ALL.replace(tzinfo=None), AFTER_ALL.replace(tzinfo=None))),
+}
 
 
 class UnreadableDict(dict[str, Any]):

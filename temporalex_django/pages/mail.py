@@ -87,13 +87,13 @@ class TaskMail:
                 MAX_RECIPIENTS,
             )
         deadline = mail_deadline()
-        again = [user for user in people[:MAX_RECIPIENTS] if not self._try(human_task, user, deadline)]
-        lost = [user for user in again if not self._try(human_task, user, deadline)]
-        if lost:
+        failed_users = [user for user in people[:MAX_RECIPIENTS] if not self._try(human_task, user, deadline)]
+        lost_users = [user for user in failed_users if not self._try(human_task, user, deadline)]
+        if lost_users:
             logger.error(
                 "human task %s: the mail to %d of %d people could not be sent. They find the task in their inbox",
                 human_task.pk,
-                len(lost),
+                len(lost_users),
                 len(people),
             )
 

@@ -32,6 +32,7 @@ from temporalex_django.rest.contract import IDEMPOTENCY_KEY, Contract, Parameter
 from temporalex_django.rest.contracts import PAGES
 from temporalex_django.rest.http.idempotency import IdempotentViewSet, translate_key_reuse, with_idempotency_key
 from temporalex_django.rest.http.pagination import DueFirstPages, NewestFirstPagination
+from temporalex_django.rest.output_fields import Note
 from temporalex_django.rest.views import InstanceViewSet
 
 _ALL = Parameter(
@@ -54,7 +55,7 @@ class DecideBody(serializers.Body):
 
     outcome = fields.CharField(max_length=200)
     data = fields.JSONField(required=False, allow_null=True, default=None)  # type: ignore[assignment] # as ResumeBody
-    comment = serializers.NoteField()
+    comment = Note()
     form = fields.CharField(required=False, allow_null=True, default=None, max_length=100)
 
 

@@ -1,4 +1,4 @@
-"""Fields of responses that are made from descriptions: the table of columns of runs, and typed records.
+"""Fields of requests, and of responses that are made from descriptions: the columns of runs, and typed records.
 
 A record is a dataclass that handles return or commands print, so REST has the same fields with the same types.
 """
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, get_args, get_type_hints
 from rest_framework import ISO_8601, serializers
 
 from temporalex_django.authoring.run_tables.run_columns import ColumnType, Place, columns_shown_in
-from temporalex_django.core.names import TABLES, TEMPORAL, check_time
+from temporalex_django.core.names import TABLES, TEMPORAL, check_time, fit_note
 
 if TYPE_CHECKING:
     Base = serializers.Serializer[Any]
@@ -23,6 +23,17 @@ else:
 
 #: A time in ISO 8601 and UTC, whatever format the project uses in its own views.
 time_field = partial(serializers.DateTimeField, format=ISO_8601, default_timezone=UTC)
+
+
+class Note(serializers.CharField):
+    """An optional reason or comment of a person, made fit as everywhere: no text is refused for its characters."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(required=False, allow_blank=True, default="", **options)
+        self.validators = []  # DRF refuses characters that ``fit_note`` removes
+
+    def to_internal_value(self, data: Any) -> str:
+        return fit_note(super().to_internal_value(data), label=str(self.field_name))
 
 
 class AwareTimeField(serializers.DateTimeField):

@@ -14,11 +14,11 @@ from temporalex_django.authoring.backend import FailedMessage, OpenActivity
 from temporalex_django.authoring.redaction import Redactor
 from temporalex_django.authoring.requests.start_policy import OnClosed, OnConflict
 from temporalex_django.core.failures import AttemptFailure
-from temporalex_django.core.names import fit_note, quoted
+from temporalex_django.core.names import quoted
 from temporalex_django.models import BulkItem, BulkJob, Ending, FourEyesScope, HistoryEvent, Status
 from temporalex_django.models.fields import UnreadablePayload
 from temporalex_django.present.timeline import TimelineRow
-from temporalex_django.rest.output_fields import AwareTimeField, Base, RecordOut, run_column_fields, time_field
+from temporalex_django.rest.output_fields import AwareTimeField, Base, Note, RecordOut, run_column_fields, time_field
 
 _MAX_NAME_LENGTH = 200
 #: Largest number of unknown fields that an error names.
@@ -136,21 +136,10 @@ class ResumeBody(Body):
     data = _payload_field()  # type: ignore[assignment] # a property of the base class that is not used here
 
 
-class NoteField(serializers.CharField):
-    """An optional reason or comment of a person, made fit as everywhere: no text is refused for its characters."""
-
-    def __init__(self, **options: Any) -> None:
-        super().__init__(required=False, allow_blank=True, default="", **options)
-        self.validators = []  # DRF refuses characters that ``fit_note`` removes
-
-    def to_internal_value(self, data: Any) -> str:
-        return fit_note(super().to_internal_value(data), label=str(self.field_name))
-
-
 class ReasonBody(Body):
     """The body of a request that performs an operation; the audit log stores the ``reason``."""
 
-    reason = NoteField()
+    reason = Note()
 
 
 class AcceptsOut(Base):

@@ -125,12 +125,6 @@ class LyingError(Exception):
         return ApplicationError
 
 
-class ClasslessError(Exception):
-    @property
-    def __class__(self) -> Any:  # type: ignore[override]
-        raise SystemExit("no class")
-
-
 class RecursiveError(Exception):
     def __str__(self) -> str:
         return str(self)
@@ -233,7 +227,6 @@ ERRORS: dict[str, tuple[Any, str]] = {
     "evil text": (EvilTextError, "EvilTextError"),
     "nameless": (NamelessError, "NamelessError"),
     "lying": (LyingError, "LyingError"),
-    "classless": (ClasslessError, "ClasslessError"),
     "traceless": (TracelessError, "TracelessError"),
     "evil notes": (lambda: _with_notes(Evil()), "ValueError"),
     "a number as its notes": (lambda: _with_notes(7), "ValueError"),

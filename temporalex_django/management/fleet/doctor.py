@@ -274,6 +274,11 @@ def handle(
     else:
         _print_report(command, report)
     # After the report, so that a pipeline stops but its log says why.
+    _fail_for_errors(report)
+
+
+def _fail_for_errors(report: DoctorSaid) -> None:
+    """Raise ``CommandError`` if a diagnosis is an error."""
     if not report.well:
         errors = {finding.code for finding in report.findings if finding.severity == "error"}
         status = exit_codes.TRY_AGAIN if errors == {"deploy_timeout"} else exit_codes.FINDINGS

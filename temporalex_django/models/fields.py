@@ -105,7 +105,7 @@ class SafeJSONField(models.JSONField):
         try:
             value = json.loads(text, cls=self.decoder) if text is not None else None
             msgspec.convert(value, self.like)
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, msgspec.MsgspecError):  # before msgspec 0.21 its errors are no ValueError
             return (UnreadableDict if isinstance(self.instead, dict) else UnreadableList)(self.instead)
         return value
 

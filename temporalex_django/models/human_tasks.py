@@ -22,8 +22,8 @@ class _Form(TypedDict):
 
 class _Delegation(TypedDict):
     to: str
-    by: str
-    at: datetime
+    by: NotRequired[str]
+    at: NotRequired[datetime]
     reason: NotRequired[str]
 
 

@@ -20,7 +20,7 @@ from temporalex_django.models.fields import SafeDateTimeField, SafeJSONField, Te
 class _Block(TypedDict):
     code: str
     error: str
-    since: datetime
+    since: NotRequired[datetime]
     attempt: NotRequired[int]
     waits_for: NotRequired[str]
     place: NotRequired[str]

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime
-from typing import TypedDict
+from typing import NotRequired, TypedDict
 
 from django.db import models
 from django.db.models import Q
@@ -14,8 +13,8 @@ from temporalex_django.models.fields import SafeDateTimeField, SafeJSONField, un
 
 class _Failed(TypedDict):
     code: str
-    error: str
-    at: datetime
+    error: NotRequired[str]
+    at: NotRequired[str]
 
 
 class OutboxQuerySet(models.QuerySet["Outbox"]):

@@ -439,7 +439,7 @@ def _add_seconds(moment: datetime | None, seconds: float | None) -> datetime | N
     return moment + timedelta(seconds=seconds)
 
 
-_TIMES = ("scheduled_at", "due_at", "started_at", "beat_at")
+_TIMES = ("scheduled_at", "started_at", "beat_at")
 
 
 def task_state(row: tuple[Any, ...]) -> TaskState:

@@ -37,8 +37,8 @@ class SaveSchedule(ScheduleAction[Schedule]):
 
     Locks and writes one row, in the caller's transaction. Raises ``ScheduleInvalid``, ``ScheduleNotFound``,
     ``UnknownWorkflow``, ``PayloadError`` and ``RunChanged``. Also raises ``ActionNotPossible`` for a schedule declared
-    in code and for a name that exists, and ``ActionNotPermitted`` if the user would not see the schedule, or does not
-    see the one that has the name.
+    in code and for a name that exists, and ``ActionNotPermitted`` if the user does not see the schedule that has the
+    name.
     """
 
     name: ClassVar[str] = "save_schedule"
@@ -126,16 +126,14 @@ class SaveSchedule(ScheduleAction[Schedule]):
                     row.save(using=alias, force_insert=True)
                 self.save(row)
                 row.save(using=alias)
-                self._require_visible(row.name)
         except IntegrityError:
-            # The answer for a name of another tenant is that for a name that would be theirs.
             self._require_visible(row.name)
             raise ActionNotPossible(f"there is a schedule {row.name} already: choose another name") from None
 
     def _require_visible(self, name: str) -> None:
-        """Raise ``ActionNotPermitted`` if the user does not see the schedule with that name."""
+        """Raise ``ActionNotPermitted`` if the user does not see the schedule with that name, such as another tenant's."""
         user = self.by.user
         if user is None or self.by.source == CODE.source:
             return
         if not access.schedules_for(user, alias=self.storage.alias).filter(name=name).exists():
-            raise ActionNotPermitted(f"{user} may not save this schedule: it would not be visible to them")
+            raise ActionNotPermitted(f"{user} may not save this schedule: its name belongs to nothing that is visible to them")

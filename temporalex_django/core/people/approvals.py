@@ -124,7 +124,8 @@ class Approvals:
         key = self._resolve_key(request)
         label = f"the data for {self._tasks.open_task(key).spec.label}"
         data = codec.to_plain(request.get("data"), label=label, limit=self._runtime.run_context.payload_limit)
-        return {"event": request["event"], "step": key, "data": data, **self._tasks.recorded_fields(key, request)}
+        # Pages show the beginning of it: who decided, and what they wrote.
+        return {"event": request["event"], **self._tasks.recorded_fields(key, request), "step": key, "data": data}
 
     def _resolve_key(self, request: dict[str, Any]) -> str:
         """Return the key of the human task that a decision is for.

@@ -314,12 +314,13 @@ class GraphRun:
         if key is not None:
             decision = self.runtime.human_tasks.recorded_fields(key, request)
         label = f"the data of resume({request['event']!r})"
-        payload = {
+        # Pages show the beginning of it: who decided, and what they wrote.
+        return {
             "event": request["event"],
+            **decision,
             "step": key_of(step),
             "data": codec.to_plain(request.get("data"), label=label, limit=self.runtime.run_context.payload_limit),
         }
-        return {**payload, **decision}
 
     def _resumed_step(self, request: dict[str, Any]) -> StepRef:
         """Return the waiting step that takes the event of ``request``.

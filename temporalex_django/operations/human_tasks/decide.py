@@ -70,12 +70,13 @@ class Decide(RequestAction):
             raise PayloadError(f"{task_label(self.task)} accepts {', '.join(self.task.outcomes)}, not {outcome!r}")
         target = find_chain(self.task.chain_id, storage=storage())
         payload = {
+            # Pages show the beginning of a payload, so what the person wrote comes first.
             "event": outcome,
+            "comment": self.comment,
+            "data": data,
             "step": base_key(self.task.key),
             "task": self.task.key,
             "run": str(self.task.run_id),
-            "data": data,
-            "comment": self.comment,
             # The question as the person saw it: the turn compares it with the one that the code asks (see decision 47).
             "question": question_of(self.task),
         }

@@ -131,9 +131,11 @@ class SaveSchedule(ScheduleAction[Schedule]):
             raise ActionNotPossible(f"there is a schedule {row.name} already: choose another name") from None
 
     def _require_visible(self, name: str) -> None:
-        """Raise ``ActionNotPermitted`` if the user does not see the schedule with that name, such as another tenant's."""
+        """Raise ``ActionNotPermitted`` if the user does not see the schedule with that name."""
         user = self.by.user
         if user is None or self.by.source == CODE.source:
             return
         if not access.schedules_for(user, alias=self.storage.alias).filter(name=name).exists():
-            raise ActionNotPermitted(f"{user} may not save this schedule: its name belongs to nothing that is visible to them")
+            raise ActionNotPermitted(
+                f"{user} may not save this schedule: its name belongs to nothing that is visible to them"
+            )

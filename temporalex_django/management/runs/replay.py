@@ -194,7 +194,8 @@ def handle(
             checked_count += batch.histories
             findings += batch.findings
             differences += batch.differences
-            report_progress(checked_count, len(runs), f", {len(findings):,} problems")
+            mismatch_count = sum(finding["error"] != DeadlockDetected.code for finding in findings)
+            report_progress(checked_count, len(runs), f", {mismatch_count:,} do not match")
     report = HistoriesReplayed(
         checked=checked_count,
         clean=checked_count - len(findings),

@@ -105,12 +105,12 @@ def django_db_setup(
     from django.test import TransactionTestCase
 
     from tests.support import emptying
-    from tests.support.database_copies import test_database
+    from tests.support.database_copies import process_database
 
     worker = getattr(request.config, "workerinput", {}).get("workerid", "alone")
     copy = ExitStack()
     with django_db_blocker.unblock():
-        copy.enter_context(test_database(worker))
+        copy.enter_context(process_database(worker))
         emptying.remember()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(TransactionTestCase, "_fixture_teardown", emptying.empty)

@@ -290,9 +290,8 @@ def race(*branches: Any) -> Awaitable[tuple[int, Any]]:
     """Run branches side by side and return ``(index, value)`` of the first that finishes.
 
     A branch is a function without arguments or an awaitable, and ``branches`` are several of them or one list. If the
-    first one raised, its exception is raised here. If
-    several finish in one activation, the lowest index wins. The others are cancelled, and all of them have ended when
-    this returns.
+    first one raised, its exception is raised here. If several finish in one activation, the lowest index wins. The
+    others are cancelled, and all of them have ended when this returns.
     """
     port = current.runtime_for(table.RACE)
     if not (listed := _branch_list("race", branches)):

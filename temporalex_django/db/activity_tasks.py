@@ -439,6 +439,8 @@ def _add_seconds(moment: datetime | None, seconds: float | None) -> datetime | N
     return moment + timedelta(seconds=seconds)
 
 
+#: Times from which timeouts are computed. A due time has done its work once the activity is claimed, and a worker that
+#: has not read the clock of the database yet writes one in the first year.
 _TIMES = ("scheduled_at", "started_at", "beat_at")
 
 

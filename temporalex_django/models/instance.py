@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any, NotRequired, Self, TypedDict
+from typing import Any, NotRequired, Self, TypedDict, get_type_hints
 
 from django.contrib.contenttypes.fields import GenericForeignKey
 from django.contrib.contenttypes.models import ContentType
@@ -13,7 +13,7 @@ from django.utils.translation import gettext_lazy as _
 
 from temporalex_django.core.history.events import CLOSED_STATUSES
 from temporalex_django.core.names import BEFORE_ALL, TABLES, TEMPORAL
-from temporalex_django.core.typed_dicts import AcceptedNames
+from temporalex_django.core.typed_dicts import AcceptedNames, WaitInfo
 from temporalex_django.models.fields import SafeDateTimeField, SafeJSONField, Texts, decode_payload, unconstrained_key
 
 
@@ -35,19 +35,16 @@ class _Pause(TypedDict):
     by: NotRequired[dict[str, str] | None]
 
 
-class _Wait(TypedDict):
-    kind: str
-    since: NotRequired[datetime]
-    seq: NotRequired[int]
-    until: NotRequired[datetime]
-    then: NotRequired[str]
-    label: NotRequired[str]
-    labels: NotRequired[dict[str, str]]
-    name: NotRequired[str]
-    id: NotRequired[str]
-    events: NotRequired[list[str]]
-    role: NotRequired[str]
-
+#: ``WaitInfo`` as it is stored: pages need the kind, and parse the times.
+_Wait: Any = TypedDict(
+    "_Wait",
+    {
+        **{name: NotRequired[hint] for name, hint in get_type_hints(WaitInfo).items()},  # type: ignore[misc] # known late
+        "kind": str,
+        "since": NotRequired[datetime],
+        "until": NotRequired[datetime],
+    },
+)
 
 _UNREADABLE_BLOCK = {
     "code": "unreadable",

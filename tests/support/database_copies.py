@@ -21,7 +21,7 @@ _TEMPLATE = "template"
 
 
 @contextmanager
-def test_database(worker: str) -> Iterator[None]:
+def process_database(worker: str) -> Iterator[None]:
     """Use a copy of the template within the block, and remove it afterwards.
 
     ``worker`` is the name of this process among those of the run. The last process removes the template. A run with

@@ -62,10 +62,10 @@ class RunState:
 
         ``due_at`` does not count, since each turn replaces it.
         """
-        for name, moment in (("activated_at", self.activated_at), ("deadline", self.deadline)):
-            if not is_readable_time(moment):
+        for name in ("activated_at", "deadline", "atomic_due"):
+            if not is_readable_time(getattr(self, name)):
                 return name
-        return None if is_readable_time(self.atomic_due) else "atomic_due"
+        return None
 
     def as_values(self) -> tuple[Any, ...]:
         """Return all fields as a tuple, from which ``from_values`` makes an equal object. It takes less memory."""

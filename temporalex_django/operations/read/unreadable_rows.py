@@ -42,14 +42,16 @@ def unreadable_rows(alias: str) -> Iterator[UnreadableRow]:
 
 def _candidates(model: type[models.Model], alias: str) -> Iterator[models.Model]:
     rows: QuerySet[models.Model] = model._default_manager.using(alias)  # noqa: SLF001 - Django documents it
-    newest = [*rows.order_by("-pk")[:_MAX_ROWS]]
-    yield from newest
+    seen = set()
+    # One by one: two thousand rows may hold gigabytes of payloads.
+    for row in rows.order_by("-pk")[:_MAX_ROWS].iterator(chunk_size=100):
+        seen.add(row.pk)
+        yield row
     if model in _DUE:
         outside = Q()
         for field in model._meta.local_concrete_fields:  # noqa: SLF001 - as above
             if isinstance(field, SafeDateTimeField):
                 outside |= Q(**{f"{field.name}__lte": BEFORE_ALL}) | Q(**{f"{field.name}__gte": AFTER_ALL})
-        seen = {row.pk for row in newest}
         yield from (row for row in rows.filter(outside)[:_MAX_REPORTED] if row.pk not in seen)
 
 

@@ -136,6 +136,4 @@ class SaveSchedule(ScheduleAction[Schedule]):
         if user is None or self.by.source == CODE.source:
             return
         if not access.schedules_for(user, alias=self.storage.alias).filter(name=name).exists():
-            raise ActionNotPermitted(
-                f"{user} may not save this schedule: its name belongs to nothing that is visible to them"
-            )
+            raise ActionNotPermitted(f"{user} may not use this name for a schedule: choose another name")

@@ -167,7 +167,7 @@ WAYS = [
 ]
 
 
-def require_four_eyes(user: Any, *, is_involved: bool) -> None:
+def assert_four_eyes(user: Any, *, is_involved: bool) -> None:
     run = Instance.objects.filter(closed_at=None).latest("started_at")
     handle = Paying.handle(run.workflow_id)
     if is_involved:
@@ -185,14 +185,14 @@ def test_who_makes_a_run_begin_does_not_decide_in_it(way: Any, owner: str | None
     save(None if owner is None else person(owner), create=True, args="run" if owner is None else None)
     user = person("bob")
     way(user)
-    require_four_eyes(user, is_involved=is_involved)
+    assert_four_eyes(user, is_involved=is_involved)
 
 
 def test_who_edits_another_option_has_not_been_involved() -> None:
     save(person("ann"), create=True)
     user = person("bob")
     edit(max_fires=100)(user)
-    require_four_eyes(user, is_involved=False)
+    assert_four_eyes(user, is_involved=False)
 
 
 @pytest.mark.parametrize("way", [trigger, backfill])
@@ -201,11 +201,11 @@ def test_a_schedule_of_code_excludes_who_fires_it(way: Any) -> None:
     sync_schedules("default")
     user = person("bob")
     way(user)
-    require_four_eyes(user, is_involved=True)
+    assert_four_eyes(user, is_involved=True)
 
 
 def test_the_owner_stays_excluded_from_what_another_person_triggers() -> None:
     ann = person("ann")
     save(ann, create=True)
     trigger(person("bob"))
-    require_four_eyes(ann, is_involved=True)
+    assert_four_eyes(ann, is_involved=True)

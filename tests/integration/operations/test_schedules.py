@@ -126,6 +126,7 @@ def test_the_name_of_a_schedule_of_another_tenant_is_no_oracle(settings: Any) ->
     with pytest.raises(errors.ActionNotPermitted) as caught:
         save(ann, name="bob-report")
     assert "bob" not in str(caught.value)
+    assert "choose another name" in str(caught.value)
     assert "already" not in str(caught.value)
     assert [*ScheduleRow.objects.values_list("name", flat=True)] == ["bob-report"]
     save(ann, name="ann-report")

@@ -13,6 +13,9 @@ from temporalex_django.interceptors import Interceptor
 
 logger = logging.getLogger("temporalex_django.interceptors")
 
+#: Returns the name of a class. It calls no code of a metaclass, which may raise.
+_class_name: Final = type.__dict__["__name__"].__get__
+
 #: The hooks, as attributes of ``Interceptor`` and of ``InterceptorChain``.
 HOOKS: Final = ("client_call", "activation", "outgoing", "workflow_code", "activity_attempt", "query", "problem")
 
@@ -49,7 +52,7 @@ class InterceptorChain:
             try:
                 hook(problem)
             except Exception as exc:  # noqa: BLE001 - the work is done, and must not suffer
-                logger.error("%s failed: %s", _name_of(hook), type(exc).__name__)
+                logger.error("%s failed: %s", _name_of(hook), _class_name(type(exc)))
 
     def prepare(self, outgoing: Any) -> None:
         """Call the hook ``outgoing`` of each interceptor that has one, for something that an activation sends.
@@ -116,7 +119,7 @@ class around:  # noqa: N801 - used like a function
                 continue
             if swallowed and error is not None:
                 failure = InterceptorFailed(
-                    f"{_name_of(hook)} must not suppress {type(error).__name__}: raise it again"
+                    f"{_name_of(hook)} must not suppress {_class_name(type(error))}: raise it again"
                 )
                 failure.__cause__ = error
                 kind, error, traceback = type(failure), failure, None
@@ -139,7 +142,7 @@ def _failure(hook: Callable[..., Any], error: Exception) -> TemporalexError:
         return DeterminismViolation(f"{_name_of(hook)}: {_text(error)}")
     # An error of this package has no payload in its text; another one may quote some.
     text = f": {_text(error)}" if isinstance(error, TemporalexError) else ""
-    return InterceptorFailed(f"{_name_of(hook)} raised {type(error).__name__}{text}")
+    return InterceptorFailed(f"{_name_of(hook)} raised {_class_name(type(error))}{text}")
 
 
 def _text(error: Exception) -> str:

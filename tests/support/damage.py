@@ -161,9 +161,11 @@ class Cell:
     def stored(self, key: Any) -> Any:
         """Return the text of what the row with this key has in the column now; None if the row is gone."""
         rows = self.model.objects.filter(pk=key).annotate(
-            text=Cast(F(self.field.name), models.TextField() if connection.vendor != "sqlite" else models.BinaryField())
+            stored_text=Cast(
+                F(self.field.name), models.TextField() if connection.vendor != "sqlite" else models.BinaryField()
+            )
         )
-        return rows.values_list("text", flat=True).first()
+        return rows.values_list("stored_text", flat=True).first()
 
     def is_named(self, key: Any, said: str) -> bool:
         """Return True if what ``doctor`` said names the table, the column and the row."""

@@ -64,9 +64,9 @@ def print_table(command: BaseCommand, headings: Sequence[str], rows: Iterable[Se
 
 
 def _plain_lines(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    shown_rows = [headings, *rows] if any(headings) else rows
-    widths = [max(map(len, column)) for column in zip(*shown_rows, strict=True)]
-    for row in shown_rows:
+    lines = [headings, *rows] if any(headings) else rows
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    for row in lines:
         yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
 
 
@@ -128,18 +128,17 @@ def progress(command: BaseCommand, *, lines: bool = False) -> Iterator[ReportPro
 
 @contextmanager
 def _show_count(command: BaseCommand) -> Iterator[ReportProgress]:
-    shown = ""
+    line = ""
 
     def report(done: int, total: int, note: str = "") -> None:
-        nonlocal shown
-        line = f"{done:,} of {total:,}{escape(note)}"
-        command.stderr.write("\r" + line.ljust(len(shown)), ending="")
-        shown = line
+        nonlocal line
+        width, line = len(line), f"{done:,} of {total:,}{escape(note)}"
+        command.stderr.write("\r" + line.ljust(width), ending="")
 
     try:
         yield report
     finally:
-        if shown:
+        if line:
             command.stderr.write("")
 
 

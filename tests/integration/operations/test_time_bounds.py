@@ -106,7 +106,7 @@ def test_a_task_is_refused_too() -> None:
     for moment in OUTSIDE:
         with pytest.raises(Exception, match=r"run_after of .* must be in a year from 2 to 9998") as caught:
             enqueue(moment)
-        assert type(caught.value).__name__ == "InvalidTask"
+        assert type(caught.value).__name__ in ("InvalidTask", "InvalidTaskError")  # the backport has the longer one
     assert not EnqueuedTask.objects.exists()
 
 

@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from datetime import datetime
 from typing import Any, get_origin
 
-import msgspec
 from django.core.exceptions import ImproperlyConfigured
 from django.db import models
 from django.db.models.expressions import Col
 
 from temporalex_django.conf import codec
 from temporalex_django.core.names import AFTER_ALL, BEFORE_ALL, is_readable_time
+from temporalex_django.core.payloads.codec import convert
 from temporalex_django.errors import KeyMissing, PayloadError
 
 Texts = list[str]
@@ -71,7 +71,7 @@ class UnreadableList(list[Any]):
 class SafeJSONField(models.JSONField):
     """A column of JSON data of a fixed shape, of which any stored value can be read.
 
-    ``like`` is the type of the data, for ``msgspec.convert``. For data of another shape the column has the value
+    ``like`` is the type of the data, for ``convert`` of the codec. For data of another shape the column has the value
     ``instead``, which is an empty list or dict if it is not given, as an ``UnreadableList`` or an ``UnreadableDict``.
     In migrations it is a plain ``JSONField``.
     """
@@ -104,8 +104,8 @@ class SafeJSONField(models.JSONField):
             return None
         try:
             value = json.loads(text, cls=self.decoder) if text is not None else None
-            msgspec.convert(value, self.like)
-        except (TypeError, ValueError, msgspec.MsgspecError):  # before msgspec 0.21 its errors are no ValueError
+            convert(value, self.like)
+        except (TypeError, ValueError, PayloadError):
             return (UnreadableDict if isinstance(self.instead, dict) else UnreadableList)(self.instead)
         return value
 

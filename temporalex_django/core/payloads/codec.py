@@ -15,6 +15,7 @@ import hashlib
 import marshal
 import math
 import re
+import threading
 import types
 import typing
 from collections.abc import Mapping
@@ -294,6 +295,8 @@ def convert(value: Any, annotation: Any, *, label: str = "payload") -> Any:
     ):
         return value
     try:
+        if not _is_prepared(annotation):
+            _prepare(annotation)
         return msgspec.convert(value, annotation, str_keys=True, dec_hook=external_types.decode_external)
     except msgspec.ValidationError as exc:
         place = _PATH.search(str(exc))
@@ -301,6 +304,33 @@ def convert(value: Any, annotation: Any, *, label: str = "payload") -> Any:
         raise PayloadError(f"{label} does not fit {_annotation_name(annotation)}: {exc}", path=path) from exc
     except (TypeError, NameError, RecursionError) as exc:  # NameError: a name inside the annotation
         raise PayloadError(f"{label} cannot be decoded to {_annotation_name(annotation)}: {exc}") from exc
+
+
+_prepared: dict[Any, None] = {}
+_MAX_PREPARED = 10_000
+_preparing = threading.RLock()
+
+
+def _is_prepared(annotation: Any) -> bool:
+    try:
+        return annotation in _prepared
+    except TypeError:  # metadata of ``Annotated`` may have no hash
+        return False
+
+
+def _prepare(annotation: Any) -> None:
+    """Let msgspec examine a type before it converts to it, in one thread at a time.
+
+    Another thread would get the unfinished description of a class with classes inside, and the process would crash.
+    Raises what ``msgspec.convert`` raises for a type that it does not support.
+    """
+    with _preparing:
+        with contextlib.suppress(msgspec.ValidationError):  # None fits few types
+            msgspec.convert(None, annotation, str_keys=True)
+        if len(_prepared) >= _MAX_PREPARED:
+            _prepared.clear()
+        with contextlib.suppress(TypeError):
+            _prepared[annotation] = None
 
 
 def resolve_hints(fn: Any) -> dict[str, Any]:

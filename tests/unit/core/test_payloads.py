@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import datetime as dt
 import math
+import subprocess
+import sys
 
 import pytest
 
@@ -148,3 +150,28 @@ def test_lines_are_the_users_unless_they_are_ours_or_the_interpreters():
     assert is_user_code(here.__code__)
     assert not is_user_code(compile("1", "<string>", "exec"))
     assert not is_user_code(payloads.to_plain.__code__) and not is_user_code(dataclasses.replace.__code__)
+
+
+FIRST_USES = """
+import sys, threading
+from dataclasses import make_dataclass
+from typing import TypedDict
+from temporalex_django.core.payloads import codec
+sys.setswitchinterval(1e-6)
+for turn in range(40):
+    inner = [make_dataclass(f"Inner{turn}_{k}", [(f"f{i}", int) for i in range(8)]) for k in range(20)]
+    fields, value = {f"f{k}": cls for k, cls in enumerate(inner)}, {f"f{k}": {f"f{i}": i for i in range(8)} for k in range(20)}
+    for outer in (TypedDict(f"Outer{turn}", fields), make_dataclass(f"Outer{turn}", list(fields.items()))):
+        start, results = threading.Barrier(6), []
+        def use():
+            start.wait()
+            results.append(codec.convert(value, outer))
+        threads = [threading.Thread(target=use) for _ in range(6)]
+        [thread.start() for thread in threads], [thread.join() for thread in threads]
+        assert len(results) == 6 and all(result == results[0] for result in results)
+"""
+
+
+def test_threads_that_use_a_class_for_the_first_time_do_not_crash():
+    done = subprocess.run([sys.executable, "-c", FIRST_USES], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Protocol, Required, TypedDict, TypeVar
 
 from temporalex_django.authoring.authorization import Person
 from temporalex_django.authoring.requests.start_policy import OnClosed, OnConflict
-from temporalex_django.core.results import ContinueAsNew, Err, Ok
+from temporalex_django.core.results import Async, ContinueAsNew, Err, Ok, Reply, Stop
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar as TypeVarWithDefault
@@ -19,6 +19,7 @@ else:
     Result_co = TypeVar("Result_co", covariant=True)
 
 A = TypeVar("A")
+T = TypeVar("T")
 A_contra = TypeVar("A_contra", contravariant=True)
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
@@ -63,6 +64,28 @@ class SignalStartOptions(TypedDict, total=False):
     start_delay: timedelta | float | None
     start_before: datetime | None
     headers: Mapping[str, str] | None
+
+
+class UpdateOptions(TypedDict, total=False):
+    """The types of the keyword arguments of ``WorkflowHandle.update``, without ``returns``."""
+
+    id: str | None
+    timeout: float | None
+    mode: str
+    by: Person | None
+    headers: Mapping[str, str] | None
+
+
+class QueryOptions(TypedDict, total=False):
+    """The types of the keyword arguments of ``WorkflowHandle.query``, without ``returns``."""
+
+    fresh: bool
+    by: Person | None
+
+
+_HandlerValue = Reply[T, Any] | Stop[Any, T] | Async[T, Any]
+#: The handler of an update whose answers have the type ``T``.
+UpdateFunction = Callable[..., _HandlerValue[T]] | Callable[..., Awaitable[_HandlerValue[T]]]
 
 
 class TypedWorkflow(Protocol[A_contra, R_co]):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 from temporalex_django.core.determinism import guard
@@ -246,7 +247,7 @@ class HandlerRunner:
             try:
                 check_return_value(kind, name, value)
                 if update is not None and not isinstance(value, Async):
-                    response = self._run_context.encode_lossless(value.response, f"the response of update {name!r}")
+                    response = self._encode_answer(handler, name, value.response)
             except (TypeError, PayloadError) as exc:
                 error = exc
         if error is not None:
@@ -291,9 +292,7 @@ class HandlerRunner:
                 )
             if error is None and update is not None:
                 try:
-                    self._complete_update(
-                        update, self._run_context.encode_lossless(value, f"the response of update {name!r}")
-                    )
+                    self._complete_update(update, self._encode_answer(handler, name, value))
                 except PayloadError as exc:
                     error = exc
             if error is not None:
@@ -304,6 +303,17 @@ class HandlerRunner:
         unit = Unit(self._scheduler, "async handler", f"async {kind} {name}", on_finish, phase.host)
         unit.sender, unit.headers = caller.sender, caller.headers
         self._scheduler.spawn(unit, invoke(fn))
+
+    def _encode_answer(self, handler: Handler, name: str, answer: Any) -> Any:
+        """Return the answer of the update ``name`` as plain data, which the type that its handler declares reads back.
+
+        Raises ``PayloadError``.
+        """
+        label, annotate = f"the response of update {name!r}", "annotate the handler with -> Reply[...]"
+        if handler.answer_type is Any:
+            return self._run_context.encode_lossless(answer, label, annotate=annotate)
+        read = partial(codec.convert, annotation=handler.answer_type, label=label)
+        return self._run_context.encode_lossless(answer, label, read=read, annotate=annotate, must_fit=True)
 
     def _complete_update(self, update: str, response: Any) -> None:
         name = self.open_updates.pop(update)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 from temporalex_django.core import names
@@ -17,7 +18,7 @@ from temporalex_django.core.determinism import guard
 from temporalex_django.core.payloads import codec
 from temporalex_django.core.payloads.copying import deep_copy
 from temporalex_django.core.payloads.external_types import unreadable_reason
-from temporalex_django.core.results import Async, NoReply, Reply, Stop, TimedOut
+from temporalex_django.core.results import Async, NoReply, Reply, Stop, TimedOut, answer_type_of
 from temporalex_django.core.units.ivar import IVar
 from temporalex_django.core.units.scheduler import Unit
 from temporalex_django.errors import NestingError, WorkflowDefinitionError
@@ -32,7 +33,8 @@ RETURN_TYPES = {
 class Handler:
     """A handler of a phase with its options.
 
-    ``args_type`` is the annotation of its first parameter. ``permission`` is the permission that senders need, or None.
+    ``args_type`` is the annotation of its first parameter, and ``answer_type`` that of the answers to an update.
+    ``permission`` is the permission that senders need, or None.
     ``on_error`` applies to signals whose handler fails: "keep" makes a failed message of the signal, "block" blocks the
     run.
     """
@@ -41,6 +43,7 @@ class Handler:
     validator: Callable[[Any, Any], Any] | None = None
     permission: str | None = None
     args_type: Any = Any
+    answer_type: Any = Any
     label: str | None = None
     on_error: str = "keep"
 
@@ -55,12 +58,15 @@ def build_handler(name: str, kind: str, value: Any) -> Handler:
     if handler is None:
         if not callable(value):
             raise WorkflowDefinitionError(f"phase: the handler of {kind} {name!r} is not callable: {value!r}")
-        handler = Handler(value, args_type=first_annotation(value))
+        args_type, answer_type = handler_types(value)
+        handler = Handler(value, args_type=args_type, answer_type=answer_type)
     if (reason := unreadable_reason(handler.args_type)) is not None:
         raise WorkflowDefinitionError(
             f"phase: nothing can be read back from JSON as the annotation of {kind} {name!r}: {reason}; declare a type "
             "that payloads may have, or take plain data"
         )
+    if kind == "update":
+        require_storable_answer(handler.answer_type, label=f"phase: the handler of update {name!r}")
     for fn, role in ((handler.fn, "handler"), (handler.validator, "validator")):
         if fn is not None and not accepts_arguments(fn, 2):
             raise WorkflowDefinitionError(
@@ -81,16 +87,37 @@ def accepts_arguments(fn: Callable[..., Any], count: int) -> bool:
     return True
 
 
-def first_annotation(fn: Any) -> Any:
-    """Return the annotation of the first parameter of a handler, or ``Any`` if there is none."""
+def handler_types(fn: Any) -> tuple[Any, Any]:
+    """Return the types that a handler declares: ``(annotation of its first parameter, type of its answers)``.
+
+    Each is Any if there is no annotation.
+    """
     # A lambda cannot have annotations, so the slow look at its signature is saved.
     if getattr(fn, "__name__", "") == "<lambda>":
-        return Any
+        return Any, Any
     try:
         first = next(iter(inspect.signature(fn).parameters), None)
     except (TypeError, ValueError):  # a builtin without a signature
-        return Any
-    return codec.resolve_hints(fn).get(first, Any) if first is not None else Any
+        return Any, Any
+    hints = codec.resolve_hints(fn.func if isinstance(fn, partial) else fn)
+    return hints.get(first, Any) if first is not None else Any, answer_type_of(hints.get("return", Any))
+
+
+def first_annotation(fn: Any) -> Any:
+    """Return the annotation of the first parameter of a handler, or ``Any`` if there is none."""
+    return handler_types(fn)[0]
+
+
+def require_storable_answer(answer_type: Any, *, label: str) -> None:
+    """Raise ``WorkflowDefinitionError`` if no answer could be read back as the type that a handler declares.
+
+    ``label`` begins the message.
+    """
+    if (reason := unreadable_reason(answer_type)) is not None:
+        raise WorkflowDefinitionError(
+            f"{label}: nothing can be read back from JSON as the type of its answer: {reason}; declare a type that "
+            "payloads may have, or answer with plain data"
+        )
 
 
 class Phase:

@@ -25,7 +25,7 @@ from temporalex_django.authoring.unique import check_id
 from temporalex_django.authoring.workflow import Workflow, decode_result, input_or_default, read_input, start_options
 from temporalex_django.core import current, external_runs, names, primitives
 from temporalex_django.core import primitive_table as table
-from temporalex_django.core.messages.phase import Phase
+from temporalex_django.core.messages.phase import Phase, Publication
 from temporalex_django.core.messages.sender import Sender
 from temporalex_django.core.names import wait_seconds
 from temporalex_django.core.payloads import codec
@@ -248,14 +248,21 @@ def phase(
     *,
     until: datetime | None = None,
     label: str | None = None,
+    publish: bool | Callable[[Any], Any] = False,
 ) -> Awaitable[Any]:
     """Take messages until a handler returns ``Stop``; returns the final state, or ``TimedOut(state)``.
 
     ``state`` is the state before the first message. ``signal`` and ``update`` map names of messages to handlers.
     ``timeout`` is a timedelta or seconds, and ``until`` a datetime with a time zone at which the phase ends instead;
     None means no limit. If that time has passed, also by a negative ``timeout``, the phase takes the messages that are
-    there and ends. ``label`` describes the phase to people who view the run. The call raises
-    ``WorkflowDefinitionError`` for handlers that cannot work and for a phase that could never end.
+    there and ends. ``label`` describes the phase to people who view the run.
+
+    With ``publish=True``, the phase publishes its state at its beginning and whenever it changes, so that queries read
+    the present one. With a function, it publishes ``publish(state)`` instead. A handler whose state cannot be encoded
+    fails, and the state stays as it was.
+
+    The call raises ``WorkflowDefinitionError`` for handlers that cannot work and for a phase that could never end. The
+    await raises ``PayloadError`` if the phase cannot publish its first state.
     """
     port = current.runtime_for(table.PHASE)
     host = current.unit_for(table.PHASE)
@@ -266,7 +273,11 @@ def phase(
         if handlers is not None and not isinstance(handlers, Mapping):
             raise WorkflowDefinitionError(f"phase: {kind} must be a mapping of names to handlers, not {handlers!r}")
     _require_declared(port, "phase", signal or ())
-    new_phase = Phase(state, signal or {}, update or {}, timed=wait is not None, host=host, label=checked_label)
+    publication = None if publish is False else Publication(port, publish)
+    timed = wait is not None
+    new_phase = Phase(
+        state, signal or {}, update or {}, timed=timed, host=host, label=checked_label, publication=publication
+    )
     return cast("Awaitable[Any]", Call(table.PHASE, lambda: primitives.phase(port, new_phase, wait)))
 
 

@@ -22,7 +22,7 @@ from temporalex_django.authoring.requests.run_request import (
     operation_method,
 )
 from temporalex_django.authoring.requests.start_policy import StartOutcome
-from temporalex_django.authoring.type_hints import R, Result_co, T, TypedWorkflow
+from temporalex_django.authoring.type_hints import T2, T3, R, Result_co, T, TypedWorkflow
 from temporalex_django.core.history.events import HistoryEvent
 
 if TYPE_CHECKING:
@@ -120,26 +120,28 @@ class WorkflowHandle(Generic[Result_co]):
     if TYPE_CHECKING:
 
         @overload
-        def update(
-            self, name: str | Handler, args: Any = None, *, returns: type[T], **options: Unpack[UpdateOptions]
-        ) -> T: ...
-        @overload
-        def update(self, name: UpdateFunction[T], args: Any = None, **options: Unpack[UpdateOptions]) -> T: ...
+        def update(self, name: Any, args: Any = None, *, returns: type[T], **options: Unpack[UpdateOptions]) -> T: ...
         @overload
         def update(
-            self, name: Any, args: Any = None, *, returns: Any = None, **options: Unpack[UpdateOptions]
+            self, name: UpdateFunction[T, T2, T3], args: Any = None, **options: Unpack[UpdateOptions]
+        ) -> T | T2 | T3: ...
+        @overload
+        def update(
+            self, name: str | Handler, args: Any = None, *, returns: Any = None, **options: Unpack[UpdateOptions]
         ) -> Any: ...
         def update(self, name: Any, args: Any = None, **options: Any) -> Any: ...
 
         @overload
         async def aupdate(
-            self, name: str | Handler, args: Any = None, *, returns: type[T], **options: Unpack[UpdateOptions]
+            self, name: Any, args: Any = None, *, returns: type[T], **options: Unpack[UpdateOptions]
         ) -> T: ...
         @overload
-        async def aupdate(self, name: UpdateFunction[T], args: Any = None, **options: Unpack[UpdateOptions]) -> T: ...
+        async def aupdate(
+            self, name: UpdateFunction[T, T2, T3], args: Any = None, **options: Unpack[UpdateOptions]
+        ) -> T | T2 | T3: ...
         @overload
         async def aupdate(
-            self, name: Any, args: Any = None, *, returns: Any = None, **options: Unpack[UpdateOptions]
+            self, name: str | Handler, args: Any = None, *, returns: Any = None, **options: Unpack[UpdateOptions]
         ) -> Any: ...
         async def aupdate(self, name: Any, args: Any = None, **options: Any) -> Any: ...
     else:
@@ -234,24 +236,24 @@ class WorkflowHandle(Generic[Result_co]):
     if TYPE_CHECKING:
 
         @overload
-        def query(self, name: str, args: Any = None, *, returns: type[T], **options: Unpack[QueryOptions]) -> T: ...
+        def query(self, name: Any, args: Any = None, *, returns: type[T], **options: Unpack[QueryOptions]) -> T: ...
         @overload
         def query(self, name: Callable[..., T], args: Any = None, **options: Unpack[QueryOptions]) -> T: ...
         @overload
         def query(
-            self, name: Any, args: Any = None, *, returns: Any = None, **options: Unpack[QueryOptions]
+            self, name: str, args: Any = None, *, returns: Any = None, **options: Unpack[QueryOptions]
         ) -> Any: ...
         def query(self, name: Any, args: Any = None, **options: Any) -> Any: ...
 
         @overload
         async def aquery(
-            self, name: str, args: Any = None, *, returns: type[T], **options: Unpack[QueryOptions]
+            self, name: Any, args: Any = None, *, returns: type[T], **options: Unpack[QueryOptions]
         ) -> T: ...
         @overload
         async def aquery(self, name: Callable[..., T], args: Any = None, **options: Unpack[QueryOptions]) -> T: ...
         @overload
         async def aquery(
-            self, name: Any, args: Any = None, *, returns: Any = None, **options: Unpack[QueryOptions]
+            self, name: str, args: Any = None, *, returns: Any = None, **options: Unpack[QueryOptions]
         ) -> Any: ...
         async def aquery(self, name: Any, args: Any = None, **options: Any) -> Any: ...
     else:

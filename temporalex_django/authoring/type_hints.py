@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Protocol, Required, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, Required, TypedDict, TypeVar, overload
 
 from temporalex_django.authoring.authorization import Person
 from temporalex_django.authoring.requests.start_policy import OnClosed, OnConflict
@@ -18,8 +18,11 @@ if TYPE_CHECKING:
 else:
     Result_co = TypeVar("Result_co", covariant=True)
 
+P = ParamSpec("P")
 A = TypeVar("A")
 T = TypeVar("T")
+T2 = TypeVar("T2")
+T3 = TypeVar("T3")
 A_contra = TypeVar("A_contra", contravariant=True)
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
@@ -83,9 +86,24 @@ class QueryOptions(TypedDict, total=False):
     by: Person | None
 
 
-_HandlerValue = Reply[T, Any] | Stop[Any, T] | Async[T, Any]
-#: The handler of an update whose answers have the type ``T``.
-UpdateFunction = Callable[..., _HandlerValue[T]] | Callable[..., Awaitable[_HandlerValue[T]]]
+_HandlerValue = Reply[T, Any] | Stop[Any, T2] | Async[T3, Any]
+#: The handler of an update. Its three parameters are the types of the answers of ``Reply``, ``Stop`` and ``Async``.
+UpdateFunction = Callable[..., _HandlerValue[T, T2, T3]] | Callable[..., Awaitable[_HandlerValue[T, T2, T3]]]
+
+
+class QueryDecorator(Protocol):
+    """The type of ``query(name)``, for type checkers: the method keeps its type."""
+
+    @overload
+    def __call__(self, fn: staticmethod[P, R], /) -> staticmethod[P, R]: ...
+    @overload
+    def __call__(self, fn: Callable[P, R], /) -> staticmethod[P, R]: ...
+
+
+class TypedTask(Protocol[P, R_co]):
+    """A Django task whose function takes ``P`` and returns ``R``; the stubs of Django say so."""
+
+    def call(self, *args: P.args, **kwargs: P.kwargs) -> R_co: ...
 
 
 class TypedWorkflow(Protocol[A_contra, R_co]):

@@ -308,8 +308,8 @@ class EventOut(Base):
         attributes = event.data
         # One event under a lost key must not make the whole page of the history fail.
         if isinstance(attributes, UnreadablePayload):
-            shown = {"unreadable": attributes.error}
-            return shown if redactor.shows_payloads else redactor.redact_payload(None)
+            failure = {"unreadable": attributes.error}
+            return failure if redactor.shows_payloads else redactor.redact_payload(None)
         return redactor.redact_attributes(attributes, kind=event.kind)
 
 

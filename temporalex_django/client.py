@@ -13,6 +13,7 @@ from asgiref.sync import sync_to_async
 
 from temporalex_django import access
 from temporalex_django.authoring.authorization import Person, check_person, split_decider
+from temporalex_django.authoring.declared_messages import name_function, read_answer
 from temporalex_django.authoring.handle import WorkflowHandle, make_handle
 from temporalex_django.authoring.human_tasks import select_task
 from temporalex_django.authoring.redaction import UNREDACTED, Redactor
@@ -29,10 +30,12 @@ from temporalex_django.operations.human_tasks.redaction import redact_tasks
 from temporalex_django.operations.read import describe as reading
 from temporalex_django.operations.registry import ACTIONS
 from temporalex_django.operations.run_lookup import find_by_version, find_chain, find_run, list_runs
+from temporalex_django.operations.runs.query import Query
 from temporalex_django.operations.runs.resume import Resume
 from temporalex_django.operations.runs.signal_with_start import SignalWithStart
 from temporalex_django.operations.runs.start import Start
 from temporalex_django.operations.runs.start_many import start_many, target_of
+from temporalex_django.operations.runs.update import SendUpdate
 
 T = TypeVar("T")
 
@@ -113,8 +116,8 @@ class DatabaseBackend:
         refuse_inside_workflow("an operation on a run")
         if request.operation in READS:
             return cast("T", getattr(_RunReader(address, request), request.operation)(**request.inputs))
-        result = build_action(address, request).execute()
-        return cast("T", self._result(address, request, result))
+        action = build_action(address, request)
+        return cast("T", self._result(address, request, action, action.execute()))
 
     async def aperform(self, address: RunAddress, request: RunRequest[T]) -> T:
         """Perform the request from async code; a wait for a result or an answer holds no thread."""
@@ -125,12 +128,18 @@ class DatabaseBackend:
         if request.operation in READS:
             return await sync_to_async(self.perform)(address, request)
         action = await sync_to_async(build_action)(address, request)
-        return cast("T", self._result(address, request, await action.aexecute()))
+        return cast("T", self._result(address, request, action, await action.aexecute()))
 
-    def _result(self, address: RunAddress, request: RunRequest[Any], result: Any) -> Any:
-        """Return the result of an operation as the handle returns it. For a fork that is the handle of the new run."""
+    def _result(self, address: RunAddress, request: RunRequest[Any], action: Action[Any], result: Any) -> Any:
+        """Return the result of an operation as the handle returns it.
+
+        For a fork that is the handle of the new run. The answer to an update or query has the type that is declared.
+        """
         if request.operation == "fork":
             return self._handle(result, workflow=address.workflow)
+        if isinstance(action, (SendUpdate, Query)):
+            cls = action.target.workflow_class
+            return read_answer(cls, request, result, may_be_redacted=action.redacts_answer)
         return result
 
     def _handle(self, target: RunTarget, *, workflow: type[Startable] | None) -> WorkflowHandle[Any]:
@@ -173,6 +182,8 @@ def build_action(address: RunAddress, request: RunRequest[Any]) -> Action[Any]:
     target = _find_target(address, actor.user)
     if request.operation == "decide":
         return _build_decision(target, actor, **request.inputs)
+    if not isinstance(request.inputs.get(request.operation, ""), str):  # a function in place of the name
+        request = name_function(target.workflow_class, request)
     operation: Any = ACTIONS[request.operation]
     return cast("Action[Any]", operation(target, by=actor, **request.inputs))
 

@@ -83,9 +83,8 @@ class Invoicing(Workflow):
                 timeout=REMIND_AFTER,
                 label="Waiting for the money",
             )
-            if isinstance(got, TimedOut):
+            if isinstance(got, TimedOut) or (paid := got["paid"]) is None:
                 return due
-            paid: Paid = got["paid"]
             due -= paid.amount
             await book_payment(terms.number, paid, settled=not due)
             booked.append(paid.reference)

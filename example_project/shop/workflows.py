@@ -97,10 +97,8 @@ class Counter(Workflow):
         """Count until the stop."""
 
         def count(step: int, _args: Any, value: int) -> NoReply:
-            api.publish_state(value + step)
             return NoReply(value + step)
 
-        api.publish_state(0)
         result: int = await api.phase(
             0,
             signal={
@@ -108,6 +106,7 @@ class Counter(Workflow):
                 "decrement": partial(count, -1),
                 "done": lambda _args, value: Stop(value),
             },
+            publish=True,
         )
         return Ok(result)
 
@@ -249,11 +248,11 @@ class Inventory(Workflow):
 
     async def run(self, _args: Any = None) -> Ok[dict[str, StockEntry]]:
         """Take deliveries until closed."""
-        api.publish_state({})
         result: dict[str, dict[str, StockEntry]] = await api.phase(
             {"stock": {}},
             update={"restock": restock},
             signal={"close": lambda _args, state: Stop(state)},
+            publish=lambda state: state["stock"],
         )
         return Ok(result["stock"])
 
@@ -271,7 +270,6 @@ def restock(delivery: Delivery, state: dict[str, Any]) -> Async:
             return stock, {**now, "stock": stock}
 
         stock: dict[str, StockEntry] = await api.update_state(add)
-        api.publish_state(stock)
         return stock[delivery.sku]
 
     return Async(priced, state)
@@ -290,16 +288,14 @@ class EventCollector(Workflow):
         """Collect one generation."""
 
         def event(payload: Any, state: Collected) -> NoReply:
-            events = [*state.events, payload]
-            api.publish_state(len(events))
-            return NoReply(replace(state, events=events))
+            return NoReply(replace(state, events=[*state.events, payload]))
 
         begun = args or Collected()
-        api.publish_state(len(begun.events))
         ended = await api.phase(
             begun,
             signal={"event": event, "flush": lambda _args, state: Stop(state)},
             timeout=COLLECT_FOR,
+            publish=lambda state: len(state.events),
         )
         collected: Collected = ended.state if isinstance(ended, TimedOut) else ended
         if collected.events:

@@ -20,7 +20,7 @@ from temporalex_django.core.payloads.annotations import parameter_problems
 from temporalex_django.core.payloads.copying import deep_copy
 from temporalex_django.core.primitive_table import ACTIVITY
 from temporalex_django.core.runtime_protocol import WorkflowRuntime
-from temporalex_django.core.units.ivar import Call
+from temporalex_django.core.units.ivar import AwaitableCall, Call
 from temporalex_django.errors import ActivityNotFound, PayloadError, WorkflowDefinitionError
 
 P = ParamSpec("P")
@@ -215,7 +215,7 @@ class Activity(Generic[P, R]):
         self.execution = execution_of(getattr(fn, "__globals__", {}))
         update_wrapper(self, fn)
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Awaitable[R]:
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> AwaitableCall[R]:
         """Return a call that schedules the activity when it is awaited.
 
         Raises ``PayloadError`` for an argument that cannot be stored, and ``NestingError`` or ``OutsideWorkflow`` in a
@@ -240,7 +240,7 @@ class Activity(Generic[P, R]):
             lambda: port.pending_commands.schedule_activity(attributes, self.result_type, self.read_input),
             self.name,
         )
-        return cast("Awaitable[R]", call)
+        return cast("AwaitableCall[R]", call)
 
     def _encode_argument(self, port: WorkflowRuntime, key: int | str, arg: Any) -> Any:
         """Return an argument as plain data. ``key`` is its position or its name.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
@@ -17,6 +17,7 @@ from typing import Any, Literal, TypeVar, cast, get_args
 
 from temporalex_django.authoring.approvals import Escalation, human_task_spec
 from temporalex_django.authoring.django_tasks import activity_of
+from temporalex_django.authoring.primitive_types import parallel_type, phase_type, race_type, task_type
 from temporalex_django.authoring.redefinitions import check_use
 from temporalex_django.authoring.requests.start_times import check_start_times, start_time_of_child
 from temporalex_django.authoring.start_api import Startable
@@ -25,7 +26,7 @@ from temporalex_django.authoring.unique import check_id
 from temporalex_django.authoring.workflow import Workflow, decode_result, input_or_default, read_input, start_options
 from temporalex_django.core import current, external_runs, names, primitives
 from temporalex_django.core import primitive_table as table
-from temporalex_django.core.messages.phase import Phase
+from temporalex_django.core.messages.phase import Phase, Publication
 from temporalex_django.core.messages.sender import Sender
 from temporalex_django.core.names import wait_seconds
 from temporalex_django.core.payloads import codec
@@ -33,7 +34,7 @@ from temporalex_django.core.payloads.round_trip import require_readable, warn_lo
 from temporalex_django.core.people.approvals import Decision
 from temporalex_django.core.runtime_protocol import WorkflowRuntime
 from temporalex_django.core.units.branches import Parallel, Race
-from temporalex_django.core.units.ivar import Call
+from temporalex_django.core.units.ivar import AwaitableCall, Call
 from temporalex_django.core.units.scopes import Saga, Shield
 from temporalex_django.errors import InvalidId, WorkflowDefinitionError
 
@@ -62,7 +63,7 @@ class Info:
     scheduled_for: datetime | None
 
 
-def sleep(duration: timedelta | float, *, then: str | None = None) -> Awaitable[None]:
+def sleep(duration: timedelta | float, *, then: str | None = None) -> AwaitableCall[None]:
     """Wait for a durable timer of ``duration``, a timedelta or a number of seconds.
 
     Zero returns at once. ``then`` is a text for people who view the run: it says what follows. Raises ``ValueError``
@@ -76,10 +77,10 @@ def sleep(duration: timedelta | float, *, then: str | None = None) -> Awaitable[
             f"{exc}: sleep until an instant with sleep_until, or take max(…, timedelta()) of a duration that may be over"
         ) from None
     label = names.fit_optional_label(then, owner="sleep")
-    return cast("Awaitable[None]", Call(table.SLEEP, lambda: primitives.sleep(port, wait, label)))
+    return cast("AwaitableCall[None]", Call(table.SLEEP, lambda: primitives.sleep(port, wait, label)))
 
 
-def sleep_until(until: datetime, *, then: str | None = None) -> Awaitable[None]:
+def sleep_until(until: datetime, *, then: str | None = None) -> AwaitableCall[None]:
     """Wait for a durable timer that ends at ``until``, a datetime with a time zone.
 
     A time that has passed returns at once, without a command; it is compared with ``now()``. ``then`` is a text for
@@ -89,10 +90,11 @@ def sleep_until(until: datetime, *, then: str | None = None) -> Awaitable[None]:
     port = current.runtime_for(table.SLEEP_UNTIL)
     moment = names.aware_datetime(until, label="sleep_until")
     label = names.fit_optional_label(then, owner="sleep_until")
-    return cast("Awaitable[None]", Call(table.SLEEP_UNTIL, lambda: primitives.sleep_until(port, moment, label)))
+    return cast("AwaitableCall[None]", Call(table.SLEEP_UNTIL, lambda: primitives.sleep_until(port, moment, label)))
 
 
-def task(task: Any, /, *args: Any, **kwargs: Any) -> Awaitable[Any]:
+@task_type
+def task(task: Any, /, *args: Any, **kwargs: Any) -> AwaitableCall[Any]:
     """Run a Django task, a function decorated with ``@task`` of ``django.tasks``, as an activity.
 
     Returns its result. The task is recorded, retried and timed like any activity. If it is a ``DurableTask``, its own
@@ -100,11 +102,11 @@ def task(task: Any, /, *args: Any, **kwargs: Any) -> Awaitable[Any]:
     priority and backend have no effect here. Raises ``WorkflowDefinitionError`` for anything else, and ``PayloadError``
     for arguments that are not JSON.
     """
-    result: Awaitable[Any] = activity_of(task)(*args, **kwargs)
+    result: AwaitableCall[Any] = activity_of(task)(*args, **kwargs)
     return result
 
 
-def wait_for_signal(name: str) -> Awaitable[Any]:
+def wait_for_signal(name: str) -> AwaitableCall[Any]:
     """Take the oldest buffered signal of that name, or block until one arrives; returns its payload.
 
     If the class declares ``signals`` and this one is not among them, the call raises ``WorkflowDefinitionError``.
@@ -112,7 +114,7 @@ def wait_for_signal(name: str) -> Awaitable[Any]:
     port = current.runtime_for(table.WAIT_FOR_SIGNAL)
     names.check_code_name(name, label="wait_for_signal")
     _require_declared(port, "wait_for_signal", (name,))
-    return cast("Awaitable[Any]", Call(table.WAIT_FOR_SIGNAL, lambda: port.dispatcher.wait_for_signal(name)))
+    return cast("AwaitableCall[Any]", Call(table.WAIT_FOR_SIGNAL, lambda: port.dispatcher.wait_for_signal(name)))
 
 
 def _require_declared(port: WorkflowRuntime, primitive: str, signal_names: Iterable[str]) -> None:
@@ -141,7 +143,7 @@ def approval(
     form: Any = None,
     four_eyes: bool | str = False,
     shows: Any = None,
-) -> Awaitable[Decision]:
+) -> AwaitableCall[Decision]:
     """Ask people to decide: open a human task and wait for the ``Decision``.
 
     ``title`` is the question. It may contain data: it is made into one line of at most 200 characters. People who have
@@ -183,7 +185,7 @@ def approval(
         wait: float | None = names.seconds_until(names.aware_datetime(due, label="approval: due"), port.run_context.now)
     else:
         wait = None if due is None else names.timeout_seconds(due, label="approval: due")
-    return cast("Awaitable[Decision]", Call(table.APPROVAL, lambda: port.approvals.request_decision(spec, wait)))
+    return cast("AwaitableCall[Decision]", Call(table.APPROVAL, lambda: port.approvals.request_decision(spec, wait)))
 
 
 def publish_state(value: Any) -> None:
@@ -240,6 +242,7 @@ def deprecate_patch(id: str) -> None:
         port.journal.emit("SetPatchMarker", None, {"id": id, "deprecated": True})
 
 
+@phase_type
 def phase(
     state: Any,
     signal: Mapping[str, Any] | None = None,
@@ -248,14 +251,21 @@ def phase(
     *,
     until: datetime | None = None,
     label: str | None = None,
-) -> Awaitable[Any]:
+    publish: bool | Callable[[Any], Any] = False,
+) -> AwaitableCall[Any]:
     """Take messages until a handler returns ``Stop``; returns the final state, or ``TimedOut(state)``.
 
     ``state`` is the state before the first message. ``signal`` and ``update`` map names of messages to handlers.
     ``timeout`` is a timedelta or seconds, and ``until`` a datetime with a time zone at which the phase ends instead;
     None means no limit. If that time has passed, also by a negative ``timeout``, the phase takes the messages that are
-    there and ends. ``label`` describes the phase to people who view the run. The call raises
-    ``WorkflowDefinitionError`` for handlers that cannot work and for a phase that could never end.
+    there and ends. ``label`` describes the phase to people who view the run.
+
+    With ``publish=True``, the phase publishes its state at its beginning and whenever it changes, so that queries read
+    the present one. With a function, it publishes ``publish(state)`` instead. A handler whose state cannot be encoded
+    fails, and the state stays as it was.
+
+    The call raises ``WorkflowDefinitionError`` for handlers that cannot work and for a phase that could never end. The
+    await raises ``PayloadError`` if the phase cannot publish its first state.
     """
     port = current.runtime_for(table.PHASE)
     host = current.unit_for(table.PHASE)
@@ -266,11 +276,16 @@ def phase(
         if handlers is not None and not isinstance(handlers, Mapping):
             raise WorkflowDefinitionError(f"phase: {kind} must be a mapping of names to handlers, not {handlers!r}")
     _require_declared(port, "phase", signal or ())
-    new_phase = Phase(state, signal or {}, update or {}, timed=wait is not None, host=host, label=checked_label)
-    return cast("Awaitable[Any]", Call(table.PHASE, lambda: primitives.phase(port, new_phase, wait)))
+    publication = None if publish is False else Publication(port, publish)
+    timed = wait is not None
+    new_phase = Phase(
+        state, signal or {}, update or {}, timed=timed, host=host, label=checked_label, publication=publication
+    )
+    return cast("AwaitableCall[Any]", Call(table.PHASE, lambda: primitives.phase(port, new_phase, wait)))
 
 
-def parallel(*branches: Any, limit: int | None = None, raise_errors: bool = False) -> Awaitable[list[Any]]:
+@parallel_type
+def parallel(*branches: Any, limit: int | None = None, raise_errors: bool = False) -> AwaitableCall[list[Any]]:
     """Run branches side by side and wait for all of them.
 
     Returns the results in input order, with ``Err(exc)`` for a branch that raised. With ``raise_errors``, the first of
@@ -283,10 +298,11 @@ def parallel(*branches: Any, limit: int | None = None, raise_errors: bool = Fals
     if limit is not None and (type(limit) is not int or limit < 1):
         raise WorkflowDefinitionError(f"parallel: limit must be a whole number of 1 or more, not {limit!r}")
     runner = Parallel(port, _branch_list("parallel", branches), limit, raise_errors=raise_errors)
-    return cast("Awaitable[list[Any]]", Call(table.PARALLEL, runner.run))
+    return cast("AwaitableCall[list[Any]]", Call(table.PARALLEL, runner.run))
 
 
-def race(*branches: Any) -> Awaitable[tuple[int, Any]]:
+@race_type
+def race(*branches: Any) -> AwaitableCall[tuple[int, Any]]:
     """Run branches side by side and return ``(index, value)`` of the first that finishes.
 
     A branch is a function without arguments or an awaitable, and ``branches`` are several of them or one list. If the
@@ -296,7 +312,7 @@ def race(*branches: Any) -> Awaitable[tuple[int, Any]]:
     port = current.runtime_for(table.RACE)
     if not (listed := _branch_list("race", branches)):
         raise WorkflowDefinitionError("race: give it at least one branch, or it would never end")
-    return cast("Awaitable[tuple[int, Any]]", Call(table.RACE, Race(port, listed).run))
+    return cast("AwaitableCall[tuple[int, Any]]", Call(table.RACE, Race(port, listed).run))
 
 
 def _branch_list(primitive: str, branches: Sequence[Any]) -> list[Any]:
@@ -327,18 +343,21 @@ def _timeout(
     return names.seconds_until(moment, port.run_context.now)
 
 
-def update_state(fn: Callable[[Any], tuple[T, Any]]) -> Awaitable[T]:
+def update_state(fn: Callable[[Any], tuple[T, Any]]) -> AwaitableCall[T]:
     """Change the state of the phase from an async handler: ``fn(state)`` returns ``(result, new_state)``.
 
     Returns ``result``. ``fn`` is a plain function, and two calls never run at the same time, so no change is lost.
     """
     port = current.runtime_for(table.UPDATE_STATE)
-    return cast("Awaitable[T]", Call(table.UPDATE_STATE, lambda: primitives.update_state(port, fn)))
+    return cast("AwaitableCall[T]", Call(table.UPDATE_STATE, lambda: primitives.update_state(port, fn)))
 
 
 def wait_condition(
-    predicate: Callable[..., Any], timeout: timedelta | float | None = None, *, until: datetime | None = None
-) -> Awaitable[bool]:
+    predicate: Callable[[], object] | Callable[[Any], object],
+    timeout: timedelta | float | None = None,
+    *,
+    until: datetime | None = None,
+) -> AwaitableCall[bool]:
     """Block until ``predicate()`` is true; returns True then, and False after ``timeout`` (a timedelta or seconds).
 
     ``until``, a datetime with a time zone, is the end of the wait instead. If it has passed, also by a negative
@@ -348,7 +367,7 @@ def wait_condition(
     port = current.runtime_for(table.WAIT_CONDITION)
     wait = _timeout(port, "wait_condition", timeout, until)
     start = lambda: primitives.wait_condition(port, predicate, wait)  # noqa: E731
-    return cast("Awaitable[bool]", Call(table.WAIT_CONDITION, start))
+    return cast("AwaitableCall[bool]", Call(table.WAIT_CONDITION, start))
 
 
 def child(
@@ -364,7 +383,7 @@ def child(
     start_at: datetime | None = None,
     start_delay: timedelta | float | None = None,
     start_before: datetime | None = None,
-) -> Awaitable[R]:
+) -> AwaitableCall[R]:
     """Start another workflow as a child of this run, and wait for its result, through all its continue-as-new.
 
     ``args`` is the input of the child. Its business id is ``id``, or is made from ``value`` by the ``unique`` of its
@@ -413,12 +432,12 @@ def child(
     result_reader = partial(decode_result, workflow_class)
     input_reader = partial(read_input, workflow_class)
     return cast(
-        "Awaitable[R]",
+        "AwaitableCall[R]",
         Call(table.CHILD, lambda: external_runs.start_child(port, attributes, result_reader, input_reader)),
     )
 
 
-def signal_external(id: str, name: str, payload: Any = None) -> Awaitable[None]:
+def signal_external(id: str, name: str, payload: Any = None) -> AwaitableCall[None]:
     """Send a signal to the open run of that id; returns when it is in the run's inbox.
 
     The await raises ``WorkflowNotFound``, ``WorkflowClosed``, ``AmbiguousId``, and ``UnknownSignal`` if the class of
@@ -429,10 +448,10 @@ def signal_external(id: str, name: str, payload: Any = None) -> Awaitable[None]:
     plain = port.run_context.to_plain(payload, f"the payload of signal {name!r}")
     attributes = {"id": check_id(id), "name": name, "payload": plain}
     call = Call(table.SIGNAL_EXTERNAL, lambda: external_runs.send_external(port, "SignalExternal", attributes))
-    return cast("Awaitable[None]", call)
+    return cast("AwaitableCall[None]", call)
 
 
-def cancel_external(id: str) -> Awaitable[None]:
+def cancel_external(id: str) -> AwaitableCall[None]:
     """Ask the open run of that id to cancel; returns when the request is in its inbox.
 
     The await raises ``WorkflowNotFound``, ``WorkflowClosed`` or ``AmbiguousId``.
@@ -440,7 +459,7 @@ def cancel_external(id: str) -> Awaitable[None]:
     port = current.runtime_for(table.CANCEL_EXTERNAL)
     attributes = {"id": check_id(id)}
     call = Call(table.CANCEL_EXTERNAL, lambda: external_runs.send_external(port, "CancelExternal", attributes))
-    return cast("Awaitable[None]", call)
+    return cast("AwaitableCall[None]", call)
 
 
 def cancel_requested() -> bool:
@@ -455,14 +474,14 @@ def cancel_requested() -> bool:
     return port.cancellation.requested
 
 
-def wait_cancelled() -> Awaitable[None]:
+def wait_cancelled() -> AwaitableCall[None]:
     """Block until somebody asks this run to cancel; returns at once if that has happened.
 
     The branch that waits here has then taken notice of the cancel: its later waits do not raise ``Cancelled`` for it,
     unless this call is inside ``shield``.
     """
     port = current.runtime_for(table.WAIT_CANCELLED)
-    return cast("Awaitable[None]", Call(table.WAIT_CANCELLED, lambda: primitives.wait_cancelled(port)))
+    return cast("AwaitableCall[None]", Call(table.WAIT_CANCELLED, lambda: primitives.wait_cancelled(port)))
 
 
 def shield() -> Shield:

@@ -14,16 +14,22 @@ import operator
 import textwrap
 import typing
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from types import FunctionType, ModuleType
-from typing import Any, Literal, cast
+from typing import Any, Literal, TypeVar, cast
 
 from temporalex_django.authoring import api, handlers
+from temporalex_django.authoring.requests.run_request import RunRequest
 from temporalex_django.authoring.workflow import Workflow
-from temporalex_django.core.messages.phase import Handler, first_annotation
+from temporalex_django.core.messages.phase import Handler, handler_types
+from temporalex_django.core.payloads import codec
 from temporalex_django.core.payloads.codec import is_exact, resolve_hints
 from temporalex_django.core.payloads.round_trip import require_readable, warn_lossy_value
+from temporalex_django.core.results import answer_type_of
+from temporalex_django.errors import PayloadError, WorkflowDefinitionError
+
+T = TypeVar("T")
 
 MessageKind = Literal["signal", "update"]
 _POSITIONS: tuple[tuple[int, MessageKind], ...] = ((1, "signal"), (2, "update"))
@@ -34,15 +40,18 @@ _MISSING = object()
 class DeclaredMessage:
     """A signal or update that a workflow class takes.
 
-    ``args_type`` is the annotation of its payload, or Any without one. ``permission`` is what its sender needs, or
-    None. ``about`` is the docstring of the handler.
+    ``args_type`` is the annotation of its payload, and ``answer_type`` the type of the answers to an update; each is
+    Any if there is none. ``permission`` is what its sender needs, or None. ``about`` is the docstring of the handler,
+    and ``fn`` its function, or None if the source does not show it.
     """
 
     kind: MessageKind
     name: str
     args_type: Any = Any
+    answer_type: Any = Any
     permission: str | None = None
     about: str = ""
+    fn: Callable[..., Any] | None = field(default=None, compare=False)
 
 
 @lru_cache(maxsize=1024)
@@ -51,15 +60,88 @@ def messages_of(cls: type[Workflow]) -> Mapping[tuple[MessageKind, str], Declare
 
     They are read from the source of the class: from the handlers in its calls of ``phase``, and from its calls of
     ``wait_for_signal``. A message whose name the source does not show is left out, and so are the messages of a
-    function whose source cannot be read; no error is raised for either.
+    function whose source cannot be read; no error is raised for either. If several phases take an update of that name
+    and answer with different types, its ``answer_type`` is Any.
     """
     messages: dict[tuple[MessageKind, str], DeclaredMessage] = {}
     for fn in _functions_of(cls):
         source = _parse_source(fn)
         if source is not None:
             for message in _PhaseReader(cls, fn, source).messages():
-                messages.setdefault((message.kind, message.name), message)
+                first = messages.setdefault((message.kind, message.name), message)
+                if first.answer_type != message.answer_type:
+                    messages[message.kind, message.name] = replace(first, answer_type=Any)
     return messages
+
+
+def name_function(cls: type[Workflow] | None, request: RunRequest[T]) -> RunRequest[T]:
+    """Return a request with the name of its message and the type of its answer, as far as the class declares them.
+
+    A request of a handle may have a function in place of the name of an update or query; then the answer has the type
+    that the function declares. The type of the answer to an update is also found by name. ``cls`` is the class of the
+    run, or None if this process lacks it. Raises ``WorkflowDefinitionError`` for a function that is the handler of no
+    message, or of several.
+    """
+    kind = request.operation
+    if kind not in ("update", "query"):
+        return request
+    message, returns = request.inputs[kind], request.returns
+    if isinstance(message, str):
+        if returns is None and cls is not None and kind == "update":
+            declared = messages_of(cast("Any", cls)).get(("update", message))
+            returns = None if declared is None else declared.answer_type
+        return replace(request, returns=returns)
+    if not callable(message) and not isinstance(message, Handler):
+        return request  # the operation refuses it
+    fn = message.fn if isinstance(message, Handler) else message
+    name = _name_of_function(cls, cast("MessageKind", kind), fn)
+    if returns is None:
+        if isinstance(message, Handler):
+            returns = message.answer_type
+        elif kind == "update":
+            returns = messages_of(cast("Any", cls))["update", name].answer_type
+        else:
+            returns = resolve_hints(fn).get("return", Any)
+    return replace(request, inputs={**request.inputs, kind: name}, returns=returns)
+
+
+def _name_of_function(cls: type[Workflow] | None, kind: str, fn: Callable[..., Any]) -> str:
+    """Return the name of the update or query that a function of a class handles. Raises ``WorkflowDefinitionError``."""
+    if cls is None:
+        raise WorkflowDefinitionError(f"{kind}: this process lacks the class of the run: pass the name, not {fn!r}")
+    if kind == "query":
+        functions: dict[str, Any] = dict(cls.queries())
+    else:
+        functions = {
+            name: message.fn for (kind_, name), message in messages_of(cast("Any", cls)).items() if kind_ == kind
+        }
+    names = [name for name, declared in functions.items() if declared == fn]
+    if not names:
+        raise WorkflowDefinitionError(
+            f"{kind}: {fn!r} is not the handler of any {kind} that the source of {cls.name} shows: pass the name"
+        )
+    if len(names) > 1:
+        raise WorkflowDefinitionError(
+            f"{kind}: {fn!r} handles several of them in {cls.name} ({', '.join(names)}): pass the name"
+        )
+    return names[0]
+
+
+def read_answer(cls: type[Workflow] | None, request: RunRequest[Any], answer: Any, *, may_be_redacted: bool) -> Any:
+    """Return the answer (plain data) to an update or query as its reader gets it; other results are returned as is.
+
+    The arguments ``cls`` and ``request`` are those of ``name_function``. With ``may_be_redacted``, an answer that does
+    not fit is returned as plain data, because the user may not see a part of it. Otherwise raises ``PayloadError``.
+    """
+    kind, returns = request.operation, name_function(cls, request).returns
+    if returns is None or returns is Any:
+        return answer
+    try:
+        return codec.convert(answer, returns, label=f"the answer to {kind} {request.inputs[kind]!r}")
+    except PayloadError:
+        if may_be_redacted:
+            return answer
+        raise
 
 
 def check_payload(
@@ -165,53 +247,66 @@ class _PhaseReader:
         elif isinstance(table := self.evaluate(node), Mapping):
             yield from ((name, value) for name, value in table.items() if isinstance(name, str))
 
-    def build_message(
-        self, kind: MessageKind, name: str, handler: Any, permission: str | None = None
-    ) -> DeclaredMessage:
-        """Return the message ``name`` with the type of its payload and the docstring, both from its handler.
+    def build_message(self, kind: MessageKind, name: str, handler: Any) -> DeclaredMessage:
+        """Return the message ``name`` with its types and the docstring, all from its handler.
 
         ``handler`` is a node of the source or the function itself; a call of ``update``, ``signal`` or ``partial`` is
-        unpacked. ``permission`` is the one of the call of ``update`` or ``signal`` around it, or None.
+        unpacked.
         """
-        if isinstance(handler, ast.Call) and handler.args:
+        message = DeclaredMessage(kind=kind, name=name)
+        bound = 0
+        returns: Any = _MISSING
+        while isinstance(handler, ast.Call) and handler.args:
             callee = self.evaluate(handler.func)
-            # The handler is the first argument of the call; its permission is another one.
             if callee in (handlers.update, handlers.signal):
-                own_permission = next((self.evaluate(k.value) for k in handler.keywords if k.arg == "permission"), None)
-                return self.build_message(
-                    kind, name, handler.args[0], own_permission if isinstance(own_permission, str) else None
-                )
-            if callee is partial:
-                annotation, about = self.annotation_and_doc(handler.args[0], bound=len(handler.args) - 1)
-                return DeclaredMessage(kind=kind, name=name, args_type=annotation, permission=permission, about=about)
+                options = {keyword.arg: self.evaluate(keyword.value) for keyword in handler.keywords}
+                if isinstance(permission := options.get("permission"), str):
+                    message = replace(message, permission=permission)
+                returns = options.get("returns", _MISSING)
+            elif callee is partial:
+                bound += len(handler.args) - 1
+            else:
+                break
+            # The handler is the first argument of the call.
+            handler = handler.args[0]
         value = handler if not isinstance(handler, ast.expr) else self.evaluate(handler)
         if isinstance(value, Handler):
-            about = inspect.getdoc(value.fn) or ""
-            return DeclaredMessage(
-                kind=kind, name=name, args_type=value.args_type, permission=value.permission, about=about
-            )
-        annotation, about = self.annotation_and_doc(handler)
-        return DeclaredMessage(kind=kind, name=name, args_type=annotation, permission=permission, about=about)
+            message = replace(message, permission=value.permission, fn=value.fn)
+            message = replace(message, args_type=value.args_type, answer_type=value.answer_type)
+            return replace(message, about=inspect.getdoc(value.fn) or "")
+        message = self.with_types(message, handler, bound=bound)
+        if returns is not _MISSING and returns is not None:
+            message = replace(message, answer_type=returns)
+        return message if kind == "update" else replace(message, answer_type=Any)
 
-    def annotation_and_doc(self, handler: Any, *, bound: int = 0) -> tuple[Any, str]:
-        """Return ``(annotation of the payload, docstring)`` of a handler; without an annotation it is Any.
+    def with_types(self, message: DeclaredMessage, handler: Any, *, bound: int) -> DeclaredMessage:
+        """Return ``message`` with the annotations, the docstring and the function of a handler.
 
         ``handler`` is a node of the source or the function itself. ``bound`` is the number of parameters before the
         payload, besides ``self``.
         """
         if isinstance(handler, ast.Name) and (inner := self.nested.get(handler.id)) is not None:
             parameters = [*inner.args.posonlyargs, *inner.args.args]
-            annotation_node = parameters[bound].annotation if len(parameters) > bound else None
-            annotation = _MISSING if annotation_node is None else self.evaluate(annotation_node)
-            return Any if annotation is _MISSING else annotation, ast.get_docstring(inner) or ""
+            annotation = self.annotation(parameters[bound].annotation if len(parameters) > bound else None)
+            answer_type = answer_type_of(self.annotation(inner.returns))
+            about = ast.get_docstring(inner) or ""
+            return replace(message, args_type=annotation, answer_type=answer_type, about=about)
         value = self.evaluate(handler) if isinstance(handler, ast.expr) else handler
         if not callable(value):
-            return Any, ""
+            return message
         about = inspect.getdoc(value) or "" if isinstance(value, FunctionType) else ""
         # `self.method` is bound at run time, so its first parameter does not count; static methods have no `self`.
         if isinstance(handler, ast.Attribute) and isinstance(handler.value, ast.Name) and handler.value.id == "self":
             bound += not isinstance(inspect.getattr_static(self.cls, handler.attr), (staticmethod, classmethod))
-        return (first_annotation(value) if not bound else _parameter_annotation(value, bound)), about
+        annotation, answer_type = handler_types(value)
+        if bound:
+            annotation = _parameter_annotation(value, bound)
+        return replace(message, args_type=annotation, answer_type=answer_type, about=about, fn=value)
+
+    def annotation(self, node: ast.expr | None) -> Any:
+        """Return the annotation that a node of the source is, or Any if there is none or it is not known."""
+        annotation = _MISSING if node is None else self.evaluate(node)
+        return Any if annotation is _MISSING else annotation
 
     def evaluate(self, node: ast.expr) -> Any:
         """Return the value of an expression of names, attributes, texts and annotations.

@@ -6,7 +6,7 @@ an engine without Django. The methods for async code, with the prefix ``a``, are
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, Generic, Self, overload
 
 from temporalex_django.authoring import backend as backends
@@ -22,14 +22,18 @@ from temporalex_django.authoring.requests.run_request import (
     operation_method,
 )
 from temporalex_django.authoring.requests.start_policy import StartOutcome
-from temporalex_django.authoring.type_hints import R, Result_co, TypedWorkflow
+from temporalex_django.authoring.type_hints import T2, T3, R, Result_co, T, TypedWorkflow
 from temporalex_django.core.history.events import HistoryEvent
 
 if TYPE_CHECKING:
     from uuid import UUID
 
+    from typing_extensions import Unpack
+
     from temporalex_django.authoring.backend import Backend
     from temporalex_django.authoring.start_api import Startable
+    from temporalex_django.authoring.type_hints import QueryOptions, UpdateFunction, UpdateOptions
+    from temporalex_django.core.messages.phase import Handler
 
 #: Default waits in seconds: for the answer of an update, resume or decision, and for a result.
 ANSWER_TIMEOUT: Final = 10.0
@@ -113,34 +117,68 @@ class WorkflowHandle(Generic[Result_co]):
 
     asignal = async_method(signal)
 
-    @operation_method
-    def update(
-        self,
-        name: str,
-        args: Any = None,
-        *,
-        id: str | None = None,
-        timeout: float | None = ANSWER_TIMEOUT,
-        mode: str = "auto",
-        by: Person | None = None,
-        headers: Mapping[str, str] | None = None,
-    ) -> RunRequest[Any]:
-        """Send the update ``name`` with ``args`` to the run, wait until it is handled, and return its answer.
+    if TYPE_CHECKING:
 
-        With an ``id`` it is safe to send the update again: you get its first outcome. ``timeout`` is in seconds; None
-        waits for ever. ``mode`` "auto" may run the turn in this process, which locks the chain meanwhile; "worker"
-        leaves the turn to a worker. If the connection to the database breaks while the update is sent, nobody knows
-        whether it was stored. ``UpdateTimeout`` with the code ``unknown`` is raised then; ask again with its
-        ``update_id``. ``headers`` are texts by name, which ``api.headers()`` returns in the validator and the handler.
+        @overload
+        def update(self, name: Any, args: Any = None, *, returns: type[T], **options: Unpack[UpdateOptions]) -> T: ...
+        @overload
+        def update(
+            self, name: UpdateFunction[T, T2, T3], args: Any = None, **options: Unpack[UpdateOptions]
+        ) -> T | T2 | T3: ...
+        @overload
+        def update(
+            self, name: str | Handler, args: Any = None, *, returns: Any = None, **options: Unpack[UpdateOptions]
+        ) -> Any: ...
+        def update(self, name: Any, args: Any = None, **options: Any) -> Any: ...
 
-        Raises ``UpdateRejected``, ``WorkflowClosed``, ``UpdateFailed``, ``UpdateTimeout``, ``PayloadError`` and
-        ``InvalidHeaders``. Raises ``ActionNotPermitted`` if ``by`` lacks the ``permission`` of the handler.
-        """
-        return RunRequest(
-            "update", by, inputs(update=name, args=args, id=id, timeout=timeout, mode=mode, headers=headers)
-        )
+        @overload
+        async def aupdate(
+            self, name: Any, args: Any = None, *, returns: type[T], **options: Unpack[UpdateOptions]
+        ) -> T: ...
+        @overload
+        async def aupdate(
+            self, name: UpdateFunction[T, T2, T3], args: Any = None, **options: Unpack[UpdateOptions]
+        ) -> T | T2 | T3: ...
+        @overload
+        async def aupdate(
+            self, name: str | Handler, args: Any = None, *, returns: Any = None, **options: Unpack[UpdateOptions]
+        ) -> Any: ...
+        async def aupdate(self, name: Any, args: Any = None, **options: Any) -> Any: ...
+    else:
 
-    aupdate = async_method(update)
+        @operation_method
+        def update(
+            self,
+            name: Any,
+            args: Any = None,
+            *,
+            id: str | None = None,
+            timeout: float | None = ANSWER_TIMEOUT,
+            mode: str = "auto",
+            by: Person | None = None,
+            headers: Mapping[str, str] | None = None,
+            returns: Any = None,
+        ) -> RunRequest[Any]:
+            """Send the update ``name`` with ``args`` to the run, wait until it is handled, and return its answer.
+
+            ``name`` may be the function that handles it, if the source of the class shows its name. The answer has the
+            type ``returns``, or else the one that the handler declares. It is plain data if the handler declares none,
+            or if the source of the class does not show the handler.
+
+            With an ``id`` it is safe to send the update again: you get its first outcome. ``timeout`` is in seconds;
+            None waits for ever. ``mode`` "auto" may run the turn in this process, which locks the chain meanwhile;
+            "worker" leaves the turn to a worker. If the connection to the database breaks while the update is sent,
+            nobody knows whether it was stored. ``UpdateTimeout`` with the code ``unknown`` is raised then; ask again
+            with its ``update_id``. ``headers`` are texts by name, which ``api.headers()`` returns in the validator and
+            the handler.
+
+            Raises ``UpdateRejected``, ``WorkflowClosed``, ``UpdateFailed``, ``UpdateTimeout``, ``PayloadError`` and
+            ``InvalidHeaders``. Raises ``ActionNotPermitted`` if ``by`` lacks the ``permission`` of the handler.
+            """
+            message = inputs(update=name, args=args, id=id, timeout=timeout, mode=mode, headers=headers)
+            return RunRequest("update", by, message, returns)
+
+        aupdate = async_method(update)
 
     @operation_method
     def resume(
@@ -195,16 +233,44 @@ class WorkflowHandle(Generic[Result_co]):
 
     adecide = async_method(decide)
 
-    @operation_method
-    def query(self, name: str, args: Any = None, *, fresh: bool = True, by: Person | None = None) -> RunRequest[Any]:
-        """Return the answer to the query ``name``, computed from the published state.
+    if TYPE_CHECKING:
 
-        With ``fresh``, unread messages are delivered to the run first. Raises ``UnknownQuery``, ``QueryFailed``, and
-        ``UnknownWorkflow`` if this process lacks the class.
-        """
-        return RunRequest("query", by, inputs(query=name, args=args, fresh=fresh))
+        @overload
+        def query(self, name: Any, args: Any = None, *, returns: type[T], **options: Unpack[QueryOptions]) -> T: ...
+        @overload
+        def query(self, name: Callable[..., T], args: Any = None, **options: Unpack[QueryOptions]) -> T: ...
+        @overload
+        def query(
+            self, name: str, args: Any = None, *, returns: Any = None, **options: Unpack[QueryOptions]
+        ) -> Any: ...
+        def query(self, name: Any, args: Any = None, **options: Any) -> Any: ...
 
-    aquery = async_method(query)
+        @overload
+        async def aquery(
+            self, name: Any, args: Any = None, *, returns: type[T], **options: Unpack[QueryOptions]
+        ) -> T: ...
+        @overload
+        async def aquery(self, name: Callable[..., T], args: Any = None, **options: Unpack[QueryOptions]) -> T: ...
+        @overload
+        async def aquery(
+            self, name: str, args: Any = None, *, returns: Any = None, **options: Unpack[QueryOptions]
+        ) -> Any: ...
+        async def aquery(self, name: Any, args: Any = None, **options: Any) -> Any: ...
+    else:
+
+        @operation_method
+        def query(
+            self, name: Any, args: Any = None, *, fresh: bool = True, by: Person | None = None, returns: Any = None
+        ) -> RunRequest[Any]:
+            """Return the answer to the query ``name``, computed from the published state.
+
+            ``name`` may be the function that answers it. The answer is plain data, or has the type ``returns`` or the
+            one that this function declares. With ``fresh``, unread messages are delivered to the run first. Raises
+            ``UnknownQuery``, ``QueryFailed``, and ``UnknownWorkflow`` if this process lacks the class.
+            """
+            return RunRequest("query", by, inputs(query=name, args=args, fresh=fresh), returns)
+
+        aquery = async_method(query)
 
     # -- result and end ------------------------------------------------------------------------------------------------
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 from temporalex_django.core import names
-from temporalex_django.core.messages.phase import Handler, first_annotation
+from temporalex_django.core.messages.phase import Handler, handler_types, require_storable_answer
 from temporalex_django.errors import WorkflowDefinitionError
 
 
@@ -16,6 +16,7 @@ def update(
     validator: Callable[[Any, Any], Any] | None = None,
     permission: str | None = None,
     label: str | None = None,
+    returns: Any = None,
 ) -> Handler:
     """Return an update handler with options. ``handler`` is a function ``(args, state)``.
 
@@ -24,14 +25,26 @@ def update(
     A user who sends the update (``by=``) needs the ``permission`` (``app.codename``). Without it they get
     ``ActionNotPermitted``, and nothing is written. The permission is checked before the validator, when the update is
     first dispatched; updates from code are not checked (see decision 37). ``label`` is the name that people see.
+
+    ``returns`` is the type as which the answer is stored and read, for a handler without the annotation
+    ``-> Reply[Answer, State]``. Raises ``WorkflowDefinitionError`` for a type that cannot be stored.
     """
     if not callable(handler) or (validator is not None and not callable(validator)):
         raise WorkflowDefinitionError(f"update: not callable: {handler!r}, validator {validator!r}")
     # Options are checked here, and not by the phase, so that the error names the line that made the handler.
     _check_permission("update", permission)
-    args_type = first_annotation(handler)
-    label = names.fit_optional_label(label, owner="update")
-    return Handler(handler, validator=validator, permission=permission, args_type=args_type, label=label)
+    args_type, answer_type = handler_types(handler)
+    if returns is not None:
+        answer_type = returns
+    require_storable_answer(answer_type, label=f"update: {handler!r}")
+    return Handler(
+        handler,
+        validator=validator,
+        permission=permission,
+        args_type=args_type,
+        answer_type=answer_type,
+        label=names.fit_optional_label(label, owner="update"),
+    )
 
 
 def signal(
@@ -58,7 +71,7 @@ def signal(
     if on_error not in ("keep", "block"):
         raise WorkflowDefinitionError(f'signal: on_error is "keep" or "block", not {on_error!r}')
     label = names.fit_optional_label(label, owner="signal")
-    args_type = first_annotation(handler)
+    args_type, _ = handler_types(handler)
     return Handler(handler, permission=permission, args_type=args_type, label=label, on_error=on_error)
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Protocol, Required, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, Required, TypedDict, TypeVar, overload
 
 from temporalex_django.authoring.authorization import Person
 from temporalex_django.authoring.requests.start_policy import OnClosed, OnConflict
-from temporalex_django.core.results import ContinueAsNew, Err, Ok
+from temporalex_django.core.results import Async, ContinueAsNew, Err, Ok, Reply, Stop
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar as TypeVarWithDefault
@@ -18,7 +18,11 @@ if TYPE_CHECKING:
 else:
     Result_co = TypeVar("Result_co", covariant=True)
 
+P = ParamSpec("P")
 A = TypeVar("A")
+T = TypeVar("T")
+T2 = TypeVar("T2")
+T3 = TypeVar("T3")
 A_contra = TypeVar("A_contra", contravariant=True)
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
@@ -63,6 +67,43 @@ class SignalStartOptions(TypedDict, total=False):
     start_delay: timedelta | float | None
     start_before: datetime | None
     headers: Mapping[str, str] | None
+
+
+class UpdateOptions(TypedDict, total=False):
+    """The types of the keyword arguments of ``WorkflowHandle.update``, without ``returns``."""
+
+    id: str | None
+    timeout: float | None
+    mode: str
+    by: Person | None
+    headers: Mapping[str, str] | None
+
+
+class QueryOptions(TypedDict, total=False):
+    """The types of the keyword arguments of ``WorkflowHandle.query``, without ``returns``."""
+
+    fresh: bool
+    by: Person | None
+
+
+_HandlerValue = Reply[T, Any] | Stop[Any, T2] | Async[T3, Any]
+#: The handler of an update. Its three parameters are the types of the answers of ``Reply``, ``Stop`` and ``Async``.
+UpdateFunction = Callable[..., _HandlerValue[T, T2, T3]] | Callable[..., Awaitable[_HandlerValue[T, T2, T3]]]
+
+
+class QueryDecorator(Protocol):
+    """The type of ``query(name)``, for type checkers: the method keeps its type."""
+
+    @overload
+    def __call__(self, fn: staticmethod[P, R], /) -> staticmethod[P, R]: ...
+    @overload
+    def __call__(self, fn: Callable[P, R], /) -> staticmethod[P, R]: ...
+
+
+class TypedTask(Protocol[P, R_co]):
+    """A Django task whose function takes ``P`` and returns ``R``; the stubs of Django say so."""
+
+    def call(self, *args: P.args, **kwargs: P.kwargs) -> R_co: ...
 
 
 class TypedWorkflow(Protocol[A_contra, R_co]):

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast, overload
 
 from temporalex_django.authoring import backend, definition, redefinitions
 from temporalex_django.authoring.start_api import Startable
-from temporalex_django.authoring.type_hints import A, R, TypedWorkflow
+from temporalex_django.authoring.type_hints import A, QueryDecorator, R, TypedWorkflow
 from temporalex_django.core import aliases, current
 from temporalex_django.core.determinism import guard
 from temporalex_django.core.failures import exception_message, exception_name
@@ -61,7 +61,7 @@ class _Query(staticmethod):  # type: ignore[type-arg] # generic only in the stub
     query_name: str
 
 
-def query(name: str) -> Callable[[Callable[..., Any]], Any]:
+def query(name: str) -> QueryDecorator:
     """Return a decorator that makes a static method of a workflow class answer the query ``name``.
 
     Write it over ``@staticmethod``. The method takes ``(state)`` or ``(state, args)``, where ``state`` is the published
@@ -72,7 +72,7 @@ def query(name: str) -> Callable[[Callable[..., Any]], Any]:
             f'query: write @query("name"), with a name that does not begin with "__", not {name!r}'
         )
 
-    def decorate(fn: Callable[..., Any]) -> Any:
+    def decorate(fn: Any) -> Any:
         query_method = _Query(fn.__func__ if isinstance(fn, staticmethod) else fn)
         query_method.query_name = name
         return query_method

@@ -104,6 +104,7 @@ class Executor:
         self._approvals: Approvals | None = None
         self.is_suspect = False
         self.published: Any = None
+        self.published_at: datetime | None = None
         self.publications = 0
         self.search_attributes: Mapping[str, Any] = {}  # stored form; replaced, never changed
         self.sets_attributes = False  # True once its code has set search attributes
@@ -171,16 +172,8 @@ class Executor:
                 readers=self.pending_commands.readers,
             )
             self.differences += differences
-            if (
-                self._strict
-                and (
-                    input_difference := next(
-                        (difference for difference in differences if difference.kind == "input"), None
-                    )
-                )
-                is not None
-            ):
-                raise matching.input_error(run_context.run_label, input_difference)
+            if self._strict and (inputs := [difference for difference in differences if difference.kind == "input"]):
+                raise matching.input_error(run_context.run_label, inputs[0])
             yield
 
     def expect_markers(self, patches: Iterable[str]) -> None:
@@ -445,7 +438,7 @@ class Executor:
 
     def publish(self, value: Any) -> None:
         """Make ``value`` (JSON data) the published state, from which queries are answered."""
-        self.published = value
+        self.published, self.published_at = value, self.run_context.now
         self.publications += 1
         self.run_context.record_effect()
 
@@ -548,6 +541,7 @@ class Executor:
             waits=[] if closed is not None else self.wait_infos,
             accepts=self.dispatcher.accepts,
             published=self.published,
+            published_at=self.published_at,
             publications=self.publications,
             stored=self._stored,
             search_attributes=self.search_attributes,

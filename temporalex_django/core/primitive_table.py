@@ -14,7 +14,13 @@ from typing import Final, Literal, get_args
 
 UnitKind = Literal["run", "sync handler", "async handler", "branch"]
 PureContext = Literal[
-    "validator", "predicate", "update_state closure", "transition", "query", "workflow that is being evicted"
+    "validator",
+    "predicate",
+    "update_state closure",
+    "transition",
+    "publish function",
+    "query",
+    "workflow that is being evicted",
 ]
 #: The code that uses a primitive: its value is awaited, entered, or simply there.
 Usage = Literal["await {}(...)", "async with {}():", "{}(...)"]
@@ -26,13 +32,13 @@ AT_ONCE: Final = "{}(...)"
 UNIT_KINDS: Final[tuple[UnitKind, ...]] = get_args(UnitKind)
 #: Pure contexts in which no run is active. A primitive that may read there still finds no run (``OutsideWorkflow``).
 CONTEXTS_WITHOUT_RUN: Final[frozenset[PureContext]] = frozenset({"query", "workflow that is being evicted"})
-#: Pure contexts in which a run is active.
-CONTEXTS_OF_RUN: Final[tuple[PureContext, ...]] = tuple(
-    context for context in get_args(PureContext) if context not in CONTEXTS_WITHOUT_RUN
-)
+#: Pure contexts in which a run is active. In a publish function the same is allowed as in a predicate.
+CONTEXTS_OF_RUN: Final[tuple[PureContext, ...]] = ("validator", "predicate", "update_state closure", "transition")
 #: A closure gets all that it needs as its argument. A transition runs again when a process is read from its history. So
 #: these two may not even read.
-_READING_CONTEXTS: Final[frozenset[PureContext]] = frozenset({"validator", "predicate", *CONTEXTS_WITHOUT_RUN})
+_READING_CONTEXTS: Final[frozenset[PureContext]] = frozenset(
+    {"validator", "predicate", "publish function", *CONTEXTS_WITHOUT_RUN}
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

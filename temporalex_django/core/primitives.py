@@ -71,13 +71,14 @@ async def phase(runtime: WorkflowRuntime, open_phase: Phase, timeout: float | No
     """Open ``open_phase``, dispatch messages until it ends, and return its state (in ``TimedOut`` after the timeout).
 
     A handler, ``timeout`` (in seconds, or None) or the cancel of the run ends the phase. All coroutines that its
-    handlers have started end before this returns.
+    handlers have started end before this returns. Raises ``PayloadError`` if the phase cannot publish its state.
     """
 
     def expire() -> None:
         runtime.dispatcher.leave_phase(open_phase, "timeout")
         open_phase.settle()
 
+    open_phase.publish_state()
     runtime.dispatcher.enter_phase(open_phase)
     wait_info = _build_wait_info(runtime, "phase", timeout)
     if open_phase.label is not None:

@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import types
+import typing
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar as TypeVarWithDefault
+
+    #: Types of an answer and of the state of a phase. Any by default, so that plain ``Reply`` is a valid annotation.
+    Answer_co = TypeVarWithDefault("Answer_co", covariant=True, default=Any)
+    State_co = TypeVarWithDefault("State_co", covariant=True, default=Any)
+else:
+    Answer_co = TypeVar("Answer_co", covariant=True)
+    State_co = TypeVar("State_co", covariant=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,38 +57,88 @@ class TimedOut(Generic[T]):
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
-    """The value of an update handler that answers with ``response`` and sets the phase state."""
+class Reply(Generic[Answer_co, State_co]):
+    """The value of an update handler that answers with ``response`` and sets the phase state.
 
-    response: Any
-    state: Any
+    ``Reply[Answer, State]`` as the annotation of a handler says how the answer is stored and read.
+    """
+
+    response: Answer_co
+    state: State_co
+
+    if not TYPE_CHECKING:  # type checkers know the defaults of the parameters
+
+        def __class_getitem__(cls, parameters: Any) -> Any:
+            return super(Reply, cls).__class_getitem__(_pair(parameters))
 
 
 @dataclass(frozen=True, slots=True)
-class NoReply:
+class NoReply(Generic[State_co]):
     """The value of a signal handler that sets the phase state."""
 
-    state: Any
+    state: State_co
 
 
 @dataclass(frozen=True, slots=True)
-class Stop:
-    """The value of a handler that ends the phase with ``state``. ``response`` answers the sender of an update."""
+class Stop(Generic[State_co, Answer_co]):
+    """The value of a handler that ends the phase with ``state``. ``response`` answers the sender of an update.
 
-    state: Any
-    response: Any = None
+    As an annotation it is ``Stop[State]``, or ``Stop[State, Answer]``.
+    """
+
+    state: State_co
+    response: Answer_co = None  # type: ignore[assignment]
+
+    if not TYPE_CHECKING:
+
+        def __class_getitem__(cls, parameters: Any) -> Any:
+            return super(Stop, cls).__class_getitem__(_pair(parameters))
 
 
 @dataclass(frozen=True, slots=True)
-class Async:
+class Async(Generic[Answer_co, State_co]):
     """The value of a handler that sets the phase state and continues with ``fn()`` while the phase takes messages.
 
     ``fn()`` runs as a coroutine beside the phase, which does not end before it. For an update, its return value is the
-    response.
+    response. As an annotation it is ``Async[Answer, State]``.
     """
 
-    fn: Callable[[], Awaitable[Any]]
-    state: Any
+    fn: Callable[[], Awaitable[Answer_co]]
+    state: State_co
+
+    if not TYPE_CHECKING:
+
+        def __class_getitem__(cls, parameters: Any) -> Any:
+            return super(Async, cls).__class_getitem__(_pair(parameters))
+
+
+def _pair(parameters: Any) -> tuple[Any, ...]:
+    """Return the parameters of a generic class with two of them; one that is left out is Any."""
+    parts = parameters if isinstance(parameters, tuple) else (parameters,)
+    return (*parts, Any) if len(parts) == 1 else parts
+
+
+def answer_type_of(annotation: Any) -> Any:
+    """Return the type of the answers of an update handler with this return annotation, or Any if it names none.
+
+    The parts of a union count together. A ``Stop`` without an answer in it answers None.
+    """
+    if typing.get_origin(annotation) in (Awaitable, Coroutine):
+        annotation = typing.get_args(annotation)[-1]
+    is_union = typing.get_origin(annotation) in (typing.Union, types.UnionType)
+    parts = typing.get_args(annotation) if is_union else (annotation,)
+    answers: list[Any] = []
+    has_bare_stop = False
+    for part in parts:
+        origin, parameters = typing.get_origin(part), typing.get_args(part)
+        answer = parameters[origin is Stop] if origin in (Reply, Stop, Async) else Any
+        if answer is Any or isinstance(answer, TypeVar):
+            has_bare_stop |= Stop in (origin, part)
+        else:
+            answers.append(answer)
+    if not answers:
+        return Any
+    return typing.Union[tuple(answers + [None] * has_bare_stop)]  # noqa: UP007 - the parts are known at run time only
 
 
 @dataclass(frozen=True, slots=True)

@@ -118,13 +118,21 @@ class RunContext:
         return plain
 
     def encode_lossless(
-        self, value: Any, label: str, *, read: Callable[[Any], Any] | None = None, annotate: str = ""
+        self,
+        value: Any,
+        label: str,
+        *,
+        read: Callable[[Any], Any] | None = None,
+        annotate: str = "",
+        must_fit: bool = False,
     ) -> Any:
         """Return ``value`` as plain data for a reader who must get it back unchanged.
 
         The arguments are those of ``round_trip.encode_lossless``. Raises ``PayloadError``.
         """
-        return encode_lossless(value, label=label, limit=self.payload_limit, read=read, annotate=annotate)
+        return encode_lossless(
+            value, label=label, limit=self.payload_limit, read=read, annotate=annotate, must_fit=must_fit
+        )
 
     @contextmanager
     def pure_section(self, context: PureContext) -> Iterator[None]:

@@ -66,6 +66,10 @@ class WorkflowRuntime(Protocol):
     def attach(self, request_judge: RequestJudge) -> None:
         """Let ``request_judge`` judge requests from now on: events for declared steps, and decisions of people."""
 
+    @property
+    def published(self) -> Any:
+        """The published state of the run; None before the first one."""
+
     def publish(self, value: Any) -> None:
         """Publish ``value`` (JSON data) for queries."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import datetime
 from typing import Any, NamedTuple
 
 from temporalex_django.core.people.human_tasks import HumanTaskState
@@ -16,8 +17,9 @@ class VisibleState(NamedTuple):
       status of its end.
     - ``waiting_for``, ``waits``, ``accepts``: the waits of its units as texts and for programs, and the names that the
       open phase handles. They are empty once the run has closed, as is ``human_tasks``.
-    - ``published``: the published state. ``publications`` counts how often it was published, so that equal numbers of
-      one run mean an equal state. ``stored`` has the declared fields of the state, in the form of SQL.
+    - ``published``: the published state, and ``published_at`` the time at which it was published. ``publications``
+      counts how often that happened, so that equal numbers of one run mean an equal state. ``stored`` has the declared
+      fields of the state, in the form of SQL.
     - ``search_attributes``: in stored form.
     - ``human_tasks``: those that are open.
     - ``four_eyes``: the part of the snapshot of its next run that is about people, or None; see
@@ -34,3 +36,4 @@ class VisibleState(NamedTuple):
     search_attributes: Mapping[str, Any]
     human_tasks: tuple[HumanTaskState, ...]
     four_eyes: dict[str, Any] | None
+    published_at: datetime | None = None

@@ -105,6 +105,7 @@ _CHANGEABLE = (
     *(
         "status",
         "published",
+        "published_at",
         "stored",
         "search_attributes",
         "accepts",

@@ -50,7 +50,7 @@ def write_row(
     else:
         _write_changed_waits(changes, _UNBEGUN, visible)
     if previous is None or previous.publications != visible.publications:
-        changes["published"] = visible.published
+        changes.update({"published": visible.published, "published_at": visible.published_at})
         if entry.executor.definition.stored:
             changes["stored"] = visible.stored
     # A row that is not known has the attributes of the start, unless the code of the run sets any.

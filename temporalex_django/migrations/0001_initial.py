@@ -714,6 +714,10 @@ class Migration(migrations.Migration):
                 ),
                 ("published", models.BinaryField(null=True)),
                 (
+                    "published_at",
+                    models.DateTimeField(help_text="When the published state was published.", null=True),
+                ),
+                (
                     "stored",
                     models.JSONField(
                         help_text="Fields of the published state that its class stores for SQL.", null=True

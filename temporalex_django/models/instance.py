@@ -158,6 +158,7 @@ class Instance(models.Model):
         null=True, help_text=_("The point at which a graph continues after a move from another version.")
     )
     published = models.BinaryField(null=True)
+    published_at = SafeDateTimeField(null=True, help_text=_("When the published state was published."))
     stored = SafeJSONField(null=True, help_text=_("Fields of the published state that its class stores for SQL."))
     closing = models.BinaryField(null=True, help_text=_("Attributes of the event that closed the run."))
 

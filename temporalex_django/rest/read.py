@@ -155,6 +155,7 @@ class RunReadViewSet(RunViewSet):
                 "name": message.name,
                 "step": message.step,
                 "schema": schema_of(message.args_type),
+                "returns": schema_of(message.answer_type),
                 "about": message.about,
                 "why_not": message.why_not(self._user, run),
             }

@@ -308,7 +308,8 @@ class EventOut(Base):
         attributes = event.data
         # One event under a lost key must not make the whole page of the history fail.
         if isinstance(attributes, UnreadablePayload):
-            return _unreadable_payload(attributes, redactor)
+            failure = {"unreadable": attributes.error}
+            return failure if redactor.shows_payloads else redactor.redact_payload(None)
         return redactor.redact_attributes(attributes, kind=event.kind)
 
 
@@ -458,11 +459,12 @@ class WorkerOut(Base):
 class MessageOut(Base):
     """A signal, update or query that a class declares.
 
-    ``schema`` is the JSON Schema of its argument; null allows any JSON.
+    ``schema`` is the JSON Schema of its argument, and ``returns`` that of its answer; null allows any JSON.
     """
 
     name = serializers.CharField()
     schema = serializers.JSONField(allow_null=True)
+    returns = serializers.JSONField(allow_null=True)
     permission = serializers.CharField(allow_null=True)
     about = serializers.CharField(allow_blank=True)
 
@@ -470,13 +472,15 @@ class MessageOut(Base):
 class AcceptedOut(Base):
     """A message that a run accepts now.
 
-    ``why_not`` says why you may not send it, and is null if you may.
+    ``schema`` and ``returns`` are those of its declaration. ``why_not`` says why you may not send it, and is null if
+    you may.
     """
 
     kind = serializers.ChoiceField(choices=("signal", "update", "resume"))
     name = serializers.CharField()
     step = serializers.CharField(allow_null=True)
     schema = serializers.JSONField(allow_null=True)
+    returns = serializers.JSONField(allow_null=True)
     about = serializers.CharField(allow_blank=True)
     why_not = serializers.CharField(allow_null=True)
 
@@ -592,9 +596,3 @@ class ProblemOut(Base):
     reason = serializers.JSONField(required=False)
     accepts = serializers.DictField(required=False, child=serializers.ListField(child=serializers.CharField()))
     known = serializers.ListField(required=False, child=serializers.CharField())
-
-
-def _unreadable_payload(payload: UnreadablePayload, redactor: Redactor) -> Any:
-    if redactor.shows_payloads:
-        return {"unreadable": payload.error}
-    return redactor.redact_payload(None)

@@ -55,8 +55,13 @@ def _type_row(cls: type[Workflow], user: Person) -> dict[str, Any]:
 def _message_rows(cls: type[Workflow], kind: MessageKind) -> Iterator[dict[str, Any]]:
     for message in sorted(messages_of(cls).values(), key=lambda message: message.name):  # type: ignore[arg-type] # classes are
         if message.kind == kind:
-            schema = schema_of(message.args_type)
-            yield {"name": message.name, "schema": schema, "permission": message.permission, "about": message.about}
+            yield {
+                "name": message.name,
+                "schema": schema_of(message.args_type),
+                "returns": schema_of(message.answer_type),
+                "permission": message.permission,
+                "about": message.about,
+            }
 
 
 def _query_rows(cls: type[Workflow]) -> Iterator[dict[str, Any]]:
@@ -64,6 +69,7 @@ def _query_rows(cls: type[Workflow]) -> Iterator[dict[str, Any]]:
         yield {
             "name": name,
             "schema": schema_of(_query_argument_type(fn)),
+            "returns": schema_of(resolve_hints(fn).get("return", Any)),
             "permission": None,
             "about": inspect.getdoc(fn) or "",
         }

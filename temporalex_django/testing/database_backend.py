@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 from uuid import UUID
 
 from asgiref.sync import sync_to_async
 
 from temporalex_django.authoring.authorization import Person
+from temporalex_django.authoring.declared_messages import read_answer
 from temporalex_django.authoring.handle import WorkflowHandle
 from temporalex_django.authoring.requests.run_request import RunAddress, RunRequest, inputs
 from temporalex_django.authoring.requests.start_request import StartRequest
@@ -17,6 +19,7 @@ from temporalex_django.backends.host import use_host
 from temporalex_django.backends.target import RunTarget
 from temporalex_django.client import READS, DatabaseBackend, build_action
 from temporalex_django.errors import AlreadyRunning, UpdateTimeout, WorkflowNotFound
+from temporalex_django.operations.base import Action
 from temporalex_django.operations.run_lookup import find_run
 from temporalex_django.operations.runs.update import SendUpdate
 from temporalex_django.testing.environment_host import HandleHost
@@ -111,7 +114,7 @@ class EnvironmentBackend(DatabaseBackend):
         return await sync_to_async(self.perform)(address, request)
 
     def send_update(
-        self, address: RunAddress, name: str, args: Any, *, id: str | None, by: Person | None
+        self, address: RunAddress, name: Any, args: Any, *, id: str | None, by: Person | None
     ) -> EnvironmentUpdate:
         """Send the update ``name`` with ``args`` to a run, and let the environment do the work that is due.
 
@@ -123,16 +126,18 @@ class EnvironmentBackend(DatabaseBackend):
         with use_host(self.host):
             update = cast("SendUpdate", build_action(address, request))
             update.send()
+            code = update.target.workflow_class
         env.work()
         assert update.message_number is not None
-        label = f"update {name!r} of {address.id}"
-        return EnvironmentUpdate(env, update.target.chain_id, update.message_number, update.message_id, label)
+        label = f"update {update.message!r} of {address.id}"
+        read = partial(read_answer, code, request, may_be_redacted=False)
+        return EnvironmentUpdate(env, update.target.chain_id, update.message_number, update.message_id, label, read)
 
     def _handle(self, target: RunTarget, *, workflow: type[Startable] | None) -> EnvironmentHandle[Any]:
         del workflow
         return EnvironmentHandle(self._env, target.workflow_id, target.chain_id)
 
-    def _result(self, address: RunAddress, request: RunRequest[Any], result: Any) -> Any:
+    def _result(self, address: RunAddress, request: RunRequest[Any], action: Action[Any], result: Any) -> Any:
         """Convert the result of an operation into what the handle returns.
 
         If the operation is a fork, the class of the new run is remembered first, because the environment then runs it.
@@ -141,4 +146,4 @@ class EnvironmentBackend(DatabaseBackend):
             assert address.chain_id is not None
             code = self._env.class_of(address.chain_id, result.workflow, result.version)
             self._env.remember_class(result.chain_id, code)
-        return super()._result(address, request, result)
+        return super()._result(address, request, action, result)

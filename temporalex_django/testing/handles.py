@@ -6,6 +6,7 @@ as it can before it returns, so ``timeout`` and ``mode`` are checked and have no
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -26,15 +27,24 @@ class EnvironmentUpdate:
     """An update whose result is not awaited; ``result()`` raises ``UpdateTimeout`` while there is none.
 
     ``message_id`` is the number of its message, and ``update_id`` the message id, with which it can be sent again.
-    ``label`` names the update in errors.
+    ``label`` names the update in errors. ``read(answer)`` returns an answer, plain data, as its reader gets it.
     """
 
-    def __init__(self, env: Environment, chain_id: UUID, message_id: int, update_id: str, label: str) -> None:
+    def __init__(
+        self,
+        env: Environment,
+        chain_id: UUID,
+        message_id: int,
+        update_id: str,
+        label: str,
+        read: Callable[[Any], Any] = lambda answer: answer,
+    ) -> None:
         self._env = env
         self._chain_id = chain_id
         self._message_id = message_id
         self.id = update_id
         self._label = label
+        self._read = read
 
     @property
     def _outcome(self) -> Outcome | None:
@@ -60,7 +70,7 @@ class EnvironmentUpdate:
         Raises ``UpdateTimeout`` while there is none, ``UpdateFailed`` if the handler raised, and ``UpdateRejected`` or
         another refusal, such as ``WorkflowClosed``.
         """
-        return update_result(self._outcome, update_id=self.id, label=self._label)
+        return self._read(update_result(self._outcome, update_id=self.id, label=self._label))
 
 
 class EnvironmentHandle(WorkflowHandle[Result_co]):
@@ -104,10 +114,10 @@ class EnvironmentHandle(WorkflowHandle[Result_co]):
         return self.env.errors.get(UUID(self.run_id))
 
     def update_async(
-        self, name: str, args: Any = None, id: str | None = None, *, by: Person | None = None
+        self, name: Any, args: Any = None, id: str | None = None, *, by: Person | None = None
     ) -> EnvironmentUpdate:
         """Send the update ``name`` without asking for its response. Raises ``PayloadError``, ``InvalidId``.
 
-        ``id`` is its message id; without one it is generated.
+        ``name`` may be the function that handles it. ``id`` is its message id; without one it is generated.
         """
         return self.env.backend.send_update(self._address, name, args, id=id, by=by)

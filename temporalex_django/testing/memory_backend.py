@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 from uuid import uuid4
 
@@ -16,7 +17,7 @@ from temporalex_django.authoring.authorization import (
     sender_key,
     split_decider,
 )
-from temporalex_django.authoring.declared_messages import check_payload
+from temporalex_django.authoring.declared_messages import check_payload, name_function, read_answer
 from temporalex_django.authoring.handle import WorkflowHandle
 from temporalex_django.authoring.human_tasks import (
     base_key,
@@ -179,6 +180,15 @@ class MemoryBackend:
     # -- requests ------------------------------------------------------------------------------------------------------
 
     def perform(self, address: RunAddress, request: RunRequest[T]) -> T:
+        if request.operation not in ("update", "query"):
+            return self._perform_intercepted(address, request)
+        code = self._run(address).newest_class
+        request = name_function(code, request)
+        answer = self._perform_intercepted(address, request)
+        may_be_redacted = request.operation == "query" and request.by is not None
+        return cast("T", read_answer(code, request, answer, may_be_redacted=may_be_redacted))
+
+    def _perform_intercepted(self, address: RunAddress, request: RunRequest[T]) -> T:
         with request_call(self._env, address, request) as (intercepted, headers):
             return cast("T", self._perform(address, intercepted, headers))
 
@@ -198,10 +208,13 @@ class MemoryBackend:
         return self.perform(address, request)
 
     def send_update(
-        self, address: RunAddress, name: str, args: Any, *, id: str | None, by: Person | None
+        self, address: RunAddress, name: Any, args: Any, *, id: str | None, by: Person | None
     ) -> EnvironmentUpdate:
         """Send the update ``name`` and do the work that is due; return the update without asking for its response."""
-        return self._run(address).send_update(name, args, id=id, by=by)
+        run = self._run(address)
+        request: RunRequest[Any] = name_function(run.newest_class, RunRequest("update", by, {"update": name}))
+        read = partial(read_answer, run.newest_class, request, may_be_redacted=False)
+        return run.send_update(request.inputs["update"], args, id=id, by=by, read=read)
 
     def _run(self, address: RunAddress) -> MemoryRunOperations:
         """Return the operations on the run at ``address``. Raises ``WorkflowNotFound`` if it was deleted."""
@@ -287,16 +300,17 @@ class MemoryRunOperations(MemoryRunReads):
         id: str | None,
         by: Person | None,
         headers: Mapping[str, str] | None = None,
+        read: Callable[[Any], Any] = lambda answer: answer,
     ) -> EnvironmentUpdate:
         """Send the update ``name``, and return it without asking for its response.
 
-        ``id`` is its message id, or None.
+        ``id`` is its message id, or None. ``read`` is that of ``EnvironmentUpdate``.
         """
         by = check_person(by)
         check_name(name, label="update")
         update_id = str(uuid4()) if id is None else check_message_id(id, label="update")
         number = self.send("update", name, args, update_id, by=by, headers=headers)
-        return EnvironmentUpdate(self._env, self._chain_id, number, update_id, f"update {name!r} of {self._id}")
+        return EnvironmentUpdate(self._env, self._chain_id, number, update_id, f"update {name!r} of {self._id}", read)
 
     def resume(self, *, event: str, step: Any, data: Any, timeout: float | None, by: Person | str | None) -> None:
         check_wait(timeout)

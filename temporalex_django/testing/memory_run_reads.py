@@ -70,6 +70,11 @@ class MemoryRunReads:
         code: type[Workflow] = self._env.class_of(self._chain_id, record.workflow, record.version)
         return code
 
+    @property
+    def newest_class(self) -> type[Workflow]:
+        """The class of the newest run of the chain, which takes its messages."""
+        return self._code(self._newest_run.facts)
+
     def run_id(self, *, by: Person | None = None) -> str:
         del by
         return str(self._selected_run_id)

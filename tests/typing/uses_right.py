@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Awaitable
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from functools import partial
 from typing import Any, TypedDict, assert_type
 
+from django.tasks import task
+
 from temporalex_django import (
+    Async,
     ContinueAsNew,
     Done,
     Err,
@@ -68,7 +73,8 @@ def untyped(order):  # type: ignore[no-untyped-def]
 
 
 async def awaits_activities(order: Order) -> None:
-    assert_type(charge(order), Awaitable[int])
+    kept: Awaitable[int] = charge(order)
+    assert_type(await kept, int)
     assert_type(await charge(order), int)
     assert_type(await charge(order, "USD"), int)
     assert_type(await charge(order=order, currency="USD", dry=True), int)
@@ -229,6 +235,128 @@ def add(item: dict[str, int], state: dict[str, Any]) -> Reply:
     return Reply(len(state["items"]), state)
 
 
+# -- branches
+
+
+@task
+def invoice_total(number: int, *, rounded: bool = False) -> Decimal:
+    return Decimal(number)
+
+
+@task
+async def archived(number: int) -> bool:
+    return bool(number)
+
+
+class Branches(Workflow):
+    async def weigh(self, order: Order) -> float:
+        return float(await charge(order))
+
+    async def run(self, args: list[Order]) -> Ok[None]:
+        order, *_ = args
+        assert_type(await api.parallel(charge(order), ship(order), raise_errors=True), tuple[int, str])
+        number, note = await api.parallel(charge(order), lambda: ship(order), limit=2)
+        assert_type(number, int | Err[Exception])
+        assert_type(note, str | Err[Exception])
+        assert_type(await api.parallel([charge(order) for order in args]), list[int | Err[Exception]])
+        assert_type(await api.parallel([partial(self.weigh, order) for order in args], raise_errors=True), list[float])
+        assert_type(await api.parallel(*[ship(order) for order in args], raise_errors=True), list[str])
+        assert_type(await api.parallel([api.child(One, order) for order in args], raise_errors=True), list[int])
+        await api.parallel([charge(order), lambda: ship(order)])
+        ten = await api.parallel(
+            *(charge(order), charge(order), charge(order), charge(order), charge(order)),
+            *(ship(order), ship(order), ship(order), ship(order), ship(order)),
+            raise_errors=True,
+        )
+        assert_type(ten, tuple[int, int, int, int, int, str, str, str, str, str])
+        assert_type(await api.race(charge(order), self.weigh(order), api.sleep(1)), tuple[int, int | float | None])
+        assert_type(await api.race(partial(self.weigh, order), lambda: ship(order)), tuple[int, float | str])
+        assert_type(await api.race([charge(order) for order in args]), tuple[int, int])
+        index, signal_or_none = await api.race(api.wait_for_signal("paid"), api.sleep(60))
+        assert_type(index, int)
+        print(signal_or_none)
+        assert_type(await api.task(invoice_total, 1, rounded=True), Decimal)
+        assert_type(await api.task(archived, 1), bool)
+        assert_type(await api.wait_condition(lambda: bool(args)), bool)
+        return Ok()
+
+
+# -- phases and answers
+
+
+class CartState(TypedDict):
+    items: list[str]
+
+
+class Price(TypedDict):
+    total: Decimal
+
+
+def price(sku: str, cart: CartState) -> Reply[Price, CartState]:
+    return Reply({"total": Decimal(1)}, {"items": [*cart["items"], sku]})
+
+
+async def price_or_stop(sku: str, cart: CartState) -> Reply[Price, CartState] | Stop[CartState, None]:
+    return price(sku, cart) if sku else Stop(cart)
+
+
+def price_later(sku: str, cart: CartState) -> Async[Price, CartState]:
+    async def later() -> Price:
+        return {"total": Decimal(len(sku))}
+
+    return Async(later, cart)
+
+
+class Cart(Workflow):
+    @query("items")
+    @staticmethod
+    def items(state: CartState) -> list[str]:
+        return state["items"]
+
+    @query("named")
+    @staticmethod
+    def named(state: CartState, args: str) -> bool:
+        return args in state["items"]
+
+    @staticmethod
+    def count(_: None, cart: CartState) -> Stop[CartState, int]:
+        return Stop(cart, len(cart["items"]))
+
+    async def run(self, args: CartState) -> Ok[int]:
+        handlers = {"price": update(price), "later": price_later, "free": update(lambda _, s: Reply(1, s), returns=int)}
+        assert_type(await api.phase(args, update=handlers, publish=True), CartState)
+        ended = await api.phase(args, {"done": lambda _, s: Stop(s)}, timeout=60, publish=lambda cart: cart["items"])
+        assert_type(ended, CartState | TimedOut[CartState])
+        assert_type(await api.phase(0, until=datetime.now(UTC)), int | TimedOut[int])
+        if isinstance(ended, TimedOut):
+            assert_type(ended.state, CartState)
+        nothing: CartState | None = await api.phase(None, {"done": lambda _, s: Stop(s)})
+        empty = await api.phase([], {"done": lambda _, s: NoReply(s)})
+        print(nothing, empty[0])
+        return Ok(1)
+
+
+def answers(handle: WorkflowHandle[int]) -> None:
+    assert_type(handle.update("price", "a"), Any)
+    assert_type(handle.update("price", "a", returns=Price), Price)
+    assert_type(handle.update("price", "a", timeout=5, returns=list[int]), list[int])
+    assert_type(handle.update(price, "a", id="1"), Price)
+    assert_type(handle.update(price_or_stop, "a"), Price | None)
+    assert_type(handle.update(price_later, "a"), Price)
+    assert_type(handle.update(Cart.count), int)
+    assert_type(handle.query("items"), Any)
+    assert_type(handle.query("items", returns=list[str]), list[str])
+    assert_type(handle.query(Cart.items), list[str])
+    assert_type(handle.query(Cart.named, "tea", fresh=False), bool)
+
+
+async def answers_async(handle: WorkflowHandle[int]) -> None:
+    assert_type(await handle.aupdate(price, "a"), Price)
+    assert_type(await handle.aupdate("price", returns=Price), Price)
+    assert_type(await handle.aquery(Cart.items), list[str])
+    assert_type(await handle.aquery("items", returns=list[str]), list[str])
+
+
 # -- values
 
 
@@ -236,6 +364,9 @@ def values() -> None:
     assert_type(Ok(1), Ok[int])
     assert_type(Ok(1).value, int)
     assert_type(Err("no").reason, str)
+    assert_type(Reply(1, "state"), Reply[int, str])
+    assert_type(Stop("state", 1), Stop[str, int])
+    assert_type(TimedOut("state").state, str)
     wider: Ok[float] = Ok(1)
     print(wider)
     match Failing.start(Order(1)).result():

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from temporalex_django import Err, Ok, Workflow, WorkflowHandle, activity, api, query
+from django.tasks import task
+
+from temporalex_django import Err, Ok, Reply, Workflow, WorkflowHandle, activity, api, query
 
 
 @dataclass
@@ -90,8 +92,40 @@ async def in_workflow(order: Order) -> None:
     await api.child(One, "order")  # E: mypy=misc pyright=reportArgumentType
     await api.child(One, order, parent_close="forget")  # E: mypy=arg-type pyright=reportArgumentType
     await api.child(order)  # E: mypy=arg-type pyright=reportArgumentType
-    api.sleep("soon")  # E: mypy=arg-type pyright=reportArgumentType
-    print(text)
+    api.sleep("soon")  # E: mypy=arg-type,unused-coroutine pyright=reportArgumentType,reportUnusedCoroutine
+    await api.parallel(charge(order), 1)  # E: mypy=call-overload pyright=reportArgumentType
+    first: str = await api.race(charge(order), ship(order))  # E: mypy=assignment pyright=reportAssignmentType
+    count: str = await api.phase(0, timeout=5)  # E: mypy=arg-type,assignment pyright=reportAssignmentType
+    print(text, first, count)
+
+
+async def forgets_to_await(order: Order, handle: WorkflowHandle[int]) -> None:
+    charge(order)  # E: mypy=unused-coroutine pyright=reportUnusedCoroutine
+    api.sleep(1)  # E: mypy=unused-coroutine pyright=reportUnusedCoroutine
+    api.wait_for_signal("paid")  # E: mypy=unused-coroutine pyright=reportUnusedCoroutine
+    api.phase(0, timeout=5)  # E: mypy=unused-coroutine pyright=reportUnusedCoroutine
+    api.parallel([charge(order)])  # E: mypy=unused-coroutine pyright=reportUnusedCoroutine
+    api.race(charge(order), ship(order))  # E: mypy=unused-coroutine pyright=reportUnusedCoroutine
+    api.child(One, order)  # E: mypy=unused-coroutine pyright=reportUnusedCoroutine
+    api.wait_condition(lambda: True)  # E: mypy=unused-coroutine pyright=reportUnusedCoroutine
+    api.task(total, 1)  # E: mypy=unused-coroutine pyright=reportUnusedCoroutine
+    handle.aupdate("add")  # E: mypy=unused-coroutine pyright=reportUnusedCoroutine
+
+
+def answers(handle: WorkflowHandle[int]) -> None:
+    number: int = handle.update("price", returns=str)  # E: mypy=assignment pyright=reportAssignmentType
+    other: int = handle.update(price)  # E: mypy=assignment pyright=reportAssignmentType
+    handle.update(charge)  # E: mypy=arg-type pyright=reportArgumentType,reportCallIssue
+    print(number, other)
+
+
+def price(sku: str, cart: list[str]) -> Reply[str, list[str]]:
+    return Reply(1, cart)  # E: mypy=arg-type pyright=reportReturnType
+
+
+@task
+def total(number: int) -> int:
+    return number
 
 
 @activity(retries=3)  # E: mypy=call-overload,untyped-decorator pyright=reportCallIssue

@@ -12,6 +12,7 @@ from uuid import UUID
 
 from django.db.models import Case, Count, Q, QuerySet, Subquery, When
 from django.utils import timezone
+from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
@@ -21,6 +22,7 @@ from temporalex_django.admin.formatting import (
     claimed_by_name,
     format_duration,
     format_payload,
+    format_time,
     status_badge,
 )
 from temporalex_django.admin.operator_views import ActionLink
@@ -430,13 +432,16 @@ def _next_step_texts() -> dict[str, str]:
     }
 
 
-def _payload_rows(run: Instance, redactor: Redactor) -> list[tuple[str, FormattedPayload]]:
+def _payload_rows(run: Instance, redactor: Redactor) -> list[tuple[str | SafeString, FormattedPayload]]:
     def format_redacted(payload: Any) -> FormattedPayload:
         return format_payload(_redact_payload(payload, redactor.redact_payload, redactor))
 
-    rows = [(_("Input"), format_redacted(run.input))]
+    rows: list[tuple[str | SafeString, FormattedPayload]] = [(_("Input"), format_redacted(run.input))]
     if run.published is not None:
-        rows.append((_("Published state"), format_redacted(run.published_state)))
+        title = _("Published state")
+        if run.published_at is not None:
+            title = format_html(_("Published state, since {}"), format_time(run.published_at))
+        rows.append((title, format_redacted(run.published_state)))
     # Redact the end of a run by its kind: a result is a payload, and a failure has attributes that may quote payloads.
     closing = run.closing_value
     if isinstance(closing, UnreadablePayload):

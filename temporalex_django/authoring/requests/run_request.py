@@ -47,12 +47,14 @@ class RunRequest(Generic[T]):
     """One operation on a run, before it is performed; ``T`` is the type of its result.
 
     ``operation`` is its name in the audit log (``signal``, ``reset``), or the name of a read (``describe``). ``by`` is
-    the user in whose name it is performed. ``inputs`` are the arguments of the operation, by name.
+    the user in whose name it is performed. ``inputs`` are the arguments of the operation, by name. ``returns`` is the
+    type as which the handle returns the answer to an update or query; None for plain data.
     """
 
     operation: str
     by: Any = None
     inputs: Mapping[str, Any] = field(default_factory=dict)
+    returns: Any = None
 
 
 def inputs(**values: Any) -> dict[str, Any]:

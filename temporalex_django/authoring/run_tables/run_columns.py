@@ -209,6 +209,8 @@ RUN_COLUMNS: Final[tuple[RunColumn, ...]] = (
     _start("snapshot", _PAYLOAD, NextRun.NEW),
     _turn("carried_messages", _PAYLOAD, NextRun.NEW),
     _turn("published", _PAYLOAD),
+    # In the admin, the title of the published state names the time.
+    _turn("published_at", _TIME, places=frozenset({Place.REST})),
     _turn("stored", _JSON, NextRun.CONTINUED),
     _turn("closing", _PAYLOAD),
     _turn("waits", _JSON),

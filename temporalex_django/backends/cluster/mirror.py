@@ -367,6 +367,7 @@ def _columns(run: ObservedRun, row: Instance) -> RowChanges:
     columns: RowChanges = {
         "status": visible.status,
         "published": visible.published,
+        "published_at": visible.published_at,
         "accepts": visible.accepts,
         "waiting_for": visible.waiting_for,
         "waits": visible.waits,
@@ -375,7 +376,7 @@ def _columns(run: ObservedRun, row: Instance) -> RowChanges:
         "cause": None,
     }
     if visible.published is None:
-        del columns["published"]
+        del columns["published"], columns["published_at"]
     if run.stores:
         columns["stored"] = visible.stored
     if row.started_at is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 from temporalex_django.core.determinism import guard
@@ -241,12 +242,14 @@ class HandlerRunner:
         the signal as failed. ``unit`` is the coroutine in which the handler ran. ``effects_before`` is what the
         activation had left behind before the call, which shows whether a failed handler changed anything.
         """
-        response, name, update = None, message.name, message.message_id if isinstance(message, Update) else None
+        name, update = message.name, message.message_id if isinstance(message, Update) else None
+        response = published = None
         if error is None:
             try:
                 check_return_value(kind, name, value)
                 if update is not None and not isinstance(value, Async):
-                    response = self._run_context.encode_lossless(value.response, f"the response of update {name!r}")
+                    response = self._encode_answer(handler, name, value.response)
+                published = self._encode_published(phase, message, value.state)
             except (TypeError, PayloadError) as exc:
                 error = exc
         if error is not None:
@@ -254,7 +257,7 @@ class HandlerRunner:
         else:
             if isinstance(message, Signal):
                 self.failures.check_success(message)
-            phase.state = deep_copy(value.state)  # the handler may keep a reference to it
+            phase.set_state(value.state, published)
             if isinstance(value, Async):
                 self._spawn_async(phase, kind, message, handler, unit, value.fn)
             elif update is not None:
@@ -291,9 +294,7 @@ class HandlerRunner:
                 )
             if error is None and update is not None:
                 try:
-                    self._complete_update(
-                        update, self._run_context.encode_lossless(value, f"the response of update {name!r}")
-                    )
+                    self._complete_update(update, self._encode_answer(handler, name, value))
                 except PayloadError as exc:
                     error = exc
             if error is not None:
@@ -304,6 +305,29 @@ class HandlerRunner:
         unit = Unit(self._scheduler, "async handler", f"async {kind} {name}", on_finish, phase.host)
         unit.sender, unit.headers = caller.sender, caller.headers
         self._scheduler.spawn(unit, invoke(fn))
+
+    def _encode_published(self, phase: Phase, message: Signal | Update, state: Any) -> Any:
+        """Return what ``phase`` publishes of the state that the handler of ``message`` returned. See ``set_state``.
+
+        Raises ``PayloadError``, and ``NondeterminismError`` for a signal that was handled when the history was made.
+        """
+        try:
+            return phase.encode_state(state)
+        except PayloadError as exc:
+            if self._run_context.replaying and isinstance(message, Signal) and not self.failures.is_recorded(message):
+                raise self.failures.unpublished(message, exc) from exc
+            raise
+
+    def _encode_answer(self, handler: Handler, name: str, answer: Any) -> Any:
+        """Return the answer of the update ``name`` as plain data, which the type that its handler declares reads back.
+
+        Raises ``PayloadError``.
+        """
+        label, annotate = f"the response of update {name!r}", "annotate the handler with -> Reply[...]"
+        if handler.answer_type is Any:
+            return self._run_context.encode_lossless(answer, label, annotate=annotate)
+        read = partial(codec.convert, annotation=handler.answer_type, label=label)
+        return self._run_context.encode_lossless(answer, label, read=read, annotate=annotate, must_fit=True)
 
     def _complete_update(self, update: str, response: Any) -> None:
         name = self.open_updates.pop(update)

@@ -10,18 +10,25 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from temporalex_django.core import names
 from temporalex_django.core.determinism import guard
+from temporalex_django.core.error_text import is_error
+from temporalex_django.core.failures import exception_message, exception_name
 from temporalex_django.core.payloads import codec
 from temporalex_django.core.payloads.copying import deep_copy
 from temporalex_django.core.payloads.external_types import unreadable_reason
-from temporalex_django.core.results import Async, NoReply, Reply, Stop, TimedOut
+from temporalex_django.core.results import Async, NoReply, Reply, Stop, TimedOut, answer_type_of
 from temporalex_django.core.units.ivar import IVar
 from temporalex_django.core.units.scheduler import Unit
-from temporalex_django.errors import NestingError, WorkflowDefinitionError
+from temporalex_django.errors import NestingError, PayloadError, WorkflowDefinitionError
 
+if TYPE_CHECKING:
+    from temporalex_django.core.runtime_protocol import WorkflowRuntime
+
+_NOTHING: Final = object()
 RETURN_TYPES = {
     "signal": ((NoReply, Stop, Async), "NoReply(state), Stop(state) or Async(fn, state)"),
     "update": ((Reply, Stop, Async), "Reply(response, state), Stop(state, response) or Async(fn, state)"),
@@ -32,7 +39,8 @@ RETURN_TYPES = {
 class Handler:
     """A handler of a phase with its options.
 
-    ``args_type`` is the annotation of its first parameter. ``permission`` is the permission that senders need, or None.
+    ``args_type`` is the annotation of its first parameter, and ``answer_type`` that of the answers to an update.
+    ``permission`` is the permission that senders need, or None.
     ``on_error`` applies to signals whose handler fails: "keep" makes a failed message of the signal, "block" blocks the
     run.
     """
@@ -41,6 +49,7 @@ class Handler:
     validator: Callable[[Any, Any], Any] | None = None
     permission: str | None = None
     args_type: Any = Any
+    answer_type: Any = Any
     label: str | None = None
     on_error: str = "keep"
 
@@ -55,12 +64,15 @@ def build_handler(name: str, kind: str, value: Any) -> Handler:
     if handler is None:
         if not callable(value):
             raise WorkflowDefinitionError(f"phase: the handler of {kind} {name!r} is not callable: {value!r}")
-        handler = Handler(value, args_type=first_annotation(value))
+        args_type, answer_type = handler_types(value)
+        handler = Handler(value, args_type=args_type, answer_type=answer_type)
     if (reason := unreadable_reason(handler.args_type)) is not None:
         raise WorkflowDefinitionError(
             f"phase: nothing can be read back from JSON as the annotation of {kind} {name!r}: {reason}; declare a type "
             "that payloads may have, or take plain data"
         )
+    if kind == "update":
+        require_storable_answer(handler.answer_type, label=f"phase: the handler of update {name!r}")
     for fn, role in ((handler.fn, "handler"), (handler.validator, "validator")):
         if fn is not None and not accepts_arguments(fn, 2):
             raise WorkflowDefinitionError(
@@ -81,20 +93,90 @@ def accepts_arguments(fn: Callable[..., Any], count: int) -> bool:
     return True
 
 
-def first_annotation(fn: Any) -> Any:
-    """Return the annotation of the first parameter of a handler, or ``Any`` if there is none."""
+def handler_types(fn: Any) -> tuple[Any, Any]:
+    """Return the types that a handler declares: ``(annotation of its first parameter, type of its answers)``.
+
+    Each is Any if there is no annotation.
+    """
     # A lambda cannot have annotations, so the slow look at its signature is saved.
     if getattr(fn, "__name__", "") == "<lambda>":
-        return Any
+        return Any, Any
     try:
         first = next(iter(inspect.signature(fn).parameters), None)
     except (TypeError, ValueError):  # a builtin without a signature
-        return Any
-    return codec.resolve_hints(fn).get(first, Any) if first is not None else Any
+        return Any, Any
+    hints = codec.resolve_hints(fn.func if isinstance(fn, partial) else fn)
+    return hints.get(first, Any) if first is not None else Any, answer_type_of(hints.get("return", Any))
+
+
+def first_annotation(fn: Any) -> Any:
+    """Return the annotation of the first parameter of a handler, or ``Any`` if there is none."""
+    return handler_types(fn)[0]
+
+
+def require_storable_answer(answer_type: Any, *, label: str) -> None:
+    """Raise ``WorkflowDefinitionError`` if no answer could be read back as the type that a handler declares.
+
+    ``label`` begins the message.
+    """
+    if (reason := unreadable_reason(answer_type)) is not None:
+        raise WorkflowDefinitionError(
+            f"{label}: nothing can be read back from JSON as the type of its answer: {reason}; declare a type that "
+            "payloads may have, or answer with plain data"
+        )
+
+
+class Publication:
+    """The part of a phase that publishes its state.
+
+    ``publish`` is True for the state itself, or a function ``(state)`` that returns what is published.
+    """
+
+    __slots__ = ("_fn", "_latest", "_runtime")
+
+    def __init__(self, runtime: WorkflowRuntime, publish: object) -> None:
+        if publish is not True and (not callable(publish) or inspect.iscoroutinefunction(publish)):
+            raise WorkflowDefinitionError(f"phase: publish is True, False or a plain function (state), not {publish!r}")
+        self._fn = None if publish is True else publish
+        guard.watch(self._fn)
+        self._runtime = runtime
+        self._latest: Any = _NOTHING
+
+    def encode(self, state: Any) -> Any:
+        """Return what is published of a state, as plain data. Raises ``PayloadError``."""
+        value = state if self._fn is None else self._call(self._fn, state)
+        label = "the published state of the phase"
+        return self._runtime.run_context.encode_lossless(
+            value, label, annotate="let publish= be a function that converts it"
+        )
+
+    def _call(self, fn: Callable[[Any], Any], state: Any) -> Any:
+        try:
+            with self._runtime.run_context.pure_section("publish function"):
+                value = fn(deep_copy(state))
+        except Exception as exc:
+            if is_error(exc, MemoryError, RecursionError):
+                raise
+            error = f"{exception_name(type(exc))}: {exception_message(exc)}"
+            raise PayloadError(f"phase: the function that publishes the state raised {error}") from exc
+        if inspect.isawaitable(value):
+            getattr(value, "close", lambda: None)()
+            raise PayloadError("phase: the function that publishes the state must be a plain one, not async")
+        return value
+
+    def publish(self, encoded: Any) -> None:
+        """Publish plain data, unless it is the same as before: published by this phase, or by the code before it."""
+        before = self._runtime.published if self._latest is _NOTHING else self._latest
+        # Equal is not the same: 1 is not True, and the order of keys counts.
+        if encoded != before or codec.encode(encoded) != codec.encode(before):
+            self._runtime.publish(encoded)
+        self._latest = encoded
 
 
 class Phase:
     """An open phase, with its state and its handlers.
+
+    ``publication`` publishes the state whenever it changes; None leaves that to the code.
 
     ``signals`` and ``updates`` map names to handlers. ``timed`` is True if it has a timeout, and ``host`` is the unit
     (the coroutine of ``run``) that opens it. ``done`` is an IVar. It is set when the last unit of the phase has ended,
@@ -110,6 +192,7 @@ class Phase:
         timed: bool,
         host: Unit,
         label: str | None = None,
+        publication: Publication | None = None,
     ) -> None:
         self.signals: dict[str, Handler] = {}
         self.updates: dict[str, Handler] = {}
@@ -129,6 +212,7 @@ class Phase:
         if not self.signals and not self.updates and not timed:
             raise WorkflowDefinitionError("phase: without a handler or a timeout it could never end")
         self.state = deep_copy(state)
+        self.publication = publication
         self.host = host
         self.label = label
         self.busy: Unit | None = None
@@ -150,10 +234,28 @@ class Phase:
         if self.leave_reason is not None and self.busy is None and not self.running:
             self.done.put(TimedOut(self.state) if self.leave_reason == "timeout" else self.state)
 
+    def encode_state(self, state: Any) -> Any:
+        """Return what the phase will publish of ``state``, for ``set_state``; None if it publishes nothing.
+
+        Raises ``PayloadError``. Nothing changes then.
+        """
+        return None if self.publication is None else self.publication.encode(state)
+
+    def publish_state(self) -> None:
+        """Publish the state with which the phase begins, if it publishes any. Raises ``PayloadError``."""
+        if self.publication is not None:
+            self.publication.publish(self.encode_state(self.state))
+
+    def set_state(self, state: Any, encoded: Any) -> None:
+        """Set the state to a copy of ``state``, and publish ``encoded``, which ``encode_state`` returned for it."""
+        self.state = deep_copy(state)  # the code may keep a reference to it
+        if self.publication is not None:
+            self.publication.publish(encoded)
+
     def change_state(self, fn: Callable[[Any], Any]) -> Any:
         """Apply ``fn(state) -> (result, new state)`` to a copy of the state, and return the result.
 
-        Nothing changes if ``fn`` raises or returns another shape.
+        Nothing changes if ``fn`` raises or returns another shape, or if the phase cannot publish the new state.
         """
         if inspect.iscoroutinefunction(fn):
             raise NestingError("update_state needs a plain function: an async one could be interleaved with others")
@@ -165,7 +267,7 @@ class Phase:
         if not isinstance(outcome, tuple) or len(outcome) != 2:
             raise TypeError(f"update_state: the function must return (result, new_state), not {outcome!r}")
         result, state = outcome
-        self.state = deep_copy(state)
+        self.set_state(state, self.encode_state(state))
         return deep_copy(result)
 
 

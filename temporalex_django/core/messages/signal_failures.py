@@ -105,6 +105,18 @@ class SignalFailures:
             produced="a payload that does not fit",
         )
 
+    def unpublished(self, signal: Signal, error: PayloadError) -> NondeterminismError:
+        """Return the error for a recorded signal after which the phase cannot publish its state any more.
+
+        The run is blocked. Otherwise it would continue without what the signal had changed.
+        """
+        return NondeterminismError(
+            f"{self._run_context.run_label}: signal {signal.name!r} ({signal.number} of the run) was handled when the "
+            f"history was made, but its phase cannot publish the new state now: {error_line(error)}",
+            recorded=f"signal {signal.number}, handled",
+            produced="a state that cannot be published",
+        )
+
     def add(self, signal: Signal, error: BaseException, *, untouched: bool) -> None:
         """Record that the handler of a signal failed with ``error``. ``untouched`` is True if it left nothing behind.
 

@@ -1,6 +1,6 @@
 """The check that a value comes back from JSON as it was passed: equal by types and fields.
 
-It concerns results, arguments of activities, replies and published state. A value that would come back as something
+It concerns results, arguments of activities, answers and published state. A value that would come back as something
 else (a Decimal as a text, a subclass as its base) or that could not be read back is refused where it is passed.
 Messages and arguments of starts are refused, too, if their reader declares a type that does not restore them. If the
 reader declares none, it gets plain data, and the sender gets a warning, once for each handler or ``run``.
@@ -93,15 +93,19 @@ def encode_lossless(
     limit: int = codec.MAX_BYTES,
     read: Callable[[Any], Any] | None = None,
     annotate: str = "",
+    must_fit: bool = False,
 ) -> Any:
     """Return ``value`` as plain data, and refuse a value that its reader would not get back unchanged.
 
     ``read`` decodes plain data as the reader does; without it the reader gets the plain data. ``annotate`` is advice
     for the error message where to add an annotation. ``label`` names the value in errors, and ``limit`` is in bytes.
-    Raises ``PayloadError`` with the path of a value that would come back as something else.
+    With ``must_fit``, plain data is read as well, because it may not fit. Raises ``PayloadError`` with the path of a
+    value that would come back as something else.
     """
     encoded, exact = codec.to_plain_checked(value, label=label, limit=limit)
     if exact:
+        if must_fit and read is not None:
+            _read_back(encoded, read, label=label)
         return encoded
     if read is None:
         lossy_value = find_lossy_value(value, encoded)

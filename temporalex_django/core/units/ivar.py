@@ -9,8 +9,8 @@ trio.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Generator, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from temporalex_django.core import current
 from temporalex_django.core.units.unawaited import PendingCall, Unawaited
@@ -21,6 +21,15 @@ if TYPE_CHECKING:
     from temporalex_django.core.primitive_table import Primitive
     from temporalex_django.core.typed_dicts import WaitInfo
     from temporalex_django.core.units.scheduler import Unit
+
+
+if TYPE_CHECKING:
+    T = TypeVar("T")
+    #: The type of a ``Call`` with the result ``T``. Type checkers report a coroutine that nobody awaits. Its other
+    #: types are not Any, because mypy does not choose between overloads by a type with Any in it.
+    AwaitableCall = Coroutine[object, None, T]
+else:
+    AwaitableCall = Awaitable
 
 
 class IVar:

@@ -48,6 +48,7 @@ class RowChanges(TypedDict, total=False):
     waits: list[WaitInfo]
     accepts: AcceptedNames
     published: Any
+    published_at: datetime | None
     stored: dict[str, Any]
     search_attributes: Mapping[str, Any] | None
     blocked: BlockMark | None

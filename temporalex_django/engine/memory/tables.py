@@ -46,6 +46,7 @@ class MemoryRun:
     labels: Mapping[str, Any]
     status: str = "pending"
     published: Any = None
+    published_at: datetime | None = None
     stored: dict[str, Any] | None = None
     accepts: dict[str, list[str]] = field(default_factory=lambda: {"signals": [], "updates": []})
     waiting_for: list[str] = field(default_factory=list)

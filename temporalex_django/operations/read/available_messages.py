@@ -31,6 +31,7 @@ class AvailableMessage:
 
     - ``kind``: "resume" for an event, with the key of the waiting step in ``step``.
     - ``args_type``: the annotation of the payload; Any if this process lacks the code or the code has no annotation.
+    - ``answer_type``: the type of the answers to an update, likewise.
     - ``permission``: the permission that the declaration of the message requires, or None.
     - ``role``: the role of the step, which the sender must have, or None.
     - ``about``: the description of the message in the code, or empty.
@@ -40,6 +41,7 @@ class AvailableMessage:
     name: str
     step: str | None = None
     args_type: Any = Any
+    answer_type: Any = Any
     permission: str | None = None
     role: str | None = None
     about: str = ""
@@ -96,6 +98,7 @@ def available_messages(run: Instance) -> list[AvailableMessage]:
                     kind=kind,
                     name=name,
                     args_type=declaration.args_type,
+                    answer_type=declaration.answer_type,
                     permission=declaration.permission,
                     about=declaration.about,
                 )

@@ -44,6 +44,11 @@ class Query(RunAction[Any]):
     def message_name(self) -> str:
         return str(self.query)
 
+    @property
+    def redacts_answer(self) -> bool:
+        """True if parts of the answer may be hidden from the user."""
+        return self.by.user is not None
+
     def perform(self) -> Any:
         user = self.by.user
         if user is None:

@@ -178,6 +178,11 @@ class RequestAction(RunAction[Any]):
         return ""
 
     @property
+    def redacts_answer(self) -> bool:
+        """True if parts of the answer may be hidden from the sender."""
+        return self._redactor is not UNREDACTED
+
+    @property
     def _redactor(self) -> Redactor:
         """The redactor that hides parts of the answer from the sender.
 

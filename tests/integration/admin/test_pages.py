@@ -127,7 +127,8 @@ def test_the_page_of_a_run_shows_its_history_by_activation(admin):
     assert "&lt;script&gt;alert" in text
     assert "u-1" in text
     assert "not read yet" in text
-    assert "Published state" in text
+    since = timezone.localtime(Instance.objects.get(pk=handle.run_id).published_at).isoformat()
+    assert f'Published state, since <time class="tx-moment" datetime="{since}"' in text
     assert "no live worker polls the queue" in text  # the signal is due, and nobody is there
 
 

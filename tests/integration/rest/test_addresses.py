@@ -15,7 +15,7 @@ from django.utils import timezone
 from rest_framework.test import APIClient
 from rest_framework.throttling import BaseThrottle
 
-from temporalex_django import Ok, Workflow, api
+from temporalex_django import Ok, Reply, Workflow, api, query
 from temporalex_django.models import ActivityTask, Chain, Instance, OperatorAction, Worker
 from temporalex_django.operations.registry import STEERING
 from temporalex_django.rest import serializers
@@ -39,6 +39,18 @@ class Parent(Workflow):
 
 class Doubling(Workflow):
     name = "rest.Doubling"
+
+    @query("price")
+    @staticmethod
+    def price(state: Any) -> list[int]:
+        return [state]
+
+    @staticmethod
+    def ask(args: int, state: Opening) -> Reply[Opening, Opening]:
+        return Reply(state, state)
+
+    async def asked(self, args: Opening) -> Any:
+        return await api.phase(args, update={"ask": self.ask})
 
     async def run(self, args: Opening) -> Ok[int]:
         return Ok(await double(21))
@@ -103,7 +115,7 @@ def test_what_narrows_a_list(client: APIClient) -> None:
     Instance.objects.filter(workflow_id="s-1").update(id=old, blocked={"code": "x"}, version=3, created_at=long_ago)
     day_ago = (timezone.now() - timedelta(days=1)).isoformat()
 
-    for query, wanted in [
+    for parameters, wanted in [
         ({"subject": f"auth.user:{owner.pk}"}, ["b-1"]),
         ({"subject": "auth.user:0"}, []),
         ({"id_prefix": "b-"}, ["b-2", "b-1"]),
@@ -121,7 +133,7 @@ def test_what_narrows_a_list(client: APIClient) -> None:
         ({"closed_after": day_ago}, ["b-2"]),
         ({"closed_before": day_ago}, []),
     ]:
-        assert ids(client.get(URL, query)) == wanted, query
+        assert ids(client.get(URL, parameters)) == wanted, parameters
     assert client.get(f"{URL}b-1/").json()["subject"] == {"type": "auth.user", "id": str(owner.pk)}
 
 
@@ -329,6 +341,8 @@ def test_types_say_what_they_take(client: APIClient) -> None:
 
     basket, doubling = found["test.Basket"], found["rest.Doubling"]
     assert doubling["args"]["$defs"]["Opening"]["required"] == ["owner"]
+    assert [(row["name"], row["returns"]) for row in doubling["updates"]] == [("ask", doubling["args"])]
+    assert [(row["name"], row["returns"]["type"]) for row in doubling["queries"]] == [("price", "array")]
     assert {row["name"]: row["schema"] for row in basket["updates"]}["add"] == {"type": "integer"}
     assert {row["name"] for row in basket["signals"]} == {"note", "checkout"}
     assert {row["name"] for row in basket["queries"]} == {"items", "upto", "broken"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from django.urls import include, path
 from rest_framework import permissions, routers, viewsets
 from rest_framework.test import APIClient
 
-from temporalex_django.models import Message, OperatorAction
+from temporalex_django.models import Instance, Message, OperatorAction
 from temporalex_django.rest import WorkflowViewMixin
 from temporalex_django.rest.urls import urlpatterns as ours
 from tests.integration.rest.test_instances import assert_problem, but_the_sentence, person
@@ -86,6 +87,8 @@ def test_an_objects_run_is_shown_signalled_and_updated() -> None:
     assert api.post(f"{at}signal/note/", {"payload": "x"}, format="json").status_code == 202
     assert Message.objects.get(kind="signal").name == "note"
     told = api.get("/theirs/named/ann/state/").json()
+    published_at = Instance.objects.values_list("published_at", flat=True).get(workflow_id="b-ann")
+    assert datetime.fromisoformat(told["published_at"]) == published_at
     assert (told["id"], told["url"]) == ("b-ann", "http://testserver/theirs/named/ann/state/")
     assert set(OperatorAction.objects.filter(denied=False).values_list("action", "source")) >= {("update", "rest")}
 

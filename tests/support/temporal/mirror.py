@@ -110,6 +110,7 @@ class Mirror(MemoryReads):
             facts=facts,
             status=status,
             published=visible.published,
+            published_at=visible.published_at,
             stored=visible.stored if report.run.executor.definition.stored else None,
             accepts=visible.accepts if is_open else {"signals": [], "updates": []},
             waiting_for=visible.waiting_for if is_open else [],

@@ -9,6 +9,7 @@ from datetime import timedelta
 from functools import partial, update_wrapper
 from typing import Any, ClassVar, Generic, Literal, ParamSpec, Protocol, TypedDict, TypeVar, Unpack, cast, overload
 
+from temporalex_django.authoring import activity_function
 from temporalex_django.authoring.redefinitions import check_use, execution_of, require_same_activity
 from temporalex_django.authoring.retry import RetryPolicy
 from temporalex_django.core import aliases, current
@@ -16,7 +17,6 @@ from temporalex_django.core.history.inputs import InputReading, to_reading
 from temporalex_django.core.limits import Limits, key_error, limit_errors
 from temporalex_django.core.names import check_code_name, fit_optional_label, is_name, quoted, to_seconds
 from temporalex_django.core.payloads import codec
-from temporalex_django.core.payloads.annotations import parameter_problems
 from temporalex_django.core.payloads.copying import deep_copy
 from temporalex_django.core.primitive_table import ACTIVITY
 from temporalex_django.core.runtime_protocol import WorkflowRuntime
@@ -185,7 +185,7 @@ class RunSource(Protocol):
         """
 
 
-class Activity(Generic[P, R]):
+class Activity(activity_function.ForeignMethods, Generic[P, R]):
     """A function that workflow code awaits and a worker runs.
 
     ``__wrapped__`` is the function itself. ``name`` is its name in histories, ``label`` the name that people see, and
@@ -213,6 +213,7 @@ class Activity(Generic[P, R]):
         self._positional: range | None = None
         self._plain_options = options.as_dict()
         self.execution = execution_of(getattr(fn, "__globals__", {}))
+        self._is_nameless = activity_function.is_nameless(self)
         update_wrapper(self, fn)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Awaitable[R]:
@@ -225,6 +226,8 @@ class Activity(Generic[P, R]):
         registered = registry.get(self.name, self)
         if registered.__wrapped__ is not self.__wrapped__:
             check_use(port, partial(require_same_activity, self, registered))
+        if self._is_nameless:
+            check_use(port, partial(activity_function.require_name, self))
         if kwargs or not self._accepts_count(len(args)):
             self._bind(args, kwargs)
         attributes: dict[str, Any] = {
@@ -520,20 +523,11 @@ def activity(
         check_code_name(alias, label="activity: an alias", reserved=False)
 
     def decorate(target: Callable[..., Any]) -> Activity[Any, Any]:
-        if isinstance(target, Activity) or not callable(target) or not hasattr(target, "__qualname__"):
-            raise WorkflowDefinitionError(f"activity: {target!r} is not a function")
-        if options.atomic and inspect.iscoroutinefunction(target):
-            raise WorkflowDefinitionError(
-                f"{target.__qualname__}: an atomic activity runs inside the turn's transaction and cannot be async"
-            )
-        if options.lane and inspect.iscoroutinefunction(target):
-            raise WorkflowDefinitionError(
-                f"{target.__qualname__}: an async activity runs in the event loop of its worker, "
-                "and cannot have lane='process'"
-            )
+        if isinstance(target, Activity):
+            raise WorkflowDefinitionError(f"activity: {target!r} is an activity already: decorate its function once")
+        activity_function.check_function(target, options, is_bare=fn is not None)
         new_activity: Activity[Any, Any] = Activity(target, options, name=name, label=label, aliases=aliases)
-        if problems := parameter_problems(target):
-            raise WorkflowDefinitionError(f"activity {new_activity.name}: " + "; ".join(problems))
+        activity_function.check_annotations(new_activity)
         register(new_activity)
         return new_activity
 

@@ -12,7 +12,7 @@ from typing import Any
 from temporalex_django.core.error_text import is_error
 from temporalex_django.core.failures import failure_types
 from temporalex_django.core.names import to_seconds
-from temporalex_django.errors import RetryLater, WorkflowDefinitionError
+from temporalex_django.errors import OutsideWorkflow, RetryLater, WorkflowDefinitionError
 
 #: Longest pause between two attempts in seconds, unless a policy allows more.
 _LONGEST = 100.0
@@ -108,8 +108,12 @@ def delay_after(
     """Return the seconds from ``now`` until the attempt after one that raised ``error``, or None if none follows.
 
     The arguments are those of ``next_delay``. ``RetryLater`` names the pause itself, and the policy decides only if it
-    names none. Its ``non_retryable`` does not count then, because the code itself wants another attempt.
+    names none. Its ``non_retryable`` does not count then, because the code itself wants another attempt. No attempt
+    follows one that called what only workflow code may call, such as another activity.
     """
+    # A mistake in the code: no attempt of this activity can call what only workflow code may call.
+    if is_error(error, OutsideWorkflow):
+        return None
     if not is_error(error, RetryLater):
         return next_delay(policy, attempt, failure_types(error), draw=draw)
     policy = policy or _UNLIMITED

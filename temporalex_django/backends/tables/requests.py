@@ -372,8 +372,10 @@ class TablesRequest:
                 exact=self.call.exact,
             )
             return status
+        # Its result is not read here: who sends a message may not be allowed to see it.
+        advice = "; it failed, and result() raises the error" if self.target.status == "failed" else ""
         closed = WorkflowClosed(
-            f"{self.target.workflow} {self.target.workflow_id} is closed: {self.kind} {self.message!r} refused"
+            f"{self.target.workflow} {self.target.workflow_id} is closed: {self.kind} {self.message!r} refused{advice}"
         )
         raise self.call.closed_error(closed) from closed
 

@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from temporalex_django.core import names
 from temporalex_django.core.determinism import guard
+from temporalex_django.core.error_text import source_line
 from temporalex_django.core.payloads import codec
 from temporalex_django.core.payloads.copying import deep_copy
 from temporalex_django.core.payloads.external_types import unreadable_reason
@@ -64,7 +65,7 @@ def build_handler(name: str, kind: str, value: Any) -> Handler:
     for fn, role in ((handler.fn, "handler"), (handler.validator, "validator")):
         if fn is not None and not accepts_arguments(fn, 2):
             raise WorkflowDefinitionError(
-                f"phase: the {role} of {kind} {name!r} must be callable as (args, state): {fn!r}"
+                f"phase: the {role} of {kind} {name!r} must be callable as (args, state): {signature_text(fn)}"
             )
         guard.watch(fn)
     return handler
@@ -79,6 +80,14 @@ def accepts_arguments(fn: Callable[..., Any], count: int) -> bool:
     except TypeError:
         return False
     return True
+
+
+def signature_text(fn: Any) -> str:
+    """Return the parameters that a function takes, and its line, for an error: ``shop/flows.py:12 takes (order)``."""
+    try:
+        return f"{source_line(fn)} takes {inspect.signature(fn)}"
+    except (TypeError, ValueError):
+        return repr(fn)
 
 
 def first_annotation(fn: Any) -> Any:

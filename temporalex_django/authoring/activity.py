@@ -10,6 +10,8 @@ from functools import partial, update_wrapper
 from typing import Any, ClassVar, Generic, Literal, ParamSpec, Protocol, TypedDict, TypeVar, Unpack, cast, overload
 
 from temporalex_django.authoring import activity_function
+from temporalex_django.authoring.foreign_options import ACTIVITY as FOREIGN_OPTIONS
+from temporalex_django.authoring.foreign_options import answers_foreign_options, unknown_options
 from temporalex_django.authoring.redefinitions import check_use, execution_of, require_same_activity
 from temporalex_django.authoring.retry import RetryPolicy
 from temporalex_django.core import aliases, current
@@ -278,10 +280,8 @@ class Activity(activity_function.ForeignMethods, Generic[P, R]):
         Raises ``WorkflowDefinitionError`` for unknown options and for those that are part of the definition.
         """
         option_names = {field.name for field in fields(ActivityOptions)}
-        if unknown := sorted(changes.keys() - option_names):
-            raise WorkflowDefinitionError(
-                f"{self.name}: no such option: {', '.join(unknown)} (known: {', '.join(sorted(option_names))})"
-            )
+        if unknown := unknown_options(f"{self.name}.options", changes, option_names, FOREIGN_OPTIONS):
+            raise WorkflowDefinitionError(unknown)
         if changes.get("atomic", self.options_set.atomic) != self.options_set.atomic:
             raise WorkflowDefinitionError(
                 f"{self.name}: you cannot change atomic for one call: set it in the definition"
@@ -460,6 +460,7 @@ def activity(
     by_hand: bool = True,
     shared_transaction: bool = False,
 ) -> _Decorator: ...
+@answers_foreign_options("@activity", FOREIGN_OPTIONS)
 def activity(
     fn: Any = None,
     /,

@@ -27,6 +27,8 @@ def check_function(target: Any, options: ActivityOptions, *, is_bare: bool) -> N
 
     ``is_bare`` is True for ``activity(target)``, which has no place for a name.
     """
+    if isinstance(target, str):
+        raise WorkflowDefinitionError(f"activity: {target!r} is not a function: write @activity(name={target!r})")
     if not callable(target) or not hasattr(target, "__qualname__"):
         raise WorkflowDefinitionError(f"activity: {target!r} is not a function: write a `def` that calls it")
     label = f"activity {target.__qualname__} ({source_line(target)})"

@@ -15,8 +15,10 @@ from functools import partial
 from inspect import isawaitable
 from typing import Any, Literal, TypeVar, cast, get_args
 
+from temporalex_django.authoring import foreign_options
 from temporalex_django.authoring.approvals import Escalation, human_task_spec
 from temporalex_django.authoring.django_tasks import activity_of
+from temporalex_django.authoring.foreign_options import answers_foreign_options
 from temporalex_django.authoring.redefinitions import check_use
 from temporalex_django.authoring.requests.start_times import check_start_times, start_time_of_child
 from temporalex_django.authoring.start_api import Startable
@@ -128,6 +130,7 @@ def _require_declared(port: WorkflowRuntime, primitive: str, signal_names: Itera
         )
 
 
+@answers_foreign_options("api.approval", foreign_options.APPROVAL)
 def approval(
     title: str,
     *,
@@ -240,6 +243,7 @@ def deprecate_patch(id: str) -> None:
         port.journal.emit("SetPatchMarker", None, {"id": id, "deprecated": True})
 
 
+@answers_foreign_options("api.phase", foreign_options.PHASE)
 def phase(
     state: Any,
     signal: Mapping[str, Any] | None = None,
@@ -351,6 +355,7 @@ def wait_condition(
     return cast("Awaitable[bool]", Call(table.WAIT_CONDITION, start))
 
 
+@answers_foreign_options("api.child", foreign_options.START)
 def child(
     workflow: type[TypedWorkflow[A, R]],
     args: A | None = None,

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
+from temporalex_django.authoring.foreign_options import RETRY_POLICY, answers_foreign_arguments
 from temporalex_django.core.error_text import is_error
 from temporalex_django.core.failures import failure_types
 from temporalex_django.core.names import to_seconds
@@ -22,6 +23,7 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
+@answers_foreign_arguments("RetryPolicy", RETRY_POLICY)
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
     """The number of attempts of an activity and the pauses between them.

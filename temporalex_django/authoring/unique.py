@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+from temporalex_django.authoring.foreign_options import UNIQUE, answers_foreign_arguments
 from temporalex_django.core.names import quoted, type_advice
 from temporalex_django.errors import InvalidId, WorkflowDefinitionError
 
@@ -19,6 +20,7 @@ _SUFFIX = re.compile(r"[0-9a-f]{8}")
 _LONGEST = 200
 
 
+@answers_foreign_arguments("Unique", UNIQUE)
 @dataclass(frozen=True, slots=True)
 class Unique:
     """The business key of a class: its runs have the id ``key::value``.

@@ -114,6 +114,7 @@ def answers_foreign_options(name: str, words: Mapping[str, str]) -> Callable[[Ca
 
         @wraps(fn)
         def checked(*args: P.args, **kwargs: P.kwargs) -> R:
+            __tracebackhide__ = True  # a line of a log has room for three places, and this is none of them
             if not options.issuperset(kwargs):
                 raise TypeError(unknown_options(name, kwargs, options, words))
             return fn(*args, **kwargs)
@@ -127,7 +128,7 @@ def answers_foreign_arguments(name: str, words: Mapping[str, str]) -> Callable[[
     """Return a class decorator that does for the constructor what ``answers_foreign_options`` does for a function."""
 
     def decorate(cls: type[T]) -> type[T]:
-        cls.__init__ = answers_foreign_options(name, words)(cls.__init__)  # type: ignore[misc]
+        cls.__init__ = answers_foreign_options(name, words)(cls.__init__)  # type: ignore[method-assign]
         return cls
 
     return decorate

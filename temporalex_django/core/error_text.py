@@ -141,7 +141,9 @@ def _code_locations(exc: BaseException) -> Iterator[str]:
     frames = []
     traceback = traceback_of(exc)
     while traceback is not None:
-        frames.append((traceback.tb_frame.f_code, traceback.tb_lineno))
+        code = traceback.tb_frame.f_code
+        if "__tracebackhide__" not in code.co_varnames:
+            frames.append((code, traceback.tb_lineno))
         traceback = traceback.tb_next
     for code, line in frames[: -_MAX_LOCATIONS - 1 : -1]:
         yield f"{_short_path(code.co_filename)}:{line} in {code.co_name}"

@@ -122,8 +122,13 @@ class MemoryRunReads:
         record = row.facts
         blocked = self._env.errors.get(self._selected_run_id)
         if row.status not in CLOSED_STATUSES and not blocked:
-            reason = open_run_text(self._describe(self._env.run_ids(self._chain_id)[-1], redactor))
-            raise ResultTimeout(f"{record.workflow} {record.workflow_id} has no result yet: it is {reason}")
+            description = self._describe(self._env.run_ids(self._chain_id)[-1], redactor)
+            reason = open_run_text(description)
+            # No worker and no wall clock: only the test lets time pass.
+            waits_for_time = any(wait["kind"] == "timer" for wait in row.waits)
+            retries = any(activity.next_try is not None for activity in description.activities)
+            advice = "; env.advance(...) lets time pass" if waits_for_time or retries else ""
+            raise ResultTimeout(f"{record.workflow} {record.workflow_id} has no result yet: it is {reason}{advice}")
         closing = row.closing if redactor is UNREDACTED else redactor.redact_attributes(row.closing or {})
         value = run_result(
             row.status,

@@ -27,6 +27,7 @@ from django.db import connections
 from temporalex_django.conf import codec, get_settings
 from temporalex_django.core.error_text import error_line
 from temporalex_django.core.failures import error_data, failure_cause
+from temporalex_django.core.names import counted
 from temporalex_django.core.process import REQUEST
 from temporalex_django.db.sql_columns import RESULT, RESULT_INSERT, TASKS, WORKERS, json_text, json_value, result_row
 from temporalex_django.engine import activity_policy, background_task, blocked
@@ -238,9 +239,9 @@ def _declare_dead(
     result.due += due
     result.failed += failed
     log.warning(
-        "a worker %s: %d activities are due again, %d had no attempts left",
+        "a worker %s: %s due again, %d had no attempts left",
         "died" if left is not None else "sent no heartbeat for a whole lease",
-        due,
+        counted(due, "activity is", "activities are"),
         failed,
         extra={"worker": str(row.id)},
     )
@@ -372,7 +373,7 @@ def _attribute_to_activity(storage: WorkerStorage, verdict: CrashVerdict, ended_
     """
     now, task = storage.now(), verdict.mark.key
     if verdict.is_final:
-        reason = f"{verdict.crashes} workers died while running it; {_cause_text(ended_after)}"
+        reason = f"{counted(verdict.crashes, 'worker', 'workers')} died while running it; {_cause_text(ended_after)}"
         assert isinstance(task, int)
         if (single := storage.free_background_task(task)) is not None:
             storage.finish_tasks([background_task.killed_result(single, reason)])

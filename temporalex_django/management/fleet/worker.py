@@ -20,7 +20,7 @@ from temporalex_django.authoring import workflow
 from temporalex_django.checks import unapplied_migrations
 from temporalex_django.conf import cluster_address, get_settings, uses_cluster
 from temporalex_django.contrib.logs import PlainFormatter, facts_of
-from temporalex_django.core.names import TABLES, TEMPORAL
+from temporalex_django.core.names import TABLES, TEMPORAL, counted
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.liveness.guardian import supervise
 from temporalex_django.liveness.recovery import report_deaths
@@ -203,7 +203,7 @@ def handle(
         turns = loop.run(stop, until_idle=burst, timeout=timeout)
     except TimeoutError as exc:
         raise CommandError(str(exc), returncode=exit_codes.FINDINGS) from exc
-    text = f"worker {worker_id}: stopped after {turns} turns of runs"
+    text = f"worker {worker_id}: stopped after {counted(turns, 'turn', 'turns')} of runs"
     _print_event(
         command, WorkerSaid(event="ended", at=datetime.now(UTC), text=text, worker=worker_id, turns=turns), json=json
     )

@@ -129,7 +129,7 @@ class Naps(Workflow):
     """As many naps at the same time as its argument says."""
 
     async def run(self, args: int) -> Any:
-        await api.parallel([nap] * args)
+        await api.parallel([nap] * args, raise_errors=True)
         return Ok(None)
 
 
@@ -250,7 +250,7 @@ class TenCalls(Workflow):
     async def run(self, args: Any) -> Any:
         for call in CALLS[:3]:
             await call()
-        await api.parallel(CALLS[3:6])
+        await api.parallel(CALLS[3:6], raise_errors=True)
         for call in CALLS[6:]:
             await call()
         return Ok(None)

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from temporalex_django.core import current
-from temporalex_django.core.payloads import codec
 from temporalex_django.core.payloads.copying import deep_copy
+from temporalex_django.core.payloads.round_trip import encode_lossless
 from temporalex_django.errors import OutsideWorkflow
 
 
@@ -61,9 +61,10 @@ class ActivityContext:
     def heartbeat(self, details: Any = None) -> None:
         """Send a heartbeat, the sign that this attempt is alive. The next attempt can read ``details`` (a payload).
 
-        A heartbeat costs little, so call it often.
+        A heartbeat costs little, so call it often. Raises ``PayloadError`` for details that would come back from JSON
+        as something else: pass a Decimal as a text.
         """
-        self._heartbeat(codec.to_plain(details, label="heartbeat details"))
+        self._heartbeat(encode_lossless(details, label="heartbeat details"))
 
     def is_cancelled(self) -> bool:
         """Return True if nobody will use the result: its wait was cancelled, or the worker has lost its lease."""

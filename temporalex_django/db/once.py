@@ -14,7 +14,7 @@ from uuid import UUID
 from temporalex_django.authoring.activity_context import activity_context
 from temporalex_django.conf import codec
 from temporalex_django.core.names import MAX_LENGTH
-from temporalex_django.core.payloads.codec import to_plain
+from temporalex_django.core.payloads.round_trip import encode_lossless
 
 if TYPE_CHECKING:
     from temporalex_django.db.storage import DjangoStorage
@@ -87,5 +87,5 @@ def _done_once(key: str, run_id: UUID, storage: DjangoStorage) -> Iterator[OnceB
         block = OnceBlock(is_first=True)
         yield block
         if block.result is not None:
-            encoded = codec().encode(to_plain(block.result, label="the result of once()"))
+            encoded = codec().encode(encode_lossless(block.result, label="the result of once()"))
             rows.update(result=encoded)

@@ -136,10 +136,17 @@ class around:  # noqa: N801 - used like a function
 def _failure(hook: Callable[..., Any], error: Exception) -> TemporalexError:
     """Return the error that says which interceptor has failed with ``error``; a ``DeterminismViolation`` stays one."""
     if isinstance(error, DeterminismViolation):
-        return DeterminismViolation(f"{_name_of(hook)}: {error}")
+        return DeterminismViolation(f"{_name_of(hook)}: {_text(error)}")
     # An error of this package has no payload in its text; another one may quote some.
-    text = f": {error}" if isinstance(error, TemporalexError) else ""
+    text = f": {_text(error)}" if isinstance(error, TemporalexError) else ""
     return InterceptorFailed(f"{_name_of(hook)} raised {type(error).__name__}{text}")
+
+
+def _text(error: Exception) -> str:
+    try:
+        return str(error)
+    except BaseException as exc:  # noqa: BLE001 - arbitrary user code, which must not hide the failure itself
+        return f"no message ({type(exc).__name__})"
 
 
 def _name_of(hook: Any) -> str:

@@ -236,10 +236,13 @@ class TestManySignals:
 BAD_NAMES = ["", "n" * 201, 5, None, b"x", ["a"], "a\x00b", "a\nb", "\ud800"]
 
 
-@pytest.mark.parametrize("name", BAD_NAMES, ids=lambda name: ascii(name)[:12])
+each_bad_name = pytest.mark.parametrize("name", BAD_NAMES, ids=lambda name: ascii(name)[:12])
+
+
 class TestNames:
     """Empty, very long or not strings: refused where they are given, with what a name may be; the run does not move."""
 
+    @each_bad_name
     def test_from_outside(self, env, name):
         h = env.start(flow(drain), id="one")
         before = h.history()
@@ -288,17 +291,22 @@ class TestNames:
             "child",
         ],
     )
-    def test_in_workflow_code(self, env, name, call):
+    def test_in_workflow_code(self, env, call):
         async def run(self, args):
-            try:
-                call(name)
-            except errors.TemporalexError as exc:
-                return Ok([exc.code, str(exc)])
+            refused = []
+            for name in BAD_NAMES:
+                with pytest.raises(errors.TemporalexError) as caught:
+                    call(name)
+                refused.append([caught.value.code, str(caught.value)])
+            return Ok(refused)
 
-        code, message = env.start(flow(run)).result()
-        assert code in ("workflow_definition", "invalid_id"), code
-        assert "1 to 200 printable characters" in message and len(message) < 300
+        answers = env.start(flow(run)).result()
+        assert len(answers) == len(BAD_NAMES)
+        for code, message in answers:
+            assert code in ("workflow_definition", "invalid_id"), code
+            assert "1 to 200 printable characters" in message and len(message) < 300
 
+    @each_bad_name
     def test_of_a_definition(self, name):
         if name is not None:
             with pytest.raises(errors.WorkflowDefinitionError, match="1 to 200"):

@@ -509,3 +509,19 @@ MESSAGES: list[Row] = [
 )
 def test_a_first_try_is_answered_with_what_to_write(rows: list[Row]) -> None:
     assert answered(rows) == []
+
+
+def test_a_query_of_a_mixin_answers() -> None:
+    class Totals:
+        @query("total")
+        @staticmethod
+        def total(state: Any) -> Any:
+            return state["total"]
+
+    class Summed(Totals, Workflow):
+        async def run(self, args: Any) -> Any:
+            api.publish_state({"total": args})
+            await api.sleep(5)
+            return Ok()
+
+    assert WorkflowEnvironment().start(Summed, 7).query("total") == 7

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 from temporalex_django import Ok, RetryPolicy, Stop, Workflow, activity, api, errors, query, update
+from temporalex_django.interceptors import AttemptCall, Interceptor
+from temporalex_django.interceptors.chain import chain
 from tests.support.nasty import ERRORS
 
 _ONCE = RetryPolicy(max_attempts=1)
@@ -92,37 +94,83 @@ class Struck(Workflow):
         strike(name)
 
 
-@pytest.mark.parametrize("name", ERRORS)
-def test_an_error_of_an_activity_has_its_name_and_the_run_goes_on(env, name):
-    handle = env.start(Caller, name)
+class Attempted(Workflow):
+    name = "test.StrangeAttempt"
+
+    async def run(self, args: Any) -> Any:
+        try:
+            await in_a_thread(args)
+        except errors.ActivityFailure as exc:
+            return Ok(exc.type)
+        return Ok(None)
+
+
+class Parent(Workflow):
+    name = "test.StrangeParent"
+
+    async def run(self, args: Any) -> Any:
+        try:
+            await api.child(Striker, args)
+        except errors.ChildWorkflowFailure as exc:
+            return Ok(exc.type)
+        return Ok(None)
+
+
+TYPES = {name: wanted for name, (_, wanted) in ERRORS.items()}
+
+
+def test_an_error_of_an_activity_has_its_name_and_the_run_goes_on(env):
+    handles = {name: env.start(Caller, name) for name in ERRORS}
     env.advance(10)
 
-    assert handle.result() == [ERRORS[name][1]] * len(ACTIVITIES)
-    json.dumps([event.attributes for event in handle.history()]).encode()
+    results = {name: handle.result() for name, handle in handles.items()}
+    assert results == {name: [wanted] * len(ACTIVITIES) for name, wanted in TYPES.items()}
+    for handle in handles.values():
+        json.dumps([event.attributes for event in handle.history()]).encode()
 
 
-@pytest.mark.parametrize("name", ERRORS)
-def test_an_error_of_run_fails_the_run_under_its_name(env, name):
-    handle = env.start(Striker, name)
+def test_an_error_of_run_fails_the_run_under_its_name(env):
+    handles = {name: env.start(Striker, name) for name in ERRORS}
 
-    assert handle.status == "failed"
-    (closing,) = [event for event in handle.history() if event.kind == "WorkflowFailed"]
-    assert closing.attributes["type"] == ERRORS[name][1]
+    assert {handle.status for handle in handles.values()} == {"failed"}
+    closing = {name: handle.history()[-1] for name, handle in handles.items()}
+    assert {event.kind for event in closing.values()} == {"WorkflowFailed"}
+    assert {name: event.attributes["type"] for name, event in closing.items()} == TYPES
 
 
-@pytest.mark.parametrize("name", ERRORS)
-def test_an_error_of_a_handler_fails_its_message_alone(env, name):
-    handle = env.start(Struck)
+def test_an_error_of_an_interceptor_fails_the_attempt(env):
+    class Meddling(Interceptor):
+        def activity_attempt(self, attempt: AttemptCall) -> Any:
+            strike(attempt.workflow_id)
 
-    handle.signal("struck", name)
-    for kind in ("struck_by", "checked"):
-        with pytest.raises((errors.UpdateFailed, errors.UpdateRejected)) as caught:
-            handle.update(kind, name)
+    before = chain.interceptors
+    chain.install([Meddling()])
+    try:
+        handles = {name: env.start(Attempted, name, id=name) for name in ERRORS}
+        env.advance(10)
+        assert {handle.result() for handle in handles.values()} == {"InterceptorFailed"}
+    finally:
+        chain.install(before)
+
+
+def test_an_error_of_a_child_reaches_its_parent_under_its_name(env):
+    assert {name: env.start(Parent, name).result() for name in ERRORS} == TYPES
+
+
+def test_an_error_of_a_handler_fails_its_message_alone(env):
+    types = {}
+    for name in ERRORS:
+        handle = env.start(Struck)
+        handle.signal("struck", name)
+        for kind in ("struck_by", "checked"):
+            with pytest.raises((errors.UpdateFailed, errors.UpdateRejected)) as caught:
+                handle.update(kind, name)
+            str(caught.value).encode()
+        with pytest.raises(errors.QueryFailed) as caught:
+            handle.query("ask", name)
         str(caught.value).encode()
-    with pytest.raises(errors.QueryFailed) as caught:
-        handle.query("ask", name)
-    str(caught.value).encode()
-    (failed,) = handle.describe().failed_messages
-    assert failed.type == ERRORS[name][1]
-    handle.signal("stop")
-    assert handle.result() == "done"
+        (failed,) = handle.describe().failed_messages
+        types[name] = failed.type
+        handle.signal("stop")
+        assert handle.result() == "done"
+    assert types == TYPES

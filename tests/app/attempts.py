@@ -89,9 +89,9 @@ class Mixed(Workflow):
 
     async def run(self, args: Any) -> Any:
         if args.get("long"):
-            await api.parallel([long_held(args["hold"]) for _ in range(args["long"])])
+            await api.parallel([long_held(args["hold"]) for _ in range(args["long"])], raise_errors=True)
         else:
-            await api.parallel([tiny(args["path"]) for _ in range(args["tiny"])])
+            await api.parallel([tiny(args["path"]) for _ in range(args["tiny"])], raise_errors=True)
         return Ok(None)
 
 

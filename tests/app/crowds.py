@@ -129,7 +129,7 @@ class Crowd(Workflow):
         visits = [
             visit.options(concurrency_key=tenant)(args["path"], tenant, args["seconds"]) for tenant in args["tenants"]
         ]
-        await api.parallel(visits)
+        await api.parallel(visits, raise_errors=True)
         return Ok(len(visits))
 
 

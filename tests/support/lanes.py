@@ -68,9 +68,9 @@ HOST_ON_FLOOR, HOST_ON_POSTGRES = "database", "database-evicted"
 ON_FLOOR_ALONE = (
     "contract/",
     *(f"unit/core/test_{name}.py" for name in ("freed", "handing_over", "host_limits", "payloads")),
-    *(f"unit/core/test_{name}.py" for name in ("corners", "replaying", "scheduler", "seams", "telling")),
-    *(f"unit/{room}/" for room in ("admin", "authoring", "contrib", "core/history", "engine", "errors", "graph")),
-    *(f"unit/{room}/" for room in ("present", "telemetry", "testing")),
+    *(f"unit/core/test_{name}.py" for name in ("corners", "replaying", "round_trips", "scheduler", "seams", "telling")),
+    *(f"unit/{room}/" for room in ("admin", "authoring", "contrib", "core/history", "db", "engine", "errors", "graph")),
+    *(f"unit/{room}/" for room in ("liveness", "present", "telemetry", "testing")),
 )
 #: What needs PostgreSQL alone, in ``make test``: interfaces, operations and what is made of them. Their SQL for SQLite
 #: is that of the contract, the storage and the engine, and of the smokes on the floor.

@@ -283,12 +283,12 @@ class Row:
 def cases(rows: dict[str, Row]) -> list[Any]:
     """Each row with each person; ``make test`` leaves out most people of a row whose kind an earlier one has.
 
-    Rows of one kind ask for as many permissions, and for them in one way.
+    Rows of one kind ask for permissions, or for none, in one way.
     """
     kinds: set[Any] = set()
     found = []
     for name, row in rows.items():
-        kind = (row.takes and len(row.takes), row.of_run, row.of_all, row.acts)
+        kind = (bool(row.takes), row.of_run, row.of_all, row.acts)
         for asking in ASKING:
             repeats = kind in kinds and asking != "no permission"
             marks = [pytest.mark.only_in_all("row")] if repeats else []

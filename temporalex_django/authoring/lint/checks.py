@@ -176,6 +176,14 @@ class _Module:
                 "write `raise ApplicationError(...)`, which fails the run and compensates",
                 "it leaves the block of api.saga() without an exception, so nothing is compensated",
             )
+        for line in _dropped_results(body, names):
+            yield Finding(
+                line,
+                "api.parallel(...)",
+                function_name,
+                "use its result, or write `raise_errors=True`",
+                "its result is dropped, and with it the failures of its branches",
+            )
         # Sets of these are ordered by addresses, which no hash seed fixes.
         definitions = frozenset({*self._functions, *self._classes})
         for issue in unordered_uses(body, frozenset(_local_names(body)), definitions):
@@ -311,6 +319,17 @@ def _dotted_name(node: ast.expr, names: Mapping[str, str]) -> str | None:
             base = _dotted_name(value, names)
             return None if base is None else f"{base}.{attr}"
     return None
+
+
+def _dropped_results(body: ast.AST, names: Mapping[str, str]) -> Iterator[int]:
+    """Yield the line of each statement in ``body`` that awaits ``api.parallel`` and drops its result."""
+    for node in ast.walk(body):
+        match node:
+            case ast.Expr(value=ast.Await(value=ast.Call(func=func, keywords=keywords))) if (
+                _dotted_name(func, names) == f"{_PACKAGE}.api.parallel"
+            ):
+                if not any(keyword.arg in (None, "raise_errors") for keyword in keywords):
+                    yield node.lineno
 
 
 def _imports_of(body: Iterable[ast.stmt]) -> Iterator[tuple[str, str]]:

@@ -15,7 +15,7 @@ from temporalex_django.core.history.activation import FailedSignal, RunInfo
 from temporalex_django.core.history.events import Command, is_external_close
 from temporalex_django.core.messages.headers import Headers
 from temporalex_django.core.messages.sender import Sender
-from temporalex_django.core.names import BEFORE_ALL, is_readable_time
+from temporalex_django.core.names import BEFORE_ALL, FIRST_YEAR, LAST_YEAR
 from temporalex_django.core.people.human_tasks import HumanTaskState
 from temporalex_django.core.typed_dicts import CarriedMessages
 from temporalex_django.engine.contracts.typed_dicts import RowChanges
@@ -62,8 +62,9 @@ class RunState:
 
         ``due_at`` does not count, since each turn replaces it.
         """
-        for name in ("activated_at", "deadline", "atomic_due"):
-            if not is_readable_time(getattr(self, name)):
+        times = (("activated_at", self.activated_at), ("deadline", self.deadline), ("atomic_due", self.atomic_due))
+        for name, at in times:
+            if at is not None and not FIRST_YEAR <= at.year <= LAST_YEAR:  # is_readable_time(), for each turn of a run
                 return name
         return None
 

@@ -1,6 +1,7 @@
 """The output of commands: JSON for programs, tables for people, and progress on standard error.
 
-A table is as wide as the terminal. Without a terminal, each row is one line of any length.
+A table is as wide as the terminal. Without a terminal, or without rich (the extra ``rich``), each row is one line of
+any length. Without rich, progress is a number.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
+from importlib.util import find_spec
 from typing import IO, Any, cast
 
 import msgspec
@@ -56,6 +58,19 @@ def _to_builtins(value: Any) -> Any:
 
 def print_table(command: BaseCommand, headings: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """Print rows as a table; without a heading line if all headings are empty."""
+    cells = [[escape(cell) for cell in row] for row in rows]
+    lines = _plain_lines(headings, cells) if find_spec("rich") is None else _rich_lines(command, headings, cells)
+    write_line(command, "\n".join(line.rstrip() for line in lines))
+
+
+def _plain_lines(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    shown_rows = [headings, *rows] if any(headings) else rows
+    widths = [max(map(len, column)) for column in zip(*shown_rows, strict=True)]
+    for row in shown_rows:
+        yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+
+
+def _rich_lines(command: BaseCommand, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     from rich.console import Console  # noqa: PLC0415 - a worker draws no tables
     from rich.table import Table  # noqa: PLC0415 - as above
     from rich.text import Text  # noqa: PLC0415 - as above
@@ -64,10 +79,10 @@ def print_table(command: BaseCommand, headings: Sequence[str], rows: Iterable[Se
     for heading in headings:
         grid.add_column(heading, overflow="fold")
     for row in rows:
-        grid.add_row(*(Text(escape(cell)) for cell in row))
+        grid.add_row(*map(Text, row))
     buffer = io.StringIO()
     Console(file=buffer, width=_table_width(command), color_system=None, force_terminal=False).print(grid)
-    write_line(command, "\n".join(line.rstrip() for line in buffer.getvalue().splitlines()))
+    return buffer.getvalue().splitlines()
 
 
 def _table_width(command: BaseCommand) -> int:
@@ -107,6 +122,29 @@ def progress(command: BaseCommand, *, lines: bool = False) -> Iterator[ReportPro
     if not is_watched(command, lines=lines):
         yield _ignore_progress
         return
+    with _show_count(command) if find_spec("rich") is None else _show_bar(command) as report:
+        yield report
+
+
+@contextmanager
+def _show_count(command: BaseCommand) -> Iterator[ReportProgress]:
+    shown = ""
+
+    def report(done: int, total: int, note: str = "") -> None:
+        nonlocal shown
+        line = f"{done:,} of {total:,}{escape(note)}"
+        command.stderr.write("\r" + line.ljust(len(shown)), ending="")
+        shown = line
+
+    try:
+        yield report
+    finally:
+        if shown:
+            command.stderr.write("")
+
+
+@contextmanager
+def _show_bar(command: BaseCommand) -> Iterator[ReportProgress]:
     from rich.console import Console  # noqa: PLC0415 - a worker draws no bars
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn  # noqa: PLC0415 - as above
 

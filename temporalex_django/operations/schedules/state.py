@@ -163,5 +163,10 @@ def slot_of(row: ScheduleSlot) -> SlotRecord:
 
 
 def _member(kind: type[E], value: str) -> E:
-    """Return a member of an enumeration, or its last one for a text that is none: the row has its slot all the same."""
-    return next((member for member in kind if member.value == value), [*kind][-1])
+    """Return the member with a value, or one of its own for a text that is none, which pages show as it is."""
+    for member in kind:
+        if member.value == value:
+            return member
+    unknown = str.__new__(kind, value)
+    unknown._name_, unknown._value_ = "UNKNOWN", value
+    return unknown

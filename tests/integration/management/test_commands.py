@@ -91,6 +91,9 @@ def test_what_runs_look_like(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "60")
     narrow = transcript("list", columns=60), transcript("describe", "basket-1", columns=60)
     monkeypatch.delenv("COLUMNS")
+    with monkeypatch.context() as without_rich:
+        without_rich.setattr("temporalex_django.management.cli.printing.find_spec", lambda _: None)
+        assert transcript("list", *queried) == wide[0]
     golden("list.txt", *wide, *narrow[:1], transcript("list", "--json", "--limit", 1))
     golden("describe.txt", transcript("describe", "rederrand::1"), transcript("describe", ODD), narrow[1])
     golden("history.txt", transcript("history", "rederrand::1"), transcript("history", "basket-2", "--json"))
@@ -356,6 +359,8 @@ def test_long_work_shows_how_far_it_is_where_somebody_looks(monkeypatch: pytest.
         assert "\x1b" not in looked.out + piped.out + piped.err, arguments
         assert " of " not in piped.err, arguments
     assert "of" not in shell("export", "basket-1", "--json", tty=True).err  # its lines say it
+    monkeypatch.setattr("temporalex_django.management.cli.printing.find_spec", lambda _: None)  # without rich
+    assert "\r2 of 2" in shell("export", "--workflow", "test.Basket", tty=True).err
 
 
 #: A command line that is wrong, or cannot be done, and the status that it ends with.

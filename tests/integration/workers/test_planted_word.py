@@ -1,4 +1,4 @@
-"""A word that is planted in every input stands in no log record, at any level, and not in what doctor prints."""
+"""A word that is planted in every input stands in no log record of any level, in no trace, and not in doctor."""
 
 from __future__ import annotations
 
@@ -8,10 +8,14 @@ import traceback
 
 import pytest
 from django.core.management import CommandError, call_command
+from prometheus_client import generate_latest
 
-from temporalex_django import Ok, RetryPolicy, Workflow, activity, api, errors, signal, update
+from temporalex_django import Ok, RetryPolicy, Workflow, WorkflowHandle, activity, api, errors, signal, update
+from temporalex_django.contrib import exporters
+from temporalex_django.interceptors.chain import chain
 from tests.support.client_flows import drain
 from tests.support.people import stored
+from tests.support.spans import Spans
 
 pytestmark = pytest.mark.django_db(transaction=True)
 WORD = "xylophone"
@@ -172,6 +176,43 @@ def test_messages_reasons_and_comments_are_in_no_log(texts):
 
     assert not [line for line in texts() if WORD in line]
     assert WORD not in print_doctor()
+
+
+@pytest.fixture
+def prometheus():
+    exporters.install(["prometheus"])
+    yield exporters.installed("prometheus")
+    exporters.uninstall("prometheus")
+
+
+def test_inputs_are_in_no_span_and_in_no_metric(prometheus):
+    before, spans = chain.interceptors, Spans()
+    chain.install([spans.interceptor])
+    try:
+        for workflow in (Planted, Blocking):
+            for way in WAYS:
+                workflow.start({"way": way, "word": WORD}, id=f"{workflow.__name__}-{way}")
+        drain()
+        asking, run = (WorkflowHandle(f"Planted-{way}") for way in ("title", "open"))
+        run.signal("go", {"text": WORD})
+        run.signal("unknown", {"text": WORD})
+        drain()
+        for name in ("reject", "break", "fault", "define", "missing"):
+            with pytest.raises(errors.TemporalexError):
+                run.update(name, WORD, timeout=5)
+        with pytest.raises(errors.TemporalexError):
+            run.query("missing", WORD)
+        asking.decide("approved", comment=WORD, by=stored("ann", MAY))
+        run.cancel(WORD)
+        drain()
+    finally:
+        chain.install(before)
+
+    assert len(spans.all) > len(WAYS)
+    assert [span.name for span in spans.all if WORD in span.to_json()] == []
+    text = generate_latest(prometheus.registry).decode()
+    assert "temporalex_" in text
+    assert WORD not in text
 
 
 def test_the_log_of_a_bad_definition_says_where_it_is(texts):

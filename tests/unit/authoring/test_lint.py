@@ -253,7 +253,7 @@ def test_a_coroutine_that_nobody_awaits_is_found(statement: str, call: str) -> N
         "if await helper(1): pass",
         "x = helper(1)",
         "return helper(1)",
-        "await api.parallel([helper(1), self.method(2)])",
+        "x = await api.parallel([helper(1), self.method(2)])",
         "x = helper(1) is None",
         "x = [y async for y in stream(1)]",
         "stream(1)",
@@ -385,7 +385,7 @@ def in_saga(statement: str) -> list[tuple[int, str, str]]:
         ("async with api.saga() as s:\n    answer = Err('no')\n    return answer", 3),
         ("s = api.saga()\nasync with s:\n    return Err('no')", 3),
         (
-            "async def branch():\n    async with api.saga():\n        return Err('no')\nawait api.parallel([branch])",
+            "async def branch():\n    async with api.saga():\n        return Err('no')\nx = await api.parallel([branch])",
             3,
         ),
     ],
@@ -402,10 +402,31 @@ def test_err_inside_a_saga_is_found(statement: str, line: int) -> None:
         "async with api.saga() as s:\n    pass\nreturn Err('no')",
         "async with api.saga() as s:\n    return Ok(1)",
         "async with api.shield():\n    return Err('no')",
-        "async with api.saga() as s:\n    async def branch():\n        return Err('no')\n    await api.parallel([branch])",
+        "async with api.saga() as s:\n    async def branch():\n        return Err('no')\n    x = await api.parallel([branch])",
         "async with api.saga() as s:\n    outcome = lambda: Err('no')\n    return outcome",
         "a = b\nb = a\nasync with api.saga() as s:\n    return a",
     ],
 )
 def test_err_that_leaves_no_saga_is_no_finding(statement: str) -> None:
     assert in_saga(statement) == []
+
+
+@pytest.mark.parametrize(
+    ("statement", "lines"),
+    [
+        ("await api.parallel([f(), f()])", [7]),
+        ("if args:\n            await api.parallel(f(), f(), limit=2)", [8]),
+        ("results = await api.parallel([f(), f()])", []),
+        ("return await api.parallel([f(), f()])", []),
+        ("await api.parallel([f(), f()], raise_errors=True)", []),
+        ("await api.race(f(), f())", []),
+    ],
+)
+def test_a_dropped_result_of_parallel_is_found(statement: str, lines: list[int]) -> None:
+    source = (
+        "from temporalex_django import Ok, Workflow, activity, api\n@activity\ndef f(): pass\n\n"
+        f"class A(Workflow):\n    async def run(self, args):\n        {statement}\n        return Ok(None)\n"
+    )
+    found = [finding for finding in lint(source) if finding.call == "api.parallel(...)"]
+    assert [finding.line for finding in found] == lines
+    assert all("raise_errors=True" in finding.advice for finding in found)

@@ -1,4 +1,7 @@
-"""The checks of a function that becomes an activity, and the answer to methods that tasks of other packages have."""
+"""The checks of a function that becomes an activity, and the answer to methods that tasks of other packages have.
+
+The module of activities imports this one, so their types are ``Any`` here.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +13,6 @@ from temporalex_django.core.error_text import source_line
 from temporalex_django.core.payloads.annotations import parameter_problems
 from temporalex_django.errors import WorkflowDefinitionError
 
-if TYPE_CHECKING:
-    from temporalex_django.authoring.activity import Activity, ActivityOptions
-
 #: Methods by which tasks of Celery, Dramatiq, Huey, RQ, Procrastinate and ``django.tasks`` are sent to a queue.
 _SENDERS = frozenset(
     {"delay", "delay_on_commit", "apply", "apply_async", "apply_async_on_commit", "s", "si", "signature", "subtask"}
@@ -22,7 +22,7 @@ _SENDERS = frozenset(
 _LAMBDA = "<lambda>"
 
 
-def check_function(target: Any, options: ActivityOptions, *, is_bare: bool) -> None:
+def check_function(target: Any, options: Any, *, is_bare: bool) -> None:
     """Raise ``WorkflowDefinitionError`` if ``target`` cannot be the function of an activity with these options.
 
     ``is_bare`` is True for ``activity(target)``, which has no place for a name.
@@ -36,7 +36,7 @@ def check_function(target: Any, options: ActivityOptions, *, is_bare: bool) -> N
         raise WorkflowDefinitionError(f"{label}: {problem}")
 
 
-def _problems(target: Any, options: ActivityOptions, *, is_bare: bool) -> Iterator[str]:
+def _problems(target: Any, options: Any, *, is_bare: bool) -> Iterator[str]:
     if inspect.isclass(target):
         yield "a class has no result that a history can record: decorate a function that returns data"
     if is_bare and _is_lambda(target):
@@ -75,12 +75,12 @@ def nameless_problem() -> str:
     )
 
 
-def is_nameless(activity: Activity[Any, Any]) -> bool:
+def is_nameless(activity: Any) -> bool:
     """Return True if the name of an activity is that of any lambda of its module."""
-    return activity.name.endswith(_LAMBDA)
+    return str(activity.name).endswith(_LAMBDA)
 
 
-def require_name(activity: Activity[Any, Any]) -> None:
+def require_name(activity: Any) -> None:
     """Raise ``WorkflowDefinitionError`` if an activity is a lambda that no name identifies."""
     if is_nameless(activity):
         raise WorkflowDefinitionError(
@@ -88,7 +88,7 @@ def require_name(activity: Activity[Any, Any]) -> None:
         )
 
 
-def check_annotations(activity: Activity[Any, Any]) -> None:
+def check_annotations(activity: Any) -> None:
     """Raise ``WorkflowDefinitionError`` for annotations as which nothing could be read back."""
     if problems := parameter_problems(activity.__wrapped__):
         raise WorkflowDefinitionError(f"activity {activity.name}: " + "; ".join(problems))

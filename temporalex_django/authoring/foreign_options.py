@@ -134,28 +134,28 @@ def answers_foreign_arguments(name: str, words: Mapping[str, str]) -> Callable[[
     return decorate
 
 
-def unknown_options(name: str, given: Iterable[str], known: Iterable[str], words: Mapping[str, str]) -> str:
-    """Return a sentence for each option in ``given`` that the call ``name`` does not have.
+def unknown_options(name: str, arguments: Iterable[str], option_names: Iterable[str], words: Mapping[str, str]) -> str:
+    """Return a sentence for each option in ``arguments`` that the call ``name`` does not have.
 
-    ``known`` are the options that it has, and ``words`` those of ``answers_foreign_options``.
+    ``option_names`` are the options that it has, and ``words`` those of ``answers_foreign_options``.
     """
-    options = sorted(known)
+    options = sorted(option_names)
     return "; ".join(
         f"{name} has no option {option}" + (_advice(option, options, words) or f" (it has: {', '.join(options)})")
-        for option in given
+        for option in arguments
         if option not in options
     )
 
 
-def unknown_start_options(name: str, given: Iterable[str], signature: inspect.Signature) -> str:
-    """Return a sentence for the options in ``given`` that ``name``, the start of a class, does not have.
+def unknown_start_options(name: str, arguments: Iterable[str], signature: inspect.Signature) -> str:
+    """Return a sentence for the options in ``arguments`` that ``name``, the start of a class, does not have.
 
     Those that look like no option at all are fields of the input.
     """
     options = [
         key for key, parameter in signature.parameters.items() if parameter.kind is inspect.Parameter.KEYWORD_ONLY
     ]
-    advice = {option: _advice(option, options, START) for option in given}
+    advice = {option: _advice(option, options, START) for option in arguments}
     sentences = [f"{name} has no option {option}{text}" for option, text in advice.items() if text]
     if fields := [option for option, text in advice.items() if not text]:
         value = ", ".join(f'"{field}": ...' for field in fields)

@@ -102,9 +102,9 @@ def key_text(value: Any) -> Any:
     return str(value) if isinstance(value, (int, UUID)) and not isinstance(value, bool) else value
 
 
-def counted(count: int, one: str, many: str) -> str:
+def counted(count: int, singular: str, plural: str) -> str:
     """Return a number with its words, such as "1 run is due" or "1,200 runs are due"."""
-    return f"{count:,} {one if count == 1 else many}"
+    return f"{count:,} {singular if count == 1 else plural}"
 
 
 def type_advice(value: object) -> str:

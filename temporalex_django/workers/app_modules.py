@@ -12,6 +12,7 @@ from django.apps import AppConfig, apps
 
 from temporalex_django.authoring import workflow
 from temporalex_django.core.determinism.rules import is_project_file
+from temporalex_django.core.names import counted
 
 _BASES = frozenset({"Workflow", "GraphWorkflow", "VersionedWorkflow"})
 _MENTION = "temporalex_django"
@@ -32,13 +33,13 @@ class UnloadedDefinition:
     home: str
 
 
-def describe_classes(one: str = "workflow", many: str = "workflows") -> str:
+def describe_classes(singular: str = "workflow", plural: str = "workflows") -> str:
     """Return how many workflow classes this process has; if it has none, also the modules in which it looked for them.
 
-    ``one`` and ``many`` are the word for a class, singular and plural.
+    ``singular`` and ``plural`` are the word for a class.
     """
     if count := len(workflow.registry):
-        return f"{count} {one if count == 1 else many}"
+        return counted(count, singular, plural)
     looked_at = ", ".join(
         f"{app.name}.{name}{'' if f'{app.name}.{name}' in sys.modules else _absence(app, name)}"
         for app in _project_apps()
@@ -46,7 +47,7 @@ def describe_classes(one: str = "workflow", many: str = "workflows") -> str:
     )
     unloaded = ", ".join(sorted({definition.module for definition in unloaded_definitions()}))
     return (
-        f"0 {many} (looked at: {looked_at or 'no app of this project'}"
+        f"0 {plural} (looked at: {looked_at or 'no app of this project'}"
         f"{f'; not loaded: {unloaded}: import it from workflows.py' if unloaded else ''})"
     )
 

@@ -87,11 +87,17 @@ def places_page() -> str:
         "A predicate is the function that you pass to `wait_condition`, and an `update_state` closure the one that you pass to",
         "`update_state`. A transition is a dynamic transition of a graph.",
         "",
+        "A sync handler is one that returns its value itself, and an async handler the function in `Async`. A sync handler that is a",
+        "plain `def` cannot await anything; written as `async def` it can, and messages wait until it is done.",
+        "",
         "| primitive | use | " + " | ".join(places) + " |",
         "|---|---|" + "---|" * len(places),
     ]
     for row in (ACTIVITY, *PRIMITIVES):
         cells = ["yes" if row.is_allowed(place) else "no" for place in places]
+        # A handler without `Async` may be a plain function, in which nothing can be awaited.
+        if row.usage != AT_ONCE and row.is_allowed("sync handler"):
+            cells[places.index("sync handler")] = "only in `async def`"
         lines.append(f"| `{row.name}` | {_USAGES[row.usage]} | " + " | ".join(cells) + " |")
     lines += ["", "The reasons:", ""]
     lines += [

@@ -12,11 +12,12 @@ if TYPE_CHECKING:
     from temporalex_django.authoring.approvals import Escalation
     from temporalex_django.authoring.handle import WorkflowHandle
     from temporalex_django.authoring.handlers import signal, update
+    from temporalex_django.authoring.queries import query
     from temporalex_django.authoring.retry import RetryPolicy
     from temporalex_django.authoring.schedules.schedule import Overlap, Schedule
     from temporalex_django.authoring.unique import Unique
     from temporalex_django.authoring.versions import VersionedWorkflow
-    from temporalex_django.authoring.workflow import Workflow, query
+    from temporalex_django.authoring.workflow import Workflow
     from temporalex_django.core.people.approvals import Decision
     from temporalex_django.core.results import (
         Async,
@@ -59,7 +60,7 @@ _HOME = {
     **dict.fromkeys(("Approval", "Debug", "Done", "Step", "Wait", "WaitForEvent"), "temporalex_django.graph.steps"),
     "Decision": "temporalex_django.core.people.approvals",
     "Escalation": "temporalex_django.authoring.approvals",
-    "query": "temporalex_django.authoring.workflow",
+    "query": "temporalex_django.authoring.queries",
     "WorkflowHandle": "temporalex_django.authoring.handle",
     **dict.fromkeys(
         ("Async", "ContinueAsNew", "Err", "Event", "NoReply", "Ok", "Pending", "Reply", "Stop", "TimedOut"),

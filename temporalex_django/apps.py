@@ -266,7 +266,7 @@ def _start_local_runner() -> None:
         return
 
     def start_worker() -> None:
-        from temporalex_django.authoring.workflow import registry  # noqa: PLC0415 - as below
+        from temporalex_django.workers.app_modules import describe_classes  # noqa: PLC0415 - as below
         from temporalex_django.workers.development import DevelopmentWorker  # noqa: PLC0415 - it needs the models
 
         # The thread starts inside ready(), when the apps after this one are not ready yet.
@@ -274,7 +274,7 @@ def _start_local_runner() -> None:
         DevelopmentWorker().start()
         # Printed like the lines of runserver itself, because the logging of the project may show nothing.
         print(  # noqa: T201 - see above
-            f"This process runs workflows: {len(registry)} classes "
+            f"This process runs workflows: {describe_classes('class', 'classes')} "
             "(set TEMPORALEX['LOCAL_RUNNER'] = False to leave them to `manage.py temporalex worker`).",
             flush=True,
         )

@@ -25,14 +25,19 @@ from django.urls.resolvers import RoutePattern
 from django.utils.connection import ConnectionDoesNotExist
 
 from temporalex_django import conf
+from temporalex_django.authoring import activity as activities
 from temporalex_django.authoring import workflow as workflows
+from temporalex_django.authoring.activity_function import is_nameless
+from temporalex_django.authoring.declared_messages import handler_problems
 from temporalex_django.authoring.lint.activities import named_activities
 from temporalex_django.authoring.lint.checks import Finding, lint
 from temporalex_django.authoring.lint.names import duplicate_names
 from temporalex_django.core.determinism.rules import is_project_file
+from temporalex_django.core.error_text import source_line
 from temporalex_django.core.names import TABLES, TEMPORAL
 from temporalex_django.db.dialects.checks import check_connection
 from temporalex_django.errors import ScheduleInvalid, WorkflowDefinitionError
+from temporalex_django.workers.app_modules import unloaded_definitions
 
 TAG = "temporalex"
 #: Modules that could not be loaded, each with its error; the app fills the list when Django starts.
@@ -446,6 +451,48 @@ def check_workflow_code(app_configs: Sequence[AppConfig] | None, **_: Any) -> li
 
 
 @register(TAG)
+def check_calls(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[CheckMessage]:
+    """Warn about handlers that their phase would refuse, and about activities that no name identifies.
+
+    Handlers are read from the source, and nothing is called.
+    """
+    del app_configs
+    messages: list[CheckMessage] = [
+        Warning(
+            f"{problem} ({cls.name}).",
+            hint="Correct it: the phase raises WorkflowDefinitionError when a run opens it.",
+            id="temporalex_django.W016",
+        )
+        for cls in workflows.concrete_classes()
+        if _is_in_app(cls.__module__) and is_project_file(cls.definition_place.path)
+        for problem in handler_problems(cls)
+    ]
+    return messages + [
+        Warning(
+            f"The activity {activity.name} ({source_line(activity.__wrapped__)}) is a lambda without a name.",
+            hint="Write a `def`, or give it a name: activity(name=...). Its calls raise WorkflowDefinitionError.",
+            id="temporalex_django.W016",
+        )
+        for activity in activities.registry.values()
+        if is_nameless(activity) and _is_in_app(activity.__wrapped__.__module__)
+    ]
+
+
+@register(TAG)
+def check_unloaded_modules(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[CheckMessage]:
+    """Warn about workflows and activities in modules of apps that no process loads."""
+    del app_configs
+    return [
+        Warning(
+            f"{definition.path}:{definition.line} defines {definition.name}, but nothing loads {definition.module}.",
+            hint=f"Move it to {definition.app}.{definition.home}, or import it there.",
+            id="temporalex_django.W017",
+        )
+        for definition in unloaded_definitions()
+    ]
+
+
+@register(TAG)
 def check_hash_seed(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[CheckMessage]:
     """Warn about workflow code that iterates sets, in a process that has a random hash seed.
 
@@ -503,15 +550,20 @@ def _view_routes(patterns: Iterable[Any]) -> Iterator[tuple[Any, type]]:
             yield pattern.pattern, view
 
 
+def _is_in_app(module: str) -> bool:
+    """Return True if a module belongs to an installed app."""
+    # The dot keeps the app "shop" from matching the module "shopping".
+    return any(f"{module}.".startswith(f"{app.name}.") for app in apps.get_app_configs())
+
+
 def _workflow_files() -> dict[str, set[str]]:
     """Return the files in which installed apps define workflows, each with the names of its classes."""
     from temporalex_django.authoring import workflow  # noqa: PLC0415 - filled by autodiscovery
 
-    installed = [app.name for app in apps.get_app_configs()]
-    modules: dict[str, set[str]] = {f"{name}.workflows": set() for name in installed}
-    # A class may be defined outside `workflows`. The dot keeps the app "shop" from matching the module "shopping".
+    modules: dict[str, set[str]] = {f"{app.name}.workflows": set() for app in apps.get_app_configs()}
+    # A class may be defined outside `workflows`.
     for cls in workflow.concrete_classes():
-        if any(f"{cls.__module__}.".startswith(f"{name}.") for name in installed):
+        if _is_in_app(cls.__module__):
             modules.setdefault(cls.__module__, set()).add(cls.__name__)
     files: dict[str, set[str]] = {}
     for name in sorted(modules):

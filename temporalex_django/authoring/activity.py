@@ -9,6 +9,9 @@ from datetime import timedelta
 from functools import partial, update_wrapper
 from typing import Any, ClassVar, Generic, Literal, ParamSpec, Protocol, TypedDict, TypeVar, Unpack, cast, overload
 
+from temporalex_django.authoring import activity_function
+from temporalex_django.authoring.foreign_options import ACTIVITY as FOREIGN_OPTIONS
+from temporalex_django.authoring.foreign_options import answers_foreign_options, unknown_options
 from temporalex_django.authoring.redefinitions import check_use, execution_of, require_same_activity
 from temporalex_django.authoring.retry import RetryPolicy
 from temporalex_django.core import aliases, current
@@ -16,7 +19,6 @@ from temporalex_django.core.history.inputs import InputReading, to_reading
 from temporalex_django.core.limits import Limits, key_error, limit_errors
 from temporalex_django.core.names import check_code_name, fit_optional_label, is_name, quoted, to_seconds
 from temporalex_django.core.payloads import codec
-from temporalex_django.core.payloads.annotations import parameter_problems
 from temporalex_django.core.payloads.copying import deep_copy
 from temporalex_django.core.primitive_table import ACTIVITY
 from temporalex_django.core.runtime_protocol import WorkflowRuntime
@@ -185,7 +187,7 @@ class RunSource(Protocol):
         """
 
 
-class Activity(Generic[P, R]):
+class Activity(activity_function.ForeignMethods, Generic[P, R]):
     """A function that workflow code awaits and a worker runs.
 
     ``__wrapped__`` is the function itself. ``name`` is its name in histories, ``label`` the name that people see, and
@@ -213,6 +215,7 @@ class Activity(Generic[P, R]):
         self._positional: range | None = None
         self._plain_options = options.as_dict()
         self.execution = execution_of(getattr(fn, "__globals__", {}))
+        self._is_nameless = activity_function.is_nameless(self)
         update_wrapper(self, fn)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> AwaitableCall[R]:
@@ -225,6 +228,8 @@ class Activity(Generic[P, R]):
         registered = registry.get(self.name, self)
         if registered.__wrapped__ is not self.__wrapped__:
             check_use(port, partial(require_same_activity, self, registered))
+        if self._is_nameless:
+            check_use(port, partial(activity_function.require_name, self))
         if kwargs or not self._accepts_count(len(args)):
             self._bind(args, kwargs)
         attributes: dict[str, Any] = {
@@ -275,10 +280,8 @@ class Activity(Generic[P, R]):
         Raises ``WorkflowDefinitionError`` for unknown options and for those that are part of the definition.
         """
         option_names = {field.name for field in fields(ActivityOptions)}
-        if unknown := sorted(changes.keys() - option_names):
-            raise WorkflowDefinitionError(
-                f"{self.name}: no such option: {', '.join(unknown)} (known: {', '.join(sorted(option_names))})"
-            )
+        if unknown := unknown_options(f"{self.name}.options", changes, option_names, FOREIGN_OPTIONS):
+            raise WorkflowDefinitionError(unknown)
         if changes.get("atomic", self.options_set.atomic) != self.options_set.atomic:
             raise WorkflowDefinitionError(
                 f"{self.name}: you cannot change atomic for one call: set it in the definition"
@@ -457,6 +460,7 @@ def activity(
     by_hand: bool = True,
     shared_transaction: bool = False,
 ) -> _Decorator: ...
+@answers_foreign_options("@activity", FOREIGN_OPTIONS)
 def activity(
     fn: Any = None,
     /,
@@ -520,20 +524,11 @@ def activity(
         check_code_name(alias, label="activity: an alias", reserved=False)
 
     def decorate(target: Callable[..., Any]) -> Activity[Any, Any]:
-        if isinstance(target, Activity) or not callable(target) or not hasattr(target, "__qualname__"):
-            raise WorkflowDefinitionError(f"activity: {target!r} is not a function")
-        if options.atomic and inspect.iscoroutinefunction(target):
-            raise WorkflowDefinitionError(
-                f"{target.__qualname__}: an atomic activity runs inside the turn's transaction and cannot be async"
-            )
-        if options.lane and inspect.iscoroutinefunction(target):
-            raise WorkflowDefinitionError(
-                f"{target.__qualname__}: an async activity runs in the event loop of its worker, "
-                "and cannot have lane='process'"
-            )
+        if isinstance(target, Activity):
+            raise WorkflowDefinitionError(f"activity: {target!r} is an activity already: decorate its function once")
+        activity_function.check_function(target, options, is_bare=fn is not None)
         new_activity: Activity[Any, Any] = Activity(target, options, name=name, label=label, aliases=aliases)
-        if problems := parameter_problems(target):
-            raise WorkflowDefinitionError(f"activity {new_activity.name}: " + "; ".join(problems))
+        activity_function.check_annotations(new_activity)
         register(new_activity)
         return new_activity
 

@@ -8,6 +8,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
+from temporalex_django.core import current
 from temporalex_django.core.payloads.copying import deep_copy
 from temporalex_django.core.payloads.round_trip import encode_lossless
 from temporalex_django.errors import OutsideWorkflow
@@ -72,6 +73,9 @@ class ActivityContext:
 
 # A context variable, so that async activities which share a thread each see their own attempt.
 _current: ContextVar[ActivityContext | None] = ContextVar("temporalex_activity", default=None)
+
+
+current.is_in_activity = lambda: _current.get() is not None
 
 
 def activity_context() -> ActivityContext:

@@ -15,8 +15,10 @@ from functools import partial
 from inspect import isawaitable
 from typing import Any, Literal, TypeVar, cast, get_args
 
+from temporalex_django.authoring import foreign_options
 from temporalex_django.authoring.approvals import Escalation, human_task_spec
 from temporalex_django.authoring.django_tasks import activity_of
+from temporalex_django.authoring.foreign_options import answers_foreign_options
 from temporalex_django.authoring.primitive_types import parallel_type, phase_type, race_type, task_type
 from temporalex_django.authoring.redefinitions import check_use
 from temporalex_django.authoring.requests.start_times import check_start_times, start_time_of_child
@@ -130,6 +132,7 @@ def _require_declared(port: WorkflowRuntime, primitive: str, signal_names: Itera
         )
 
 
+@answers_foreign_options("api.approval", foreign_options.APPROVAL)
 def approval(
     title: str,
     *,
@@ -243,6 +246,7 @@ def deprecate_patch(id: str) -> None:
 
 
 @phase_type
+@answers_foreign_options("api.phase", foreign_options.PHASE)
 def phase(
     state: Any,
     signal: Mapping[str, Any] | None = None,
@@ -370,6 +374,7 @@ def wait_condition(
     return cast("AwaitableCall[bool]", Call(table.WAIT_CONDITION, start))
 
 
+@answers_foreign_options("api.child", foreign_options.START)
 def child(
     workflow: type[TypedWorkflow[A, R]],
     args: A | None = None,

@@ -22,9 +22,11 @@ from typing import Any, Literal, TypeVar, cast
 from temporalex_django.authoring import api, handlers
 from temporalex_django.authoring.requests.run_request import RunRequest
 from temporalex_django.authoring.workflow import Workflow
-from temporalex_django.core.messages.phase import Handler, handler_types
+from temporalex_django.core.error_text import source_line
+from temporalex_django.core.messages.phase import Handler, accepts_arguments, handler_types
 from temporalex_django.core.payloads import codec
 from temporalex_django.core.payloads.codec import is_exact, resolve_hints
+from temporalex_django.core.payloads.external_types import unreadable_reason
 from temporalex_django.core.payloads.round_trip import require_readable, warn_lossy_value
 from temporalex_django.core.results import answer_type_of
 from temporalex_django.errors import PayloadError, WorkflowDefinitionError
@@ -144,6 +146,20 @@ def read_answer(cls: type[Workflow] | None, request: RunRequest[Any], answer: An
         raise
 
 
+def handler_problems(cls: type[Workflow]) -> list[str]:
+    """Return a sentence for each handler in the source of a class that its phase would refuse, with the line."""
+    problems = []
+    for fn in _functions_of(cls):
+        source = _parse_source(fn)
+        if source is not None:
+            path, _, first = source_line(fn).rpartition(":")
+            problems += [
+                f"{path}:{int(first) + line - 1}: {problem}"
+                for line, problem in _PhaseReader(cls, fn, source).problems()
+            ]
+    return problems
+
+
 def check_payload(
     cls: type[Workflow], kind: MessageKind, name: str, payload: Any, plain_payload: Any, *, aloud: bool = True
 ) -> None:
@@ -216,6 +232,16 @@ class _PhaseReader:
 
     def messages(self) -> Iterator[DeclaredMessage]:
         """Yield the messages of the phases that the function opens, and the signals that it waits for."""
+        for kind, name, handler in self.declarations():
+            yield (
+                DeclaredMessage(kind=kind, name=name) if handler is None else self.build_message(kind, name, handler)
+            )
+
+    def declarations(self) -> Iterator[tuple[MessageKind, str, Any]]:
+        """Yield ``(kind, message name, handler)`` for each message that the function takes.
+
+        A handler is a node of the source, or the function itself. It is None for a signal that code waits for.
+        """
         for call in ast.walk(self.source):
             if not isinstance(call, ast.Call):
                 continue
@@ -224,10 +250,44 @@ class _PhaseReader:
                 keywords = {keyword.arg: keyword.value for keyword in call.keywords}
                 for position, kind in _POSITIONS:
                     mapping = call.args[position] if len(call.args) > position else keywords.get(kind)
-                    for name, about in self.entries(mapping) if mapping is not None else ():
-                        yield self.build_message(kind, name, about)
+                    for name, handler in self.entries(mapping) if mapping is not None else ():
+                        yield kind, name, handler
             elif callee is api.wait_for_signal and call.args and isinstance(call.args[0], ast.Constant):
-                yield DeclaredMessage(kind="signal", name=str(call.args[0].value))
+                yield "signal", str(call.args[0].value), None
+
+    def problems(self) -> Iterator[tuple[int, str]]:
+        """Yield ``(line in the function, sentence)`` for each handler that its phase would refuse.
+
+        It cannot take ``(args, state)``, or nothing fits its annotation.
+        """
+        for kind, name, handler in self.declarations():
+            if handler is None:
+                continue
+            message, functions, line = f"{kind} {name!r}", {"handler": handler}, getattr(handler, "lineno", 1)
+            if isinstance(handler, ast.Call) and self.evaluate(handler.func) in (handlers.update, handlers.signal):
+                functions = {keyword.arg or "": keyword.value for keyword in handler.keywords}
+                functions = {"handler": next(iter(handler.args), functions.get("handler")), **functions}
+            for role in ("handler", "validator"):
+                if not self.accepts_two(functions.get(role)):
+                    yield line, f"the {role} of {message} cannot be called as (args, state)"
+            if (reason := unreadable_reason(self.build_message(kind, name, handler).args_type)) is not None:
+                yield line, f"nothing can be read back from JSON as the annotation of {message}: {reason}"
+
+    def accepts_two(self, handler: Any) -> bool:
+        """Return False if the source shows that a handler cannot be called with two arguments.
+
+        ``handler`` is a node of the source, or the function itself.
+        """
+        bound = 0
+        if isinstance(handler, ast.Lambda):
+            return _accepts(handler.args, 2)
+        if isinstance(handler, ast.Name) and (inner := self.nested.get(handler.id)) is not None:
+            return bool(inner.decorator_list) or _accepts(inner.args, 2)
+        if isinstance(handler, ast.Attribute) and isinstance(handler.value, ast.Name) and handler.value.id == "self":
+            method = inspect.getattr_static(self.cls, handler.attr, None)
+            bound = int(isinstance(method, FunctionType))
+        value = self.evaluate(handler) if isinstance(handler, ast.expr) else handler
+        return not callable(value) or accepts_arguments(value, 2 + bound)
 
     def entries(self, node: ast.expr) -> Iterator[tuple[str, Any]]:
         """Yield pairs ``(message name, handler)`` of a dictionary of handlers in the source.
@@ -339,6 +399,14 @@ class _PhaseReader:
             case ast.BinOp(left=left, op=ast.BitOr(), right=right):
                 return _join_annotations(self.evaluate(left), self.evaluate(right), operator.or_)
         return _MISSING
+
+
+def _accepts(parameters: ast.arguments, count: int) -> bool:
+    """Return True if a function with these parameters can be called with ``count`` positional arguments."""
+    positional = len(parameters.posonlyargs) + len(parameters.args)
+    if any(default is None for default in parameters.kw_defaults) or positional - len(parameters.defaults) > count:
+        return False
+    return positional >= count or parameters.vararg is not None
 
 
 def _join_annotations(left: Any, right: Any, join: Callable[[Any, Any], Any]) -> Any:

@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
+from temporalex_django.authoring.foreign_options import RETRY_POLICY, answers_foreign_arguments
 from temporalex_django.core.error_text import is_error
 from temporalex_django.core.failures import failure_types
 from temporalex_django.core.names import to_seconds
-from temporalex_django.errors import RetryLater, WorkflowDefinitionError
+from temporalex_django.errors import OutsideWorkflow, RetryLater, WorkflowDefinitionError
 
 #: Longest pause between two attempts in seconds, unless a policy allows more.
 _LONGEST = 100.0
@@ -22,6 +23,7 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
+@answers_foreign_arguments("RetryPolicy", RETRY_POLICY)
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
     """The number of attempts of an activity and the pauses between them.
@@ -108,8 +110,12 @@ def delay_after(
     """Return the seconds from ``now`` until the attempt after one that raised ``error``, or None if none follows.
 
     The arguments are those of ``next_delay``. ``RetryLater`` names the pause itself, and the policy decides only if it
-    names none. Its ``non_retryable`` does not count then, because the code itself wants another attempt.
+    names none. Its ``non_retryable`` does not count then, because the code itself wants another attempt. No attempt
+    follows one that called what only workflow code may call, such as another activity.
     """
+    # A mistake in the code: no attempt of this activity can call what only workflow code may call.
+    if is_error(error, OutsideWorkflow):
+        return None
     if not is_error(error, RetryLater):
         return next_delay(policy, attempt, failure_types(error), draw=draw)
     policy = policy or _UNLIMITED

@@ -15,6 +15,7 @@ from types import MethodType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
 from temporalex_django.authoring import backend
+from temporalex_django.authoring.foreign_options import unknown_start_options
 from temporalex_django.authoring.requests.start_policy import OnClosed, OnConflict
 from temporalex_django.authoring.requests.start_request import StartRequest
 from temporalex_django.authoring.run_tables import run_filters
@@ -118,7 +119,7 @@ class Startable:
         class does not have.
         """
         if options and not cls.is_versioned():
-            raise TypeError(f"{cls.__name__}.start has no option {', '.join(sorted(options))}")
+            raise TypeError(unknown_start_options(f"{cls.__name__}.start", options, inspect.signature(cls._start)))
         return cls.resolve_version(version, **options)[1]
 
     def _start(
@@ -476,7 +477,7 @@ def parse_start_arguments(
         rest = [*positional]
     if len(rest) > 1 or (rest and args is not _UNSET):
         form = "(value, args)" if cls.unique is not None else "(args, id=...)"
-        raise TypeError(f"call it as {cls.name}.start{form}")
+        raise TypeError(f"call it as {cls.name}.start{form}: the input of a run is one value")
     return key_text(value), rest[0] if rest else None if args is _UNSET else args
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+from temporalex_django.authoring.foreign_options import UNIQUE, answers_foreign_arguments
 from temporalex_django.core.names import quoted, type_advice
 from temporalex_django.errors import InvalidId, WorkflowDefinitionError
 
@@ -19,9 +20,14 @@ _SUFFIX = re.compile(r"[0-9a-f]{8}")
 _LONGEST = 200
 
 
+@answers_foreign_arguments("Unique", UNIQUE)
 @dataclass(frozen=True, slots=True)
 class Unique:
     """The business key of a class: its runs have the id ``key::value``.
+
+    A value consists of lower-case letters and digits, such as "42" or "acme42", or is a UUID. Nothing else is allowed,
+    no hyphens and no capitals, so that two spellings of a value cannot be two runs. The page "Choose ids" shows what to
+    do with other values, such as those with the prefix of a tenant.
 
     ``scope`` is the set of runs of which at most one with the same id may be open: "workflow" (all runs of the class),
     "version" (those of one version) or "global" (all runs). With "none" any number may be open.
@@ -45,7 +51,8 @@ class Unique:
         """
         if not isinstance(value, str) or not _VALUE.fullmatch(value):
             raise InvalidId(
-                f"the value {value!r} for {self.key!r} must be lower-case letters and digits, or a UUID{type_advice(value)}"
+                f"the value {quoted(value)} for {self.key!r} must be lower-case letters and digits, or a UUID"
+                f"{type_advice(value) or _advice(value)}"
             )
         return f"{self.key}{SEPARATOR}{value}"
 
@@ -75,6 +82,16 @@ class Unique:
         if len(parts) not in (2, 3) or parts[0] != self.key or not _VALUE.fullmatch(parts[1]):
             raise InvalidId(f"{id!r} is not an id of the form {self.key}{SEPARATOR}value")
         return parts[1]
+
+
+def _advice(value: object) -> str:
+    """Return what to pass instead of a text that is no value."""
+    plain = "".join(c for c in str(value).lower() if c.isascii() and c.isalnum())
+    example = f"{plain!r} if no other value reads like it, or " if plain else ""
+    return (
+        f": write {example}str(uuid5(NAMESPACE_URL, value)); a class without `unique` takes any id. "
+        'See the page "Choose ids"'
+    )
 
 
 def check_id(value: object) -> str:

@@ -14,9 +14,9 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast, overload
 
-from temporalex_django.authoring import backend, definition, redefinitions
+from temporalex_django.authoring import backend, definition, queries, redefinitions
 from temporalex_django.authoring.start_api import Startable
-from temporalex_django.authoring.type_hints import A, QueryDecorator, R, TypedWorkflow
+from temporalex_django.authoring.type_hints import A, R, TypedWorkflow
 from temporalex_django.core import aliases, current
 from temporalex_django.core.determinism import guard
 from temporalex_django.core.failures import exception_message, exception_name
@@ -53,31 +53,6 @@ if TYPE_CHECKING:
 registry: dict[str, type[Workflow | VersionedWorkflow]] = {}
 _definitions = itertools.count(1)
 _UNIONS = (typing.Union, types.UnionType)
-
-
-class _Query(staticmethod):  # type: ignore[type-arg] # generic only in the stubs
-    """A static method that ``@query`` has marked: it answers the query ``query_name`` of a workflow class."""
-
-    query_name: str
-
-
-def query(name: str) -> QueryDecorator:
-    """Return a decorator that makes a static method of a workflow class answer the query ``name``.
-
-    Write it over ``@staticmethod``. The method takes ``(state)`` or ``(state, args)``, where ``state`` is the published
-    state.
-    """
-    if not isinstance(name, str) or not name or name.startswith("__"):
-        raise WorkflowDefinitionError(
-            f'query: write @query("name"), with a name that does not begin with "__", not {name!r}'
-        )
-
-    def decorate(fn: Any) -> Any:
-        query_method = _Query(fn.__func__ if isinstance(fn, staticmethod) else fn)
-        query_method.query_name = name
-        return query_method
-
-    return decorate
 
 
 class Workflow(Startable):
@@ -154,10 +129,15 @@ class Workflow(Startable):
             return
         if "name" not in cls.__dict__:
             cls.name = cls.__name__
-        query_methods = [value for value in cls.__dict__.values() if isinstance(value, _Query)]
-        problems = [*cls._problems(), *definition.duplicate_query_problems([q.query_name for q in query_methods])]
+        own_queries = queries.query_methods(cls, lambda base: base is cls)
+        query_methods = queries.query_methods(cls, lambda base: base is cls or not issubclass(base, Workflow))
+        problems = [*cls._problems(), *definition.duplicate_query_problems([q.query_name for q in own_queries])]
+        problems += queries.hidden_query_problems(cls)
         problems += definition.signature_problems(
             {f"the query {q.query_name!r}": q.__func__ for q in query_methods}, "(state) or (state, args)", 1, 2
+        )
+        problems += definition.signature_problems(
+            {"handle_query": cls.handle_query}, "(name, args, state), as a static method", 3
         )
         problems = problems or annotation_problems({"the input": _args_type(cls), "the result": _result_type(cls)})
         if problems:
@@ -272,7 +252,7 @@ class Workflow(Startable):
         """
         if fn is None:
             return cls.handle_query(name, args, state)
-        return fn(state, args) if _takes_args(fn) else fn(state)
+        return fn(state, args) if queries.takes_args(fn) else fn(state)
 
     # `start_api` makes these methods at run time; here are their types.
     if TYPE_CHECKING:
@@ -588,12 +568,3 @@ def _result_type(cls: type[Workflow]) -> Any:
             (result_type,) = typing.get_args(part)
             return Any if isinstance(result_type, typing.TypeVar) else result_type
     return Any
-
-
-def _takes_args(fn: Callable[..., Any]) -> bool:
-    try:
-        kinds = [p.kind for p in inspect.signature(fn).parameters.values()]
-    except (TypeError, ValueError):
-        return True
-    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    return sum(kind in positional for kind in kinds) > 1 or inspect.Parameter.VAR_POSITIONAL in kinds

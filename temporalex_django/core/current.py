@@ -32,6 +32,9 @@ _thread_state = _ThreadState()
 #: that restores the previous state.
 switch: Callable[[bool], Callable[[], None] | None] | None = None
 
+#: Returns True in the code of an activity; the module of activity contexts sets it.
+is_in_activity: Callable[[], bool] = bool
+
 
 def active_runtime(name: str) -> WorkflowRuntime:
     """Return the active executor, for the call of ``name`` (a primitive, or the dotted name of an activity).
@@ -39,6 +42,12 @@ def active_runtime(name: str) -> WorkflowRuntime:
     Raises ``OutsideWorkflow``, whose message has that name, if no workflow code runs in this thread.
     """
     runtime = _thread_state.runtime
+    if runtime is None and is_in_activity():
+        advice = f"call its function, `{name.rpartition('.')[2]}.__wrapped__(...)`, or await" if "." in name else "call"
+        raise OutsideWorkflow(
+            f"{_display_name(name)} was called in an activity, and only workflow code may call it: {advice} it in "
+            "run() before or after this activity"
+        )
     if runtime is None:
         raise OutsideWorkflow(
             f"{_display_name(name)} was called outside a running workflow: call it from run(), a handler or a branch "

@@ -6,8 +6,9 @@ because payloads may be there. A log gets the type and the code locations that t
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Final, TypeGuard, TypeVar
+import inspect
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, TypeGuard, TypeVar
 
 import msgspec
 
@@ -29,6 +30,8 @@ _CODE_ERRORS = (
     errors.NotConfigured,
     errors.OutsideWorkflow,
 )
+#: Errors whose message the sender of a message may see: they are about the code of the workflow.
+_CODE_ERROR_NAMES = {errors.WorkflowDefinitionError.__name__, *(cls.__name__ for cls in _CODE_ERRORS)}
 #: Errors of database drivers that do not quote rows. Names are compared, because the core imports no driver.
 _DATABASE_ERROR_NAMES = frozenset({"OperationalError", "InterfaceError"})
 
@@ -78,6 +81,20 @@ def is_about_code(exc: BaseException) -> bool:
     return is_error(exc, *_CODE_ERRORS)
 
 
+def failure_summary(attributes: Mapping[str, Any]) -> str:
+    """Return why a run failed, for those who sent it a message: the type, and the message if that is about code.
+
+    ``attributes`` are those of ``WorkflowFailed``. Senders may not be allowed to see the result, so nothing else is
+    shown.
+    """
+    kind = attributes.get("type")
+    if attributes.get("step"):
+        return f"step {attributes['step']}: {kind or 'Err'}"
+    if kind in _CODE_ERROR_NAMES and attributes.get("message"):
+        return f"{kind}: {first_line(attributes['message'])}"
+    return kind or "an Err"
+
+
 def _field_path(exc: BaseException) -> str:
     """Return " for" and the path of the field that a payload does not fit, or "" if the error is not about a payload.
 
@@ -98,6 +115,20 @@ def first_line(text: str) -> str:
     return _shorten("".join(c if c.isprintable() else "?" for c in first))
 
 
+def source_line(fn: Any) -> str:
+    """Return the file and the line of a function, such as ``shop/workflows.py:12``, or its ``repr`` without code."""
+    try:
+        fn = inspect.unwrap(fn)
+    except ValueError:  # its decorators refer to each other
+        return repr(fn)
+    code = getattr(getattr(fn, "func", fn), "__code__", None)
+    return repr(fn) if code is None else f"{_short_path(code.co_filename)}:{code.co_firstlineno}"
+
+
+def _short_path(path: str) -> str:
+    return "/".join(path.split("/")[-2:])
+
+
 def _shorten(text: str) -> str:
     return text if len(text) <= MAX_LENGTH else f"{text[: MAX_LENGTH - 1]}…"
 
@@ -110,7 +141,9 @@ def _code_locations(exc: BaseException) -> Iterator[str]:
     frames = []
     traceback = traceback_of(exc)
     while traceback is not None:
-        frames.append((traceback.tb_frame.f_code, traceback.tb_lineno))
+        code = traceback.tb_frame.f_code
+        if "__tracebackhide__" not in code.co_varnames:
+            frames.append((code, traceback.tb_lineno))
         traceback = traceback.tb_next
     for code, line in frames[: -_MAX_LOCATIONS - 1 : -1]:
-        yield f"{'/'.join(code.co_filename.split('/')[-2:])}:{line} in {code.co_name}"
+        yield f"{_short_path(code.co_filename)}:{line} in {code.co_name}"

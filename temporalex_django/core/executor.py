@@ -370,7 +370,7 @@ class Executor:
             raise
         self.run_context.closed = kind
         if kind == "FailWorkflow":
-            self.run_context.log_run_failure(attributes, error)
+            self.run_context.note_failure(attributes, error)
         leftovers, failures = self.dispatcher.mailbox.buffered_signals(), self.dispatcher.handler_runner.failures
         if kind == "ContinueAsNew":
             carried: CarriedMessages = {

@@ -102,6 +102,11 @@ def key_text(value: Any) -> Any:
     return str(value) if isinstance(value, (int, UUID)) and not isinstance(value, bool) else value
 
 
+def counted(count: int, singular: str, plural: str) -> str:
+    """Return a number with its words, such as "1 run is due" or "1,200 runs are due"."""
+    return f"{count:,} {singular if count == 1 else plural}"
+
+
 def type_advice(value: object) -> str:
     """Return advice to append to the error about an id: its type if ``value`` is not a string, otherwise ""."""
     return "" if isinstance(value, str) else f"; it must be a string, not {type(value).__name__}"

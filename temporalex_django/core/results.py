@@ -123,6 +123,7 @@ def answer_type_of(annotation: Any) -> Any:
 
     The parts of a union count together. A ``Stop`` without an answer in it answers None.
     """
+    annotation = getattr(annotation, "__value__", annotation)  # of a ``type`` statement
     if typing.get_origin(annotation) in (Awaitable, Coroutine):
         annotation = typing.get_args(annotation)[-1]
     is_union = typing.get_origin(annotation) in (typing.Union, types.UnionType)

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any
 
-from temporalex_django.core.error_text import error_line
+from temporalex_django.core.error_text import error_line, failure_summary
 from temporalex_django.core.history.activation import RunInfo
 from temporalex_django.core.messages.headers import Headers
 from temporalex_django.core.messages.sender import Sender
@@ -27,6 +27,7 @@ class RunContext:
     - ``update_sender`` and ``update_headers``: the sender and the headers of the update that a validator judges.
     - ``is_continued``: True if the run continues another one and has not opened a phase yet.
     - ``closed``: the kind of the command that closed the run; None while it is open.
+    - ``failure``: the error that failed it, without what may quote a payload, or None.
     - ``signals``: the signals that its class declares; None if it declares none.
     - ``admits_updates``: True if the host answers each update in the activation that delivers it.
     - ``suggests_continue_as_new``: that of the activation.
@@ -45,6 +46,7 @@ class RunContext:
         "blocks_on_error",
         "closed",
         "effects",
+        "failure",
         "history_length",
         "info",
         "is_continued",
@@ -84,6 +86,7 @@ class RunContext:
         self.closed: str | None = None
         self.admits_updates = False
         self.effects = 0
+        self.failure: str | None = None
         self.blocks_on_error = blocks
         self.blocking_error: Exception | None = None
 
@@ -177,18 +180,24 @@ class RunContext:
         """Log that the validator ``label`` rejected an update by raising, which may be a mistake of the code."""
         logger.info("%s: %s rejected it with an exception: %s", self.run_label, label, error_line(error))
 
-    def log_run_failure(self, attributes: dict[str, Any], error: BaseException | None) -> None:
-        """Log that the run has failed, with the reason and the place. Does nothing during a replay.
+    def note_failure(self, attributes: dict[str, Any], error: BaseException | None) -> None:
+        """Keep the error with which the run has failed for senders that came too late, and log it with its place.
 
-        ``attributes`` are those of ``WorkflowFailed``. ``error`` is the exception, or None if ``run`` returned ``Err``.
+        ``attributes`` are those of ``WorkflowFailed``. ``error`` is the exception, or None if ``run`` returned a value.
+        Nothing is logged during a replay.
         """
+        kind = attributes.get("type")
+        self.failure = failure_summary(attributes)
         if self.replaying:
             return
-        if error is None:
-            reason = "it returned Err"
-        elif attributes.get("step"):
-            reason = f"step {attributes['step']}: {attributes.get('type') or 'it returned Err'}"
-        else:
+        if attributes.get("step"):
+            reason = self.failure
+        elif error is not None:
             reason = error_line(error)
+        elif kind is None:
+            reason = "it returned Err"
+        else:
+            # The message quotes the value, so the log has only its kind.
+            reason = f"run returned a value that ends no run ({kind}); result() raises the error"
         ids = {"workflow": self.info.workflow, "workflow_id": self.info.id, "run_id": self.info.run_id}
         logger.error("%s failed: %s", self.run_label, reason, extra=ids)

@@ -8,18 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
 from temporalex_django.authoring.activity_context import activity_context
 from temporalex_django.conf import codec
 from temporalex_django.core.names import MAX_LENGTH
 from temporalex_django.core.payloads.round_trip import encode_lossless
-from temporalex_django.db.sql_columns import DONE_ONCE
-from temporalex_django.db.storage import DjangoStorage
-from temporalex_django.models import DoneOnce
 
-_NEW: Final = DONE_ONCE.pick_columns("key", "run_id", "created_at")
+if TYPE_CHECKING:
+    from temporalex_django.db.storage import DjangoStorage
+
 _OWN: Final = "own:"  # prefix of the keys of projects
 _ATOMIC: Final = "atomic:"  # prefix of the keys of atomic activities
 
@@ -50,6 +49,9 @@ def once(key: str) -> Iterator[OnceBlock]:
     if not isinstance(key, str) or not 0 < len(key) <= MAX_LENGTH:
         raise ValueError(f"once: the key must be a text of 1 to {MAX_LENGTH} characters, not {key!r:.60}")
     context = activity_context()
+    # The tables are imported here: `from temporalex_django import *` has to work before Django is set up.
+    from temporalex_django.db.storage import DjangoStorage  # noqa: PLC0415 - as above
+
     run_id = UUID(context._owner or context.run_id)  # noqa: SLF001 - of no interest to activities
     with _done_once(f"{_OWN}{key}", run_id, DjangoStorage()) as block:
         yield block
@@ -67,11 +69,15 @@ def atomic_once(key: str, run_id: UUID, storage: DjangoStorage) -> Iterator[Once
 
 @contextmanager
 def _done_once(key: str, run_id: UUID, storage: DjangoStorage) -> Iterator[OnceBlock]:
+    from temporalex_django.db.sql_columns import DONE_ONCE  # noqa: PLC0415 - as in `once`
+    from temporalex_django.models import DoneOnce  # noqa: PLC0415 - as in `once`
+
     with storage.transaction("once"):
+        new = DONE_ONCE.pick_columns("key", "run_id", "created_at")
         # Inserted before the work: another attempt that comes meanwhile waits here for the end of this transaction.
         inserted = storage.sql.execute(
-            _NEW.insert_parameters(storage.sql.placeholder, "on conflict do nothing"),
-            _NEW.encode_row((key, run_id, storage.now())),
+            new.insert_parameters(storage.sql.placeholder, "on conflict do nothing"),
+            new.encode_row((key, run_id, storage.now())),
         )
         rows = DoneOnce.objects.using(storage.alias).filter(pk=key)
         if not inserted:

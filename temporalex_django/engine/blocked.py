@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+import logging
+import math
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Final
+from uuid import UUID
 
-from temporalex_django.core.error_text import is_error, traceback_of
+from temporalex_django.core.error_text import error_line, is_error, traceback_of
 from temporalex_django.core.failures import error_attribute, exception_message, exception_name
 from temporalex_django.core.history.tracing import is_user_code
+from temporalex_django.core.names import counted
 from temporalex_django.engine.contracts.records import RunState, RunWrite
 from temporalex_django.engine.contracts.typed_dicts import BlockMark
 from temporalex_django.engine.scheduling import policy
 from temporalex_django.errors import NondeterminismError, TemporalexError
 
+logger = logging.getLogger("temporalex_django.engine")
+_SECONDS_BETWEEN_ERRORS: Final = 60.0
+_NEXT_STEP: Final = "Correct the code. The run is then retried; to retry it now: manage.py temporalex try-again."
 #: Code of a run that is blocked because it ended the processes that ran it. New workers do not correct that.
 CRASH = "crash"
 
@@ -74,6 +84,56 @@ def block_cause(mark: BlockMark) -> str:
     if "place" in mark:
         return f"{kind} at {mark['place']}"
     return kind
+
+
+#: The class and the business id of a run, or None if they are not known.
+RunNames = tuple[str, str] | None
+
+
+class BlockLog:
+    """The lines of the log about blocked runs: INFO for each run, and ERROR once a minute for each cause.
+
+    The line at ERROR has the number of runs that the cause has blocked since the last one. Lines have no payloads.
+    ``clock`` returns seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._causes: dict[tuple[str, str], tuple[float, int]] = {}  # time of the last line at ERROR, runs since then
+
+    def add(self, run_id: UUID, names: RunNames, error: BaseException, waits_for: str | None) -> None:
+        """Log that an error has blocked a run. ``waits_for`` names the code or the key that it needs, or is None."""
+        next_step = _NEXT_STEP
+        if is_error(error, TemporalexError):
+            next_step = error_attribute(error, "next_step") or next_step
+        mark = block_mark_of(error, tries=1, now=datetime.now(UTC))
+        line = error_line(error) if waits_for is None else f"{error_line(error)}; it waits for {waits_for}"
+        self.add_line(run_id, names, block_cause(mark), line, next_step)
+
+    def add_line(
+        self,
+        run_id: UUID,
+        names: RunNames,
+        cause: str,
+        line: str,
+        next_step: str = _NEXT_STEP,
+    ) -> None:
+        """Log that a run is blocked, with the cause in words. ``cause`` is the text by which lines are counted."""
+        workflow, workflow_id = names or ("", "")
+        label = f"{workflow} {workflow_id} (run {run_id})" if names else f"run {run_id}"
+        facts = {"workflow": workflow, "workflow_id": workflow_id, "run_id": str(run_id)}
+        text = f"{label} is blocked: {line}. Next step: {next_step}"
+        logger.info("%s", text, extra=facts)
+        now = self._clock()
+        at, count = self._causes.get((workflow, cause), (-math.inf, 0))
+        if now - at < _SECONDS_BETWEEN_ERRORS:
+            self._causes[workflow, cause] = at, count + 1
+            return
+        # Causes that ended must not stay in memory.
+        self._causes = {key: seen for key, seen in self._causes.items() if now - seen[0] < _SECONDS_BETWEEN_ERRORS}
+        self._causes[workflow, cause] = now, 0
+        others = f" ({counted(count, 'other run was', 'other runs were')} blocked by this since the last such line)"
+        logger.error("%s", f"{text}{others if count else ''}", extra=facts)
 
 
 def _code_location(error: BaseException) -> str | None:

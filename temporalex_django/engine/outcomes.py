@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from temporalex_django import errors
+from temporalex_django.authoring.backend import Description
 from temporalex_django.core.error_text import is_about_code
 from temporalex_django.core.failures import describe, step_prefix
 from temporalex_django.core.history import kinds
@@ -27,6 +28,8 @@ _REFUSALS = (
 )
 
 
+#: Number of failing activities that a timeout names.
+_MOST_FAILING: Final = 3
 #: Status of an update whose validator failed by a fault of the code. Its id is free, as after a rejection.
 FAULT: Final = "fault"
 
@@ -92,6 +95,25 @@ def run_result(
     if blocked:
         cause_text = f"; it is blocked: {blocked}"
     raise errors.ResultTimeout(f"{name} has no result yet: it is {status}{cause_text}")
+
+
+def open_run_text(description: Description) -> str:
+    """Return the state of an open run for ``ResultTimeout``: what it waits for, and the activities that fail."""
+    if description.blocked is not None:
+        return f"blocked: {description.blocked.get('error')}"
+    text = description.status
+    if description.waiting_for:
+        text += f", waiting for {', '.join(description.waiting_for)}"
+    failing = [(activity, activity.last_failure) for activity in description.activities if activity.last_failure]
+    for activity, failure in failing[:_MOST_FAILING]:
+        attempt = f"{failure.attempt} of {activity.max_attempts}" if activity.max_attempts else str(failure.attempt)
+        then = (
+            "the next attempt is running"
+            if activity.next_try is None
+            else f"the next one is at {activity.next_try:%Y-%m-%dT%H:%M:%S%z}"
+        )
+        text += f"; attempt {attempt} of {activity.activity} failed with {failure.type}: {failure.message}, and {then}"
+    return text
 
 
 def update_result(outcome: Outcome | None, *, update_id: str, label: str) -> Any:

@@ -24,6 +24,7 @@ from temporalex_django.core.messages.sender import Judge
 from temporalex_django.core.payloads import codec
 from temporalex_django.engine.activation import ActivationStep
 from temporalex_django.engine.atomic import AtomicPhase
+from temporalex_django.engine.blocked import BlockLog
 from temporalex_django.engine.cache import Cache, CachedRun
 from temporalex_django.engine.contracts.records import Inbox, RunRecord, RunState, RunWrite, TaskResult, TaskState
 from temporalex_django.engine.contracts.run_storage import RunStorage
@@ -110,9 +111,8 @@ class WorkflowEngine(Executors):
         )
         self.tasks = tasks
         self._inline_atomic = inline_atomic
-        self._atomic_phase = None
-        if perform is not None:
-            self._atomic_phase = AtomicPhase(self, perform)
+        self._atomic_phase = AtomicPhase(self, perform) if perform is not None else None
+        self._block_log = BlockLog()
         self._limits = limits
         self._deferred_at: dict[UUID, float] = {}  # runs that need what this process lacks, and when that was seen
         #: Chains whose inbox was too long for one turn, with the number of messages that the turn took; the latest ones
@@ -519,14 +519,14 @@ class WorkflowEngine(Executors):
         error = self._with_location(run, error, report)
         report.block_errors[run.run_id] = error
         is_switched_off = isinstance(error, WorkflowSwitchedOff)
-        waits_for = None
-        if isinstance(error, UnknownWorkflow) and (record := report.records.get(run.run_id)) is not None:
+        waits_for, record = None, report.records.get(run.run_id)
+        if isinstance(error, UnknownWorkflow) and record is not None:
             waits_for = f"the class {record.workflow} (version {record.version})"
         elif isinstance(error, KeyMissing):
             waits_for = f"the key {error.key!r}"
         if not run.failed_tries and not is_switched_off:
-            line = error_line(error) if waits_for is None else f"{error_line(error)}; it waits for {waits_for}"
-            logger.error("run %s is blocked: %s", run.run_id, line, extra={"run_id": str(run.run_id)})
+            names = (record.workflow, record.workflow_id) if record is not None else None
+            self._block_log.add(run.run_id, names, error, waits_for)
         # A missing class comes with a worker that has it, and one that is off is switched on. Either sets the run due,
         # and trying by time would only slow the claim (see decision 28).
         previous_mark = self.storage.block_reason(run.run_id) if run.failed_tries else None

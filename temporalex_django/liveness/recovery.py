@@ -27,10 +27,11 @@ from django.db import connections
 from temporalex_django.conf import codec, get_settings
 from temporalex_django.core.error_text import error_line
 from temporalex_django.core.failures import error_data, failure_cause
+from temporalex_django.core.names import counted
 from temporalex_django.core.process import REQUEST
 from temporalex_django.db.sql_columns import RESULT, RESULT_INSERT, TASKS, WORKERS, json_text, json_value, result_row
 from temporalex_django.engine import activity_policy, background_task, blocked
-from temporalex_django.engine.blocked import block_mark_of, next_retry_at
+from temporalex_django.engine.blocked import BlockLog, RunNames, block_mark_of, next_retry_at
 from temporalex_django.engine.contracts.task_storage import WorkerStorage
 from temporalex_django.engine.contracts.typed_dicts import BlockMark
 from temporalex_django.engine.scheduling import policy
@@ -51,6 +52,7 @@ from temporalex_django.telemetry import definitions
 from temporalex_django.telemetry.recording import recorder
 
 log = logging.getLogger("temporalex_django.liveness")
+_block_log = BlockLog()
 
 
 @dataclass(slots=True)
@@ -238,9 +240,9 @@ def _declare_dead(
     result.due += due
     result.failed += failed
     log.warning(
-        "a worker %s: %d activities are due again, %d had no attempts left",
+        "a worker %s: %s due again, %d had no attempts left",
         "died" if left is not None else "sent no heartbeat for a whole lease",
-        due,
+        counted(due, "activity is", "activities are"),
         failed,
         extra={"worker": str(row.id)},
     )
@@ -361,7 +363,7 @@ def _attribute_to_run(storage: WorkerStorage, verdict: CrashVerdict, ended_after
     _store_block(
         storage, chain, rows[0][0], blocked.block_mark(blocked.CRASH, reason, tries=verdict.crashes, now=now), due=None
     )
-    log.error("run %s is blocked: %s", rows[0][0], reason, extra={"run_id": str(rows[0][0])})
+    _block_log.add_line(rows[0][0], _names_of(storage, rows[0][0]), blocked.CRASH, reason)
 
 
 def _attribute_to_activity(storage: WorkerStorage, verdict: CrashVerdict, ended_after: float) -> None:
@@ -372,7 +374,7 @@ def _attribute_to_activity(storage: WorkerStorage, verdict: CrashVerdict, ended_
     """
     now, task = storage.now(), verdict.mark.key
     if verdict.is_final:
-        reason = f"{verdict.crashes} workers died while running it; {_cause_text(ended_after)}"
+        reason = f"{counted(verdict.crashes, 'worker', 'workers')} died while running it; {_cause_text(ended_after)}"
         assert isinstance(task, int)
         if (single := storage.free_background_task(task)) is not None:
             storage.finish_tasks([background_task.killed_result(single, reason)])
@@ -486,8 +488,16 @@ def block_run(storage: WorkerStorage, chain: UUID, error: BaseException) -> bool
             due, waits_for = now + policy.KEY_OFFER_DELAY, f"the key {error.key!r}"
         mark = block_mark_of(error, tries=tries, now=now, waits_for=waits_for)
         _store_block(storage, chain, run.run_id, mark, due=due)
-    log.error("run %s is blocked: %s", run.run_id, error_line(error), extra={"run_id": str(run.run_id)})
+    _block_log.add(run.run_id, _names_of(storage, run.run_id), error, waits_for)
     return True
+
+
+def _names_of(storage: WorkerStorage, run: UUID) -> RunNames:
+    """Return the class and the business id of a run, for the log. One read."""
+    rows = storage.sql.select(
+        "select workflow, workflow_id from temporalex_instance where id = %s", [run], ("text", "text")
+    )
+    return (rows[0][0], rows[0][1]) if rows else None
 
 
 def _store_block(storage: WorkerStorage, chain: UUID, run: UUID, mark: BlockMark, *, due: datetime | None) -> None:

@@ -13,6 +13,7 @@ from itertools import islice
 
 from django.core.management.base import BaseCommand, CommandParser
 
+from temporalex_django.core.names import counted
 from temporalex_django.db.querying import iterate_pages
 from temporalex_django.errors import ActionNotPermitted
 from temporalex_django.management.cli import as_user as people
@@ -123,7 +124,10 @@ def _print_table(command: BaseCommand, outputs: Sequence[EnqueuedPrinted], maxim
         return
     printing.print_table(command, ("ID", "TASK", "STATUS", "QUEUE", "ATTEMPTS", "ENDED OR DUE"), cells)
     if len(outputs) > len(cells):
-        printing.write_line(command, f"More than {len(cells):,} tasks match. Use --limit N or a filter to see others.")
+        printing.write_line(
+            command,
+            f"More than {counted(len(cells), 'task matches', 'tasks match')}. Use --limit N or a filter to see others.",
+        )
 
 
 def _open_tasks(status: str | None, queue: str | None, task: str | None, size: int) -> Iterator[EnqueuedPrinted]:

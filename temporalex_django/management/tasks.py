@@ -14,6 +14,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandParser
 from django.db.models import F
 
+from temporalex_django.core.names import counted
 from temporalex_django.management.cli import as_user as people
 from temporalex_django.management.cli import printing
 from temporalex_django.management.cli.command_arguments import parse_json
@@ -146,7 +147,8 @@ def _print_list(
     _print_table(command, outputs)
     if len(rows) > len(outputs):
         printing.write_line(
-            command, f"More than {len(outputs):,} tasks are open. Use --limit N or --workflow to see others."
+            command,
+            f"More than {counted(len(outputs), 'task is', 'tasks are')} open. Use --limit N or --workflow to see others.",
         )
 
 

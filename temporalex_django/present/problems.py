@@ -101,7 +101,12 @@ def failing_sentence(activity_view: ActivityView, now: datetime) -> str:
     if task.due_at <= now:
         return f"{text} {_('The next attempt is due now.')}"
     if task.max_attempts:
-        return f"{text} {_('Next attempt %(next)s; gives up after %(most)d attempts.') % words}"
+        limit_text = ngettext(
+            "Next attempt %(next)s; gives up after %(most)d attempt.",
+            "Next attempt %(next)s; gives up after %(most)d attempts.",
+            task.max_attempts,
+        )
+        return f"{text} {limit_text % words}"
     return f"{text} {_('Next attempt %(next)s.') % words}"
 
 

@@ -12,6 +12,7 @@ from temporalex_django.authoring.backend import Description, OpenActivity
 from temporalex_django.authoring.handle import WorkflowHandle
 from temporalex_django.authoring.start_api import Startable
 from temporalex_django.core.history.events import CLOSED_STATUSES
+from temporalex_django.core.names import counted
 from temporalex_django.errors import WorkflowCancelled, WorkflowFailed
 from temporalex_django.graph.durable.activities import activity_of
 from temporalex_django.graph.steps import Step, StepRef, key_of
@@ -234,7 +235,7 @@ def _wait_text(wait: _Wait) -> str:
 def _activity_text(activity: OpenActivity) -> str:
     failure_text = ""
     if activity.last_failure is not None:
-        failure_text = f", tried {activity.attempt} times, next at {activity.due_at.isoformat(timespec='seconds')}: {activity.last_failure.message}"
+        failure_text = f", tried {counted(activity.attempt, 'time', 'times')}, next at {activity.due_at.isoformat(timespec='seconds')}: {activity.last_failure.message}"
     return f"activity {activity.activity}{failure_text}"
 
 

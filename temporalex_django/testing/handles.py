@@ -14,9 +14,11 @@ from temporalex_django.authoring.authorization import Person
 from temporalex_django.authoring.handle import WorkflowHandle
 from temporalex_django.authoring.requests.run_request import RunAddress
 from temporalex_django.authoring.type_hints import Result_co
+from temporalex_django.core.error_text import failure_summary
+from temporalex_django.core.messages.mailbox import failed_text
 from temporalex_django.engine.contracts.records import Outcome
 from temporalex_django.engine.outcomes import update_result
-from temporalex_django.errors import WorkflowNotFound
+from temporalex_django.errors import WorkflowClosed, WorkflowNotFound
 
 if TYPE_CHECKING:
     from temporalex_django.testing.environment import Environment
@@ -70,7 +72,13 @@ class EnvironmentUpdate:
         Raises ``UpdateTimeout`` while there is none, ``UpdateFailed`` if the handler raised, and ``UpdateRejected`` or
         another refusal, such as ``WorkflowClosed``.
         """
-        return self._read(update_result(self._outcome, update_id=self.id, label=self._label))
+        try:
+            return self._read(update_result(self._outcome, update_id=self.id, label=self._label))
+        except WorkflowClosed as exc:
+            row = self._env.row(self._env.run_ids(self._chain_id)[-1])
+            if row.status != "failed" or "failed with" in exc.message:
+                raise
+            raise WorkflowClosed(f"{exc.message}: it {failed_text(failure_summary(row.closing))}") from None
 
 
 class EnvironmentHandle(WorkflowHandle[Result_co]):

@@ -24,11 +24,12 @@ from temporalex_django.authoring.workflow import (
     Workflow,
     decode_result,
 )
-from temporalex_django.core.history.events import HistoryEvent
+from temporalex_django.core.history.events import CLOSED_STATUSES, HistoryEvent
 from temporalex_django.core.names import check_wait
 from temporalex_django.core.payloads.copying import deep_copy
-from temporalex_django.engine.outcomes import run_result
+from temporalex_django.engine.outcomes import open_run_text, run_result
 from temporalex_django.engine.refusals import nothing_published_error, start_wait
+from temporalex_django.errors import ResultTimeout
 from temporalex_django.graph import snapshot
 
 #: Permissions by operation, where the name is not ``<operation>_instance``.
@@ -124,13 +125,22 @@ class MemoryRunReads:
         check_wait(timeout)
         row = self._newest_run
         record = row.facts
+        blocked = self._env.errors.get(self._selected_run_id)
+        if row.status not in CLOSED_STATUSES and not blocked:
+            description = self._describe(self._env.run_ids(self._chain_id)[-1], redactor)
+            reason = open_run_text(description)
+            # No worker and no wall clock: only the test lets time pass.
+            waits_for_time = any(wait["kind"] == "timer" for wait in row.waits)
+            retries = any(activity.next_try is not None for activity in description.activities)
+            advice = "; env.advance(...) lets time pass" if waits_for_time or retries else ""
+            raise ResultTimeout(f"{record.workflow} {record.workflow_id} has no result yet: it is {reason}{advice}")
         closing = row.closing if redactor is UNREDACTED else redactor.redact_attributes(row.closing or {})
         value = run_result(
             row.status,
             closing,
             workflow=record.workflow,
             workflow_id=record.workflow_id,
-            blocked=self._env.errors.get(self._selected_run_id),
+            blocked=blocked,
         )
         return value if redactor is not UNREDACTED else decode_result(self._code(record), value)
 
@@ -142,8 +152,11 @@ class MemoryRunReads:
         ]
 
     def describe(self, *, by: Person | None) -> Description:
-        redactor, env, row = self._redactor(by), self._env, self._selected_run
-        open_activities = env._tasks.open_activities(self._selected_run_id, limit=MOST_ACTIVITIES)  # noqa: SLF001 - of the same package
+        return self._describe(self._selected_run_id, self._redactor(by))
+
+    def _describe(self, run_id: UUID, redactor: Redactor) -> Description:
+        env, row = self._env, self._env.row(run_id)
+        open_activities = env._tasks.open_activities(run_id, limit=MOST_ACTIVITIES)  # noqa: SLF001 - of the same package
         waiting = [*row.waiting_for]
         if (starts_at := self._future_start(row)) is not None:
             waiting.append(start_wait(starts_at))

@@ -17,6 +17,7 @@ from django.db import connections
 
 from temporalex_django.conf import get_settings
 from temporalex_django.core.error_text import error_line
+from temporalex_django.core.names import counted
 from temporalex_django.db.background_hooks import ALERT_HOOKS, BACKGROUND_HOOKS, SCHEDULE_HOOKS
 from temporalex_django.db.claims.limited import read_switches
 from temporalex_django.db.connections import worker_session
@@ -318,7 +319,8 @@ class Maintenance:
         stray_keys, poll_count = self._stray_keys
         if unknown_keys & stray_keys and loop.poll_count > poll_count:
             log.warning(
-                "released %d activities that this worker had claimed without noticing", len(unknown_keys & stray_keys)
+                "released %s that this worker had claimed without noticing",
+                counted(len(unknown_keys & stray_keys), "activity", "activities"),
             )
             self.storage.release_unstarted(unknown_keys & stray_keys)
             loop.wake.set()

@@ -48,6 +48,17 @@ def test_the_pure_parts_load_without_django_or_settings(statement: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
+def test_every_name_can_be_imported_in_a_plain_shell() -> None:
+    environment = {key: value for key, value in os.environ.items() if key != "DJANGO_SETTINGS_MODULE"}
+    statement = "from temporalex_django import *; once, Workflow, GraphWorkflow, Schedule"
+
+    done = subprocess.run(
+        [sys.executable, "-c", statement], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+    )
+
+    assert done.returncode == 0, done.stderr
+
+
 def test_every_public_name_resolves() -> None:
     package = importlib.import_module("temporalex_django")
 

@@ -205,7 +205,12 @@ def summary_text(row: Schedule, state: str, next_fire: datetime | None) -> str:
         case "gone":
             return _("Paused, because %(module)s no longer declares it.") % {"module": row.module}
         case "paused" if row.paused_by_failures:
-            return _("Paused automatically after %(n)d failures in a row.") % {"n": row.failures}
+            text = ngettext(
+                "Paused automatically after %(n)d failure.",
+                "Paused automatically after %(n)d failures in a row.",
+                row.failures,
+            )
+            return text % {"n": row.failures}
         case "paused":
             names = {"name": row.paused_by or _("code"), "reason": row.pause_reason}
             if row.pause_reason:

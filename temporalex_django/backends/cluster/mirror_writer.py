@@ -19,6 +19,7 @@ from django.db import DatabaseError, IntegrityError, close_old_connections
 from temporalex_django.backends.cluster import mirror
 from temporalex_django.backends.cluster.mirrored_run import FailedTask, ObservedRun
 from temporalex_django.core.error_text import error_line
+from temporalex_django.core.names import counted
 from temporalex_django.db.connections import keep_open, worker_session
 from temporalex_django.db.messages.notify import send_turn_signals
 from temporalex_django.db.storage import DjangoStorage
@@ -191,7 +192,7 @@ class MirrorWriter:
                     except mirror.MirrorBusy as exc:
                         busy[job] = exc
         except Exception as exc:  # noqa: BLE001 - each is tried alone, and gets its own error
-            log.info("the rows of %d runs are written one by one: %s", len(jobs), error_line(exc))
+            log.info("the rows of %s are written one by one: %s", counted(len(jobs), "run", "runs"), error_line(exc))
             return jobs
         for job in jobs:
             if job not in busy:

@@ -34,6 +34,7 @@ from temporalex_django.backends.cluster.ids import prefix, quoted
 from temporalex_django.backends.cluster.mirrored_run import ObservedRun
 from temporalex_django.backends.cluster.rebuild import Execution, rebuild
 from temporalex_django.core.error_text import error_line
+from temporalex_django.core.names import counted
 from temporalex_django.db.process_leases import is_lease_free, lease_notes, set_lease, take_lease
 from temporalex_django.db.retention import retention_policies
 from temporalex_django.db.storage import DjangoStorage
@@ -226,7 +227,7 @@ def _rebuild(executions: Sequence[Execution]) -> list[ObservedRun]:
     try:
         return _call(partial(rebuild, executions=executions))
     except Exception as exc:  # noqa: BLE001 - each is tried alone, and gets its own error
-        log.info("%d runs are rebuilt one by one: %s", len(executions), error_line(exc))
+        log.info("%s rebuilt one by one: %s", counted(len(executions), "run is", "runs are"), error_line(exc))
     runs: list[ObservedRun] = []
     for execution in executions:
         runs += _try(execution.cluster_id, partial(_call, partial(rebuild, executions=[execution]))) or ()

@@ -17,6 +17,7 @@ from temporalex_django.backends.tables import inline_turn
 from temporalex_django.backends.tables.request_status import UpdateStatus, update_status
 from temporalex_django.backends.target import runs_in_workers_only
 from temporalex_django.conf import get_settings
+from temporalex_django.core.names import counted
 from temporalex_django.db.inserts import InsertedMessage, find_message, insert_message, notify_on_commit
 from temporalex_django.db.messages.listen import listen
 from temporalex_django.engine.contracts.records import Outcome, RunState
@@ -322,7 +323,9 @@ class TablesRequest:
         )
         if rows[0][0] > limit:
             raise TooManyUpdates(
-                f"{self.call.request_label}: {limit} updates (WAITING_UPDATES) are already waiting for the run. Try again later"
+                f"{self.call.request_label}: {counted(limit, 'update', 'updates')} (WAITING_UPDATES) "
+                f"{'is' if limit == 1 else 'are'} already waiting for the run. "
+                "Try again later"
             )
 
     def _discard_rejected(self, inserted: InsertedMessage, *, has_written: bool) -> None:
@@ -372,8 +375,10 @@ class TablesRequest:
                 exact=self.call.exact,
             )
             return status
+        # Its result is not read here: who sends a message may not be allowed to see it.
+        advice = "; it failed, and result() raises the error" if self.target.status == "failed" else ""
         closed = WorkflowClosed(
-            f"{self.target.workflow} {self.target.workflow_id} is closed: {self.kind} {self.message!r} refused"
+            f"{self.target.workflow} {self.target.workflow_id} is closed: {self.kind} {self.message!r} refused{advice}"
         )
         raise self.call.closed_error(closed) from closed
 

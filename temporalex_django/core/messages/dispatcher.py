@@ -14,7 +14,14 @@ from temporalex_django.core.messages import sender as senders
 from temporalex_django.core.messages.budget import Budget
 from temporalex_django.core.messages.handlers import HandlerRunner
 from temporalex_django.core.messages.headers import headers_attributes, headers_from
-from temporalex_django.core.messages.mailbox import Mailbox, Signal, Update, undelivered_error, untaken_message_error
+from temporalex_django.core.messages.mailbox import (
+    Mailbox,
+    Signal,
+    Update,
+    failed_text,
+    undelivered_error,
+    untaken_message_error,
+)
 from temporalex_django.core.messages.phase import Phase
 from temporalex_django.core.messages.sender import Judge, Permissions, Sender
 from temporalex_django.core.payloads.copying import deep_copy
@@ -151,10 +158,11 @@ class Dispatcher:
                 if message.accepted:
                     self.mailbox.updates.append(message)  # the executor reports it
                 else:
-                    error = undelivered_error("update", message.name)
+                    error = undelivered_error("update", message.name, self._run_context.failure)
                     self._journal.reject_update(message.message_id, error)
             elif message.kind == REQUESTED:
-                error = undelivered_error(REQUEST, message.attributes["request"].get("event"))
+                event = message.attributes["request"].get("event")
+                error = undelivered_error(REQUEST, event, self._run_context.failure)
                 self._journal.reject_update(message.attributes["id"], error)
             elif completion.carried is not None:
                 completion.carried["signals"].append(message.attributes)
@@ -537,7 +545,8 @@ class Dispatcher:
         """
         run = self._run_context.run_label
         if self._run_context.closed is not None:
-            return WorkflowClosed(f"{run} is closed")
+            failure = self._run_context.failure
+            return WorkflowClosed(f"{run} is closed" if failure is None else f"{run} {failed_text(failure)}")
         accepts = self.accepts
         takes = ", ".join(accepts["updates"]) or "none"
         return NotAccepting(

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from temporalex_django.core import names
 from temporalex_django.core.determinism import guard
-from temporalex_django.core.error_text import is_error
+from temporalex_django.core.error_text import is_error, source_line
 from temporalex_django.core.failures import exception_message, exception_name
 from temporalex_django.core.payloads import codec
 from temporalex_django.core.payloads.copying import deep_copy
@@ -76,7 +76,7 @@ def build_handler(name: str, kind: str, value: Any) -> Handler:
     for fn, role in ((handler.fn, "handler"), (handler.validator, "validator")):
         if fn is not None and not accepts_arguments(fn, 2):
             raise WorkflowDefinitionError(
-                f"phase: the {role} of {kind} {name!r} must be callable as (args, state): {fn!r}"
+                f"phase: the {role} of {kind} {name!r} must be callable as (args, state): {signature_text(fn)}"
             )
         guard.watch(fn)
     return handler
@@ -93,6 +93,14 @@ def accepts_arguments(fn: Callable[..., Any], count: int) -> bool:
     return True
 
 
+def signature_text(fn: Any) -> str:
+    """Return the parameters that a function takes, and its line, for an error: ``shop/flows.py:12 takes (order)``."""
+    try:
+        return f"{source_line(fn)} takes {inspect.signature(fn)}"
+    except (TypeError, ValueError):
+        return repr(fn)
+
+
 def handler_types(fn: Any) -> tuple[Any, Any]:
     """Return the types that a handler declares: ``(annotation of its first parameter, type of its answers)``.
 
@@ -105,8 +113,10 @@ def handler_types(fn: Any) -> tuple[Any, Any]:
         first = next(iter(inspect.signature(fn).parameters), None)
     except (TypeError, ValueError):  # a builtin without a signature
         return Any, Any
-    hints = codec.resolve_hints(fn.func if isinstance(fn, partial) else fn)
-    return hints.get(first, Any) if first is not None else Any, answer_type_of(hints.get("return", Any))
+    hints = codec.resolve_hints(fn)
+    # The payload of a ``partial`` stays plain data, as runs have received it so far.
+    returned = (codec.resolve_hints(fn.func) if isinstance(fn, partial) else hints).get("return", Any)
+    return hints.get(first, Any) if first is not None else Any, answer_type_of(returned)
 
 
 def first_annotation(fn: Any) -> Any:

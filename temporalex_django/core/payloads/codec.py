@@ -39,6 +39,8 @@ _ATOMIC_TYPES = frozenset({str, int, float, bool})
 #: Integers within these bounds need no check. Some larger ones cannot be written as JSON.
 _MIN_INTEGER, _MAX_INTEGER = -(2**63), 2**64 - 1
 _MAX_REASON_LENGTH = 500
+#: The labels of payloads that are plural nouns.
+_PLURAL = re.compile(r"(the )?(heartbeat )?(arguments|details)\b")
 
 MAX_BYTES = 2_000_000
 #: Deepest nesting of lists and objects. Copying is recursive, and the stack of a worker is limited.
@@ -301,7 +303,8 @@ def convert(value: Any, annotation: Any, *, label: str = "payload") -> Any:
     except msgspec.ValidationError as exc:
         place = _PATH.search(str(exc))
         path = "$" if place is None else place[1]
-        raise PayloadError(f"{label} does not fit {_annotation_name(annotation)}: {exc}", path=path) from exc
+        verb = "do" if _PLURAL.match(label) else "does"
+        raise PayloadError(f"{label} {verb} not fit {_annotation_name(annotation)}: {exc}", path=path) from exc
     except (TypeError, NameError, RecursionError) as exc:  # NameError: a name inside the annotation
         raise PayloadError(f"{label} cannot be decoded to {_annotation_name(annotation)}: {exc}") from exc
 

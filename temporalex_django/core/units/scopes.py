@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from temporalex_django.core import current
 from temporalex_django.core.determinism import guard
@@ -28,6 +28,17 @@ class _Scope(PendingCall):
         self.runtime = current.runtime_for(primitive)
         super().__init__(primitive)
         self._entered = False
+
+    if not TYPE_CHECKING:  # type checkers report a plain `with` themselves
+
+        def __enter__(self) -> None:
+            self.settle()
+            raise TypeError(
+                f"write `async with api.{self.name}()`: a plain `with` cannot wait for what the block waits for"
+            )
+
+        def __exit__(self, *_: object) -> None:
+            """Exist, so that ``with`` calls ``__enter__``, which raises."""
 
     def enter(self) -> Unit:
         """Check that the block is allowed here, record that it is entered, and return the coroutine that runs now."""

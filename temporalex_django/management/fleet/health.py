@@ -16,6 +16,7 @@ from typing import Any, get_args
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from temporalex_django.conf import get_settings
+from temporalex_django.core.names import counted
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.liveness.health import Check, Health, HealthVerdict, judge_health, read_health_files
 from temporalex_django.management.cli import exit_codes, printing
@@ -134,8 +135,9 @@ def _print_queues(command: BaseCommand, *, json: bool) -> None:
     for demand in demands:
         printing.write_line(
             command,
-            f"queue {demand.queue}: needs {demand.workers_needed} workers, has {demand.workers} (lag {demand.lag:.1f} s, "
-            f"due: {demand.due_runs} runs and {demand.due_activities} activities, running: {demand.running})",
+            f"queue {demand.queue}: needs {counted(demand.workers_needed, 'worker', 'workers')}, has {demand.workers} (lag {demand.lag:.1f} s, "
+            f"due: {counted(demand.due_runs, 'run', 'runs')} and "
+            f"{counted(demand.due_activities, 'activity', 'activities')}, running: {demand.running})",
         )
 
 
@@ -147,7 +149,7 @@ def _problem_text(check: Check, outputs: Sequence[WorkerHealth]) -> str:
             ("Start one: manage.py temporalex worker. Run this check on the machine of the worker, as the same user."),
         )
     failing = [worker_output for worker_output in outputs if not getattr(worker_output, check)]
-    text = f"{len(failing)} of {len(outputs)} workers {'is' if len(failing) == 1 else 'are'} not {check}"
+    text = f"{len(failing)} of {counted(len(outputs), 'worker', 'workers')} {'is' if len(failing) == 1 else 'are'} not {check}"
     return exit_codes.with_next_step(
         text, "See above. For more, read the log of the worker, or check the database: manage.py temporalex doctor"
     )

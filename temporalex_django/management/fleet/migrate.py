@@ -18,6 +18,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from temporalex_django.authoring import workflow as workflows
 from temporalex_django.authoring.workflow import Workflow
 from temporalex_django.core.history.events import CLOSED_STATUSES
+from temporalex_django.core.names import counted
 from temporalex_django.db.querying import iterate_pages
 from temporalex_django.errors import UnknownWorkflow
 from temporalex_django.graph.steps import key_of, name_of
@@ -104,11 +105,13 @@ def handle(
     if json:
         printing.print_json(command, RunsMoved(dry_run=dry_run, runs=verdicts))
     else:
-        moved_text = f"{len(verdicts) - len(unmoved)} of {len(verdicts)} runs {'would move' if dry_run else 'moved'}"
+        moved_text = f"{len(verdicts) - len(unmoved)} of {counted(len(verdicts), 'run', 'runs')} {'would move' if dry_run else 'moved'}"
         printing.write_line(command, moved_text)
     # A pipeline must notice that the old version is still in use.
     if unmoved:
-        text = exit_codes.with_next_step(f"{len(unmoved)} runs stay at version {old}", "The reasons are listed above.")
+        text = exit_codes.with_next_step(
+            f"{counted(len(unmoved), 'run stays', 'runs stay')} at version {old}", "The reasons are listed above."
+        )
         raise CommandError(text, returncode=exit_codes.FINDINGS)
 
 

@@ -15,6 +15,7 @@ from typing import Any, Literal
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from temporalex_django.access import require_access
+from temporalex_django.core.names import counted
 from temporalex_django.db.querying import iterate_pages
 from temporalex_django.management.cli import as_user as people
 from temporalex_django.management.cli import command_arguments, exit_codes, printing
@@ -338,7 +339,8 @@ def _print_table(command: BaseCommand, descriptions: Sequence[ScheduleDescriptio
     printing.print_table(command, ("NAME", "WORKFLOW", "WHEN", "STATE", "NEXT"), cells)
     if len(descriptions) > len(cells):
         printing.write_line(
-            command, f"More than {len(cells):,} schedules match. Use --limit N or a filter to see others."
+            command,
+            f"More than {counted(len(cells), 'schedule matches', 'schedules match')}. Use --limit N or a filter to see others.",
         )
 
 
@@ -368,7 +370,7 @@ def _schedule_lines(schedule: ScheduleDescription) -> list[tuple[str, str]]:
     paused = f"since {local(schedule.paused_at)}, by {schedule.paused_by or 'code'}: {schedule.pause_reason or '-'}"
     backfill = ""
     if schedule.backfill is not None:
-        backfill = f"{schedule.backfill.done:,} of {schedule.backfill.total:,} slots"
+        backfill = f"{schedule.backfill.done:,} of {counted(schedule.backfill.total, 'slot', 'slots')}"
     lines = [
         ("schedule", schedule.name),
         ("when", schedule.description),

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from django.core.management.base import BaseCommand, CommandParser
 
+from temporalex_django.core.names import counted
 from temporalex_django.management.cli import as_user as people
 from temporalex_django.management.cli import command_arguments, printing
 from temporalex_django.operations.fleet.mirror import MirrorSynced, SyncMirror
@@ -43,7 +44,7 @@ def handle(
     else:
         printing.write_line(
             command,
-            f"compared {done.compared} runs on the cluster: wrote the rows of {done.written}, "
+            f"compared {counted(done.compared, 'run', 'runs')} on the cluster: wrote the rows of {done.written}, "
             f"and closed those of {done.closed}",
         )
         if target is not None and target.closed and not done.compared:

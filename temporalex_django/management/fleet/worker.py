@@ -20,12 +20,13 @@ from temporalex_django.authoring import workflow
 from temporalex_django.checks import unapplied_migrations
 from temporalex_django.conf import cluster_address, get_settings, uses_cluster
 from temporalex_django.contrib.logs import PlainFormatter, facts_of
-from temporalex_django.core.names import TABLES, TEMPORAL
+from temporalex_django.core.names import TABLES, TEMPORAL, counted
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.liveness.guardian import supervise
 from temporalex_django.liveness.recovery import report_deaths
 from temporalex_django.liveness.stop_signals import StopSignals
 from temporalex_django.management.cli import exit_codes, printing
+from temporalex_django.workers.app_modules import describe_classes
 from temporalex_django.workers.loop import WorkerLoop
 from temporalex_django.workers.queue_names import all_queues, unknown_queues
 from temporalex_django.workers.reconnect import retry_until_available
@@ -165,7 +166,9 @@ def handle(
     if metrics_port is not None:
         metrics_address = _serve_metrics(metrics_host, metrics_port)
     if not workflow.registry:
-        command.stderr.write("No workflow is registered: is there a workflows.py in an installed app?")
+        command.stderr.write(
+            "No workflow is registered: define one in workflows.py of an installed app, or import it there."
+        )
     storage = DjangoStorage()
     try:
         if not retry_until_available(
@@ -200,7 +203,7 @@ def handle(
         turns = loop.run(stop, until_idle=burst, timeout=timeout)
     except TimeoutError as exc:
         raise CommandError(str(exc), returncode=exit_codes.FINDINGS) from exc
-    text = f"worker {worker_id}: stopped after {turns} turns of runs"
+    text = f"worker {worker_id}: stopped after {counted(turns, 'turn', 'turns')} of runs"
     _print_event(
         command, WorkerSaid(event="ended", at=datetime.now(UTC), text=text, worker=worker_id, turns=turns), json=json
     )
@@ -208,7 +211,7 @@ def handle(
 
 def _describe(loop: WorkerLoop, queue_names: Sequence[str], metrics_address: str | None, *, burst: bool) -> str:
     """Return what a worker does, in words: its classes, its queues and where it looks for work."""
-    text = f"{len(workflow.registry)} workflows, queues {', '.join(queue_names)}"
+    text = f"{describe_classes()}, queues {', '.join(queue_names)}"
     if loop.cluster is not None and not burst:
         text += f", {'tables and ' if loop.polls_tables else ''}cluster at {cluster_address()}"
     if metrics_address is not None:

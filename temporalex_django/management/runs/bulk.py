@@ -19,6 +19,7 @@ from django.db.models import QuerySet
 from temporalex_django.access import Operation, require_access, runs_for, runs_or_all
 from temporalex_django.authoring.authorization import APP
 from temporalex_django.conf import get_settings
+from temporalex_django.core.names import counted
 from temporalex_django.management.cli import as_user as people
 from temporalex_django.management.cli import command_arguments, exit_codes, printing
 from temporalex_django.management.cli.command_arguments import parse_json
@@ -193,11 +194,7 @@ def _count_text(runs: Any) -> str:
     """Return the number of runs in words, such as "5 runs"; a queryset is counted up to ``BULK_LIMIT``."""
     limit = get_settings().BULK_LIMIT
     count = len(runs) if isinstance(runs, list) else runs.order_by()[: limit + 1].count()
-    if count == 1:
-        return "1 run"
-    if count <= limit:
-        return f"{count:,} runs"
-    return f"more than {limit:,} runs"
+    return counted(count, "run", "runs") if count <= limit else f"more than {counted(limit, 'run', 'runs')}"
 
 
 def _find_job(ref: str, actor: Actor) -> BulkJob:

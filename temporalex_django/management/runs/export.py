@@ -23,6 +23,7 @@ from temporalex_django.backends.target import RunTarget
 from temporalex_django.conf import get_settings
 from temporalex_django.core.history import json_file
 from temporalex_django.core.history.events import CLOSED_STATUSES
+from temporalex_django.core.names import counted
 from temporalex_django.db.querying import iterate_pages
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine.ids import parse_run_id
@@ -105,11 +106,12 @@ def handle(
         text = exit_codes.with_next_step("no matching run has a history", "List the runs: manage.py temporalex list")
         raise CommandError(text, returncode=exit_codes.NOT_FOUND)
     if not json:
-        printing.write_line(
-            command, printing.escape(f"{count:,} {'history' if count == 1 else 'histories'} written to {folder}")
-        )
+        printing.write_line(command, printing.escape(f"{counted(count, 'history', 'histories')} written to {folder}"))
     if skipped:
-        raise CommandError(f"{skipped:,} of {count + skipped:,} histories could not be read, and were not written")
+        raise CommandError(
+            f"{skipped:,} of {counted(count + skipped, 'history', 'histories')} could not be read, and "
+            f"{'was' if skipped == 1 else 'were'} not written"
+        )
 
 
 #: O_NOFOLLOW: other users who may write to the folder could place a link there, and choose which file is overwritten.

@@ -14,6 +14,7 @@ from django.core.management.base import BaseCommand, CommandParser
 from temporalex_django.access import redactor_for
 from temporalex_django.authoring.run_tables.run_columns import PAYLOAD_COLUMNS
 from temporalex_django.authoring.run_tables.run_filters import NEWEST_FIRST, ORDERS
+from temporalex_django.core.names import counted
 from temporalex_django.management.cli import as_user as people
 from temporalex_django.management.cli import printing
 from temporalex_django.management.cli.exit_codes import usage_error
@@ -81,7 +82,8 @@ def handle(
         printing.write_line(command, "no runs")
     elif len(outputs) > len(printed_outputs):
         printing.write_line(
-            command, f"More than {len(printed_outputs):,} runs match. Use --limit N or a filter to see others."
+            command,
+            f"More than {counted(len(printed_outputs), 'run matches', 'runs match')}. Use --limit N or a filter to see others.",
         )
 
 

@@ -30,6 +30,7 @@ from temporalex_django.conf import get_settings
 from temporalex_django.core.history import json_file, replay
 from temporalex_django.core.history.events import HistoryEvent
 from temporalex_django.core.history.inputs import ReplayDifference
+from temporalex_django.core.names import counted
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine.watchdog import watchdog
 from temporalex_django.errors import DeadlockDetected, NondeterminismError, PayloadError, TemporalexError
@@ -195,7 +196,7 @@ def handle(
             findings += batch.findings
             differences += batch.differences
             mismatch_count = sum(finding["error"] != DeadlockDetected.code for finding in findings)
-            report_progress(checked_count, len(runs), f", {mismatch_count:,} do not match")
+            report_progress(checked_count, len(runs), f", {counted(mismatch_count, 'does', 'do')} not match")
     report = HistoriesReplayed(
         checked=checked_count,
         clean=checked_count - len(findings),
@@ -210,22 +211,27 @@ def handle(
     _fail_for_findings(report, strict=strict)
 
 
+def _histories(count: int) -> str:
+    return counted(count, "history", "histories")
+
+
 def _fail_for_findings(report: HistoriesReplayed, *, strict: bool) -> None:
     """Raise ``CommandError`` if a history does not match, took too long, or with ``strict`` has other inputs."""
     timeout_count = _count_timeouts(report)
     if mismatch_count := len(report.findings) - timeout_count:
-        text = f"{mismatch_count} of {report.checked} histories do not match the code"
+        verb = "does" if mismatch_count == 1 else "do"
+        text = f"{mismatch_count:,} of {_histories(report.checked)} {verb} not match the code"
         next_step = "Fix the code, or create a new version of it."
         raise CommandError(exit_codes.with_next_step(text, next_step), returncode=exit_codes.FINDINGS)
     differing = {(difference.run, difference.source) for difference in report.differences if difference.kind == "input"}
     if strict and differing:
-        text = f"the code produces different inputs from those in {len(differing)} of {report.checked} histories"
+        text = f"the code produces different inputs from those in {len(differing):,} of {_histories(report.checked)}"
         next_step = (
             "Give new fields and parameters defaults, sort values that come from a set, or replay without --strict."
         )
         raise CommandError(exit_codes.with_next_step(text, next_step), returncode=exit_codes.FINDINGS)
     if timeout_count:
-        text = f"the replay of {timeout_count} of {report.checked} histories took too long"
+        text = f"the replay of {timeout_count:,} of {_histories(report.checked)} took too long"
         next_step = "Replay them again with a larger --timeout. If that does not help, their code loops."
         raise CommandError(exit_codes.with_next_step(text, next_step), returncode=exit_codes.TRY_AGAIN)
 
@@ -423,13 +429,16 @@ def _print_report(command: BaseCommand, report: HistoriesReplayed) -> None:
             command, printing.escape(f"{difference.workflow} {difference.id} run {difference.run}{location}: {problem}")
         )
     timeout_count = _count_timeouts(report)
-    text = f"{report.checked:,} histories replayed, {len(report.findings) - timeout_count:,} do not match the code"
+    mismatches = counted(len(report.findings) - timeout_count, "does", "do")
+    text = f"{_histories(report.checked)} replayed, {mismatches} not match the code"
     timeouts_text = ""
     if timeout_count:
         timeouts_text = f", {timeout_count:,} took too long"
     differences_text = ""
     if report.differences:
-        differences_text = f", {len(report.differences):,} inputs and durations differ"
+        differences_text = (
+            f", {counted(len(report.differences), 'input or duration differs', 'inputs and durations differ')}"
+        )
     printing.write_line(command, f"{text}{timeouts_text}{differences_text}")
     if report.on_cluster:
         printing.write_line(

@@ -24,6 +24,7 @@ from temporalex_django.authoring.redaction import Redactor
 from temporalex_django.backends.host import host
 from temporalex_django.conf import get_settings
 from temporalex_django.core.error_text import error_line
+from temporalex_django.core.names import counted
 from temporalex_django.db.process_leases import is_lease_free, set_lease, take_lease
 from temporalex_django.engine.scheduling import policy
 from temporalex_django.models import Alert, Instance
@@ -160,7 +161,11 @@ def _finish(alias: str) -> bool:
         if key[0] != alias:
             continue
         if delivery.thread.is_alive():
-            logger.error("%s has not answered yet; %d alerts wait for it", delivery.name, len(delivery.alerts))
+            logger.error(
+                "%s has not answered yet; %s for it",
+                delivery.name,
+                counted(len(delivery.alerts), "alert waits", "alerts wait"),
+            )
             continue
         del _under_way[key]
         if delivery.error is None:
@@ -171,8 +176,8 @@ def _finish(alias: str) -> bool:
             logger.warning("%s did not answer: %s", _HEARTBEAT, error_line(delivery.error))
         else:
             logger.error(
-                "%d alerts could not be sent to %s and will be retried: %s",
-                len(delivery.alerts),
+                "%s could not be sent to %s and will be retried: %s",
+                counted(len(delivery.alerts), "alert", "alerts"),
                 delivery.name,
                 error_line(delivery.error),
             )

@@ -17,7 +17,7 @@ from temporalex_django.authoring.authorization import APP
 from temporalex_django.authoring.run_tables.run_columns import UNREAD_COLUMNS
 from temporalex_django.backends.target import AuditSubject
 from temporalex_django.conf import codec, get_settings
-from temporalex_django.core.names import check_message_id, check_name, fit_note, quoted
+from temporalex_django.core.names import check_message_id, check_name, counted, fit_note, quoted
 from temporalex_django.engine.ids import parse_run_id, uuid7
 from temporalex_django.errors import ActionNotPermitted, ActionNotPossible, IdempotencyKeyReused, WorkflowNotFound
 from temporalex_django.models import BulkItem, BulkJob, Instance
@@ -222,7 +222,9 @@ class StartBulk(Action[BulkJob]):
         # One more than the limit says that there are too many, without counting all of them.
         run_ids = list(queryset.order_by("-id").values_list("pk", flat=True)[: limit + 1])
         if max(len(requested_ids), len(run_ids)) > limit:
-            raise ActionNotPossible(f"a bulk job accepts at most {limit:,} runs (BULK_LIMIT): select fewer")
+            raise ActionNotPossible(
+                f"a bulk job accepts at most {counted(limit, 'run', 'runs')} (BULK_LIMIT): select fewer"
+            )
         # A run of another tenant and one that does not exist get the same error.
         if missing := requested_ids - set(run_ids):
             raise WorkflowNotFound(f"there is no run {min(map(str, missing))}")
@@ -254,7 +256,7 @@ class StartBulk(Action[BulkJob]):
         parts = action.parts(runs, self.selection, alias=self.storage.alias, limit=limit + 1)
         if not parts:
             raise ActionNotPossible(
-                f"none of the {len(runs):,} runs has any {action.target_kind} for which this is possible"
+                f"none of the {counted(len(runs), 'run', 'runs')} has any {action.target_kind} for which this is possible"
             )
         if len(parts) > limit:
             raise ActionNotPossible(

@@ -26,7 +26,7 @@ from temporalex_django.backends.refusals import acts_at_once
 from temporalex_django.backends.target import RunTarget
 from temporalex_django.conf import codec, get_settings, uses_cluster
 from temporalex_django.core.error_text import error_line
-from temporalex_django.core.names import TEMPORAL
+from temporalex_django.core.names import TEMPORAL, counted
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine.scheduling import policy
 from temporalex_django.errors import ActionNotPermitted, ActionNotPossible, TemporalexError, UpdateTimeout
@@ -152,7 +152,9 @@ def _run_next_item(pk: UUID, storage: DjangoStorage) -> bool:
         # Too many workers ended in the replay of this run: that is its outcome, and the job continues (see decision
         # 42).
         elif item.crashes >= policy.MOST_CRASHES:
-            _mark_failed(item, "crash", f"{item.crashes} workers died while they replayed the run")
+            _mark_failed(
+                item, "crash", f"{counted(item.crashes, 'worker', 'workers')} died while they replayed the run"
+            )
         elif is_replay := _is_replay_job(job) or _is_done_at_once(job, item, storage):
             # Commit the crash before the replay starts: if the replay ends this process, nobody else can count it. The
             # worker that comes back takes it off again.

@@ -33,7 +33,7 @@ from temporalex_django.db.graphs.graph_storage import instance_of
 from temporalex_django.db.messages.failed_messages import failed_count, failed_messages
 from temporalex_django.db.messages.listen import listen
 from temporalex_django.db.storage import DjangoStorage
-from temporalex_django.engine.outcomes import run_result
+from temporalex_django.engine.outcomes import open_run_text, run_result
 from temporalex_django.engine.refusals import start_wait
 from temporalex_django.errors import ResultTimeout, WorkflowNotFound, WorkflowSwitchedOff
 from temporalex_django.graph import snapshot
@@ -252,20 +252,11 @@ class ResultWaiter:
             status, closing = outcome
             attributes = closing if self.redactor is UNREDACTED else self.redactor.redact_attributes(closing or {})
             return run_result(status, attributes, workflow=target.workflow, workflow_id=target.workflow_id)
-        description = describe(
-            find_chain(target.chain_id, storage=self.storage),
-            storage=self.storage,
-            redactor=self.redactor,
-            with_activities=False,
-        )
-        if description.blocked:
-            reason = f"blocked: {description.blocked.get('error')}"
-        else:
-            reason = (
-                f"{description.status}, waiting for {', '.join(description.waiting_for)}"
-                if description.waiting_for
-                else description.status
-            )
+        chain = find_chain(target.chain_id, storage=self.storage)
+        description = describe(chain, storage=self.storage, redactor=self.redactor)
+        reason = open_run_text(description)
+        if not description.blocked and not description.paused:
+            reason += self._missing_worker(chain, description)
         if inside_transaction(self.storage.alias):
             reason += (
                 ". Inside atomic() this call checks once and does not wait: what this transaction started or "
@@ -273,6 +264,23 @@ class ResultWaiter:
                 "transaction.on_commit()"
             )
         raise ResultTimeout(f"{target.workflow} {target.workflow_id} has no result yet: it is {reason}")
+
+    def _missing_worker(self, chain: RunTarget, description: Description) -> str:
+        """Return the end of a sentence about the worker that a run needs and that is not there, or "" if none is."""
+        queued = [activity for activity in description.activities if activity.owner is None]
+        # A run that waits for a message or a time needs none, and one that is due for long has it in `waiting_for`.
+        if (description.status != Status.PENDING and not queued) or any(
+            "a worker" in w for w in description.waiting_for
+        ):
+            return ""
+        workers = live_workers(alias=self.storage.alias)
+        missing = None
+        if description.status == Status.PENDING and not description.waiting_for:
+            missing = workers.missing_worker(workflow=chain.workflow, version=chain.version, queue=chain.queue)
+        for activity in queued:
+            if missing is None and not workers.can_run_activity(activity.activity, queue=activity.queue):
+                missing = f"a worker with the activity {activity.activity} for the queue {activity.queue!r}"
+        return "" if missing is None else f"; it needs {missing}: start one with `manage.py temporalex worker`"
 
 
 def selected_version(target: RunTarget, *, storage: DjangoStorage) -> int:

@@ -13,6 +13,7 @@ from typing import Protocol
 from uuid import UUID
 
 from temporalex_django.core.error_text import error_line
+from temporalex_django.core.names import counted
 from temporalex_django.engine.contracts.records import TaskResult
 from temporalex_django.engine.contracts.task_storage import WorkerStorage
 from temporalex_django.engine.scheduling import policy
@@ -156,7 +157,9 @@ class SeparateTurns:
         parts = self._parts
         if not parts.storage.is_transient(self._cause):
             log.warning(
-                "a turn of %d runs failed, retrying each run alone: %s", len(self._chains), error_line(self._cause)
+                "a turn of %s failed, retrying each run alone: %s",
+                counted(len(self._chains), "run", "runs"),
+                error_line(self._cause),
             )
         results, valid_ids = parts.intake.store_each(self._results)
         with parts.storage.transaction("apart"):

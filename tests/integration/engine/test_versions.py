@@ -259,7 +259,7 @@ def test_a_rehearsal_says_what_would_happen_and_changes_nothing():
 def test_what_cannot_move_stays_and_says_why():
     """Each run by itself: the others move."""
     waiting("1")
-    with pytest.raises(CommandError, match="1 runs stay at version 1"):
+    with pytest.raises(CommandError, match="1 run stays at version 1"):
         command("migrate", "test.Parcel", "--from", "1", "--to", "2")
     out = StringIO()
     with pytest.raises(CommandError):

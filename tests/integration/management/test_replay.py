@@ -125,7 +125,7 @@ def test_code_that_never_waits_is_not_called_a_mismatch(runs: list[Any], setting
         call_command("temporalex", "replay", open=True, timeout=0.1, stdout=(out := StringIO()))
     assert caught.value.returncode == exit_codes.TRY_AGAIN
     assert "0.1 s of processor time" in out.getvalue()
-    assert "1 histories replayed, 0 do not match the code, 1 took too long" in out.getvalue()
+    assert "1 history replayed, 0 do not match the code, 1 took too long" in out.getvalue()
     with pytest.raises(CommandError) as caught:
         call_command("temporalex", "doctor", deploy=True, stdout=(out := StringIO()))
     assert caught.value.returncode == exit_codes.TRY_AGAIN

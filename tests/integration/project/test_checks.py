@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
+from importlib import import_module
 from io import StringIO
+from pathlib import Path
 from typing import Any
 
 import pytest
+from django.conf import settings
 from django.core.checks import ERROR, CheckMessage, run_checks
 from django.core.management import CommandError, call_command
 from django.db import connection
@@ -14,6 +18,8 @@ from django.test import override_settings
 from django_q.brokers.orm import ORM
 
 from temporalex_django import checks, conf
+from temporalex_django.authoring import activity, workflow
+from temporalex_django.workers.app_modules import describe_classes
 from temporalex_django.workers.q2 import WorkerHost
 
 BROKER = "temporalex_django.workers.q2.Broker"
@@ -140,3 +146,76 @@ def test_a_worker_names_a_missing_migration() -> None:
 
     with pytest.raises(CommandError, match="0001_initial"):
         call_command("temporalex", "worker", "--burst")
+
+
+BOOK_SHOP = {
+    "__init__.py": "",
+    "workflows.py": """
+from collections.abc import Callable
+from temporalex_django import Ok, Reply, Workflow, activity, api, update
+
+def one(order): return Reply(1, order)
+def plain(order, state): return Reply(1, state)
+def odd(order: Callable, state): return Reply(1, state)
+
+class BookShop(Workflow):
+    def method(self, order): ...
+    def good(self, order, state): ...
+    async def run(self, args):
+        return Ok(await api.phase({}, update={
+            "a": lambda order: Reply(1, order),
+            "b": one,
+            "c": update(plain, validator=one),
+            "d": self.method,
+            "e": odd,
+            "fine": self.good, "too": plain, "three": lambda order, state, more=None: Reply(1, state),
+        }))
+
+nameless = activity(local=True)(lambda order: order)
+""",
+    "flows.py": """
+from temporalex_django import Workflow, activity
+class Forgotten(Workflow):
+    async def run(self, args): ...
+@activity
+def lonely(order): ...
+""",
+    "tests/__init__.py": "",
+    "tests/flows.py": "from temporalex_django import Workflow\nclass InTests(Workflow): ...",
+}
+
+
+def test_definitions_that_would_fail_later_are_warnings_with_their_lines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, source in BOOK_SHOP.items():
+        (tmp_path / "bookshop" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "bookshop" / name).write_text(source)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(workflow, "registry", dict(workflow.registry))
+    monkeypatch.setattr(activity, "registry", dict(activity.registry))
+    with override_settings(INSTALLED_APPS=[*settings.INSTALLED_APPS, "bookshop"]):
+        import_module("bookshop.workflows")
+        messages = run_checks(tags=[checks.TAG])
+        with monkeypatch.context() as alone:
+            alone.setattr(workflow, "registry", {})
+            said = describe_classes()
+    warned = [m.msg for m in messages if m.id == "temporalex_django.W016"]
+    places = {re.search(r"workflows\.py:(\d+)", text)[1] + " " + text.partition(": ")[2][:30] for text in warned}  # type: ignore[index]
+    assert all(m.level < ERROR for m in messages)
+    assert places == {
+        "14 the handler of update 'a' cann",
+        "15 the handler of update 'b' cann",
+        "16 the validator of update 'c' ca",
+        "17 the handler of update 'd' cann",
+        "18 nothing can be read back from ",
+        "22 ",
+    }
+    unloaded = [m for m in messages if m.id == "temporalex_django.W017"]
+    assert [m.msg.rpartition("/")[2] for m in unloaded] == [
+        "flows.py:3 defines the workflow Forgotten, but nothing loads bookshop.flows.",
+        "flows.py:6 defines the activity lonely, but nothing loads bookshop.flows.",
+    ]
+    assert "bookshop.workflows" in (unloaded[0].hint or "")
+    assert "bookshop.workflows, bookshop.activities (there is none)" in said
+    assert "not loaded: bookshop.flows" in said

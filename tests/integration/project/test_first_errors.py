@@ -54,6 +54,22 @@ class WeekInvoice(Workflow):
         return Ok()
 
 
+@activity(retry=RetryPolicy(max_attempts=4, initial_interval=3600))
+def week_charge() -> None:
+    raise OSError("the bank is closed")
+
+
+class WeekCharge(Workflow):
+    async def run(self, args):
+        await week_charge()
+        return Ok()
+
+
+class WeekMistake(Workflow):
+    async def run(self, args):
+        return Ok(await api.phase({}, update={"pay": lambda state: Reply(1, state)}))
+
+
 @pytest.fixture(autouse=True)
 def sound() -> Iterator[None]:
     BROKEN[0] = False
@@ -227,3 +243,23 @@ def test_a_subject_that_was_deleted_is_told_of() -> None:
     with pytest.raises(ValueError, match="for_subject.*no key: it was deleted, or never saved"):
         Instance.objects.for_subject(group)
     assert [run.workflow_id for run in Instance.objects.for_subject(Group(pk=key))] == [handle.id]
+
+
+def test_a_result_that_has_not_come_names_the_worker_and_the_activity_that_fails() -> None:
+    handle = WeekCharge.start({})
+    with pytest.raises(errors.ResultTimeout, match=r"it is pending; it needs .*'default'.*manage.py temporalex worker"):
+        handle.result(timeout=0)
+    drain()
+    with pytest.raises(
+        errors.ResultTimeout, match=r"attempt 1 of 4 of .*week_charge failed with OSError: the bank is"
+    ) as caught:
+        handle.result(timeout=0)
+    assert re.search(r"the next one is at \d{4}-\d\d-\d\dT.*; it needs a worker with the activity", str(caught.value))
+
+
+def test_an_update_of_a_run_that_failed_says_why() -> None:
+    handle = WeekMistake.start({})
+    with pytest.raises(errors.WorkflowClosed, match=r"must be callable as \(args, state\): .*test_first_errors.py:\d+"):
+        handle.update("pay", 1)
+    with pytest.raises(errors.WorkflowClosed, match=r"it failed, and result\(\) raises the error"):
+        handle.update("pay", 2)

@@ -104,7 +104,7 @@ def test_failures_and_other_ends() -> None:
     env = WorkflowEnvironment()
     run = env.start(Letter, 8)
     env.advance(days=1, seconds=1)
-    assert "tried 1 times, next at 2026-01-02T00:01:00" in said(assert_waiting_for, run, timer="the print")
+    assert "tried 1 time, next at 2026-01-02T00:01:00" in said(assert_waiting_for, run, timer="the print")
     env.advance(minutes=2)
     assert_failed(run, type="ActivityFailure", match="no pap.r")
     assert "failed with ActivityFailure, not with ValueError" in said(assert_failed, run, type="ValueError")

@@ -1,0 +1,173 @@
+"""Options that people know from other packages, and the words for them here.
+
+Python's own error names the option that does not exist. This one names the option to write.
+"""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import wraps
+from typing import Final, ParamSpec, TypeVar
+
+P = ParamSpec("P")
+R = TypeVar("R")
+T = TypeVar("T")
+
+_ATTEMPTS: Final = "retry=RetryPolicy(max_attempts=...)"
+_PAUSE: Final = "retry=RetryPolicy(initial_interval=...)"
+_ERRORS: Final = "retry=RetryPolicy(non_retryable=[...])"
+
+#: What to write instead of an option of another package, for ``@activity`` and the call site of an activity.
+ACTIVITY: Final = {
+    **dict.fromkeys(
+        ("retries", "max_retries", "max_attempts", "maximum_attempts", "max_tries", "tries", "attempts"), _ATTEMPTS
+    ),
+    **dict.fromkeys(("retry_policy", "retry_kwargs", "autoretry_for", "retry_on", "retry_for"), _ATTEMPTS),
+    **dict.fromkeys(
+        ("retry_delay", "default_retry_delay", "retry_backoff", "backoff", "min_backoff", "initial_interval"), _PAUSE
+    ),
+    **dict.fromkeys(("max_interval", "max_backoff", "retry_backoff_max"), "retry=RetryPolicy(max_interval=...)"),
+    **dict.fromkeys(("retry_jitter", "jitter"), "retry=RetryPolicy(jitter=...)"),
+    **dict.fromkeys(("throws", "non_retryable", "dont_autoretry_for", "non_retryable_error_types"), _ERRORS),
+    **dict.fromkeys(
+        ("timeout", "time_limit", "soft_time_limit", "job_timeout", "start_to_close_timeout", "result_timeout"),
+        "start_to_close=... for one attempt, or schedule_to_close=... for all of them",
+    ),
+    "schedule_to_close_timeout": "schedule_to_close=...",
+    "schedule_to_start_timeout": "schedule_to_start=...",
+    "heartbeat_timeout": "heartbeat=...",
+    **dict.fromkeys(("task_queue", "queue_name", "routing_key", "exchange"), "queue=..."),
+    **dict.fromkeys(("rate_limit", "max_rate"), 'rate="10/s"'),
+    **dict.fromkeys(("max_concurrency", "concurrency_limit", "max_concurrent"), "concurrency=..."),
+    **dict.fromkeys(("transaction", "transactional"), "atomic=True"),
+    **dict.fromkeys(("bind", "pass_context", "takes_context"), "activity_context() in the function"),
+    "description": "label=...",
+    "title": "label=...",
+    "priority": "queue=..., and workers for that queue",
+    **dict.fromkeys(("eta", "countdown", "run_after", "delay"), "`await api.sleep(...)` before the call"),
+}
+RETRY_POLICY: Final = {
+    **dict.fromkeys(
+        ("max_retries", "retries", "maximum_attempts", "max_tries", "tries", "attempts"),
+        "max_attempts=..., which counts the first attempt, too",
+    ),
+    **dict.fromkeys(
+        ("delay", "retry_delay", "initial_delay", "interval", "min_backoff", "interval_start", "wait"),
+        "initial_interval=...",
+    ),
+    **dict.fromkeys(("backoff_coefficient", "backoff_rate", "multiplier", "factor", "exponential"), "backoff=..."),
+    **dict.fromkeys(("maximum_interval", "max_delay", "max_backoff", "interval_max"), "max_interval=..."),
+    **dict.fromkeys(
+        ("non_retryable_error_types", "non_retryable_errors", "throws", "dont_autoretry_for"), "non_retryable=[...]"
+    ),
+    **dict.fromkeys(
+        ("retry_on", "autoretry_for", "retry_for"), "non_retryable=[...], the errors that end the attempts"
+    ),
+}
+APPROVAL: Final = {
+    **dict.fromkeys(("group", "candidate_groups"), 'groups=["..."]'),
+    **dict.fromkeys(("user", "assignee", "assignees", "candidate_users", "approver", "approvers"), 'users=["..."]'),
+    **dict.fromkeys(("permission", "roles", "perm"), 'role="app.codename"'),
+    **dict.fromkeys(("timeout", "deadline", "until", "due_date", "expires"), "due=..."),
+    **dict.fromkeys(("options", "choices", "buttons", "actions"), 'outcomes=["approved", "rejected"]'),
+    **dict.fromkeys(("reminder", "remind_after", "remind_every"), "remind=..."),
+    **dict.fromkeys(("data", "context", "payload", "details", "description"), "shows=..."),
+    **dict.fromkeys(("fields", "schema", "form_class"), "form=..."),
+}
+PHASE: Final = {
+    **dict.fromkeys(("signals", "on_signal", "signal_handlers"), 'signal={"name": handler}'),
+    **dict.fromkeys(("updates", "on_update", "update_handlers", "handlers"), 'update={"name": handler}'),
+    **dict.fromkeys(("deadline", "due", "expires"), "until=..."),
+    **dict.fromkeys(("initial", "initial_state"), "the state as the first argument"),
+}
+UNIQUE: Final = {
+    **dict.fromkeys(("field", "name", "prefix", "on", "by"), 'key="..."'),
+    **dict.fromkeys(("per", "within", "together"), "scope=..."),
+}
+START: Final = {
+    **dict.fromkeys(("workflow_id", "task_id", "run_id", "job_id", "key"), "id=..."),
+    **dict.fromkeys(("input", "arg", "params", "payload", "data", "kwargs", "arguments"), "args={...}"),
+    **dict.fromkeys(("countdown", "delay", "start_in"), "start_delay=..."),
+    **dict.fromkeys(("eta", "at", "run_at", "run_after", "schedule"), "start_at=..."),
+    **dict.fromkeys(("expires",), "start_before=..."),
+    **dict.fromkeys(("user", "actor", "started_by"), "by=..."),
+    **dict.fromkeys(("task_queue", "queue"), "task_queue = ... in the class"),
+    **dict.fromkeys(("timeout",), "execution_timeout = ... in the class"),
+    **dict.fromkeys(("id_reuse_policy",), "on_closed=..."),
+    **dict.fromkeys(("id_conflict_policy",), "on_conflict=..."),
+    **dict.fromkeys(("memo", "meta"), "tags=..., search_attributes=... or headers=..."),
+}
+
+
+def answers_foreign_options(name: str, words: Mapping[str, str]) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Return a decorator whose function answers unknown options with the words to write.
+
+    ``name`` is the name of the call for the error, and ``words`` maps options of other packages to what to write here.
+    The function raises ``TypeError``, as Python does.
+    """
+
+    def decorate(fn: Callable[P, R]) -> Callable[P, R]:
+        parameters = inspect.signature(fn).parameters.values()
+        options = frozenset(p.name for p in parameters if p.kind is not p.POSITIONAL_ONLY) - {"self"}
+
+        @wraps(fn)
+        def checked(*args: P.args, **kwargs: P.kwargs) -> R:
+            __tracebackhide__ = True  # a line of a log has room for three places, and this is none of them
+            if not options.issuperset(kwargs):
+                raise TypeError(unknown_options(name, kwargs, options, words))
+            return fn(*args, **kwargs)
+
+        return checked
+
+    return decorate
+
+
+def answers_foreign_arguments(name: str, words: Mapping[str, str]) -> Callable[[type[T]], type[T]]:
+    """Return a class decorator that does for the constructor what ``answers_foreign_options`` does for a function."""
+
+    def decorate(cls: type[T]) -> type[T]:
+        cls.__init__ = answers_foreign_options(name, words)(cls.__init__)  # type: ignore[method-assign]
+        return cls
+
+    return decorate
+
+
+def unknown_options(name: str, arguments: Iterable[str], option_names: Iterable[str], words: Mapping[str, str]) -> str:
+    """Return a sentence for each option in ``arguments`` that the call ``name`` does not have.
+
+    ``option_names`` are the options that it has, and ``words`` those of ``answers_foreign_options``.
+    """
+    options = sorted(option_names)
+    return "; ".join(
+        f"{name} has no option {option}" + (_advice(option, options, words) or f" (it has: {', '.join(options)})")
+        for option in arguments
+        if option not in options
+    )
+
+
+def unknown_start_options(name: str, arguments: Iterable[str], signature: inspect.Signature) -> str:
+    """Return a sentence for the options in ``arguments`` that ``name``, the start of a class, does not have.
+
+    Those that look like no option at all are fields of the input.
+    """
+    options = [
+        key for key, parameter in signature.parameters.items() if parameter.kind is inspect.Parameter.KEYWORD_ONLY
+    ]
+    advice = {option: _advice(option, options, START) for option in arguments}
+    sentences = [f"{name} has no option {option}{text}" for option, text in advice.items() if text]
+    if fields := [option for option, text in advice.items() if not text]:
+        value = ", ".join(f'"{field}": ...' for field in fields)
+        sentences.append(
+            f"{name} has no option {', '.join(fields)}: the input of a run is one value, so write args={{{value}}}"
+        )
+    return "; ".join(sentences)
+
+
+def _advice(option: str, options: Sequence[str], words: Mapping[str, str]) -> str:
+    """Return the end of the sentence about an unknown option: what to write, or "" if nothing is like it."""
+    if option in words:
+        return f": write {words[option]}"
+    near = difflib.get_close_matches(option, options, n=1, cutoff=0.75)
+    return f": did you mean {near[0]}?" if near else ""

@@ -72,28 +72,35 @@ def complaints(page: Any) -> list[str]:
     return found
 
 
+def follow(page: Any, target: Any) -> None:
+    """Click a link or button, and wait until the next page has been loaded whole.
+
+    Playwright's click ends as soon as the navigation has begun, when half of a page may be there.
+    """
+    with page.expect_navigation():
+        (page.locator(target).first if isinstance(target, str) else target).click()
+
+
 def sign_in(page: Any, demo: Demo, *, to: str) -> None:
     page.goto(f"{demo.url}/login/?next={to}")
     page.fill("input[name=username]", "demo")
     page.fill("input[name=password]", demo.password)
-    page.click("form button[type=submit], form button.primary, form button:not([name])")
+    follow(page, "form button[type=submit], form button.primary, form button:not([name])")
     page.wait_for_url(f"**{to}")
 
 
 def test_a_purchase_from_the_shelf_to_the_admin(page: Any, demo: Demo, complaints: list[str]) -> None:
     sign_in(page, demo, to="/")
     page.fill("input[name=q]", "milk")
-    page.click("form.search button")
+    follow(page, "form.search button")
     cards = page.locator("li.card")
     assert cards.count() > 3
     for index in range(3):
-        cards = page.locator("li.card")
-        cards.nth(index).locator("button").click()
-        page.wait_for_load_state()
+        follow(page, page.locator("li.card").nth(index).locator("button"))
 
     page.goto(f"{demo.url}/cart/")
     assert page.locator("table tbody tr, ul.lines li, .line").count() >= 3
-    page.click("text=Check out")
+    follow(page, "text=Check out")
     page.wait_for_url("**/orders/*/")
 
     # the page refreshes itself: nobody reloads it
@@ -105,7 +112,7 @@ def test_a_purchase_from_the_shelf_to_the_admin(page: Any, demo: Demo, complaint
     page.goto(f"{demo.url}/admin/temporalex_django/instance/?q={order}")
     assert "ShoppingCart" in page.inner_text("#result_list")
     assert "completed" in page.inner_text("#result_list").lower()
-    page.click("#result_list tbody tr th a")
+    follow(page, "#result_list tbody tr th a")
     page.click("#history summary")
     text = page.inner_text("#content")
     for kind in ("WorkflowStarted", "UpdateAccepted", "SignalReceived", "ActivityScheduled", "WorkflowCompleted"):
@@ -137,13 +144,13 @@ def test_a_large_order_is_approved_at_the_clerks_desk(page: Any, demo: Demo, com
     assert "$45.00" in page.inner_text("main table")
 
     page.fill("#why42", "a regular")
-    approve.click()
+    follow(page, approve)
     page.wait_for_selector("text=Order 42 is approved.")
     assert "No orders are waiting" in page.inner_text("main")
 
     page.goto(f"{demo.url}/admin/temporalex_django/instance/?q=order::42")
     assert "OrderProcess" in page.inner_text("#result_list")
-    page.click("#result_list tbody tr th a")
+    follow(page, "#result_list tbody tr th a")
     text = page.inner_text("#content")
     assert "a regular" in text
     assert "demo" in text
@@ -171,7 +178,7 @@ def test_the_large_orders_of_a_day_are_decided_one_after_the_other(
             page.goto(f"{demo.url}/review/")
             continue
         number = str(button.get_attribute("aria-label")).rsplit(" ", 1)[1]
-        button.click()
+        follow(page, button)
         page.wait_for_selector(f"text=Order {number} is approved.")
         decided.append(number)
     assert sorted(decided) == sorted(large)

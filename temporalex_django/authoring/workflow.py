@@ -27,6 +27,7 @@ from temporalex_django.core.payloads import codec
 from temporalex_django.core.payloads import search_attributes as attributes
 from temporalex_django.core.payloads.annotations import annotation_problems
 from temporalex_django.core.payloads.copying import deep_copy
+from temporalex_django.core.payloads.round_trip import encode_lossless, require_readable
 from temporalex_django.core.results import ContinueAsNew, Err, Ok
 from temporalex_django.errors import (
     AlreadyRunning,
@@ -223,7 +224,7 @@ class Workflow(Startable):
         if not overrides_queries and fn is None:
             query_names = ", ".join(sorted(cls._queries)) or "none"
             raise UnknownQuery(f"{cls.name} does not answer the query {name!r} (it answers: {query_names})")
-        args, state = codec.to_plain(args, label=f"the arguments of query {name!r}"), deep_copy(state)
+        args, state = encode_lossless(args, label=f"the arguments of query {name!r}"), deep_copy(state)
         guard.watch(cls)
         try:
             with _query_hooks(cls.name, name), current.outside_workflow("query"):
@@ -237,7 +238,10 @@ class Workflow(Startable):
             raise QueryFailed(
                 f"query {name!r} of {cls.name} raised {exception_name(type(exc))}: {exception_message(exc)}"
             ) from exc
-        return codec.to_plain(value, label=f"the answer to query {name!r}")
+        label = f"the answer to query {name!r}"
+        answer = codec.to_plain(value, label=label)
+        require_readable(value, answer, lambda: codec.resolve_hints(fn).get("return", Any), label=label)
+        return answer
 
     @classmethod
     def queries(cls) -> Mapping[str, Callable[..., Any]]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from datetime import UTC, date, datetime
+from decimal import Decimal
+
 import pytest
 
 from temporalex_django import Ok, Stop, Workflow, api, errors, query
@@ -29,6 +32,11 @@ class Queried(Workflow):
     @staticmethod
     def bad(state):
         raise ValueError("no answer")
+
+    @query("due")
+    @staticmethod
+    def due(state) -> date:
+        return datetime(2027, 3, 1, 12, tzinfo=UTC)
 
     @query("random")
     @staticmethod
@@ -71,6 +79,17 @@ def test_queries_are_answered_in_every_situation(env):
     assert (kinds(h), len(env.commands)) == before
     h.signal("done")
     assert h.query("state") == {"items": [1]}
+
+
+def test_arguments_that_would_arrive_as_something_else_are_refused(env):
+    h = env.start(Queried)
+
+    with pytest.raises(
+        errors.TemporalexError, match=r"arguments of query 'pick' has a Decimal at `\$\[0\]`.*str\(value\)"
+    ):
+        h.query("pick", [Decimal("1.5")])
+    with pytest.raises(errors.TemporalexError, match="answer to query 'due' (has|cannot)"):
+        h.query("due")
 
 
 def test_query_cannot_change_what_the_next_one_sees(env):

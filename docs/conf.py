@@ -49,10 +49,10 @@ suppress_warnings = ["ref.python"]  # a graph's Instance and the table's: a link
 nitpick_ignore_regex = [
     ("py:class", r"(datetime|timedelta)"),
     ("py:.*", r"(collections|datetime|uuid|django|typing|contextlib|logging|enum)\..*"),
-    ("py:.*", r"([\w.]+\.)?(T|T_co|R|A|P|C|\w+_co)"),
+    ("py:.*", r"([\w.]+\.)?(T\d?|R|A|P|C|\w+_co)"),
     # Overloads are shown as they are written: names that are not looked up, and halves of what has a comma.
     ("py:class", r"(Person|Startable|StepRef|PayloadCodec|Environment|RunRow|UUID|dict\[str|Mapping\[str|tuple\[str)"),
-    ("py:class", r"(OnConflict|OnClosed|StartOutcome|QueryOptions|tuple\[Any)"),
+    ("py:class", r"(OnConflict|OnClosed|StartOutcome|\w+Options|Handler|UpdateFunction|_Decorator|tuple\[Any)"),
     # Types of Django under the names of their users; types that a step and a queue declare.
     ("py:class", r"(Task|TaskResult|Validator|DeclaredEvent|temporalex_django\.core\.limits\.Limits)"),
     # Names of types that say what they are: a handler, what decorates, what ``run`` promises, a route of a graph.

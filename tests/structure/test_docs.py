@@ -1,4 +1,4 @@
-"""The Python blocks of tutorial, how-to and the pages of the API run, page by page, in the order in which a reader meets them."""
+"""The Python blocks of tutorial, how-to and API run, page by page, in the order in which a reader meets them."""
 
 from __future__ import annotations
 

@@ -51,12 +51,12 @@ class Cart(Workflow):
         def seen(_: Any, state: dict[str, Any]) -> NoReply:
             return NoReply({**state, "seen": state["seen"] + 1})
 
-        cart = {"items": [], "seen": 0}
+        cart: Any = {"items": [], "seen": 0}
         api.publish_state({"phase": "open"})
         cart = await api.phase(
             cart, update={"add": add}, signal={"seen": seen, "checkout": lambda _, state: Stop(state)}, timeout=86_400
         )
         api.publish_state({"phase": "paying"})
-        lines = await api.parallel([partial(double, number) for number in range(len(cart["items"]))])
+        lines: list[Any] = await api.parallel([partial(double, number) for number in range(len(cart["items"]))])
         await api.sleep(60)
         return Ok(sum(lines))

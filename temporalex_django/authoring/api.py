@@ -18,7 +18,6 @@ from typing import Any, Literal, TypeVar, cast, get_args
 from temporalex_django.authoring import foreign_options
 from temporalex_django.authoring.approvals import Escalation, human_task_spec
 from temporalex_django.authoring.django_tasks import activity_of
-from temporalex_django.authoring.foreign_options import answers_foreign_options
 from temporalex_django.authoring.primitive_types import parallel_type, phase_type, race_type, task_type
 from temporalex_django.authoring.redefinitions import check_use
 from temporalex_django.authoring.requests.start_times import check_start_times, start_time_of_child
@@ -30,7 +29,6 @@ from temporalex_django.core import current, external_runs, names, primitives
 from temporalex_django.core import primitive_table as table
 from temporalex_django.core.messages.phase import Phase, Publication
 from temporalex_django.core.messages.sender import Sender
-from temporalex_django.core.names import key_text, wait_seconds
 from temporalex_django.core.payloads import codec
 from temporalex_django.core.payloads.round_trip import require_readable, warn_lossy_value
 from temporalex_django.core.people.approvals import Decision
@@ -73,11 +71,10 @@ def sleep(duration: timedelta | float, *, then: str | None = None) -> AwaitableC
     """
     port = current.runtime_for(table.SLEEP)
     try:
-        wait = wait_seconds(duration, label="sleep")
+        wait = names.wait_seconds(duration, label="sleep")
     except ValueError as exc:
-        raise ValueError(
-            f"{exc}: sleep until an instant with sleep_until, or take max(…, timedelta()) of a duration that may be over"
-        ) from None
+        advice = "sleep until an instant with sleep_until, or take max(…, timedelta()) of a duration that may be over"
+        raise ValueError(f"{exc}: {advice}") from None
     label = names.fit_optional_label(then, owner="sleep")
     return cast("AwaitableCall[None]", Call(table.SLEEP, lambda: primitives.sleep(port, wait, label)))
 
@@ -104,8 +101,7 @@ def task(task: Any, /, *args: Any, **kwargs: Any) -> AwaitableCall[Any]:
     priority and backend have no effect here. Raises ``WorkflowDefinitionError`` for anything else, and ``PayloadError``
     for arguments that are not JSON.
     """
-    result: AwaitableCall[Any] = activity_of(task)(*args, **kwargs)
-    return result
+    return cast("AwaitableCall[Any]", activity_of(task)(*args, **kwargs))
 
 
 def wait_for_signal(name: str) -> AwaitableCall[Any]:
@@ -132,7 +128,7 @@ def _require_declared(port: WorkflowRuntime, primitive: str, signal_names: Itera
         )
 
 
-@answers_foreign_options("api.approval", foreign_options.APPROVAL)
+@foreign_options.answers_foreign_options("api.approval", foreign_options.APPROVAL)
 def approval(
     title: str,
     *,
@@ -246,7 +242,7 @@ def deprecate_patch(id: str) -> None:
 
 
 @phase_type
-@answers_foreign_options("api.phase", foreign_options.PHASE)
+@foreign_options.answers_foreign_options("api.phase", foreign_options.PHASE)
 def phase(
     state: Any,
     signal: Mapping[str, Any] | None = None,
@@ -370,11 +366,11 @@ def wait_condition(
     """
     port = current.runtime_for(table.WAIT_CONDITION)
     wait = _timeout(port, "wait_condition", timeout, until)
-    start = lambda: primitives.wait_condition(port, predicate, wait)  # noqa: E731
-    return cast("AwaitableCall[bool]", Call(table.WAIT_CONDITION, start))
+    call = Call(table.WAIT_CONDITION, lambda: primitives.wait_condition(port, predicate, wait))
+    return cast("AwaitableCall[bool]", call)
 
 
-@answers_foreign_options("api.child", foreign_options.START)
+@foreign_options.answers_foreign_options("api.child", foreign_options.START)
 def child(
     workflow: type[TypedWorkflow[A, R]],
     args: A | None = None,
@@ -597,7 +593,7 @@ def _child_id(workflow: type[Workflow], id: str | None, value: str | int | uuid.
         return None if id is None else check_id(id)
     if workflow.unique is None:
         raise InvalidId(f"{workflow.name} does not declare `unique`: start it with an id, not a value")
-    return workflow.unique.run_id_for(key_text(value), lambda: uuid4().hex[:8])
+    return workflow.unique.run_id_for(names.key_text(value), lambda: uuid4().hex[:8])
 
 
 def _patch_id(value: object) -> str:

@@ -15,6 +15,7 @@ from temporalex_django.core.history import kinds
 from temporalex_django.core.history.activation import Activation, Completion, Fault
 from temporalex_django.core.history.activation_events import activation_events
 from temporalex_django.core.history.events import DELIVERED, SUGGEST_CONTINUE_AS_NEW, Job
+from temporalex_django.core.history.prefix import EXTERNAL_KINDS
 from temporalex_django.core.messages.headers import headers_attributes
 from temporalex_django.core.messages.mailbox import undelivered_error
 from temporalex_django.core.messages.sender import Judge, sender_attributes
@@ -23,6 +24,7 @@ from temporalex_django.core.process import REQUEST, REQUESTED
 from temporalex_django.engine.blocked import block_cause, block_mark_of, next_retry_at
 from temporalex_django.engine.cache import CachedRun
 from temporalex_django.engine.contracts.records import (
+    RESULT_KINDS,
     HumanTaskWrite,
     Inbox,
     InboxMessage,
@@ -45,9 +47,6 @@ from temporalex_django.errors import ActionNotPermitted, WorkflowClosed
 from temporalex_django.interceptors import ActivationCall, Cause
 from temporalex_django.interceptors.chain import around, chain
 from temporalex_django.telemetry.recording import recorder
-
-_RESULT_KINDS = ("activity", "child", "external", "timer")
-_MESSAGE_KINDS = ("signal", "update", REQUEST)
 
 
 class ActivationStep:
@@ -318,7 +317,7 @@ class ActivationStep:
                 if cancel is not None:
                     cancel_jobs += [Job("CancelRequested", cancel)]
         for message in self.messages:
-            if message.kind in _RESULT_KINDS:
+            if message.kind in RESULT_KINDS:
                 self.write.consumed.append(message.id)
                 if message.run_id == run.run_id:
                     (delivered_jobs if message.name == DELIVERED else jobs).append(Job(message.name, message.payload))
@@ -419,7 +418,7 @@ class ActivationStep:
         }
         rejected |= self._fault_outcomes(completion, token)
         pending = dict(completion.pending)
-        inbox = [message for message in self.messages if message.kind in _MESSAGE_KINDS]
+        inbox = [message for message in self.messages if message.kind in EXTERNAL_KINDS]
         applied_count = len(inbox) - completion.unapplied
         for message in inbox[:applied_count]:
             if message.kind == "signal":
@@ -435,7 +434,7 @@ class ActivationStep:
                 if message.kind != "signal" and message.message_id in rejected:
                     self._settle_rejected(message, rejected[message.message_id], entry.record)
                 else:
-                    self._reject_undelivered(message, entry.record, entry.executor.run_context.failure)
+                    self._reject_undelivered(message, entry.record)
         write.outcomes.update(outcomes)
 
     def _settle_rejected(self, message: InboxMessage, outcome: Outcome, record: RunRecord) -> None:
@@ -484,13 +483,13 @@ class ActivationStep:
         )
         self.write.refused_redeliveries.append(refused_message)
 
-    def _reject_undelivered(self, message: InboxMessage, record: RunRecord | None, failure: str | None = None) -> None:
+    def _reject_undelivered(self, message: InboxMessage, record: RunRecord | None) -> None:
         """Settle a message that comes too late for a closed run, or delete it if it needs no answer.
 
         ``record`` is that of the run; it is used only for a message that was delivered again.
         """
-        if message.kind in _MESSAGE_KINDS:
-            error = undelivered_error(message.kind, message.name, failure)
+        if message.kind in EXTERNAL_KINDS:
+            error = undelivered_error(message.kind, message.name)
             if message.kind == "signal":
                 status = "undelivered"
             else:

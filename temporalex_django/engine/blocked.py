@@ -20,7 +20,6 @@ from temporalex_django.engine.scheduling import policy
 from temporalex_django.errors import NondeterminismError, TemporalexError
 
 logger = logging.getLogger("temporalex_django.engine")
-_SECONDS_BETWEEN_ERRORS: Final = 60.0
 _NEXT_STEP: Final = "Correct the code. The run is then retried; to retry it now: manage.py temporalex try-again."
 #: Code of a run that is blocked because it ended the processes that ran it. New workers do not correct that.
 CRASH = "crash"
@@ -126,11 +125,11 @@ class BlockLog:
         logger.info("%s", text, extra=facts)
         now = self._clock()
         at, count = self._causes.get((workflow, cause), (-math.inf, 0))
-        if now - at < _SECONDS_BETWEEN_ERRORS:
+        if now - at < policy.BLOCK_LOG_SECONDS:
             self._causes[workflow, cause] = at, count + 1
             return
         # Causes that ended must not stay in memory.
-        self._causes = {key: seen for key, seen in self._causes.items() if now - seen[0] < _SECONDS_BETWEEN_ERRORS}
+        self._causes = {key: seen for key, seen in self._causes.items() if now - seen[0] < policy.BLOCK_LOG_SECONDS}
         self._causes[workflow, cause] = now, 0
         others = f" ({counted(count, 'other run was', 'other runs were')} blocked by this since the last such line)"
         logger.error("%s", f"{text}{others if count else ''}", extra=facts)

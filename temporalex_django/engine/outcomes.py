@@ -28,8 +28,6 @@ _REFUSALS = (
 )
 
 
-#: Number of failing activities that a timeout names.
-_MOST_FAILING: Final = 3
 #: Status of an update whose validator failed by a fault of the code. Its id is free, as after a rejection.
 FAULT: Final = "fault"
 
@@ -105,7 +103,7 @@ def open_run_text(description: Description) -> str:
     if description.waiting_for:
         text += f", waiting for {', '.join(description.waiting_for)}"
     failing = [(activity, activity.last_failure) for activity in description.activities if activity.last_failure]
-    for activity, failure in failing[:_MOST_FAILING]:
+    for activity, failure in failing[:3]:  # more would hide the first
         attempt = f"{failure.attempt} of {activity.max_attempts}" if activity.max_attempts else str(failure.attempt)
         then = (
             "the next attempt is running"

@@ -18,7 +18,7 @@ from temporalex_django.core.error_text import failure_summary
 from temporalex_django.core.messages.mailbox import failed_text
 from temporalex_django.engine.contracts.records import Outcome
 from temporalex_django.engine.outcomes import update_result
-from temporalex_django.errors import WorkflowClosed, WorkflowNotFound
+from temporalex_django.errors import WorkflowClosed, WorkflowDefinitionError, WorkflowNotFound
 
 if TYPE_CHECKING:
     from temporalex_django.testing.environment import Environment
@@ -76,7 +76,8 @@ class EnvironmentUpdate:
             return self._read(update_result(self._outcome, update_id=self.id, label=self._label))
         except WorkflowClosed as exc:
             row = self._env.row(self._env.run_ids(self._chain_id)[-1])
-            if row.status != "failed" or "failed with" in exc.message:
+            # A mistake of the definition is first met here; other failures are those of the run alone.
+            if row.status != "failed" or row.closing.get("type") != WorkflowDefinitionError.__name__:
                 raise
             raise WorkflowClosed(f"{exc.message}: it {failed_text(failure_summary(row.closing))}") from None
 

@@ -276,7 +276,7 @@ OPTIONS: list[Row] = [
     ("@activity(bind=)", options(bind=True), TypeError, ("activity_context()",)),
     ("@activity(time_limit=)", options(time_limit=3), TypeError, ("start_to_close=",)),
     ("@activity(task_queue=)", options(task_queue="slow"), TypeError, ("queue=",)),
-    ("@activity(lable=)", options(lable="Charge"), TypeError, ("did you mean label",)),
+    ("@activity(labell=)", options(labell="Charge"), TypeError, ("did you mean label",)),
     ("@activity(nothing=)", options(colour="red"), TypeError, ("has no option colour", "start_to_close")),
     ("options(max_attempts=)", lambda: double.options(max_attempts=3), REFUSED, (ATTEMPTS,)),  # type: ignore[call-arg]
     ("RetryPolicy(max_retries=)", policy(max_retries=3), TypeError, ("max_attempts=", "the first attempt")),

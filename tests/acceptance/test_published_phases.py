@@ -183,7 +183,7 @@ def test_async_handlers_publish_each_change(env):
     assert h.query("stock") == h.result() == {"stock": 5}
 
 
-class Counter(Workflow):
+class CountedDown(Workflow):
     @query("count")
     @staticmethod
     def count(state: Any) -> Any:
@@ -200,7 +200,7 @@ class Counter(Workflow):
 
 
 def test_the_next_run_publishes_again(env):
-    h = env.start(Counter)
+    h = env.start(CountedDown)
     assert h.update("more", 3) == 3
     first_run, first = h.run_id, published_at(env, h)
     env.advance(60)
@@ -216,7 +216,7 @@ def test_the_next_run_publishes_again(env):
 
 @pytest.mark.hosts("memory", "memory-evicted", "database", "database-evicted")
 def test_a_reset_goes_back_to_the_state_of_its_point(env):
-    h = env.start(Counter)
+    h = env.start(CountedDown)
     h.update("more", 1)
     at = published_at(env, h)
     point = max(event.activation for event in h.history())

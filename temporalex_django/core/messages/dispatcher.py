@@ -158,11 +158,10 @@ class Dispatcher:
                 if message.accepted:
                     self.mailbox.updates.append(message)  # the executor reports it
                 else:
-                    error = undelivered_error("update", message.name, self._run_context.failure)
+                    error = undelivered_error("update", message.name)
                     self._journal.reject_update(message.message_id, error)
             elif message.kind == REQUESTED:
-                event = message.attributes["request"].get("event")
-                error = undelivered_error(REQUEST, event, self._run_context.failure)
+                error = undelivered_error(REQUEST, message.attributes["request"].get("event"))
                 self._journal.reject_update(message.attributes["id"], error)
             elif completion.carried is not None:
                 completion.carried["signals"].append(message.attributes)

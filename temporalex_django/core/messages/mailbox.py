@@ -191,13 +191,12 @@ class Mailbox:
         return sorted((s for queue in self._signals.values() for s in queue), key=lambda s: s.number)
 
 
-def undelivered_error(kind: str, name: str | None, failure: str | None = None) -> WorkflowClosed:
+def undelivered_error(kind: str, name: str | None) -> WorkflowClosed:
     """Return the error for the sender of a message that came too late, because its run has closed.
 
-    ``kind`` and ``name`` are those of the message in ``InboxMessage``. ``failure`` is that of the ``RunContext``.
+    ``kind`` and ``name`` are those of the message in ``InboxMessage``.
     """
-    text = f"the run was closed before the {kind} {name!r} was delivered"
-    return WorkflowClosed(text if failure is None else f"{text}, because it {failed_text(failure)}")
+    return WorkflowClosed(f"the run was closed before the {kind} {name!r} was delivered")
 
 
 def failed_text(failure: str) -> str:

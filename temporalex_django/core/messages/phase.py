@@ -113,10 +113,8 @@ def handler_types(fn: Any) -> tuple[Any, Any]:
         first = next(iter(inspect.signature(fn).parameters), None)
     except (TypeError, ValueError):  # a builtin without a signature
         return Any, Any
-    hints = codec.resolve_hints(fn)
-    # The payload of a ``partial`` stays plain data, as runs have received it so far.
-    returned = (codec.resolve_hints(fn.func) if isinstance(fn, partial) else hints).get("return", Any)
-    return hints.get(first, Any) if first is not None else Any, answer_type_of(returned)
+    hints = codec.resolve_hints(fn.func if isinstance(fn, partial) else fn)
+    return hints.get(first, Any) if first is not None else Any, answer_type_of(hints.get("return", Any))
 
 
 def first_annotation(fn: Any) -> Any:

@@ -13,7 +13,7 @@ from temporalex_django.core.history.prefix import EXTERNAL_KINDS, PendingMessage
 from temporalex_django.core.process import REQUEST
 from temporalex_django.db.session import StorageSession
 from temporalex_django.db.sql_columns import MESSAGES, json_value, sender_columns, sender_from_columns
-from temporalex_django.engine.contracts.records import Inbox, InboxMessage, Outcome
+from temporalex_django.engine.contracts.records import INBOX_KINDS, Inbox, InboxMessage, Outcome
 from temporalex_django.engine.scheduling import policy
 from temporalex_django.errors import KeyMissing, PayloadError
 from temporalex_django.models import Chain, Message
@@ -166,6 +166,8 @@ class Inboxes:
                 size,
             ) in rows:
                 try:
+                    if kind not in INBOX_KINDS:
+                        raise ValueError("no code knows this kind of message")
                     plain = decode(large[message] if body is None else body)
                 except Exception:
                     with report_unreadable(f"message {message} ({kind} {name})", chain=chain):

@@ -7,12 +7,13 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime, timedelta
 from operator import attrgetter
-from typing import Any
+from typing import Any, Final
 from uuid import UUID
 
 from temporalex_django.core.failures import AttemptFailure
 from temporalex_django.core.history.activation import FailedSignal, RunInfo
 from temporalex_django.core.history.events import Command, is_external_close
+from temporalex_django.core.history.prefix import EXTERNAL_KINDS
 from temporalex_django.core.messages.headers import Headers
 from temporalex_django.core.messages.sender import Sender
 from temporalex_django.core.names import BEFORE_ALL, FIRST_YEAR, LAST_YEAR
@@ -148,6 +149,12 @@ _START_FIELDS = frozenset(f.name for f in fields(RunStart)) & frozenset(f.name f
     "expires_at",
     "starts_at",
 }
+
+
+#: Kinds of messages that bring a run a result which it waits for.
+RESULT_KINDS: Final = frozenset({"activity", "child", "external", "timer"})
+#: Kinds of all messages of an inbox.
+INBOX_KINDS: Final = EXTERNAL_KINDS | RESULT_KINDS | {"cancel", "terminate"}
 
 
 @dataclass(slots=True, kw_only=True)

@@ -13,16 +13,13 @@ from uuid import UUID
 
 from temporalex_django.core.history import kinds
 from temporalex_django.core.history.events import HistoryEvent
-from temporalex_django.core.process import REQUEST
+from temporalex_django.core.history.prefix import EXTERNAL_KINDS
 from temporalex_django.engine.contracts.records import Inbox, InboxMessage, RunRecord, RunState
 from temporalex_django.engine.contracts.typed_dicts import BlockMark
 from temporalex_django.engine.ids import uuid7
 from temporalex_django.engine.memory.turn_writes import MemoryWrites
 from temporalex_django.engine.scheduling import policy
 from temporalex_django.engine.turn_report import ClaimedRuns
-
-#: Kinds of which there may be any number, so that a turn reads a page of them.
-_PAGED_KINDS = frozenset({"signal", "update", REQUEST})
 
 
 class MemoryRunStorage(MemoryWrites):
@@ -182,4 +179,4 @@ class MemoryRunStorage(MemoryWrites):
 
 
 def _is_new(message: InboxMessage) -> bool:
-    return message.after is None and message.kind in _PAGED_KINDS
+    return message.after is None and message.kind in EXTERNAL_KINDS

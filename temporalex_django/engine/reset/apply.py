@@ -20,6 +20,7 @@ from temporalex_django.core.history.activation import FailedSignal
 from temporalex_django.core.history.events import DELIVERED, HistoryEvent, end_kinds_of
 from temporalex_django.core.history.prefix import COPIED, HistoryPrefix, PendingMessage, build_copy_mark
 from temporalex_django.engine.contracts.records import (
+    RESULT_KINDS,
     InboxMessage,
     NewEvent,
     NewRun,
@@ -150,9 +151,6 @@ def _settled_messages(prefix: HistoryPrefix) -> list[tuple[PendingMessage, Outco
     return updates + [(signal, Outcome(status="completed")) for signal in prefix.signals.values()]
 
 
-_RESULT_KINDS = ("activity", "timer", "child", "external")
-
-
 def _pending_results(unread: Iterable[InboxMessage], plan: ResetPlan) -> dict[int, InboxMessage]:
     """Return, by command number, the results that the source run has received and not read.
 
@@ -162,7 +160,7 @@ def _pending_results(unread: Iterable[InboxMessage], plan: ResetPlan) -> dict[in
     prefix = plan.prefix
     timers = pending_timers((event.kind, event.attributes) for event in prefix.events)
     open_numbers = {*prefix.activities, *timers, *prefix.children, *prefix.unconfirmed} - set(plan.edited_inputs)
-    results = (m for m in (*plan.unread, *unread) if m.kind in _RESULT_KINDS and m.run_id == plan.record.run_id)
+    results = (m for m in (*plan.unread, *unread) if m.kind in RESULT_KINDS and m.run_id == plan.record.run_id)
     return {m.payload["seq"]: m for m in results if m.payload["seq"] in open_numbers}
 
 

@@ -118,6 +118,8 @@ REOFFER_DELAY = timedelta(seconds=2)
 #: Longest wait between two tries of a blocked run. The first is two seconds, and each doubles it.
 #: [tests/unit/engine/test_backoff.py]
 LONGEST_BACKOFF = 300.0
+#: Time between two lines of the log, as errors, about runs that one cause blocks. [tests/unit/engine/test_block_log.py]
+BLOCK_LOG_SECONDS = 60.0
 
 # --- claims of runs ---------------------------------------------------------------------------------------------------
 

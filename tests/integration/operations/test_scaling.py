@@ -149,7 +149,7 @@ def test_without_a_worker_the_command_says_that_one_is_needed(capsys):
 
     assert said()["default"]["workers_needed"] == 1
     call_command("temporalex", "health", "--queues")
-    assert "queue default: needs 1 workers, has 0 (lag " in capsys.readouterr().out
+    assert "queue default: needs 1 worker, has 0 (lag " in capsys.readouterr().out
     run_until_idle()
     assert said()["default"]["workers_needed"] == 0
 

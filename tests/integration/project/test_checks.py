@@ -201,14 +201,14 @@ def test_definitions_that_would_fail_later_are_warnings_with_their_lines(
             alone.setattr(workflow, "registry", {})
             said = describe_classes()
     warned = [m.msg for m in messages if m.id == "temporalex_django.W016"]
-    places = {re.search(r"workflows\.py:(\d+)", text)[1] + " " + text.partition(": ")[2][:30] for text in warned}  # type: ignore[index]
+    places = {re.search(r"workflows\.py:(\d+)", text)[1] + " " + text.partition(": ")[2][:25].strip() for text in warned}  # type: ignore[index]
     assert all(m.level < ERROR for m in messages)
     assert places == {
-        "14 the handler of update 'a' cann",
-        "15 the handler of update 'b' cann",
-        "16 the validator of update 'c' ca",
-        "17 the handler of update 'd' cann",
-        "18 nothing can be read back from ",
+        "14 the handler of update 'a'",
+        "15 the handler of update 'b'",
+        "16 the validator of update '",
+        "17 the handler of update 'd'",
+        "18 nothing can be read back",
         "22 ",
     }
     unloaded = [m for m in messages if m.id == "temporalex_django.W017"]

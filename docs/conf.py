@@ -21,6 +21,9 @@ sys.path.insert(0, str(ROOT))
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "example_project.settings")
 django.setup()
 
+# Users write ``from temporalex_django import api``, so the pages show its functions under this path.
+sys.modules["temporalex_django.api"] = importlib.import_module("temporalex_django.authoring.api")
+
 project = "temporalex_django"
 author = "The temporalex_django team"
 release = importlib.import_module("temporalex_django").__version__
@@ -46,17 +49,17 @@ suppress_warnings = ["ref.python"]  # a graph's Instance and the table's: a link
 nitpick_ignore_regex = [
     ("py:class", r"(datetime|timedelta)"),
     ("py:.*", r"(collections|datetime|uuid|django|typing|contextlib|logging|enum)\..*"),
-    ("py:.*", r"([\w.]+\.)?(T|T_co|R|A|P|C|Result_co)"),
+    ("py:.*", r"([\w.]+\.)?(T\d?|R|A|P|C|\w+_co)"),
     # Overloads are shown as they are written: names that are not looked up, and halves of what has a comma.
     ("py:class", r"(Person|Startable|StepRef|PayloadCodec|Environment|RunRow|UUID|dict\[str|Mapping\[str|tuple\[str)"),
-    ("py:class", r"(OnConflict|OnClosed|StartOutcome|tuple\[Any)"),
+    ("py:class", r"(OnConflict|OnClosed|StartOutcome|\w+Options|Handler|UpdateFunction|_Decorator|tuple\[Any)"),
     # Types of Django under the names of their users; types that a step and a queue declare.
     ("py:class", r"(Task|TaskResult|Validator|DeclaredEvent|temporalex_django\.core\.limits\.Limits)"),
     # Names of types that say what they are: a handler, what decorates, what ``run`` promises, a route of a graph.
     ("py:.*", r"temporalex_django\.(core\.messages\.phase\.Handler|graph\.definition\.transitions\.\w+)"),
     (
         "py:.*",
-        r"temporalex_django\.authoring\.(activity\.(_Decorator|\w+Options)|type_hints\.TypedWorkflow|start_api\.Startable)",
+        r"temporalex_django\.authoring\.(activity\.(_Decorator|\w+Options)|type_hints\.(TypedWorkflow|QueryDecorator)|start_api\.Startable)",
     ),
     ("py:.*", r"temporalex_django\.authoring\.schedules\.schedule\.(_Arguments|_Holidays)"),
 ]
@@ -71,7 +74,7 @@ PUBLIC = (
     "temporalex_django.errors",
     "temporalex_django.models",
     "temporalex_django.signals",
-    "temporalex_django.authoring.api",
+    "temporalex_django.api",
     "temporalex_django.conf",
     "temporalex_django.contrib.logs",
     "temporalex_django.contrib.telemetry",
@@ -98,11 +101,12 @@ def names(module: ModuleType) -> list[str]:
 
 def public() -> Iterator[tuple[str, Any]]:
     """The dotted name and the value of everything public."""
-    for module in map(importlib.import_module, PUBLIC):
+    for path in PUBLIC:
+        module = importlib.import_module(path)
         for name in names(module):
             value = getattr(module, name)
             if not isinstance(value, ModuleType):
-                yield f"{module.__name__}.{name}", value
+                yield f"{path}.{name}", value
 
 
 def without_docstring(name: str, value: Any) -> Iterator[str]:

@@ -51,6 +51,7 @@ INSTALLED_APPS = [
     "temporalex_django",
     "example_project.shop",
     "example_project.invoices",
+    "example_project.billing",
 ]
 
 MIDDLEWARE = [
@@ -177,6 +178,10 @@ SHOP_ORDERS_PROVIDER_URL = os.environ.get("SHOP_ORDERS_PROVIDER_URL", "http://12
 SHOP_CARRIER_SECRET = os.environ.get("SHOP_CARRIER_SECRET") or sha256(f"carrier:{SECRET_KEY}".encode()).hexdigest()
 # The bank signs its reports of payments with this one.
 INVOICES_BANK_SECRET = os.environ.get("INVOICES_BANK_SECRET") or sha256(f"bank:{SECRET_KEY}".encode()).hexdigest()
+# The payment provider of the subscriptions signs its events with this one.
+BILLING_PROVIDER_SECRET = (
+    os.environ.get("BILLING_PROVIDER_SECRET") or sha256(f"billing:{SECRET_KEY}".encode()).hexdigest()
+)
 
 LOGGING = {
     "version": 1,

@@ -16,6 +16,7 @@ from example_project.shop import api
 urlpatterns = [
     path("", include("example_project.shop.urls")),
     path("invoices/", include("example_project.invoices.urls")),
+    path("billing/", include("example_project.billing.urls")),
     path("login/", auth_views.LoginView.as_view(redirect_authenticated_user=True), name="login"),
     path("logout/", auth_views.LogoutView.as_view(), name="logout"),
     path("favicon.ico", RedirectView.as_view(url=static("shop/icon.svg"))),  # browsers ask for it on every page

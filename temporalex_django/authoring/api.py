@@ -375,7 +375,7 @@ def child(
     workflow: type[TypedWorkflow[A, R]],
     args: A | None = None,
     id: str | None = None,
-    value: str | None = None,
+    value: str | int | uuid.UUID | None = None,
     parent_close: ParentClose = "terminate",
     version: int | None = None,
     search_attributes: Mapping[str, Any] | None = None,
@@ -581,7 +581,7 @@ class _Logger(logging.LoggerAdapter):  # type: ignore[type-arg] # generic only i
 logger = _Logger(logging.getLogger("temporalex_django.workflow"), {})
 
 
-def _child_id(workflow: type[Workflow], id: str | None, value: str | None) -> str | None:
+def _child_id(workflow: type[Workflow], id: str | None, value: str | int | uuid.UUID | None) -> str | None:
     """Return the business id that a call of ``child`` names, or None if it is to be derived from the parent run.
 
     ``id`` is the business id itself; ``value`` is turned into one by the ``unique`` of the class. If the scope of
@@ -593,7 +593,7 @@ def _child_id(workflow: type[Workflow], id: str | None, value: str | None) -> st
         return None if id is None else check_id(id)
     if workflow.unique is None:
         raise InvalidId(f"{workflow.name} does not declare `unique`: start it with an id, not a value")
-    return workflow.unique.run_id_for(value, lambda: uuid4().hex[:8])
+    return workflow.unique.run_id_for(names.key_text(value), lambda: uuid4().hex[:8])
 
 
 def _patch_id(value: object) -> str:

@@ -13,6 +13,7 @@ from datetime import datetime, timedelta
 from functools import wraps
 from types import MethodType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
+from uuid import UUID
 
 from temporalex_django.authoring import backend
 from temporalex_django.authoring.foreign_options import unknown_start_options
@@ -127,7 +128,7 @@ class Startable:
         *positional: Any,
         args: Any = _UNSET,
         id: str | None = None,
-        value: str | None = None,
+        value: str | int | UUID | None = None,
         subject: Any = None,
         version: int | None = None,
         telemetry: Mapping[str, Any] | None = None,
@@ -296,7 +297,7 @@ class Startable:
 
     def _resume(
         cls: Any,  # noqa: N805
-        value: str,
+        value: str | int | UUID,
         event: str,
         step: Any = None,
         data: Any = None,
@@ -315,7 +316,7 @@ class Startable:
 
     async def _aresume(
         cls: Any,  # noqa: N805
-        value: str,
+        value: str | int | UUID,
         event: str,
         step: Any = None,
         data: Any = None,
@@ -332,7 +333,7 @@ class Startable:
         handle = await cls.aget(value, version=version)
         await handle.aresume(event, step=step, data=data, by=by)
 
-    def _get(cls: Any, value: str, *, version: int | None = None) -> Any:  # noqa: N805
+    def _get(cls: Any, value: str | int | UUID, *, version: int | None = None) -> Any:  # noqa: N805
         """Return the handle of the newest run whose id ``unique`` makes from ``value``.
 
         With scope ``version`` several runs may be open, so ``version`` selects one; ``UnknownVersion`` is raised
@@ -340,7 +341,7 @@ class Startable:
         """
         return backend.backend(cls).get(cls, _id_for_value(cls, value), version=version)
 
-    async def _aget(cls: Any, value: str, *, version: int | None = None) -> Any:  # noqa: N805
+    async def _aget(cls: Any, value: str | int | UUID, *, version: int | None = None) -> Any:  # noqa: N805
         """Return the handle of the newest run whose id ``unique`` makes from ``value``, from async code.
 
         With scope ``version`` several runs may be open, so ``version`` selects one. Raises ``WorkflowNotFound``,
@@ -382,7 +383,7 @@ class Startable:
 
     def _cancel(
         cls: Any,  # noqa: N805
-        value: str,
+        value: str | int | UUID,
         *,
         version: int | None = None,
         by: Person | None = None,
@@ -399,7 +400,7 @@ class Startable:
 
     async def _acancel(
         cls: Any,  # noqa: N805
-        value: str,
+        value: str | int | UUID,
         *,
         version: int | None = None,
         by: Person | None = None,
@@ -461,7 +462,7 @@ def _request_of_item(cls: Any, item: Any, by: Person | None) -> StartRequest:
 
 
 def parse_start_arguments(
-    cls: type[Workflow], positional: tuple[Any, ...], *, args: Any, id: str | None, value: str | None
+    cls: type[Workflow], positional: tuple[Any, ...], *, args: Any, id: str | None, value: str | int | UUID | None
 ) -> tuple[str | None, Any]:
     """Return ``(value or None, input of the run)`` from the arguments of a call of ``start``.
 
@@ -481,6 +482,6 @@ def parse_start_arguments(
     return key_text(value), rest[0] if rest else None if args is _UNSET else args
 
 
-def _id_for_value(cls: type[Startable], value: str) -> str:
+def _id_for_value(cls: type[Startable], value: str | int | UUID) -> str:
     assert cls.unique is not None
     return cls.unique.id_for(key_text(value))

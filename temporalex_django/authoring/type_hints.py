@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, Required, TypedDict, TypeVar, overload
+from uuid import UUID
 
 from temporalex_django.authoring.authorization import Person
 from temporalex_django.authoring.requests.start_policy import OnClosed, OnConflict
@@ -51,7 +52,7 @@ class StartOptions(ValueOptions, total=False):
     """The types of the keyword arguments of ``Workflow.start(args)``, with ``id`` and ``value`` in addition."""
 
     id: str | None
-    value: str | None
+    value: str | int | UUID | None
 
 
 class SignalStartOptions(TypedDict, total=False):

@@ -13,6 +13,7 @@ from contextvars import Context
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast, overload
+from uuid import UUID
 
 from temporalex_django.authoring import backend, definition, queries, redefinitions
 from temporalex_django.authoring.start_api import Startable
@@ -270,12 +271,12 @@ class Workflow(Startable):
         @overload
         @classmethod
         def start(
-            cls: type[TypedWorkflow[None, R]], value: str, /, **options: Unpack[ValueOptions]
+            cls: type[TypedWorkflow[None, R]], value: str | int | UUID, /, **options: Unpack[ValueOptions]
         ) -> WorkflowHandle[R]: ...
         @overload
         @classmethod
         def start(
-            cls: type[TypedWorkflow[A, R]], value: str, args: A, /, **options: Unpack[ValueOptions]
+            cls: type[TypedWorkflow[A, R]], value: str | int | UUID, args: A, /, **options: Unpack[ValueOptions]
         ) -> WorkflowHandle[R]: ...
         @classmethod
         def start(cls, *positional: Any, **options: Any) -> Any: ...
@@ -291,12 +292,12 @@ class Workflow(Startable):
         @overload
         @classmethod
         async def astart(
-            cls: type[TypedWorkflow[None, R]], value: str, /, **options: Unpack[ValueOptions]
+            cls: type[TypedWorkflow[None, R]], value: str | int | UUID, /, **options: Unpack[ValueOptions]
         ) -> WorkflowHandle[R]: ...
         @overload
         @classmethod
         async def astart(
-            cls: type[TypedWorkflow[A, R]], value: str, args: A, /, **options: Unpack[ValueOptions]
+            cls: type[TypedWorkflow[A, R]], value: str | int | UUID, args: A, /, **options: Unpack[ValueOptions]
         ) -> WorkflowHandle[R]: ...
         @classmethod
         async def astart(cls, *positional: Any, **options: Any) -> Any: ...
@@ -317,10 +318,12 @@ class Workflow(Startable):
         ) -> list[WorkflowHandle[R] | AlreadyRunning]: ...
 
         @classmethod
-        def get(cls: type[TypedWorkflow[Any, R]], value: str, *, version: int | None = None) -> WorkflowHandle[R]: ...
+        def get(
+            cls: type[TypedWorkflow[Any, R]], value: str | int | UUID, *, version: int | None = None
+        ) -> WorkflowHandle[R]: ...
         @classmethod
         async def aget(
-            cls: type[TypedWorkflow[Any, R]], value: str, *, version: int | None = None
+            cls: type[TypedWorkflow[Any, R]], value: str | int | UUID, *, version: int | None = None
         ) -> WorkflowHandle[R]: ...
 
         @classmethod

@@ -203,7 +203,7 @@ class Approval(Step):
     - ``role`` is a Django permission (``app.codename``) or the name of a group. The person who decides must have it, or
       be one of the ``users`` (usernames), or be in one of the ``groups``.
     - ``due`` (a timedelta or seconds, or a datetime with a time zone) emits ``overdue`` when nobody has decided by
-      then; at once if that instant has passed.
+      then; at once if that time has passed, also by a negative duration.
     - ``remind`` (a timedelta or seconds) is the time between two reminders, each of which is a Django signal.
     - ``escalate`` (an ``Escalation``) lets more people decide after a while.
     - ``form`` describes the data of the decision: a dataclass, TypedDict or msgspec type, or the path of a Django form.
@@ -235,10 +235,7 @@ class Approval(Step):
             if isinstance(members := getattr(self, name), list):
                 object.__setattr__(self, name, tuple(members))
         self.human_task_spec()
-        if isinstance(self.due, datetime):
-            _check_deadline("Approval: due", self.due, is_instant=True)
-        elif self.due is not None:
-            _check_wait_seconds("Approval", "due", self.due)
+        _check_deadline("Approval: due", self.due, is_instant=isinstance(self.due, datetime))
         _check_step_key("Approval", self.key)
 
     @property
@@ -267,7 +264,9 @@ class Approval(Step):
     def timer(self) -> tuple[Deadline, str] | None:
         if self.due is None:
             return None
-        return self.due if isinstance(self.due, datetime) else to_seconds(self.due), "overdue"
+        if isinstance(self.due, datetime):
+            return self.due, "overdue"
+        return names.timeout_seconds(self.due, label="Approval: due"), "overdue"
 
     def execute(self, instance: Instance, config: Any, context: Context) -> Pending:
         return Pending()

@@ -155,10 +155,10 @@ def test_unique_children(env):
             return Ok(api.info().id)
 
     async def run(self, args):
-        return Ok([await api.child(Order, value="42"), await api.child(Note, value="42")])
+        return Ok([await api.child(Order, value=42), await api.child(Note, value="42")])
 
     order, note = env.start(flow(run)).result()
-    assert order == "order::42"
+    assert order == "order::42"  # a key of a row is a number
     assert note.startswith("note::42::")
 
 

@@ -98,14 +98,16 @@ def test_a_step_waits_until_an_instant(env, passed):
     assert handle.status == "completed"
 
 
-def test_a_step_is_decided_by_an_instant(env):
-    ask = Approval(users=("ann",), due=env.now() + DAY, key="ask")
+@pytest.mark.parametrize("due", [DAY, "instant", -5, -DAY])
+def test_a_step_is_decided_by_a_deadline(env, due):
+    """A negative duration has passed, as in ``api.approval``."""
+    ask = Approval(users=("ann",), due=env.now() + DAY if due == "instant" else due, key="ask")
     handle = env.start(
         graph(ask, {(ask, "approved"): Done, (ask, "rejected"): Done, (ask, "overdue"): Done}, name="Asked"),
         {},
         value="1",
     )
-    assert handle.status == "waiting"
+    assert handle.status == ("waiting" if due in (DAY, "instant") else "completed")
     env.outage(days=2)
     assert handle.status == "completed"
 

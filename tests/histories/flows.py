@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import decimal
+from dataclasses import dataclass
+from datetime import timedelta
 from decimal import Decimal
 from functools import partial
+from typing import Any
 
 from temporalex_django import (
     Async,
@@ -415,3 +418,100 @@ class KeptFailedSignals(Workflow):
     @staticmethod
     def add(item, state):
         return Reply(len(state), [*state, item])
+
+
+class KeptPublished(Workflow):
+    """Phases that publish their state: as it is, and by a function."""
+
+    async def run(self, args):
+        count = await api.phase(
+            args,
+            signal={"add": lambda n, s: NoReply(s + n), "later": lambda n, s: Async(partial(self.later, n), s)},
+            update={"stop": lambda _, s: Stop(s, "stopped")},
+            publish=True,
+        )
+        names = await api.phase(
+            [],
+            signal={"add": lambda n, s: NoReply([*s, n]), "stop": lambda _, s: Stop(s)},
+            publish=lambda state: {"count": count, "names": len(state)},
+        )
+        return Ok([count, names, await charge(names)])
+
+    @staticmethod
+    async def later(n):
+        await charge(n)
+        await api.update_state(lambda s: (None, s + n))
+
+
+class KeptDeadlines(Workflow):
+    """Waits until instants, some of which have passed when the code comes to them."""
+
+    async def run(self, args):
+        start = api.now()
+        seen = []
+        for seconds in (10, 20, -5):
+            ended = await api.phase(0, signal={"add": self.add}, until=start + timedelta(seconds=seconds))
+            seen.append(ended.state if isinstance(ended, TimedOut) else ended)
+            await charge(seconds)
+        instants = [start + timedelta(seconds=seconds) for seconds in (90, 95, 120)]
+        seen += [await api.wait_condition(lambda: False, until=instant) for instant in instants[:2]]
+        asked = [await api.approval("Pay?", users=["ann"], due=due) for due in (instants[2], start, -3)]
+        return Ok([*seen, *(decision.outcome for decision in asked)])
+
+    @staticmethod
+    def add(n, state):
+        return Stop(state + n) if n > 5 else NoReply(state + n)
+
+
+@dataclass
+class Proration:
+    """An answer that JSON has no type for."""
+
+    amount: Decimal
+
+
+class KeptAnswers(Workflow):
+    """Answers of updates with a type: by annotations, and by ``returns``."""
+
+    async def run(self, args):
+        total = await api.phase(
+            Decimal(args),
+            update={
+                "prorate": self.prorate,
+                "later": self.later,
+                "half": update(lambda _, s: Reply(s / 2, s / 2), returns=Decimal),
+                "close": self.close,
+            },
+        )
+        return Ok(await charge(str(total)))
+
+    @staticmethod
+    def prorate(days: int, total: Decimal) -> Reply[Proration, Decimal]:
+        amount = total * days / 30
+        return Reply(Proration(amount), total + amount)
+
+    @staticmethod
+    def later(days: int, total: Decimal) -> Async[Proration, Decimal]:
+        async def work():
+            await ship(days)
+            return Proration(Decimal(days))
+
+        return Async(work, total)
+
+    @staticmethod
+    def close(_: Any, total: Decimal) -> Stop[Decimal, Decimal]:
+        return Stop(total, total)
+
+
+class KeptRaising(Workflow):
+    """Branches whose first failure is raised once all have ended, inside a saga."""
+
+    async def run(self, args):
+        good = await api.parallel(charge(1), partial(ship, 2), raise_errors=True)
+        try:
+            async with api.saga() as saga:
+                await charge("the money")
+                saga.add(refund, "the money")
+                await api.parallel([partial(api.sleep, 5), flaky("first"), flaky("second")], raise_errors=True)
+        except errors.ActivityFailure as exc:
+            return Ok([good, exc.type, len(exc.__notes__)])

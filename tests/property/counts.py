@@ -34,7 +34,7 @@ CONSTRUCTS = (
         "condition",
     ),
     *("headers of start", "headers of signal", "headers of update", "headers of nothing"),
-    *("approval", "overdue", "begins later", "child later"),
+    *("approval", "overdue", "begins later", "child later", "instant", "deadline passed", "outage"),
     *("precise", "generator", "lock", "set", "forgotten: used", "forgotten: dropped", "forgotten: held"),
     *("operator: pause", "operator: unpause", "operator: skip", "operator: by hand", "operator: fail by hand"),
     *("operator: stumble", "operator: retry", "operator: edit", "operator: delete"),

@@ -24,6 +24,10 @@ def one(strategy: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
 name = st.sampled_from(NAMES)
 seconds = st.integers(1, 6)
 limit = st.sampled_from([None, None, 1, 2])
+#: An instant, so many seconds after the call: it may have passed.
+instant = step("until", st.integers(-1, 6))
+#: When a wait ends: a duration, an instant, or never.
+within = st.one_of(st.none(), seconds, st.integers(-1, 8), instant)
 simple = one(
     st.one_of(
         step("activity", st.sampled_from(["work", "work", "other"])),
@@ -45,8 +49,9 @@ simple = one(
         step("precise", st.integers(2, 5), st.integers(0, 3)),
         step("generator"),
         step("lock", st.integers(0, 2), seconds),
-        *[step("approval", st.sampled_from([1, 2, 3, 4, None]), st.sampled_from([None, 2, 3])) for _ in range(2)],
-        step("condition", st.integers(0, 8), st.one_of(st.none(), seconds)),
+        step("approval", st.sampled_from([1, 2, 3, 4, None]), st.sampled_from([None, 2, 3])),
+        step("approval", within, st.sampled_from([None, 2, 3])),
+        step("condition", st.integers(0, 8), within),
         step("until cancelled", seconds),
         step("tell", st.sampled_from(["kid", "nobody"]), st.sampled_from([*NAMES, "cancel", "cancel"])),
         # no signal that starts this over again: a run that keeps itself busy never comes to a wait
@@ -59,7 +64,7 @@ inner = one(
     st.one_of(
         *[simple] * 6,
         step("update_state"),
-        *[step("condition of state", st.integers(0, 3), seconds) for _ in range(2)],
+        *[step("condition of state", st.integers(0, 3), st.one_of(seconds, instant)) for _ in range(2)],
         step("raise"),
     )
 )
@@ -101,7 +106,7 @@ handler = st.fixed_dictionaries(
         "picky": st.sampled_from([True, True, False, "faulty", "faulty"]),
     }
 )
-phase = step("phase", st.dictionaries(name, handler, min_size=3), st.one_of(st.none(), st.integers(1, 8), seconds))
+phase = step("phase", st.dictionaries(name, handler, min_size=3), within)
 #: A child that takes some signals only, and one for it.
 strict = step(
     "strict",
@@ -167,6 +172,7 @@ event = one(
 #: What somebody does to the run of the program, or to the child that has ended.
 operation = one(
     st.one_of(
+        *[step("outage", seconds) for _ in range(2)],
         step("pause"),
         step("unpause"),
         *[step("skip", which)] * 2,

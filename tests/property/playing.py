@@ -63,6 +63,9 @@ class Played:
                     self.updates.append(self.handle.update_async(args[0], number, id=f"update-{number}"))
                 case "advance":
                     self.env.advance(args[0])
+                case "outage":
+                    REACHED.add("outage")
+                    self.env.outage(args[0])
                 case "complete":
                     self.env.complete(self.open_call(args[0]), "result")
                 case "fail":

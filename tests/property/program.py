@@ -85,6 +85,17 @@ def third() -> str:
     return str(Decimal(1) / 3)
 
 
+def within(ends: Any) -> dict[str, Any]:
+    """When a wait ends: after seconds, which may be negative, never, or at the instant ``["until", seconds]``."""
+    passed = ends is not None and (ends[1] if isinstance(ends, (list, tuple)) else ends) <= 0
+    if passed:
+        REACHED.add("deadline passed")
+    if not isinstance(ends, (list, tuple)):
+        return {"timeout": ends}
+    REACHED.add("instant")
+    return {"until": api.now() + timedelta(seconds=ends[1])}
+
+
 class Boom(Exception):
     """What a program raises on purpose."""
 
@@ -172,9 +183,9 @@ class Program(Workflow):
             case "approval":
                 return await self.approval(who, *args)
             case "condition":
-                return await api.wait_condition(lambda: len(self.log) > args[0], timeout=args[1])
+                return await api.wait_condition(lambda: len(self.log) > args[0], **within(args[1]))
             case "condition of state":
-                return await api.wait_condition(lambda state: len(state) > args[0], timeout=args[1])
+                return await api.wait_condition(lambda state: len(state) > args[0], **within(args[1]))
             case "update_state":
                 return await api.update_state(lambda state: (len(state), [*state, who]))
             case "until cancelled":
@@ -208,9 +219,10 @@ class Program(Workflow):
         except errors.NotAwaited:
             return await call
 
-    async def approval(self, who: str, due: int | None, remind: int | None) -> Any:
+    async def approval(self, who: str, due: Any, remind: int | None) -> Any:
         """Asks whoever there is, in a hurry or not."""
-        decision = await api.approval(who, role="test.decide", due=due, remind=remind)
+        (when,) = within(due).values()
+        decision = await api.approval(who, role="test.decide", due=when, remind=remind)
         REACHED.add("overdue" if decision.by is None else "decided")
         return [decision.outcome, decision.comment, str(decision.at)]
 
@@ -315,13 +327,13 @@ class Program(Workflow):
             REACHED.add("compensation")
             return f"undone after {exc}"
 
-    async def phase(self, who: str, handlers: dict[str, Any], timeout: int | None) -> Any:
+    async def phase(self, who: str, handlers: dict[str, Any], ends: Any) -> Any:
         signals = {name: partial(self.handler, who, "signal", spec) for name, spec in handlers.items()}
         updates = {
             f"u{name}": update(partial(self.handler, who, "update", spec), validator=partial(self.judge, spec))
             for name, spec in handlers.items()
         }
-        ended = await api.phase([], signal={**signals, "stop": lambda _, s: Stop(s)}, update=updates, timeout=timeout)
+        ended = await api.phase([], signal={**signals, "stop": lambda _, s: Stop(s)}, update=updates, **within(ends))
         if isinstance(ended, TimedOut):
             REACHED.add("phase timeout")
             return ["timed out", ended.state]

@@ -1,4 +1,4 @@
-"""The Python blocks of tutorial and how-to run, page by page, in the order in which a reader meets them."""
+"""The Python blocks of tutorial, how-to and API run, page by page, in the order in which a reader meets them."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 
 from temporalex_django.authoring.schedules import functions, schedule
+from temporalex_django.core.primitive_table import PRIMITIVES
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = sorted([*ROOT.glob("docs/tutorial/*.md"), *ROOT.glob("docs/howto/*.md")])
+API = sorted(ROOT.glob("docs/reference/api/*.md"))
+PAGES = sorted([*ROOT.glob("docs/tutorial/*.md"), *ROOT.glob("docs/howto/*.md"), *API])
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([^)#:]+?)(?:#[^)]*)?\)")
 
@@ -37,6 +39,18 @@ def test_code_blocks_run(page: Path) -> None:
         ran += 1
 
     assert ran == text.count("\n```python\n"), "a block that the pattern does not see"
+
+
+def test_pages_of_the_api_have_examples() -> None:
+    assert [page.name for page in API if not BLOCK.search(page.read_text(encoding="utf-8"))] == []
+
+
+def test_every_primitive_has_an_example() -> None:
+    page = ROOT / "docs" / "reference" / "api" / "primitives.md"
+    text = page.read_text(encoding="utf-8")
+    examples = "".join(re.sub(r"```\{eval-rst\}.*?```", "", text, flags=re.DOTALL))
+
+    assert [row.name for row in PRIMITIVES if f"api.{row.name}(" not in examples] == []
 
 
 def test_links_lead_somewhere() -> None:

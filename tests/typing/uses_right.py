@@ -169,7 +169,10 @@ def starts(order: Order) -> None:
     assert_type(Anything.start(1, id="a").result(), Any)
     assert_type(Anything.start().result(), Any)
     assert_type(ByValue.start("42", order).result(), int)
+    assert_type(ByValue.start(42, order).result(), int)  # the key of a row
+    assert_type(ByValue.start(order, value=42).result(), int)
     assert_type(ByValue.get("42").result(), int)
+    assert_type(ByValue.get(42).result(), int)
     assert_type(Graph.start("42", {"order_id": 42}).result(), Any)
     assert_type(Graph.start("42", {"order_id": 42}, telemetry={"tenant": "a"}).status, str)
     assert_type(Dispatcher.start(order, version=1).result(), Any)

@@ -25,6 +25,7 @@ def test_the_shop_with_its_own_settings(tmp_path: Path) -> None:
         "--ds=example_project.settings",
         "tests/shop",
         "example_project/invoices/tests.py",
+        "example_project/billing/tests.py",
     ]
     database = f"sqlite://{tmp_path / 'shop.sqlite3'}"
     if os.environ.get("TEST_DB") == "postgres":

@@ -323,7 +323,9 @@ def test_parts_refuse_bad_arguments_at_once(make, message):
     assert caught.value.message == message
 
 
-@pytest.mark.parametrize("make", [lambda: Wait(-1), lambda: Wait("soon"), lambda: Approval(due=-5), lambda: Wait(True)])
+@pytest.mark.parametrize(
+    "make", [lambda: Wait(-1), lambda: Wait("soon"), lambda: Approval(due=True), lambda: Wait(True)]
+)
 def test_durations_are_durations(make):
     with pytest.raises(errors.WorkflowDefinitionError, match=r"Wait|Approval"):
         make()

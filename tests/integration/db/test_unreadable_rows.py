@@ -172,7 +172,12 @@ NAMED_DAMAGES = {"infinity", "minus_infinity", "year_10000", "bc", "text", "mont
 EXAMPLES = (
     *("temporalex_chain.due_at", "temporalex_chain.deadline", "temporalex_history_event.at"),
     *("temporalex_history_event.attributes", "temporalex_instance.blocked", "temporalex_instance.status"),
-    *("temporalex_message.body", "temporalex_message.kind", "temporalex_activity_task.options", "temporalex_schedule.position"),
+    *(
+        "temporalex_message.body",
+        "temporalex_message.kind",
+        "temporalex_activity_task.options",
+        "temporalex_schedule.position",
+    ),
     *("temporalex_human_task.form", "temporalex_worker.workflows"),
 )
 

@@ -11,9 +11,9 @@ from typing import Any
 
 from temporalex_django.authoring.foreign_options import RETRY_POLICY, answers_foreign_arguments
 from temporalex_django.core.error_text import is_error
-from temporalex_django.core.failures import failure_types
+from temporalex_django.core.failures import failure_types, retry_request
 from temporalex_django.core.names import to_seconds
-from temporalex_django.errors import OutsideWorkflow, RetryLater, WorkflowDefinitionError
+from temporalex_django.errors import OutsideWorkflow, WorkflowDefinitionError
 
 #: Longest pause between two attempts in seconds, unless a policy allows more.
 _LONGEST = 100.0
@@ -116,12 +116,13 @@ def delay_after(
     # A mistake in the code: no attempt of this activity can call what only workflow code may call.
     if is_error(error, OutsideWorkflow):
         return None
-    if not is_error(error, RetryLater):
+    request = retry_request(error)
+    if request is None:
         return next_delay(policy, attempt, failure_types(error), draw=draw)
     policy = policy or _UNLIMITED
-    if error.counts and _is_last(policy, attempt):
+    if request.counts and _is_last(policy, attempt):
         return None
-    seconds = error.seconds_from(now)
+    seconds = request.seconds_from(now)
     return _pause(policy, attempt, draw) if seconds is None else seconds
 
 

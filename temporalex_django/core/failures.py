@@ -26,6 +26,7 @@ from temporalex_django.errors import (
     WorkflowClosed,
     WorkflowNotFound,
 )
+from temporalex_django.errors.retry_later import HOLDS
 
 _TRACEBACK_LINES = 40
 _MAX_LENGTH = 50_000
@@ -158,6 +159,24 @@ def error_attribute(exc: BaseException, name: str) -> Any:
         return getattr(exc, name, None)
     except BaseException:  # noqa: BLE001 - arbitrary user code
         return None
+
+
+def retry_request(exc: BaseException) -> RetryLater | None:
+    """Return the request of an error for a later attempt, as a plain ``RetryLater``; None for an error of another kind.
+
+    A subclass may lack the attributes, because it does not call the constructor, or raise where they are read. The
+    request then has the defaults.
+    """
+    if not is_error(exc, RetryLater):
+        return None
+    after: Any = error_attribute(exc, "after")
+    hold: Any = error_attribute(exc, "hold")
+    request = RetryLater(
+        counts=error_attribute(exc, "counts") is not False, hold=hold if type(hold) is str and hold in HOLDS else None
+    )
+    with suppress(Exception):  # the time may be anything
+        request = RetryLater(after=after, counts=request.counts, hold=request.hold)
+    return request
 
 
 def _own_type(exc: BaseException) -> str:

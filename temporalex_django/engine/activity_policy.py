@@ -20,6 +20,7 @@ from temporalex_django.core.failures import (
     describe,
     error_attribute,
     exception_message,
+    retry_request,
 )
 from temporalex_django.core.payloads import codec
 from temporalex_django.core.payloads.round_trip import encode_lossless
@@ -30,7 +31,6 @@ from temporalex_django.errors import (
     ApplicationError,
     KeyMissing,
     PayloadError,
-    RetryLater,
     UnknownWorkflow,
 )
 from temporalex_django.errors.retry_later import LONGEST_HOLD
@@ -149,13 +149,14 @@ def failed_result(task: TaskState, error: BaseException, now: datetime, *, final
     A step that returns ``Err`` counts as one that raised. ``RetryLater`` says itself when the activity is due again.
     With ``final`` no further attempt follows, whatever the policy says.
     """
-    final = final or (is_error(error, ApplicationError) and bool(error_attribute(error, "non_retryable")))
+    final = final or (is_error(error, ApplicationError) and error_attribute(error, "non_retryable") is True)
     retry_at = None
     if not final:
         retry_at = _retry_at(task, now, error)
     if retry_at is not None:
         failure = attempt_failure(error, at=now, attempt=task.attempt)
-        count = not is_error(error, RetryLater) or error.counts
+        request = retry_request(error)
+        count = request is None or request.counts
         hold = _hold(task, error, now, retry_at)
         return TaskResult(task=task, retry_at=retry_at, failure=failure, count=count, hold=hold)
     attributes = {"seq": task.seq, **describe(error), "attempts": task.attempt, "timeout": None}
@@ -174,12 +175,13 @@ def _hold(task: TaskState, error: BaseException, now: datetime, retry_at: dateti
     The hold ends when the next attempt begins (``retry_at``), or at the time that the error names if no attempt is
     left.
     """
-    if not is_error(error, RetryLater) or error.hold is None or task.atomic:
+    request = retry_request(error)
+    if request is None or request.hold is None or task.atomic:
         return None
-    key = task.options.get("concurrency_key") if error.hold == "key" else None
+    key = task.options.get("concurrency_key") if request.hold == "key" else None
     if retry_at is None:
-        retry_at = now + timedelta(seconds=error.seconds_from(now) or 0.0)
-    if retry_at <= now or (error.hold == "key" and key is None):
+        retry_at = now + timedelta(seconds=request.seconds_from(now) or 0.0)
+    if retry_at <= now or (request.hold == "key" and key is None):
         return None
     reason, longest = exception_message(error), now + timedelta(seconds=LONGEST_HOLD)
     if retry_at > longest:

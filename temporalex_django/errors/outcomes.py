@@ -215,7 +215,7 @@ class ApplicationError(TemporalexError):
         super().__init__(message)
         self.type = type
         self.details = details
-        self.non_retryable = non_retryable
+        self.non_retryable = bool(non_retryable)
 
 
 class UnexpectedError(TemporalexError):

@@ -11,7 +11,6 @@ import json
 import os
 import sys
 import threading
-import traceback
 from datetime import datetime
 from typing import IO, Any
 
@@ -88,9 +87,7 @@ def _run_call(call: dict[str, Any], calls: CallReader, send: Any) -> dict[str, A
 
     from temporalex_django.authoring import activity  # noqa: PLC0415
     from temporalex_django.authoring.activity_context import ActivityContext, PreviousFailure, use_context  # noqa: PLC0415
-    from temporalex_django.core.failures import describe  # noqa: PLC0415
     from temporalex_django.db.attempt_scope import call_in_scope  # noqa: PLC0415
-    from temporalex_django.errors import ApplicationError, RetryLater  # noqa: PLC0415
 
     context = ActivityContext(
         **{**call["context"], "previous_failure": PreviousFailure.from_payload(call["context"]["previous_failure"])},
@@ -109,17 +106,31 @@ def _run_call(call: dict[str, Any], calls: CallReader, send: Any) -> dict[str, A
         value = call_in_scope(act.name, call_function)
         return _encode_result(act, value)
     except BaseException as exc:  # noqa: BLE001 - also SystemExit: it ends the attempt
-        bases = [cls.__name__ for cls in type(exc).__mro__ if issubclass(cls, BaseException)]
-        failure, text = describe(exc), "".join(traceback.format_exception(exc))
-        on_purpose: dict[str, Any] = {}
-        if isinstance(exc, RetryLater):
-            after = exc.after.isoformat() if isinstance(exc.after, datetime) else exc.after
-            on_purpose = {"retry_later": {"after": after, "counts": exc.counts, "hold": exc.hold}}
-        elif isinstance(exc, ApplicationError):
-            on_purpose = {"non_retryable": exc.non_retryable}
-        return {"raised": failure, "bases": bases, "traceback": text, **on_purpose}
+        return _encode_error(exc)
     finally:
         close_old_connections()
+
+
+def _encode_error(exc: BaseException) -> dict[str, Any]:
+    """Return the message with an error: its description, the names of its classes and its traceback."""
+    from temporalex_django.core.error_text import is_error  # noqa: PLC0415 - as above
+    from temporalex_django.core.failures import (  # noqa: PLC0415
+        clean_traceback,
+        describe,
+        error_attribute,
+        exception_name,
+        retry_request,
+    )
+    from temporalex_django.errors import ApplicationError  # noqa: PLC0415
+
+    on_purpose: dict[str, Any] = {}
+    if (request := retry_request(exc)) is not None:
+        after = request.after.isoformat() if isinstance(request.after, datetime) else request.after
+        on_purpose = {"retry_later": {"after": after, "counts": request.counts, "hold": request.hold}}
+    elif is_error(exc, ApplicationError):
+        on_purpose = {"non_retryable": error_attribute(exc, "non_retryable") is True}
+    bases = [exception_name(cls) for cls in type(exc).__mro__ if issubclass(cls, BaseException)]
+    return {"raised": describe(exc), "bases": bases, "traceback": clean_traceback(exc), **on_purpose}
 
 
 def _encode_result(act: Any, value: Any) -> dict[str, Any]:

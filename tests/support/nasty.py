@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, tzinfo
 from typing import Any
 
-from temporalex_django.errors import ApplicationError
+from temporalex_django.errors import ApplicationError, RetryLater
 
 
 class Evil:
@@ -215,6 +215,21 @@ def _broken_application_error() -> Exception:
     return cls("on purpose")
 
 
+class BareLater(RetryLater):
+    """A request for a later attempt that never calls its constructor."""
+
+    def __init__(self) -> None:
+        Exception.__init__(self, "busy")
+
+
+def _broken_later() -> Exception:
+    def broken(self: Any) -> Any:
+        raise SystemExit("no attribute")
+
+    names = ("after", "counts", "hold")
+    return type("BrokenLater", (BareLater,), {name: property(broken, lambda *_: None) for name in names})()
+
+
 #: Errors that resist being described, each with the name that they have all the same.
 ERRORS: dict[str, tuple[Any, str]] = {
     "nul": (lambda: ValueError("a\x00b"), "ValueError"),
@@ -243,5 +258,8 @@ ERRORS: dict[str, tuple[Any, str]] = {
     "evil details": (lambda: _application_error(details=Evil()), "ApplicationError"),
     "circular details": (lambda: _application_error(details=circular()), "ApplicationError"),
     "large details": (lambda: _application_error(details="x" * 5_000_000), "ApplicationError"),
+    "evil finality": (lambda: _application_error(non_retryable=Evil()), "ApplicationError"),
+    "later without a constructor": (BareLater, "BareLater"),
+    "broken later": (_broken_later, "BrokenLater"),
     "broken attributes": (_broken_application_error, "BrokenError"),
 }

@@ -10,11 +10,10 @@ from datetime import UTC, datetime
 from typing import Any
 
 from temporalex_django.authoring.retry import delay_after, jitter_draw
-from temporalex_django.core.error_text import is_error
-from temporalex_django.core.failures import ReturnedErr, describe, exception_name
+from temporalex_django.core.failures import ReturnedErr, describe, exception_name, retry_request
 from temporalex_django.core.payloads.round_trip import encode_lossless
 from temporalex_django.core.results import Err
-from temporalex_django.errors import PayloadError, RetryLater
+from temporalex_django.errors import PayloadError
 from temporalex_django.graph.durable.activities import activity_of
 from temporalex_django.graph.instance import Instance
 from temporalex_django.graph.progress import Failure, Result, decode_step_result
@@ -93,7 +92,8 @@ def _next_attempt(policy: dict[str, Any] | None, attempt: int, error: BaseExcept
     shortens the pause.
     """
     delay = delay_after(policy, attempt, error, now=datetime.now(UTC), draw=draw)
-    counts = error.counts if is_error(error, RetryLater) else True
+    request = retry_request(error)
+    counts = request is None or request.counts
     return None if delay is None else NextAttempt(delay, attempt + counts)
 
 

@@ -201,7 +201,9 @@ def test_definitions_that_would_fail_later_are_warnings_with_their_lines(
             alone.setattr(workflow, "registry", {})
             said = describe_classes()
     warned = [m.msg for m in messages if m.id == "temporalex_django.W016"]
-    places = {re.search(r"workflows\.py:(\d+)", text)[1] + " " + text.partition(": ")[2][:25].strip() for text in warned}  # type: ignore[index]
+    places = {
+        re.search(r"workflows\.py:(\d+)", text)[1] + " " + text.partition(": ")[2][:25].strip() for text in warned
+    }  # type: ignore[index]
     assert all(m.level < ERROR for m in messages)
     assert places == {
         "14 the handler of update 'a'",

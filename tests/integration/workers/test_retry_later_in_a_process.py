@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 from temporalex_django import RetryLater, activity, activity_context
+from temporalex_django.core.failures import describe
 from temporalex_django.workers import activity_process, processes
+from tests.support.nasty import ERRORS
 
 pytestmark = pytest.mark.django_db
 SEEN: list[Any] = []
@@ -29,8 +31,14 @@ def asks(named: bool) -> None:
     raise RetryLater("slow down", after=30)
 
 
-def call(*args: Any, previous: Any = None) -> Any:
-    """Run ``asks`` as the process does, and decode its message as the worker does."""
+@activity(name="test.strange_in_a_process")
+def strange(name: str) -> None:
+    raise_error = ERRORS[name][0]
+    raise raise_error()
+
+
+def call(*args: Any, previous: Any = None, name: str = "test.asks_in_a_process") -> Any:
+    """Run an activity as the process does, and decode its message as the worker does."""
     context = {
         "attempt": 2,
         "idempotency_key": "k",
@@ -39,7 +47,7 @@ def call(*args: Any, previous: Any = None) -> Any:
         "heartbeat_details": None,
         "previous_failure": previous,
     }
-    message = {"activity": "test.asks_in_a_process", "args": args, "kwargs": {}, "context": context}
+    message = {"activity": name, "args": args, "kwargs": {}, "context": context}
     calls: Any = SimpleNamespace(cancelled=False)
     answer = activity_process._run_call(json.loads(json.dumps(message)), calls, lambda **_: None)
     return processes._decode_result(json.loads(json.dumps(answer)))
@@ -72,3 +80,16 @@ def test_the_process_knows_the_failure_before() -> None:
         ("E", "no", [1]),
         None,
     ]
+
+
+def test_a_strange_error_arrives_under_its_name() -> None:
+    arrived = {}
+    for name in ERRORS:
+        try:
+            call(name, name="test.strange_in_a_process")
+        except BaseException as exc:
+            failure = describe(exc)
+            json.dumps(failure).encode()
+            arrived[name] = failure["type"]
+
+    assert arrived == {name: wanted for name, (_, wanted) in ERRORS.items()}

@@ -171,9 +171,8 @@ def retry_request(exc: BaseException) -> RetryLater | None:
         return None
     after: Any = error_attribute(exc, "after")
     hold: Any = error_attribute(exc, "hold")
-    request = RetryLater(
-        counts=error_attribute(exc, "counts") is not False, hold=hold if type(hold) is str and hold in HOLDS else None
-    )
+    is_known = type(hold) is str and hold in HOLDS
+    request = RetryLater(counts=error_attribute(exc, "counts") is not False, hold=hold if is_known else None)
     with suppress(Exception):  # the time may be anything
         request = RetryLater(after=after, counts=request.counts, hold=request.hold)
     return request

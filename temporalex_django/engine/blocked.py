@@ -128,8 +128,12 @@ class BlockLog:
         if now - at < policy.BLOCK_LOG_SECONDS:
             self._causes[workflow, cause] = at, count + 1
             return
-        # Causes that ended must not stay in memory.
-        self._causes = {key: seen for key, seen in self._causes.items() if now - seen[0] < policy.BLOCK_LOG_SECONDS}
+        # Causes that ended must not stay in memory, unless their next line has runs to count.
+        self._causes = {
+            key: (since, others)
+            for key, (since, others) in self._causes.items()
+            if others or now - since < policy.BLOCK_LOG_SECONDS
+        }
         self._causes[workflow, cause] = now, 0
         others = f" ({counted(count, 'other run was', 'other runs were')} blocked by this since the last such line)"
         logger.error("%s", f"{text}{others if count else ''}", extra=facts)

@@ -42,6 +42,7 @@ def test_a_cause_is_an_error_once_a_minute_and_every_run_is_information(caplog: 
         assert (caplog.records[0].workflow, caplog.records[0].workflow_id) == ("shop.Order", "order-0")  # type: ignore[attr-defined]
 
         now[0] += 60
+        log.add(RUN, ("shop.Cart", "cart-1"), ValueError("card 4711"), None)  # the line of another cause loses no count
         caplog.clear()
         log.add(RUN, ("shop.Order", "order-5"), ValueError("card 4711"), None)
         assert len(lines(logging.INFO)) == 1

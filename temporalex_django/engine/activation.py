@@ -434,7 +434,7 @@ class ActivationStep:
                 if message.kind != "signal" and message.message_id in rejected:
                     self._settle_rejected(message, rejected[message.message_id], entry.record)
                 else:
-                    self._reject_undelivered(message, entry.record)
+                    self._reject_undelivered(message, entry.record, entry.executor.run_context.failure)
         write.outcomes.update(outcomes)
 
     def _settle_rejected(self, message: InboxMessage, outcome: Outcome, record: RunRecord) -> None:
@@ -483,13 +483,13 @@ class ActivationStep:
         )
         self.write.refused_redeliveries.append(refused_message)
 
-    def _reject_undelivered(self, message: InboxMessage, record: RunRecord | None) -> None:
+    def _reject_undelivered(self, message: InboxMessage, record: RunRecord | None, failure: str | None = None) -> None:
         """Settle a message that comes too late for a closed run, or delete it if it needs no answer.
 
         ``record`` is that of the run; it is used only for a message that was delivered again.
         """
         if message.kind in EXTERNAL_KINDS:
-            error = undelivered_error(message.kind, message.name)
+            error = undelivered_error(message.kind, message.name, failure)
             if message.kind == "signal":
                 status = "undelivered"
             else:

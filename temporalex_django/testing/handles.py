@@ -77,7 +77,8 @@ class EnvironmentUpdate:
         except WorkflowClosed as exc:
             row = self._env.row(self._env.run_ids(self._chain_id)[-1])
             # A mistake of the definition is first met here; other failures are those of the run alone.
-            if row.status != "failed" or row.closing.get("type") != WorkflowDefinitionError.__name__:
+            is_definition = row.status == "failed" and row.closing.get("type") == WorkflowDefinitionError.__name__
+            if not is_definition or "failed with" in exc.message:
                 raise
             raise WorkflowClosed(f"{exc.message}: it {failed_text(failure_summary(row.closing))}") from None
 

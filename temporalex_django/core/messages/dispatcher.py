@@ -158,10 +158,11 @@ class Dispatcher:
                 if message.accepted:
                     self.mailbox.updates.append(message)  # the executor reports it
                 else:
-                    error = undelivered_error("update", message.name)
+                    error = undelivered_error("update", message.name, self._run_context.failure)
                     self._journal.reject_update(message.message_id, error)
             elif message.kind == REQUESTED:
-                error = undelivered_error(REQUEST, message.attributes["request"].get("event"))
+                event = message.attributes["request"].get("event")
+                error = undelivered_error(REQUEST, event, self._run_context.failure)
                 self._journal.reject_update(message.attributes["id"], error)
             elif completion.carried is not None:
                 completion.carried["signals"].append(message.attributes)

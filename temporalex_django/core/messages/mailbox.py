@@ -191,12 +191,13 @@ class Mailbox:
         return sorted((s for queue in self._signals.values() for s in queue), key=lambda s: s.number)
 
 
-def undelivered_error(kind: str, name: str | None) -> WorkflowClosed:
+def undelivered_error(kind: str, name: str | None, failure: str | None = None) -> WorkflowClosed:
     """Return the error for the sender of a message that came too late, because its run has closed.
 
-    ``kind`` and ``name`` are those of the message in ``InboxMessage``.
+    ``kind`` and ``name`` are those of the message in ``InboxMessage``. ``failure`` is that of the ``RunContext``.
     """
-    return WorkflowClosed(f"the run was closed before the {kind} {name!r} was delivered")
+    text = f"the run was closed before the {kind} {name!r} was delivered"
+    return WorkflowClosed(text if failure is None else f"{text}, because it {failed_text(failure)}")
 
 
 def failed_text(failure: str) -> str:

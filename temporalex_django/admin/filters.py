@@ -207,7 +207,9 @@ class CauseFilter(RunListFilter, row="cause"):
         groups = failure_groups(runs.db, None if is_unfiltered(runs) else runs, now=timezone.now())
         counts: Counter[str] = Counter()
         for group in groups:
-            counts[group.cause] += group.count
+            # Background tasks and outgoing messages have lists of their own.
+            if group.kind in ("activity", "run", "blocked"):
+                counts[group.cause] += group.count
         choices = [(cause, f"{cause} ({count:,})") for cause, count in counts.most_common()]
         chosen = self.used_parameters.get(str(self.parameter_name))
         if chosen is None or chosen in counts:

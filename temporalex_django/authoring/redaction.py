@@ -33,10 +33,12 @@ _SHAPE_KEYS = frozenset(
     | {"search_attributes", "number", "untouched", "failed", "failed_signals"}
 )  # fmt: skip
 _CHILD_KINDS = kinds_of("child")
-_TEXT_KEYS = frozenset({"message", "cause", "traceback"})
+_TEXT_KEYS = frozenset({"message", "cause", "traceback", "cause_traceback"})
 #: A line of a traceback that names a place. The other lines may quote source text or the exception.
 _TRACEBACK_PLACE = re.compile(r' +File "[^"]+", line \d+, in [\w.<>]+')
-_BLOCKED_SHAPE_KEYS = frozenset({"code", "since", "attempt", "waits_for", "place", "event", "recorded", "produced"})
+_BLOCKED_SHAPE_KEYS = frozenset(
+    {"code", "since", "attempt", "waits_for", "place", "function", "event", "recorded", "produced", "last"}
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 import traceback
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from temporalex_django.core.error_text import class_name, is_error, traceback_of
 from temporalex_django.core.payloads import codec
@@ -31,10 +32,12 @@ from temporalex_django.errors.retry_later import HOLDS
 _TRACEBACK_LINES = 40
 _MAX_LENGTH = 50_000
 _MAX_CAUSE_LENGTH = 200
+#: The parts of a cause: the type of the error, and the place. A long type does not hide the place.
+_MAX_KIND_LENGTH, _MAX_PLACE_LENGTH = 80, 110
 #: Causes, contexts and parts of one exception that its traceback shows.
 _MAX_LINKED = 100
-#: A frame in the text of a traceback: its path and its line number.
-_FRAME = re.compile(r'^\s+File "(.+?)", line (\d+)', re.MULTILINE)
+#: A frame in the text of a traceback: its path, its line number and its function.
+_FRAME = re.compile(r'^\s+File "(.+?)", line (\d+)(?:, in (.+))?', re.MULTILINE)
 #: Directories of installed packages, and paths of the standard library.
 _LIBRARIES = frozenset({"site-packages", "dist-packages"})
 _PYTHON = re.compile(r"[/\\]python3(\.\d+)?[/\\]", re.IGNORECASE)
@@ -74,8 +77,13 @@ class AttemptFailure:
 
     @property
     def cause(self) -> str:
-        """The text by which failing activities are grouped; see ``failure_cause``."""
-        return failure_cause(self.type, self.traceback)
+        """The type of the error and its place in the code, as pages show it; see ``failure_cause``."""
+        return self.group.text
+
+    @property
+    def group(self) -> Cause:
+        """The cause by which failing activities are grouped."""
+        return cause_from(self.type, self.traceback)
 
 
 class RunFailure(Exception):
@@ -260,13 +268,30 @@ def run_failure(exc: BaseException) -> dict[str, Any]:
     if type(exc) is ActivityFailure and exc.activity is not None:
         attributes |= {"activity": exc.activity, "attempts": exc.attempts, "cause": exc.cause}
         attributes["cause_type"] = exc.type or (None if exc.timeout is None else "TimeoutError")
+        if exc.traceback is not None:
+            attributes["cause_traceback"] = exc.traceback
     return attributes
 
 
-def run_failure_cause(attributes: Mapping[str, Any]) -> str | None:
+class Cause(NamedTuple):
+    """Why something failed, as far as failures are grouped by it. It quotes no message, which may contain payloads.
+
+    ``text`` is for people: the type of the error, and the line of project code that raised it. ``fault`` is the key of
+    the group. It has the function instead of the line, so a deploy that moves the line divides no group.
+    """
+
+    text: str
+    fault: str
+
+    def of_activity(self, name: str | None) -> Cause:
+        """Return the cause with the name of the activity that failed before it; the cause itself for None or ""."""
+        return Cause(f"{name}: {self.text}", f"{name}: {self.fault}") if name else self
+
+
+def run_failure_cause(attributes: Mapping[str, Any]) -> Cause | None:
     """Return the cause by which failed runs are grouped, from the attributes of ``WorkflowFailed``.
 
-    It is a text as in ``failure_cause``, with the name of the activity before it if the run failed with an activity.
+    If the run failed with an activity, it is the cause of the activity: the place that raised, not the one that called.
     None if no code caused the failure.
     """
     kind = attributes.get("cause_type") or attributes.get("type")
@@ -274,28 +299,57 @@ def run_failure_cause(attributes: Mapping[str, Any]) -> str | None:
         kind = "Err" if "reason" in attributes else None
     if kind is None:
         return None
-    cause = failure_cause(str(kind), attributes.get("traceback"))
-    return f"{attributes['activity']}: {cause}"[:_MAX_CAUSE_LENGTH] if attributes.get("activity") else cause
+    traceback = attributes.get("cause_traceback") or attributes.get("traceback")
+    # An ``Err`` is returned, not raised: it has no place.
+    return cause_from(str(kind), None if kind == "Err" else traceback).of_activity(attributes.get("activity"))
 
 
 def failure_cause(kind: str, traceback: str | None = None) -> str:
     """Return the type of an error and the place in project code that raised it: ``KeyError at shop/activities.py:41``.
 
-    ``kind`` is the type of the error, and ``traceback`` its text. The result contains no part of the message, which may
-    quote payloads. Errors with the same cause have the same text on every machine, because only the last two parts of a
-    path count. The text has at most 200 characters.
+    It is the text of ``cause_from``.
     """
-    place = _project_location(traceback or "")
-    return (f"{kind} at {place}" if place else kind)[:_MAX_CAUSE_LENGTH]
+    return cause_from(kind, traceback).text
 
 
-def _project_location(traceback: str) -> str:
-    """Return the last frame of project code as ``directory/file:line``, or an empty text."""
-    for path, line in reversed(_FRAME.findall(traceback)):
+def cause_from(kind: str, traceback: str | None = None) -> Cause:
+    """Return the cause of an error of the type ``kind``, with the place in project code from its ``traceback``.
+
+    Errors with the same cause have the same texts on every machine, because only the last two parts of a path count.
+    Each text has at most 200 characters.
+    """
+    place, function = _project_location(traceback or "")
+    return cause_at(kind, place, function)
+
+
+def cause_at(kind: str, place: str, function: str = "") -> Cause:
+    """Return the cause of an error of the type ``kind`` that was raised at ``place``, as ``directory/file:line``.
+
+    ``place`` and ``function`` are empty if they are not known.
+    """
+    text, short_kind = kind, kind
+    if len(kind) > _MAX_KIND_LENGTH:
+        # Types that begin alike remain different faults.
+        text, short_kind = f"{kind[:_MAX_KIND_LENGTH]}…", f"{kind[:_MAX_KIND_LENGTH]}…{zlib.crc32(kind.encode()):08x}"
+    if not place:
+        return Cause(text, short_kind)
+    location = place.rpartition(":")[0]
+    if function:
+        location = f"{location} in {function}"
+    # The end of a place says most.
+    return Cause(
+        f"{text} at {place[-_MAX_PLACE_LENGTH:]}"[:_MAX_CAUSE_LENGTH],
+        f"{short_kind} at {location[-_MAX_PLACE_LENGTH:]}"[:_MAX_CAUSE_LENGTH],
+    )
+
+
+def _project_location(traceback: str) -> tuple[str, str]:
+    """Return the last frame of project code as ``directory/file:line`` with its function, or two empty texts."""
+    for path, line, function in reversed(_FRAME.findall(traceback)):
         parts = path.replace("\\", "/").split("/")
         if not (_LIBRARIES.intersection(parts) or path.startswith(("<", _PACKAGE_PATH)) or _PYTHON.search(path)):
-            return f"{'/'.join(parts[-2:])}:{line}"
-    return ""
+            return f"{'/'.join(parts[-2:])}:{line}", function
+    return "", ""
 
 
 def attempt_failure(exc: BaseException, *, at: datetime, attempt: int) -> AttemptFailure:
@@ -401,6 +455,7 @@ def activity_failure(attributes: dict[str, Any], activity: str) -> ActivityFailu
         timeout=timeout,
         activity=activity,
         details=attributes.get("details"),
+        traceback=attributes.get("traceback"),
     )
 
 

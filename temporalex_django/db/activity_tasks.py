@@ -88,7 +88,7 @@ _FAILED = TASKS.pick_columns("id", *FAILURE, "heartbeat")
 _FAILED_UPDATE = _FAILED.update(
     "id",
     failing_since=f"coalesce({TASKS.name}.failing_since, v.failed_at)",
-    cause=CAUSE,
+    **CAUSE,
     heartbeat=f"coalesce(v.heartbeat, {TASKS.name}.heartbeat)",
 )
 _EDITED = TASKS.pick_columns("id", "attempt", "call", "options")

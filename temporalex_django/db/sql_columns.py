@@ -271,9 +271,9 @@ _FENCED_BY = "id, attempt, coalesce(owner, -1)"
 #: that reads the whole table would otherwise compare each of its rows with each element of the array.
 FENCED = f"id {{key}} and (({_FENCED_BY}) in (select {_FENCED_BY} from v)) is true"
 #: The columns of the failure of an activity's last attempt.
-FAILURE = ("failure", "failed_at", "failed_attempt", "cause")
-#: The value of ``cause``. The activity comes from the row, the rest from ``v``.
-CAUSE = f"{TASKS.name}.activity || ': ' || v.cause"
+FAILURE = ("failure", "failed_at", "failed_attempt", "cause", "fault")
+#: The values of ``cause`` and ``fault``. The activity comes from the row, the rest from ``v``.
+CAUSE = {name: f"{TASKS.name}.activity || ': ' || v.{name}" for name in ("cause", "fault")}
 
 
 def sender_columns(sender: Sender | None) -> tuple[str | None, str | None]:
@@ -293,8 +293,8 @@ def sender_from_columns(key: str | None, name: str | None) -> Sender | None:
 def failure_row(failure: AttemptFailure | None) -> tuple[Any, ...]:
     """Return the values of a failure for the columns ``FAILURE``. The failure itself is a payload to encode."""
     if failure is None:
-        return (None, None, None, None)
-    return (failure.payload(), failure.at, failure.attempt, failure.cause)
+        return (None, None, None, None, None)
+    return (failure.payload(), failure.at, failure.attempt, *failure.group)
 
 
 def result_row(

@@ -68,9 +68,7 @@ _CLAIMED_INSERT = f"{_CLAIMED.insert} returning id, run_id, seq"
 _CALL = _TASK.column_names.index("call")
 _COMMAND = TASKS.pick_columns("run_id", "seq")
 _DUE = TASKS.pick_columns("run_id", "seq", "attempt", "due_at", *FAILURE)
-_DUE_UPDATE = _DUE.update(
-    "run_id", "seq", failing_since=f"coalesce({TASKS.name}.failing_since, v.failed_at)", cause=CAUSE
-)
+_DUE_UPDATE = _DUE.update("run_id", "seq", failing_since=f"coalesce({TASKS.name}.failing_since, v.failed_at)", **CAUSE)
 #: All columns of a chain that a turn writes. The queue is that of its run and never changes.
 _CHAIN = CHAINS.pick_fields(RunState, chain_id="id", queue=None)
 #: The kinds of waits as bits, in the order of ``AWAITED_KINDS``. NULL leaves them as they are.
@@ -115,6 +113,7 @@ _CHANGEABLE = (
         "closed_at",
         "closing",
         "cause",
+        "fault",
         "blocked",
     ),
     "paused",

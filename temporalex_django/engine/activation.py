@@ -169,7 +169,7 @@ class ActivationStep:
         run.due_at = run.deadline if retry_at is None or run.is_overdue(retry_at) else retry_at
         mark = block_mark_of(error, tries=run.failed_tries, now=self.now, waits_for=waits_for)
         self.write.instance["blocked"] = mark if since is None else {**mark, "since": since}
-        self.write.instance["cause"] = block_cause(mark)
+        self.write.instance["cause"], self.write.instance["fault"] = block_cause(mark)
         return self.park(mark["error"])
 
     def activate(
@@ -249,7 +249,7 @@ class ActivationStep:
             self._write_human_tasks(entry, activated=was_activated)
         if run.failed_tries:
             run.failed_tries = 0
-            self.write.instance["blocked"] = self.write.instance["cause"] = None
+            self.write.instance["blocked"] = self.write.instance["cause"] = self.write.instance["fault"] = None
         if completion.closed is not None and completion.changed:
             self._write_closing(completion, entry)
         else:

@@ -17,6 +17,7 @@ from temporalex_django.core.failures import (
     AttemptFailure,
     ReturnedErr,
     attempt_failure,
+    clean_traceback,
     describe,
     error_attribute,
     exception_message,
@@ -162,6 +163,9 @@ def failed_result(task: TaskState, error: BaseException, now: datetime, *, final
     attributes = {"seq": task.seq, **describe(error), "attempts": task.attempt, "timeout": None}
     if type(error) is ReturnedErr:
         attributes.update(type="Err", reason=error.reason)
+    else:
+        # A run that fails with the activity has the place that raised as its cause.
+        attributes["traceback"] = clean_traceback(error)
     result = final_result(task, "ActivityFailed", attributes)
     result.hold = _hold(task, error, now, None)
     if chain.problem:

@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from typing import Any, Literal, NamedTuple
 from uuid import UUID
 
-from temporalex_django.core.failures import clean_traceback, exception_name
+from temporalex_django.core.failures import clean_traceback, exception_name, run_failure_cause
 from temporalex_django.engine import activity_policy
 from temporalex_django.engine.contracts.records import TaskResult, TaskState
 
@@ -119,7 +119,8 @@ class TaskEnd(NamedTuple):
     """The columns that a background task gets when it has ended, in addition to those of its activity row.
 
     ``task`` is the import path of the function, and ``outcome`` holds the attributes of the last event, with the value
-    or the failure. After ``keep_until`` the row is deleted; None keeps it.
+    or the failure. ``cause`` and ``fault`` are those of a failure, see ``core.failures.Cause``. After ``keep_until``
+    the row is deleted; None keeps it.
     """
 
     task: str
@@ -127,6 +128,8 @@ class TaskEnd(NamedTuple):
     options: dict[str, Any]
     outcome: Any
     status: str
+    cause: str | None
+    fault: str | None
     attempts: int
     started_at: datetime | None
     finished_at: datetime
@@ -144,12 +147,15 @@ def task_end(result: TaskResult, now: datetime) -> TaskEnd:
     first_started_at = next(
         (datetime.fromisoformat(attempt["at"]) for attempt in options["log"] if attempt["at"]), None
     )
+    cause = None if kind == "ActivityCompleted" else run_failure_cause(attributes)
     return TaskEnd(
         task=function_path(task.activity),
         backend=str(options.get("backend")),
         options=options,
         outcome=attributes if result.encoded is None else result.encoded,
         status=task_status(kind),
+        cause=None if cause is None else cause.text,
+        fault=None if cause is None else cause.fault,
         attempts=task.attempt,
         started_at=first_started_at,
         # The worker reckoned the start by an earlier reading of the database's clock, so it may lie after ``now``.

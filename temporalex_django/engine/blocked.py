@@ -11,7 +11,7 @@ from typing import Final
 from uuid import UUID
 
 from temporalex_django.core.error_text import error_line, is_error, traceback_of
-from temporalex_django.core.failures import error_attribute, exception_message, exception_name
+from temporalex_django.core.failures import Cause, cause_at, error_attribute, exception_message, exception_name
 from temporalex_django.core.history.tracing import is_user_code
 from temporalex_django.core.names import counted
 from temporalex_django.engine.contracts.records import RunState, RunWrite
@@ -48,7 +48,8 @@ def block_mark(code: str, error: str, *, tries: int, now: datetime, waits_for: s
     ``code`` is a short name of the cause, and ``error`` says it in words. ``tries`` counts failed activations in a row.
     ``waits_for`` names the code or the encryption key that no live worker has.
     """
-    block: BlockMark = {"code": code, "error": error, "since": now.isoformat(), "attempt": tries}
+    at = now.isoformat()
+    block: BlockMark = {"code": code, "error": error, "since": at, "last": at, "attempt": tries}
     if waits_for is not None:
         block["waits_for"] = waits_for
     return block
@@ -69,20 +70,21 @@ def block_mark_of(error: BaseException, *, tries: int, now: datetime, waits_for:
         block |= {"recorded": error.recorded, "produced": error.produced}
         if error.event is not None:
             block["event"] = error.event
-    if (place := _code_location(error)) is not None:
+    place, function = _code_location(error)
+    if place:
         block["place"] = place
+    if function:
+        block["function"] = function
     return block
 
 
-def block_cause(mark: BlockMark) -> str:
-    """Return the text by which blocked runs are grouped: the type of the error, and the place that raised it.
+def block_cause(mark: BlockMark) -> Cause:
+    """Return the cause by which blocked runs are grouped: the type of the error, and the place that raised it.
 
     ``mark`` is the value of the column ``blocked``.
     """
-    kind = mark["error"].partition(":")[0]
-    if "place" in mark:
-        return f"{kind} at {mark['place']}"
-    return kind
+    kind = CRASH if mark["code"] == CRASH else mark["error"].partition(":")[0]
+    return cause_at(kind, mark.get("place", ""), mark.get("function", ""))
 
 
 #: The class and the business id of a run, or None if they are not known.
@@ -107,7 +109,7 @@ class BlockLog:
             next_step = error_attribute(error, "next_step") or next_step
         mark = block_mark_of(error, tries=1, now=datetime.now(UTC))
         line = error_line(error) if waits_for is None else f"{error_line(error)}; it waits for {waits_for}"
-        self.add_line(run_id, names, block_cause(mark), line, next_step)
+        self.add_line(run_id, names, block_cause(mark).fault, line, next_step)
 
     def add_line(
         self,
@@ -139,11 +141,14 @@ class BlockLog:
         logger.error("%s", f"{text}{others if count else ''}", extra=facts)
 
 
-def _code_location(error: BaseException) -> str | None:
-    """Return the last place in user code that the error passed through, as ``folder/file:line``, or None."""
-    place = None
+def _code_location(error: BaseException) -> tuple[str, str]:
+    """Return the last place in user code that the error passed through, as ``folder/file:line``, and its function.
+
+    Both are empty if they are not known.
+    """
+    place = function = ""
     if is_error(error, NondeterminismError):
-        place = error.place
+        place = error.place or ""
     # The traceback of this error shows the comparison with the history; ``place`` names the line that caused it.
     traceback = None
     if not is_error(error, NondeterminismError):
@@ -151,8 +156,6 @@ def _code_location(error: BaseException) -> str | None:
     while traceback is not None:
         code = traceback.tb_frame.f_code
         if is_user_code(code):
-            place = f"{code.co_filename}:{traceback.tb_lineno}"
+            place, function = f"{code.co_filename}:{traceback.tb_lineno}", code.co_name
         traceback = traceback.tb_next
-    if place is None:
-        return None
-    return "/".join(place.split("/")[-2:])
+    return "/".join(place.split("/")[-2:]), function

@@ -42,7 +42,7 @@ def write_row(
     if closing is not None:
         changes.update({"closed_at": now, "closing": closing})
         if visible.status == "failed":
-            changes["cause"] = run_failure_cause(closing)
+            changes["cause"], changes["fault"] = run_failure_cause(closing) or (None, None)
     if previous is not None:
         _write_changed_waits(changes, previous, visible)
     elif not is_first:

@@ -134,6 +134,7 @@ def _closed_row(kind: str, attributes: dict[str, Any], at: datetime) -> RowChang
         "closing": attributes,
         "blocked": None,
         "cause": None,
+        "fault": None,
     }
 
 

@@ -230,7 +230,8 @@ class ActivityFailure(TemporalexError):
 
     ``type`` is the class name of the last exception (``TimeoutError`` if a timeout ended the activity) and ``cause`` is
     its message. ``attempts`` is the number of attempts. ``timeout`` names the timeout that ended the activity, or is
-    None. ``activity`` is the name of the activity, and ``details`` are those of an ``ApplicationError``.
+    None. ``activity`` is the name of the activity, and ``details`` are those of an ``ApplicationError``. ``traceback``
+    is the text of that of the last exception, or None.
     """
 
     code = "activity_failure"
@@ -249,8 +250,10 @@ class ActivityFailure(TemporalexError):
         timeout: str | None = None,
         activity: str | None = None,
         details: Any = None,
+        traceback: str | None = None,
     ) -> None:
         super().__init__(message)
+        self.traceback = traceback
         self.activity = activity
         self.details = details
         self.cause = cause

@@ -26,12 +26,12 @@ from django.db import connections
 
 from temporalex_django.conf import codec, get_settings
 from temporalex_django.core.error_text import error_line
-from temporalex_django.core.failures import error_data, failure_cause
+from temporalex_django.core.failures import cause_from, error_data
 from temporalex_django.core.names import counted
 from temporalex_django.core.process import REQUEST
 from temporalex_django.db.sql_columns import RESULT, RESULT_INSERT, TASKS, WORKERS, json_text, json_value, result_row
 from temporalex_django.engine import activity_policy, background_task, blocked
-from temporalex_django.engine.blocked import BlockLog, RunNames, block_mark_of, next_retry_at
+from temporalex_django.engine.blocked import BlockLog, RunNames, block_cause, block_mark_of, next_retry_at
 from temporalex_django.engine.contracts.task_storage import WorkerStorage
 from temporalex_django.engine.contracts.typed_dicts import BlockMark
 from temporalex_django.engine.scheduling import policy
@@ -428,10 +428,10 @@ def release_activities(storage: WorkerStorage, epoch: int) -> tuple[int, int]:
     failure = {"type": failure_attributes["type"], "message": failure_attributes["message"], "traceback": None}
     due = storage.sql.execute(
         "update temporalex_activity_task set owner = null, started_at = null, beat_at = null, expires_at = close_at, due_at = %s,"
-        " cause = activity || ': ' || %s, failure = %s, failed_at = %s, failed_attempt = attempt, failing_since = coalesce(failing_since, %s)"
+        " cause = activity || ': ' || %s, fault = activity || ': ' || %s, failure = %s, failed_at = %s, failed_attempt = attempt, failing_since = coalesce(failing_since, %s)"
         # A last attempt whose key is missing here stays owned. It becomes an orphan, for a process that has the key.
         " where owner = %s and (chain_id is not null or max_attempts = 0 or attempt < max_attempts)",
-        [now, failure_cause(failure_attributes["type"]), codec().encode(failure), now, now, epoch],
+        [now, *cause_from(failure_attributes["type"]), codec().encode(failure), now, now, epoch],
     )
     return due + len(background_results) - finished_count, len(lost) + finished_count
 
@@ -519,4 +519,7 @@ def _store_block(storage: WorkerStorage, chain: UUID, run: UUID, mark: BlockMark
     )
     storage.sql.execute("update temporalex_message set fresh = false where chain_id = %s and fresh", [chain])
     cast = storage.sql.placeholder("jsonb")
-    storage.sql.execute(f"update temporalex_instance set blocked = {cast} where id = %s", [json_text(mark), run])
+    storage.sql.execute(
+        f"update temporalex_instance set blocked = {cast}, cause = %s, fault = %s where id = %s",
+        [json_text(mark), *block_cause(mark), run],
+    )

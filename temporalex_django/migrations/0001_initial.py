@@ -81,7 +81,14 @@ class Migration(migrations.Migration):
                 (
                     "cause",
                     models.TextField(
-                        help_text="Groups failing activities: the activity, the type of the error and its place in the code.",
+                        help_text="Why its last attempt failed: the activity, the type of the error and its place in the code.",
+                        null=True,
+                    ),
+                ),
+                (
+                    "fault",
+                    models.TextField(
+                        help_text="Groups failing activities: the activity, the type of the error, the file and the function.",
                         null=True,
                     ),
                 ),
@@ -95,35 +102,6 @@ class Migration(migrations.Migration):
                 "db_table": "temporalex_activity_task",
                 "ordering": ["id"],
                 "default_permissions": ("view",),
-            },
-        ),
-        migrations.CreateModel(
-            name="Alert",
-            fields=[
-                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
-                ("cause", models.CharField(help_text="The code of the finding, and its subject.", max_length=500)),
-                (
-                    "channel",
-                    models.CharField(help_text="An address of mail, or the path of a function.", max_length=500),
-                ),
-                ("since", models.DateTimeField(help_text="When it was first seen.")),
-                ("seen_at", models.DateTimeField(help_text="When it was last seen.")),
-                (
-                    "count",
-                    models.IntegerField(default=1, help_text="The number of runs, messages or slots that have it."),
-                ),
-                ("sent_at", models.DateTimeField(help_text="When it was last reported to people.", null=True)),
-                ("sent_count", models.IntegerField(default=0, help_text="The number that was reported then.")),
-            ],
-            options={
-                "verbose_name": "alert",
-                "verbose_name_plural": "alerts",
-                "db_table": "temporalex_alert",
-                "ordering": ["cause", "channel"],
-                "default_permissions": (),
-                "constraints": [
-                    models.UniqueConstraint(fields=("cause", "channel"), name="temporalex_alert_per_channel")
-                ],
             },
         ),
         migrations.CreateModel(
@@ -200,6 +178,21 @@ class Migration(migrations.Migration):
             },
         ),
         migrations.CreateModel(
+            name="DoneOnce",
+            fields=[
+                ("key", models.CharField(max_length=300, primary_key=True, serialize=False)),
+                ("run_id", models.UUIDField(db_index=True)),
+                ("result", models.BinaryField(help_text="The encoded result.", null=True)),
+                ("created_at", models.DateTimeField()),
+            ],
+            options={
+                "verbose_name": "work done once",
+                "verbose_name_plural": "work done once",
+                "db_table": "temporalex_done_once",
+                "default_permissions": (),
+            },
+        ),
+        migrations.CreateModel(
             name="KeptAnswer",
             fields=[
                 ("id", models.UUIDField(primary_key=True, serialize=False)),
@@ -272,21 +265,6 @@ class Migration(migrations.Migration):
                 "verbose_name": "permit",
                 "verbose_name_plural": "permits",
                 "db_table": "temporalex_permit",
-                "default_permissions": (),
-            },
-        ),
-        migrations.CreateModel(
-            name="DoneOnce",
-            fields=[
-                ("key", models.CharField(max_length=300, primary_key=True, serialize=False)),
-                ("run_id", models.UUIDField(db_index=True)),
-                ("result", models.BinaryField(help_text="The encoded result.", null=True)),
-                ("created_at", models.DateTimeField()),
-            ],
-            options={
-                "verbose_name": "work done once",
-                "verbose_name_plural": "work done once",
-                "db_table": "temporalex_done_once",
                 "default_permissions": (),
             },
         ),
@@ -401,6 +379,35 @@ class Migration(migrations.Migration):
             bases=("temporalex_django.activitytask",),
         ),
         migrations.CreateModel(
+            name="Alert",
+            fields=[
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                ("cause", models.CharField(help_text="The code of the finding, and its subject.", max_length=500)),
+                (
+                    "channel",
+                    models.CharField(help_text="An address of mail, or the path of a function.", max_length=500),
+                ),
+                ("since", models.DateTimeField(help_text="When it was first seen.")),
+                ("seen_at", models.DateTimeField(help_text="When it was last seen.")),
+                (
+                    "count",
+                    models.IntegerField(default=1, help_text="The number of runs, messages or slots that have it."),
+                ),
+                ("sent_at", models.DateTimeField(help_text="When it was last reported to people.", null=True)),
+                ("sent_count", models.IntegerField(default=0, help_text="The number that was reported then.")),
+            ],
+            options={
+                "verbose_name": "alert",
+                "verbose_name_plural": "alerts",
+                "db_table": "temporalex_alert",
+                "ordering": ["cause", "channel"],
+                "default_permissions": (),
+                "constraints": [
+                    models.UniqueConstraint(fields=("cause", "channel"), name="temporalex_alert_per_channel")
+                ],
+            },
+        ),
+        migrations.CreateModel(
             name="BulkJob",
             fields=[
                 ("id", models.UUIDField(primary_key=True, serialize=False)),
@@ -511,6 +518,18 @@ class Migration(migrations.Migration):
                 ),
                 ("options", models.BinaryField(help_text="The options for running it, and its attempts.")),
                 ("outcome", models.BinaryField(help_text="Its result, or why it failed.")),
+                (
+                    "cause",
+                    models.TextField(
+                        help_text="Why it failed: the type of the error and its place in the code.", null=True
+                    ),
+                ),
+                (
+                    "fault",
+                    models.TextField(
+                        help_text="Groups failed tasks: the type of the error, the file and the function.", null=True
+                    ),
+                ),
                 ("attempts", models.IntegerField()),
                 ("enqueued_at", models.DateTimeField()),
                 ("started_at", models.DateTimeField(help_text="When its first attempt began.", null=True)),
@@ -523,7 +542,14 @@ class Migration(migrations.Migration):
                 "db_table": "temporalex_ended_task",
                 "ordering": ["-id"],
                 "default_permissions": ("view",),
-                "indexes": [models.Index(fields=["keep_until"], name="temporalex_ended_task_keep")],
+                "indexes": [
+                    models.Index(fields=["keep_until"], name="temporalex_ended_task_keep"),
+                    models.Index(
+                        condition=models.Q(("fault__isnull", False)),
+                        fields=["finished_at"],
+                        name="temporalex_ended_task_failed",
+                    ),
+                ],
             },
         ),
         migrations.CreateModel(
@@ -713,10 +739,7 @@ class Migration(migrations.Migration):
                     ),
                 ),
                 ("published", models.BinaryField(null=True)),
-                (
-                    "published_at",
-                    models.DateTimeField(help_text="When the published state was published.", null=True),
-                ),
+                ("published_at", models.DateTimeField(help_text="When the published state was published.", null=True)),
                 (
                     "stored",
                     models.JSONField(
@@ -727,7 +750,14 @@ class Migration(migrations.Migration):
                 (
                     "cause",
                     models.TextField(
-                        help_text="Groups failed and blocked runs: the type of the error and its place in the code.",
+                        help_text="Why it failed or is blocked: the type of the error and its place in the code.",
+                        null=True,
+                    ),
+                ),
+                (
+                    "fault",
+                    models.TextField(
+                        help_text="Groups failed and blocked runs: the type of the error, the file and the function.",
                         null=True,
                     ),
                 ),
@@ -1474,7 +1504,9 @@ class Migration(migrations.Migration):
         migrations.AddIndex(
             model_name="instance",
             index=models.Index(
-                condition=models.Q(("blocked__isnull", False)), fields=["workflow"], name="temporalex_instance_blocked"
+                condition=models.Q(("blocked__isnull", False)),
+                fields=["workflow", "fault"],
+                name="temporalex_instance_blocked",
             ),
         ),
         migrations.AddIndex(
@@ -1487,6 +1519,12 @@ class Migration(migrations.Migration):
             model_name="instance",
             index=models.Index(
                 condition=models.Q(("cause__isnull", False)), fields=["cause", "id"], name="temporalex_instance_cause"
+            ),
+        ),
+        migrations.AddIndex(
+            model_name="instance",
+            index=models.Index(
+                condition=models.Q(("fault__isnull", False)), fields=["fault", "id"], name="temporalex_instance_fault"
             ),
         ),
         migrations.AddIndex(
@@ -1625,6 +1663,12 @@ class Migration(migrations.Migration):
             model_name="activitytask",
             index=models.Index(
                 condition=models.Q(("cause__isnull", False)), fields=["cause", "workflow"], name="temporalex_task_cause"
+            ),
+        ),
+        migrations.AddIndex(
+            model_name="activitytask",
+            index=models.Index(
+                condition=models.Q(("fault__isnull", False)), fields=["fault", "workflow"], name="temporalex_task_fault"
             ),
         ),
         migrations.AddIndex(

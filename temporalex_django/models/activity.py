@@ -74,7 +74,11 @@ class ActivityTask(models.Model):
     failure = models.BinaryField(null=True, help_text=_("Why the last attempt failed: type, message, traceback."))
     cause = models.TextField(  # noqa: DJ001 - most never failed
         null=True,
-        help_text=_("Groups failing activities: the activity, the type of the error and its place in the code."),
+        help_text=_("Why its last attempt failed: the activity, the type of the error and its place in the code."),
+    )
+    fault = models.TextField(  # noqa: DJ001 - as above
+        null=True,
+        help_text=_("Groups failing activities: the activity, the type of the error, the file and the function."),
     )
     failed_at = SafeDateTimeField(null=True)
     failed_attempt = models.IntegerField(null=True)
@@ -108,6 +112,7 @@ class ActivityTask(models.Model):
             ),
             models.Index(fields=["owner"], name="temporalex_task_owner", condition=Q(owner__isnull=False)),
             models.Index(fields=["cause", "workflow"], name="temporalex_task_cause", condition=Q(cause__isnull=False)),
+            models.Index(fields=["fault", "workflow"], name="temporalex_task_fault", condition=Q(fault__isnull=False)),
             models.Index(fields=["expires_at"], name="temporalex_task_expires", condition=Q(expires_at__isnull=False)),
         ]
         constraints = [models.UniqueConstraint(fields=["run", "seq"], name="temporalex_task_command")]

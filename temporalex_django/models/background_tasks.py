@@ -57,6 +57,12 @@ class EndedTask(models.Model):
     call = models.BinaryField(help_text=_("Arguments: a list of the positional and the keyword arguments."))
     options = models.BinaryField(help_text=_("The options for running it, and its attempts."))
     outcome = models.BinaryField(help_text=_("Its result, or why it failed."))
+    cause = models.TextField(  # noqa: DJ001 - most have not failed
+        null=True, help_text=_("Why it failed: the type of the error and its place in the code.")
+    )
+    fault = models.TextField(  # noqa: DJ001 - as above
+        null=True, help_text=_("Groups failed tasks: the type of the error, the file and the function.")
+    )
     attempts = models.IntegerField()
     enqueued_at = SafeDateTimeField()
     started_at = SafeDateTimeField(null=True, help_text=_("When its first attempt began."))
@@ -70,7 +76,12 @@ class EndedTask(models.Model):
         ordering = ["-id"]
         default_permissions = ("view",)
         # Cleanup deletes rows in this order.
-        indexes = [models.Index(fields=["keep_until"], name="temporalex_ended_task_keep")]
+        indexes = [
+            models.Index(fields=["keep_until"], name="temporalex_ended_task_keep"),
+            models.Index(
+                fields=["finished_at"], name="temporalex_ended_task_failed", condition=models.Q(fault__isnull=False)
+            ),
+        ]
 
     def __str__(self) -> str:
         return self.task

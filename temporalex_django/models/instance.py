@@ -22,8 +22,10 @@ class _Block(TypedDict):
     error: str
     since: NotRequired[datetime]
     attempt: NotRequired[int]
+    last: NotRequired[datetime]
     waits_for: NotRequired[str]
     place: NotRequired[str]
+    function: NotRequired[str]
     event: NotRequired[int]
     recorded: NotRequired[str]
     produced: NotRequired[str]
@@ -163,7 +165,10 @@ class Instance(models.Model):
     closing = models.BinaryField(null=True, help_text=_("Attributes of the event that closed the run."))
 
     cause = models.TextField(  # noqa: DJ001 - most neither fail nor block
-        null=True, help_text=_("Groups failed and blocked runs: the type of the error and its place in the code.")
+        null=True, help_text=_("Why it failed or is blocked: the type of the error and its place in the code.")
+    )
+    fault = models.TextField(  # noqa: DJ001 - as above
+        null=True, help_text=_("Groups failed and blocked runs: the type of the error, the file and the function.")
     )
 
     attempt = models.IntegerField(db_default=1)
@@ -260,9 +265,12 @@ class Instance(models.Model):
             ),
             # The next indexes are partial: few runs are blocked, paused or failed, so they stay small and turns rarely
             # touch them.
-            models.Index(fields=["workflow"], name="temporalex_instance_blocked", condition=Q(blocked__isnull=False)),
+            models.Index(
+                fields=["workflow", "fault"], name="temporalex_instance_blocked", condition=Q(blocked__isnull=False)
+            ),
             models.Index(fields=["workflow"], name="temporalex_instance_paused", condition=Q(paused__isnull=False)),
             models.Index(fields=["cause", "id"], name="temporalex_instance_cause", condition=Q(cause__isnull=False)),
+            models.Index(fields=["fault", "id"], name="temporalex_instance_fault", condition=Q(fault__isnull=False)),
             models.Index(fields=["ended", "id"], name="temporalex_instance_ended", condition=Q(ended__isnull=False)),
             # Most runs use the default queue, so an index over it would select nothing.
             models.Index(fields=["queue", "id"], name="temporalex_instance_queue", condition=~Q(queue="default")),

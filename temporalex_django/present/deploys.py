@@ -121,15 +121,27 @@ def _mismatch_diagnosis(mismatch: CodeMismatch) -> Diagnosis:
             "OLD=NEW"
         )
     elif mismatch.kind == "replay":
-        text = _("The history of %(name)s %(run)s does not match this code: %(why)s")
+        text = ngettext(
+            "The history of %(name)s %(run)s does not match this code: %(why)s",
+            "%(count)d histories of %(name)s do not match this code. That of %(run)s: %(why)s",
+            mismatch.count,
+        )
         next_step = _(
             "Guard the change with api.patched, or give the class a new version; see: temporalex replay --open"
         )
     elif mismatch.kind == "timeout":
-        text = _("The history of %(name)s %(run)s was not checked: %(why)s")
+        text = ngettext(
+            "The history of %(name)s %(run)s was not checked: %(why)s",
+            "%(count)d histories of %(name)s were not checked. That of %(run)s: %(why)s",
+            mismatch.count,
+        )
         next_step = _("Replay it with more time: temporalex replay --open --timeout 60")
     # The kinds key and payload: both come from a codec that cannot read what another process wrote.
     else:
-        text = _("This process cannot read a payload of %(name)s %(run)s: %(why)s")
+        text = ngettext(
+            "This process cannot read a payload of %(name)s %(run)s: %(why)s",
+            "This process cannot read payloads of %(count)d runs of %(name)s. That of %(run)s: %(why)s",
+            mismatch.count,
+        )
         next_step = _("Add the key to the codec. See: manage.py temporalex describe %(run)s") % {"run": quoted_run}
     return Diagnosis(severity="error", code=f"deploy_{mismatch.kind}", text=text % words, next_step=next_step)

@@ -14,7 +14,13 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_noop, ngettext
 
 from temporalex_django.present.formatting import format_duration, format_time
-from temporalex_django.present.problems import no_code_text, switched_off_sentence, unstopped_text
+from temporalex_django.present.problems import (
+    failure_diagnoses,
+    missing_step,
+    no_code_text,
+    switched_off_sentence,
+    unstopped_text,
+)
 from temporalex_django.present.project_view import FailedCheck, ProjectView
 from temporalex_django.present.schedule_diagnosis import schedule_diagnoses
 from temporalex_django.present.unreadable_rows import unreadable_diagnoses
@@ -42,14 +48,17 @@ def diagnose(project: ProjectView, *, now: datetime) -> list[Diagnosis]:
             *unreadable_diagnoses(project.unreadable_rows),
             *_worker_diagnoses(project, now),
             *_switch_diagnoses(project, now),
-            *_run_diagnoses(project, now),
+            *_stopped_diagnoses(project),
+            *failure_diagnoses(project.failures, now, kinds=("blocked",)),
+            *_unclaimed_diagnoses(project, now),
             *_message_diagnoses(project, now),
+            *failure_diagnoses(project.failures, now, kinds=("dead_letter",)),
             *_outgoing_diagnoses(project, now),
             *_cluster_diagnoses(project, now),
             *schedule_diagnoses(project.schedule_problems, now),
         ]
         diagnoses += [
-            *_failure_diagnoses(project, now),
+            *failure_diagnoses(project.failures, now, kinds=("activity", "run", "task")),
             *_undecidable_diagnoses(project, now),
             *_overdue_diagnoses(project, now),
             *_clock_diagnoses(project),
@@ -183,7 +192,7 @@ def _worker_diagnoses(project: ProjectView, now: datetime) -> Iterator[Diagnosis
 def _switch_diagnoses(project: ProjectView, now: datetime) -> Iterator[Diagnosis]:
     """Yield a diagnosis for each queue and activity that is switched off.
 
-    Workflow classes that are off are reported by ``_run_diagnoses``, with the runs that wait for them.
+    Workflow classes that are off are reported by ``_stopped_diagnoses``, with the runs that wait for them.
     """
     for switch in project.switches:
         # A class that is off matters only if it has runs, and they are reported as blocked with the code switched_off.
@@ -277,27 +286,19 @@ def _outgoing_diagnoses(project: ProjectView, now: datetime) -> Iterator[Diagnos
             "count": group.count,
             "destination": group.destination,
             "since": format_time(group.since, now),
-            "error": group.code or (_("the last try failed") if group.has_failed else _("no worker has sent it")),
+            "error": _("the last try failed") if group.has_failed else _("no worker has sent it"),
         }
-        if group.code:
-            text = ngettext(
-                "%(count)d message to %(destination)s was refused: %(error)s.",
-                "%(count)d messages to %(destination)s were refused. The oldest: %(error)s.",
-                group.count,
-            )
-            step = _("Send it again, or drop it: manage.py temporalex outbox again %(message)s")
-        else:
-            text = ngettext(
-                "%(count)d message to %(destination)s has been waiting since %(since)s: %(error)s.",
-                "%(count)d messages to %(destination)s have been waiting since %(since)s. The oldest: %(error)s.",
-                group.count,
-            )
-            step = _("Check that a worker is running and can reach the destination: manage.py temporalex outbox show")
+        text = ngettext(
+            "%(count)d message to %(destination)s has been waiting since %(since)s: %(error)s.",
+            "%(count)d messages to %(destination)s have been waiting since %(since)s. The oldest: %(error)s.",
+            group.count,
+        )
+        step = _("Check that a worker is running and can reach the destination: manage.py temporalex outbox show")
         yield Diagnosis(
-            severity="error" if group.code else "warning",
-            code="dead_letters" if group.code else "outbox_late",
+            severity="warning",
+            code="outbox_late",
             text=text % words,
-            next_step=step % {"message": group.example},
+            next_step=step,
             evidence=[group.example],
             about=group.destination,
             count=group.count,
@@ -361,8 +362,8 @@ def _overdue_diagnoses(project: ProjectView, now: datetime) -> Iterator[Diagnosi
         )
 
 
-def _run_diagnoses(project: ProjectView, now: datetime) -> Iterator[Diagnosis]:
-    """Yield diagnoses of runs that are paused or blocked, and of activities that no worker takes."""
+def _stopped_diagnoses(project: ProjectView) -> Iterator[Diagnosis]:
+    """Yield diagnoses of runs that are paused, or wait because their class is switched off."""
     for group in project.stopped_runs:
         words: dict[str, object] = {"count": group.count, "workflow": group.workflow, "code": group.code}
         if group.code == "paused":
@@ -396,29 +397,15 @@ def _run_diagnoses(project: ProjectView, now: datetime) -> Iterator[Diagnosis]:
                 about=group.workflow,
                 count=group.count,
             )
-            continue
-        text = ngettext(
-            "%(count)d run of %(workflow)s is blocked (%(code)s). Nothing is lost, but it cannot "
-            "continue until you fix the cause.",
-            "%(count)d runs of %(workflow)s are blocked (%(code)s). Nothing is lost, but they cannot "
-            "continue until you fix the cause.",
-            group.count,
-        )
-        next_step = _("See why: manage.py temporalex doctor %(run)s") % {"run": shlex.quote(group.example)}
-        yield Diagnosis(
-            severity="error",
-            code="blocked",
-            text=text % words,
-            next_step=next_step,
-            evidence=[group.example],
-            about=f"{group.workflow} {group.code}",
-            count=group.count,
-        )
+
+
+def _unclaimed_diagnoses(project: ProjectView, now: datetime) -> Iterator[Diagnosis]:
+    """Yield diagnoses of activities that no worker takes."""
     for task in project.unclaimed_activities:
         # A switch is the cause here, not a missing worker.
         if project.is_switched_off("queue", task.queue) or project.is_switched_off("activity", task.activity):
             continue
-        words = {
+        words: dict[str, object] = {
             "count": task.count,
             "activity": task.activity,
             "queue": task.queue,
@@ -458,50 +445,6 @@ def _run_diagnoses(project: ProjectView, now: datetime) -> Iterator[Diagnosis]:
             next_step=next_step,
             about=task.activity,
             count=task.count,
-        )
-
-
-def _failure_diagnoses(project: ProjectView, now: datetime) -> Iterator[Diagnosis]:
-    """Yield a diagnosis for each group of runs that failed, and of activities that fail."""
-    for group in project.failures:
-        filters = f"--workflow {shlex.quote(group.workflow)} --cause {shlex.quote(group.cause)}"
-        words = {
-            "count": group.count,
-            "workflow": group.workflow,
-            "cause": group.cause,
-            "since": format_time(group.since, now),
-            "filters": filters,
-        }
-        if group.activity is not None:
-            code, text = (
-                "failing",
-                ngettext(
-                    "%(count)d activity of %(workflow)s has been failing since %(since)s and is being retried: "
-                    "%(cause)s.",
-                    "%(count)d activities of %(workflow)s have been failing since %(since)s and are being retried: "
-                    "%(cause)s.",
-                    group.count,
-                ),
-            )
-            next_step = _("Fix the cause, then: manage.py temporalex bulk retry_activity %(filters)s")
-        else:
-            code, text = (
-                "failed",
-                ngettext(
-                    "%(count)d run of %(workflow)s has failed since %(since)s: %(cause)s.",
-                    "%(count)d runs of %(workflow)s have failed since %(since)s: %(cause)s.",
-                    group.count,
-                ),
-            )
-            next_step = _("See which: manage.py temporalex list %(filters)s")
-        yield Diagnosis(
-            severity="warning",
-            code=code,
-            text=text % words,
-            next_step=next_step % words,
-            evidence=[group.example],
-            about=f"{group.workflow} {group.cause}",
-            count=group.count,
         )
 
 
@@ -552,7 +495,6 @@ _NEXT_STEPS = {
     "crash": gettext_noop(
         "Fix the code, then: manage.py temporalex try-again {run} (one worker runs it, alone); or terminate it"
     ),
-    "key_missing": gettext_noop("Start a worker whose codec has the key"),
     "blocked": gettext_noop(
         "Fix the code: the run is then retried. To retry it now: manage.py temporalex try-again {run}; or: manage.py "
         "temporalex reset {run}"
@@ -579,17 +521,21 @@ _NEXT_STEPS = {
 }
 
 
-def diagnose_run(state: str, text: str, *, run: str, trouble: bool, closed: bool, code: str = "") -> Diagnosis:
+def diagnose_run(
+    state: str, text: str, *, run: str, trouble: bool, closed: bool, code: str = "", lacks: str | None = None
+) -> Diagnosis:
     """Return a diagnosis of one run with the next step, for ``doctor RUN``.
 
     ``state`` and ``text`` describe the run: a word and sentences, as ``sentences.Summary`` has them. ``run`` is its id,
     quoted for the shell. ``trouble`` is True if a person should look at it. ``code`` is the code of the error that
-    blocks it, or empty.
+    blocks it, or empty, and ``lacks`` names the code or the key that no worker has.
     """
+    severity: Severity = "error" if trouble else "warning" if state == "paused" else "note"
+    if state == "blocked" and lacks is not None:
+        return Diagnosis(severity=severity, code=state, text=text, next_step=missing_step(code, lacks))
     next_step = _NEXT_STEPS.get(code) or _NEXT_STEPS.get(state)
     if next_step is None:
         next_step = gettext_noop("Send what it is waiting for: manage.py temporalex describe {run}")
         if closed:
             next_step = gettext_noop("There is nothing to do.")
-    severity: Severity = "error" if trouble else "warning" if state == "paused" else "note"
     return Diagnosis(severity=severity, code=state, text=text, next_step=_(next_step).format(run=run))

@@ -1,8 +1,9 @@
-"""Sentences about problems of a run: failing, silent and unclaimed activities, blocks, switches and pauses."""
+"""Sentences about problems: failing, silent and unclaimed activities, blocks, switches, pauses, groups of failures."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import shlex
+from collections.abc import Collection, Iterator, Mapping
 from datetime import datetime, timedelta
 from typing import Literal
 
@@ -11,7 +12,15 @@ from django.utils.translation import ngettext
 
 from temporalex_django.core.failures import AttemptFailure
 from temporalex_django.present.formatting import capitalize, format_at, format_duration, format_time
-from temporalex_django.present.view_models import DUE_GRACE_PERIOD, ActivityView, BlockedView, PausedView, SwitchView
+from temporalex_django.present.project_view import FailureGroup
+from temporalex_django.present.view_models import (
+    DUE_GRACE_PERIOD,
+    ActivityView,
+    BlockedView,
+    Diagnosis,
+    PausedView,
+    SwitchView,
+)
 
 #: Code of a run that is blocked because its class was switched off.
 _SWITCHED_OFF = "switched_off"
@@ -242,6 +251,19 @@ def stopped_sentence(blocked: BlockedView, *, now: datetime) -> str:
     return " ".join(sentences)
 
 
+def missing_step(code: str, lacks: str) -> str:
+    """Return the next step for runs that wait for ``lacks``, a class or a key that no worker has.
+
+    ``code`` is the code of the error that blocks them.
+    """
+    if code == "key_missing":
+        return _("Start a worker whose codec has %(lacks)s") % {"lacks": lacks}
+    return _(
+        "Deploy code that has %(lacks)s, and start a worker with it: manage.py temporalex worker; or move the runs to "
+        "another version: manage.py temporalex migrate"
+    ) % {"lacks": lacks}
+
+
 def _cause_sentence(blocked: BlockedView, words: dict[str, object]) -> str:
     """Return the sentence that says since when and why a run is blocked. ``words`` fill the gaps in the text."""
     if blocked.code == "crash":
@@ -343,3 +365,130 @@ def paused_sentence(pause: PausedView, *, now: datetime) -> str:
 def _first_line(text: str) -> str:
     """Return the first line of a text that is not blank, without a period at its end."""
     return next((line.strip() for line in text.splitlines() if line.strip()), "").rstrip(".")
+
+
+# -- groups of failures -----------------------------------------------------------------------------------------------
+
+#: Codes of diagnoses, by the kinds of groups.
+_CODES = {
+    "activity": "failing",
+    "run": "failed",
+    "blocked": "blocked",
+    "task": "failed_task",
+    "dead_letter": "dead_letters",
+}
+
+
+def failure_diagnosis(group: FailureGroup, now: datetime) -> Diagnosis:
+    """Return the diagnosis of one group of failures."""
+    return Diagnosis(
+        severity="error" if group.kind in ("blocked", "dead_letter") else "warning",
+        code=_CODES[group.kind],
+        text=f"{_group_text(group, now)} {_times_text(group, now)}".strip(),
+        next_step=group_step(group),
+        evidence=[group.example],
+        # By this text, alerts recognize a problem again: it has no line, which a deploy may move.
+        about=group.workflow if group.kind == "dead_letter" else f"{group.workflow} {group.fault}",
+        count=group.count,
+    )
+
+
+def failure_diagnoses(
+    groups: Collection[FailureGroup], now: datetime, *, kinds: Collection[str]
+) -> Iterator[Diagnosis]:
+    """Yield a diagnosis for each of the groups that is of one of the ``kinds``."""
+    return (failure_diagnosis(group, now) for kind in kinds for group in groups if group.kind == kind)
+
+
+def count_text(group: FailureGroup) -> str:
+    """Return the number of failures in a group; it says if there may be more than were counted."""
+    if group.is_bounded:
+        return _("More than %(count)s") % {"count": f"{group.count:,}"}
+    return str(group.count)
+
+
+def _group_text(group: FailureGroup, now: datetime) -> str:
+    """Return the sentences about the number and the cause of the failures."""
+    words = {
+        "count": count_text(group),
+        "workflow": group.workflow,
+        "cause": group.cause,
+        "since": "?" if group.since is None else format_time(group.since, now),
+    }
+    match group.kind:
+        case "activity":
+            text = ngettext(
+                "%(count)s activity of %(workflow)s has been failing since %(since)s and is being retried: %(cause)s.",
+                "%(count)s activities of %(workflow)s have been failing since %(since)s and are being retried: "
+                "%(cause)s.",
+                group.count,
+            )
+        case "run":
+            text = ngettext(
+                "%(count)s run of %(workflow)s has failed since %(since)s: %(cause)s.",
+                "%(count)s runs of %(workflow)s have failed since %(since)s: %(cause)s.",
+                group.count,
+            )
+        case "blocked":
+            text = ngettext(
+                "%(count)s run of %(workflow)s is blocked (%(cause)s). Nothing is lost, but it cannot continue until "
+                "you fix the cause.",
+                "%(count)s runs of %(workflow)s are blocked (%(cause)s). Nothing is lost, but they cannot continue "
+                "until you fix the cause.",
+                group.count,
+            )
+        case "task" if group.activity is not None:
+            text = ngettext(
+                "%(count)s background task %(workflow)s has been failing since %(since)s and is being retried: "
+                "%(cause)s.",
+                "%(count)s background tasks %(workflow)s have been failing since %(since)s and are being retried: "
+                "%(cause)s.",
+                group.count,
+            )
+        case "task":
+            text = ngettext(
+                "%(count)s background task %(workflow)s has failed since %(since)s: %(cause)s.",
+                "%(count)s background tasks %(workflow)s have failed since %(since)s: %(cause)s.",
+                group.count,
+            )
+        case _:
+            words["cause"] = group.code
+            text = ngettext(
+                "%(count)s message to %(workflow)s was refused: %(cause)s.",
+                "%(count)s messages to %(workflow)s were refused. The oldest: %(cause)s.",
+                group.count,
+            )
+    return text % words
+
+
+def _times_text(group: FailureGroup, now: datetime) -> str:
+    """Return the sentences about the last failure and the next attempt of several; that of one is on its page."""
+    if group.count < 2 or group.last is None or group.kind == "dead_letter":
+        return ""
+    words = {"last": format_at(group.last, now)}
+    if group.next_attempt is None:
+        return _("Last %(last)s.") % words
+    if group.next_attempt <= now:
+        return _("Last %(last)s; the next attempt is due now.") % words
+    return _("Last %(last)s; next attempt %(next)s.") % {**words, "next": format_at(group.next_attempt, now)}
+
+
+def group_step(group: FailureGroup) -> str:
+    """Return the one action that helps all failures of a group."""
+    words = {
+        "filters": f"--workflow {shlex.quote(group.workflow)} --cause {shlex.quote(group.cause)}",
+        "example": shlex.quote(group.example),
+    }
+    match group.kind:
+        case "activity":
+            return _("Fix the cause, then: manage.py temporalex bulk retry_activity %(filters)s") % words
+        case "run":
+            return _("See which: manage.py temporalex list %(filters)s") % words
+        case "blocked" if group.waits_for is not None:
+            return missing_step(group.code, group.waits_for)
+        case "blocked":
+            return _("See why: manage.py temporalex doctor %(example)s") % words
+        case "task":
+            return _("See why: manage.py temporalex enqueued") % words
+        case _:
+            return _("Send it again, or drop it: manage.py temporalex outbox again %(example)s") % words

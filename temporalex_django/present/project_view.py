@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Literal
 
 from temporalex_django.present.view_models import ScheduleProblem, SwitchView
 
@@ -52,9 +53,9 @@ class DueRuns:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoppedRuns:
-    """Runs of one class that are paused, or blocked for one reason.
+    """Runs of one class that somebody stopped. ``example`` is the business id of one of them.
 
-    ``code`` is the code of the error that blocks them, or ``paused``. ``example`` is the business id of one of them.
+    ``code`` is ``paused``, or ``switched_off`` for runs that wait for their class.
     """
 
     workflow: str
@@ -108,17 +109,15 @@ class OverdueTasks:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutgoingMessages:
-    """Outgoing messages to one destination that are late, or that are dead letters.
+    """Outgoing messages to one destination that are late. Dead letters are a ``FailureGroup``.
 
-    ``since`` is the time since which the oldest waits. ``code`` is the code of the error for dead letters, and empty
-    for messages that are still sent. ``has_failed`` is True if a try to send the oldest has failed. Texts of errors may
-    quote the messages, so they are not here. ``example`` is the id of the oldest.
+    ``since`` is the time since which the oldest waits. ``has_failed`` is True if a try to send the oldest has failed.
+    Texts of errors may quote the messages, so they are not here. ``example`` is the id of the oldest.
     """
 
     destination: str
     count: int
     since: datetime
-    code: str
     has_failed: bool
     example: str
 
@@ -139,18 +138,32 @@ class UnclaimedActivities:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailureGroup:
-    """Failures in one workflow class with one cause: the type of the error, and the place in the code that raised it.
+    """Failures with one cause in one workflow class: the type of the error, and the function that raised it.
 
-    ``activity`` is the name of the activity that fails and is retried; None means runs that have failed. ``example`` is
-    the business id of a run.
+    ``kind`` says what has failed: an activity that is retried ("activity"), a run ("run"), a run that is "blocked", a
+    background "task", or an outgoing message ("dead_letter"). ``workflow`` is then the path of the task, or the
+    destination. ``cause`` is the newest text, with its line, and ``fault`` is the key of the group. ``code`` is that of
+    the error of a block or a message.
+
+    ``count`` is the number of failures; with ``is_bounded`` there may be more. ``since`` and ``last`` are the times of
+    the first and the last failure, and ``next_attempt`` is that of the next attempt. ``example`` is the business id of
+    a run, or the id of a task or a message. ``activity`` is the name of an activity that fails. ``waits_for`` names the
+    code or the key that workers lack.
     """
 
+    kind: Literal["activity", "run", "blocked", "task", "dead_letter"]
     workflow: str
     cause: str
+    fault: str
     count: int
-    since: datetime
+    since: datetime | None
     example: str
+    last: datetime | None = None
+    next_attempt: datetime | None = None
+    is_bounded: bool = False
     activity: str | None = None
+    code: str = ""
+    waits_for: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -69,7 +69,8 @@ class MemoryListedRun(ListedRun):
     def causes(self) -> list[str | None]:
         tasks = self.storage.open_activities(self.chain.run_id, limit=sys.maxsize)
         failures = [(task.activity, task.last_failure) for task in tasks]
-        return [self.run.cause, *(f"{name}: {failure.cause}" for name, failure in failures if failure is not None)]
+        causes = [failure.group.of_activity(name) for name, failure in failures if failure is not None]
+        return [self.run.cause, self.run.fault, *(text for cause in causes for text in cause)]
 
     def has_open_activities(self) -> bool:
         return bool(self.storage.tasks_of_run(self.chain.run_id))

@@ -215,6 +215,7 @@ RUN_COLUMNS: Final[tuple[RunColumn, ...]] = (
     _turn("closing", _PAYLOAD),
     _turn("waits", _JSON),
     _turn("cause", _TEXT),
+    _turn("fault", _TEXT),
     _turn("ended", _TEXT),
     _turn("attempt", _INTEGER, nullable=False),
     _start("parent", _TEXT),

@@ -205,7 +205,8 @@ def mark_blocked(failed: FailedTask, *, storage: DjangoStorage) -> None:
         mark = block_mark_of(failed.error, tries=earlier.get("attempt", 0) + 1, now=storage.now())
         if "since" in earlier:
             mark["since"] = earlier["since"]
-        rows.filter(pk=row.pk).update(blocked=mark, cause=block_cause(mark))
+        cause = block_cause(mark)
+        rows.filter(pk=row.pk).update(blocked=mark, cause=cause.text, fault=cause.fault)
 
 
 def insert_next(
@@ -374,6 +375,7 @@ def _columns(run: ObservedRun, row: Instance) -> RowChanges:
         "search_attributes": dict(visible.search_attributes) or None,
         "blocked": None,
         "cause": None,
+        "fault": None,
     }
     if visible.published is None:
         del columns["published"], columns["published_at"]
@@ -389,6 +391,7 @@ def _columns(run: ObservedRun, row: Instance) -> RowChanges:
 
 def _closed_columns(kind: str, attributes: dict[str, Any], at: datetime) -> RowChanges:
     status = CLOSING[kind]
+    cause = run_failure_cause(attributes) if status == "failed" else None
     return {
         "status": status,
         "waiting_for": [],
@@ -397,7 +400,8 @@ def _closed_columns(kind: str, attributes: dict[str, Any], at: datetime) -> RowC
         "closed_at": at,
         "closing": attributes,
         "blocked": None,
-        "cause": run_failure_cause(attributes) if status == "failed" else None,
+        "cause": None if cause is None else cause.text,
+        "fault": None if cause is None else cause.fault,
     }
 
 

@@ -335,8 +335,8 @@ class WorkflowCompletedAttributes(ClosingAttributes):
 class WorkflowFailedAttributes(ClosingAttributes):
     """The failure of a run. ``reason`` is that of ``Err(reason)``.
 
-    ``activity``, ``attempts``, ``cause`` and ``cause_type`` are there if the run failed with an activity. ``step`` and
-    ``step_name`` name the step that failed.
+    ``activity``, ``attempts``, ``cause``, ``cause_type`` and ``cause_traceback`` are there if the run failed with an
+    activity. ``step`` and ``step_name`` name the step that failed.
     """
 
     type: str | None
@@ -348,6 +348,7 @@ class WorkflowFailedAttributes(ClosingAttributes):
     attempts: NotRequired[int]
     cause: NotRequired[str | None]
     cause_type: NotRequired[str | None]
+    cause_traceback: NotRequired[str]
     step: NotRequired[str]
     step_name: NotRequired[str]
 

@@ -13,17 +13,20 @@ class BlockMark(TypedDict):
     """The data that say why a run is blocked, and since when; the column ``blocked`` of its row.
 
     ``code`` is a short name of the cause, and ``error`` says it in words. ``attempt`` is the number of failed tries in
-    a row and ``since`` the time of the first. ``waits_for`` names the code or key that no worker has. ``place`` is the
-    file and line of the code. If the code differs from the history, ``event`` is the number of the event, ``recorded``
-    what it says and ``produced`` what the code does.
+    a row, ``since`` the time of the first and ``last`` that of the last. ``waits_for`` names the code or key that no
+    worker has. ``place`` is the file and line of the code, and ``function`` the name of its function. If the code
+    differs from the history, ``event`` is the number of the event, ``recorded`` what it says and ``produced`` what the
+    code does.
     """
 
     code: str
     error: str
     since: str
     attempt: int
+    last: NotRequired[str]
     waits_for: NotRequired[str]
     place: NotRequired[str]
+    function: NotRequired[str]
     event: NotRequired[int]
     recorded: NotRequired[str]
     produced: NotRequired[str]
@@ -55,5 +58,6 @@ class RowChanges(TypedDict, total=False):
     paused: PauseMark | None
     closing: dict[str, Any]
     cause: str | None
+    fault: str | None
     started_at: datetime
     closed_at: datetime

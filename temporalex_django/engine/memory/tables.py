@@ -57,6 +57,7 @@ class MemoryRun:
     closed_at: datetime | None = None
     closing: dict[str, Any] | None = None
     cause: str | None = None
+    fault: str | None = None
     events: list[HistoryEvent] = field(default_factory=list)
 
     def column(self, name: str) -> Any:

@@ -24,6 +24,7 @@ from temporalex_django.authoring import activity
 from temporalex_django.authoring import workflow as workflows
 from temporalex_django.authoring.redaction import Redactor
 from temporalex_django.conf import codec, get_settings
+from temporalex_django.core.names import counted
 from temporalex_django.errors import (
     ActivityNotFound,
     DeadlockDetected,
@@ -75,6 +76,7 @@ def compare_with_runs(
     groups: Any = candidate_runs.order_by("workflow", "version").values("workflow", "version")
     rows = [*groups.annotate(count=Count("pk"), example=Max("workflow_id"))]
     mismatches: list[CodeMismatch] = []
+    misfits: list[dict[str, Any]] = []
     replayed_ids: list[UUID] = []
     for row in rows:
         name, version = row["workflow"], row["version"]
@@ -98,22 +100,41 @@ def compare_with_runs(
     # In batches, so that progress can be reported and only a few histories are in memory.
     while done < len(replayed_ids):
         checked = replay_runs(replayed_ids[done : done + _BATCH_SIZE])
-        mismatches += [
-            CodeMismatch(
-                kind="timeout" if finding.get("error") == DeadlockDetected.code else "replay",
-                name=finding["workflow"],
-                example=finding["id"],
-                count=1,
-                reason=finding["message"],
-            )
-            for finding in checked.findings
-        ]
+        misfits += checked.findings
         differences += [finding for finding in checked.differences if finding["kind"] == "input"]
         done = min(done + _BATCH_SIZE, len(replayed_ids))
         report(done, len(replayed_ids))
-    diagnoses = deploy_diagnoses(mismatches, runs=sum(row["count"] for row in rows), replayed=len(replayed_ids))
+    mismatches += _misfits_by_cause(misfits)
+    diagnoses = deploy_diagnoses(
+        [*_merge(mismatches)], runs=sum(row["count"] for row in rows), replayed=len(replayed_ids)
+    )
     diagnoses += cluster_diagnoses(candidate_runs.filter(mirrored_at__isnull=False).count())
     return [*diagnoses, *input_diagnoses([*_input_mismatches(differences)], strict=strict)]
+
+
+def _misfits_by_cause(misfits: Iterable[dict[str, Any]]) -> Iterator[CodeMismatch]:
+    """Yield one mismatch for all histories of one class that do not fit the code at one place, for one reason.
+
+    The keys of a misfit are the fields of ``HistoryMisfit``.
+    """
+    groups: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+    for misfit in misfits:
+        kind = "timeout" if misfit.get("error") == DeadlockDetected.code else "replay"
+        # The message names the run and its event, which differ from run to run.
+        reason = [misfit.get(name) for name in ("recorded", "produced", "file", "line")]
+        key = (kind, misfit["workflow"], *(reason if any(reason) else [misfit["message"]]))
+        groups.setdefault(key, []).append(misfit)
+    for (kind, name, *_reason), group in groups.items():
+        yield CodeMismatch(kind=kind, name=name, example=group[0]["id"], count=len(group), reason=group[0]["message"])
+
+
+def _merge(mismatches: Iterable[CodeMismatch]) -> Iterator[CodeMismatch]:
+    """Yield one mismatch for all that differ only in their example."""
+    groups: dict[tuple[str, str, str], list[CodeMismatch]] = {}
+    for mismatch in mismatches:
+        groups.setdefault((mismatch.kind, mismatch.name, mismatch.reason), []).append(mismatch)
+    for group in groups.values():
+        yield replace(group[0], count=sum(mismatch.count for mismatch in group))
 
 
 def _input_mismatches(differences: Iterable[dict[str, Any]]) -> Iterator[CodeMismatch]:
@@ -186,6 +207,8 @@ def _missing_activities(alias: str, runs: Runs) -> Iterator[CodeMismatch]:
 
 
 _MAX_RUNS, _DEFAULT_SAMPLE = 50, 20
+#: Lines that a report has at most without ``--all``, so that all of it is on one screen.
+_MAX_LINES = 12
 #: People copy what doctor prints into tickets, and monitoring keeps it, so it quotes no payloads to anybody.
 _WITHOUT_PAYLOADS = Redactor(may_see_payloads=False)
 
@@ -232,6 +255,11 @@ def add_arguments(parser: CommandParser) -> None:
         help=f"With --deploy: replay at most N runs of each version (default: {_DEFAULT_SAMPLE}).",
     )
     parser.add_argument(
+        "--all",
+        action="store_true",
+        help=f"Print everything, with each run. Without it, a long report has at most {_MAX_LINES} lines.",
+    )
+    parser.add_argument(
         "--strict",
         action="store_true",
         help="With --deploy: also exit with status 1 if an input of an activity or a child differs from the recorded one.",
@@ -250,6 +278,7 @@ def handle(
     strict: bool,
     as_user: str | None,
     json: bool,
+    all: bool,
     **_: Any,
 ) -> None:
     """Print the diagnoses of the project, of one run, or of a deploy. Nothing is written.
@@ -272,7 +301,7 @@ def handle(
     if json:
         printing.print_json(command, report)
     else:
-        _print_report(command, report)
+        _print_report(command, report, in_full=all)
     # After the report, so that a pipeline stops but its log says why.
     _fail_for_errors(report)
 
@@ -328,33 +357,52 @@ def _diagnose_run(pk: Any) -> DoctorSaid:
 
 
 def _run_output(run: Instance, summary: Summary) -> RunDiagnosed:
-    # A missing key needs another next step than the error that it caused.
-    code = "key_missing"
-    if not (run.blocked or {}).get("waits_for"):
-        code = str((run.blocked or {}).get("code", ""))
+    block = run.blocked or {}
     diagnosis_of_run = diagnosis.diagnose_run(
         summary.state,
         summary.text,
         run=shlex.quote(run.workflow_id),
         trouble=summary.trouble,
         closed=not run.is_open,
-        code=code if summary.state == "blocked" else "",
+        code=str(block.get("code", "")) if summary.state == "blocked" else "",
+        lacks=block.get("waits_for"),
     )
     return RunDiagnosed(id=run.workflow_id, run_id=str(run.pk), workflow=run.workflow, found=diagnosis_of_run)
 
 
-def _print_report(command: BaseCommand, report: DoctorSaid) -> None:
-    for finding in report.findings:
-        _print_finding(command, finding, finding.text)
+def _print_report(command: BaseCommand, report: DoctorSaid, *, in_full: bool) -> None:
+    """Print the report; without ``in_full`` at most twelve lines of it.
+
+    A report that does not fit has a line for each finding, errors first, and the runs are left out: a finding is about
+    all runs with one problem.
+    """
+    lines = [line for finding in report.findings for line in _finding_lines(finding, finding.text)]
     for run in report.runs:
-        _print_finding(command, run.found, f"{run.workflow} {run.id}: {run.found.text}")
+        lines += _finding_lines(run.found, f"{run.workflow} {run.id}: {run.found.text}")
+    if not in_full and len(lines) > _MAX_LINES and report.findings:
+        lines = _short_lines(report)
+    for line in lines:
+        printing.write_line(command, line)
 
 
-def _print_finding(command: BaseCommand, finding: Diagnosis, text: str) -> None:
-    printing.write_line(command, f"{finding.severity}: {printing.escape(text)}")
+def _short_lines(report: DoctorSaid) -> list[str]:
+    severities = ("error", "warning", "note")
+    findings = sorted(report.findings, key=lambda finding: severities.index(finding.severity))
+    lines = [
+        f"{finding.severity}: {printing.escape(finding.text)} Next: {printing.escape(finding.next_step)}"
+        for finding in findings[: _MAX_LINES - 1]
+    ]
+    left_out = [counted(len(report.findings), "finding", "findings")]
+    if report.runs:
+        left_out.append(counted(len(report.runs), "run", "runs"))
+    return [*lines, f"{' and '.join(left_out)} in all, each with its evidence: add --all"]
+
+
+def _finding_lines(finding: Diagnosis, text: str) -> Iterator[str]:
+    yield f"{finding.severity}: {printing.escape(text)}"
     if finding.evidence:
-        printing.write_line(command, f"    seen: {printing.escape('; '.join(finding.evidence))}")
-    printing.write_line(command, f"    next: {printing.escape(finding.next_step)}")
+        yield f"    seen: {printing.escape('; '.join(finding.evidence))}"
+    yield f"    next: {printing.escape(finding.next_step)}"
 
 
 # -- the state of the project ------------------------------------------------------------------------------------------

@@ -11,7 +11,6 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from django.db.models import Count, F, Max, Min, Q, QuerySet
-from django.db.models.fields.json import KT
 from django.utils import timezone
 
 from temporalex_django.access import runs_or_all
@@ -20,6 +19,7 @@ from temporalex_django.conf import uses_cluster
 from temporalex_django.db.people.deciders import undecidable_tasks
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine.outcomes import FAULT
+from temporalex_django.errors import WorkflowSwitchedOff
 from temporalex_django.models import ActivityTask, Chain, Ending, HumanTask, Instance, Message, Outbox, Schedule, Worker
 from temporalex_django.operations.fleet.live_workers import LiveWorkers
 from temporalex_django.operations.fleet.switches import active_switches
@@ -137,11 +137,11 @@ def _due_runs(alias: str, runs: Runs, live: LiveWorkers, late_before: datetime) 
 
 
 def _stopped_runs(alias: str, runs: Runs) -> Iterator[StoppedRuns]:
-    """Yield groups of blocked runs by class and error code, and then groups of paused runs by class."""
+    """Yield groups of runs whose class is switched off, and then groups of paused runs, by class."""
     current_runs = open_runs(alias, runs).order_by()
-    rows: Any = current_runs.filter(blocked__isnull=False).annotate(code=KT("blocked__code")).values("workflow", "code")
+    rows: Any = current_runs.filter(blocked__isnull=False, blocked__code=WorkflowSwitchedOff.code).values("workflow")
     for row in rows.annotate(count=Count("pk"), example=Max("workflow_id"))[:_MAX_GROUPS]:
-        yield StoppedRuns(**{**row, "code": row["code"] or "blocked"})
+        yield StoppedRuns(**row, code=WorkflowSwitchedOff.code)
     # A run that is both is reported as blocked: unpausing it would not let it continue.
     rows = current_runs.filter(paused__isnull=False, blocked__isnull=True).values("workflow")
     for row in rows.annotate(count=Count("pk"), example=Max("workflow_id"))[:_MAX_GROUPS]:
@@ -220,7 +220,7 @@ def _overdue_tasks(alias: str, runs: Runs, now: datetime) -> Iterator[OverdueTas
 
 
 def _outgoing_messages(alias: str, runs: Runs, now: datetime) -> Iterator[OutgoingMessages]:
-    """Yield the outgoing messages that should have been sent for a while, and the dead letters, by destination.
+    """Yield the outgoing messages that should have been sent for a while, by destination.
 
     One read, if there are none.
     """
@@ -228,20 +228,17 @@ def _outgoing_messages(alias: str, runs: Runs, now: datetime) -> Iterator[Outgoi
     if runs is not None:
         rows = rows.filter(chain__in=runs.values("chain"))
     late = rows.waiting().filter(Q(due_at__lte=now) | Q(tries__gt=0), created_at__lte=now - _OUTBOX_PATIENCE)
-    dead = rows.refused()
-    oldest: dict[tuple[str, str], Outbox] = {}
-    counts: Counter[tuple[str, str]] = Counter()
-    for row in (dead | late).order_by("id")[:_MAX_COUNTED_TASKS]:
-        key = row.destination, "" if row.failed is None else row.failed["code"]
-        oldest.setdefault(key, row)
-        counts[key] += 1
-    for (destination, code), row in [*oldest.items()][:_MAX_GROUPS]:
+    oldest: dict[str, Outbox] = {}
+    counts: Counter[str] = Counter()
+    for row in late.order_by("id")[:_MAX_COUNTED_TASKS]:
+        oldest.setdefault(row.destination, row)
+        counts[row.destination] += 1
+    for destination, row in [*oldest.items()][:_MAX_GROUPS]:
         yield OutgoingMessages(
             destination=destination,
-            count=counts[destination, code],
+            count=counts[destination],
             since=row.created_at,
-            code=code,
-            has_failed=bool(row.failed or row.error),
+            has_failed=bool(row.error),
             example=str(row.pk),
         )
 

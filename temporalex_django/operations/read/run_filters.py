@@ -1,9 +1,9 @@
 """The queries of the filters of runs: one for each row of ``authoring.run_tables.run_filters.RUN_FILTERS``.
 
 Each function takes a queryset of runs and returns a restricted one. None of them reads anything, except that
-``stuck_runs`` reads the workers. Columns of runs that turns rewrite have no index, so open runs are distinguished by
-reading their rows, or by an index of chains or activities. Everything else is found by an index, or by the position of
-a run's id among the others.
+``stuck_runs`` reads the workers, and ``with_cause`` the keys of a group. Columns of runs that turns rewrite have no
+index, so open runs are distinguished by reading their rows, or by an index of chains or activities. Everything else is
+found by an index, or by the position of a run's id among the others.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from temporalex_django.models import ActivityTask, Chain, Instance, Message, Sea
 from temporalex_django.models.chain import AWAITED_KINDS
 from temporalex_django.models.instance import UNSUCCESSFUL_STATUSES
 from temporalex_django.operations.fleet.live_workers import live_workers
+from temporalex_django.operations.read.failure_groups import faults_of, not_replaced, with_faults
 from temporalex_django.present.view_models import LATE_PERIOD
 
 Runs = QuerySet[Instance]
@@ -108,13 +109,14 @@ def stuck_runs(runs: Runs) -> Runs:
 def with_cause(runs: Runs, cause: str) -> Runs:
     """Return the runs that failed or are blocked with this cause, or have an activity that fails with it.
 
-    They are found by indexes.
+    These are the runs of the failure groups to which the cause belongs. A run that was reset or replaced is in none.
+    Two reads find the groups, and indexes find the runs.
     """
     alias = runs.db
-    run_ids = Instance.objects.using(alias).filter(cause=cause).order_by().values("pk")
-    return semi_join(
-        runs, run_ids.union(ActivityTask.objects.using(alias).filter(cause=cause).order_by().values("run_id"))
-    )
+    faults = faults_of(cause, alias=alias)
+    failed_runs = not_replaced(with_faults(Instance.objects.using(alias), cause, faults))
+    tasks = with_faults(ActivityTask.objects.using(alias), cause, faults)
+    return semi_join(runs, failed_runs.order_by().values("pk").union(tasks.order_by().values("run_id")))
 
 
 def _switched_off_names(kind: str, alias: str) -> QuerySet[Any]:

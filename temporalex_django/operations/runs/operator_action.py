@@ -44,6 +44,7 @@ from temporalex_django.errors import (
 )
 from temporalex_django.models import ActivityTask, Chain, Instance
 from temporalex_django.operations.base import CODE, Actor, to_plain_payload
+from temporalex_django.operations.read.failure_groups import faults_of, with_faults
 from temporalex_django.operations.run_lookup import RunAction
 
 T = TypeVar("T")
@@ -432,8 +433,13 @@ class ActivityAction(OperatorRunAction[None]):
         cls, runs: Sequence[UUID], selection: Mapping[str, Any], *, alias: str, limit: int
     ) -> list[tuple[UUID, int | None]]:
         parts: list[tuple[UUID, int | None]] = []
+        selected, cause = {**selection}, selection.get("cause")
+        selected.pop("cause", None)
+        faults = [] if cause is None else faults_of(cause, alias=alias)
         for batch in batches(runs):
-            tasks = ActivityTask.objects.using(alias).filter(run__in=batch, **selection).order_by("-run", "seq")
+            tasks = ActivityTask.objects.using(alias).filter(run__in=batch, **selected).order_by("-run", "seq")
+            if cause is not None:
+                tasks = with_faults(tasks, cause, faults)
             # Payloads are large and not needed here; the iterator keeps one chunk in memory, however many rows match.
             rows = tasks.defer("call", "options", "heartbeat", "failure").iterator(chunk_size=_BATCH_SIZE)
             possible_parts = ((task.run_id, task.seq) for task in rows if cls.why_not_task(task) is None)

@@ -36,7 +36,7 @@ from temporalex_django.models import BulkJob, EndedTask, Instance, Status
 from temporalex_django.operations.audit import READ
 from temporalex_django.operations.background_tasks import named_queues
 from temporalex_django.operations.read import run_filters, run_ordering
-from temporalex_django.operations.read.failure_groups import failure_groups
+from temporalex_django.operations.read.failure_groups import run_failure_groups
 from temporalex_django.operations.registry import ACTIONS
 
 _MAX_DIGITS = 9
@@ -204,12 +204,10 @@ class CauseFilter(RunListFilter, row="cause"):
         """
         # Causes are no values that code knows, but few rows have one: the groups are read by a partial index.
         runs = model_admin.get_queryset(request)
-        groups = failure_groups(runs.db, None if is_unfiltered(runs) else runs, now=timezone.now())
+        groups = run_failure_groups(runs.db, None if is_unfiltered(runs) else runs, now=timezone.now())
         counts: Counter[str] = Counter()
         for group in groups:
-            # Background tasks and outgoing messages have lists of their own.
-            if group.kind in ("activity", "run", "blocked"):
-                counts[group.cause] += group.count
+            counts[group.cause] += group.count
         choices = [(cause, f"{cause} ({count:,})") for cause, count in counts.most_common()]
         chosen = self.used_parameters.get(str(self.parameter_name))
         if chosen is None or chosen in counts:

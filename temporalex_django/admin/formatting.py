@@ -66,6 +66,8 @@ def shape(kind: str) -> SafeString:
 
 def status_badge(status: str, *, blocked: bool = False) -> SafeString:
     """Return the HTML badge of a run's status, with a second badge if the run is blocked."""
+    if status == "blocked":
+        return badge("blocked", _("Blocked"))
     # A later version of the package may have written a status that this one does not know.
     try:
         label = str(Status(status).label)

@@ -240,6 +240,9 @@ def stopped_sentence(blocked: BlockedView, *, now: datetime) -> str:
             "Tried %(count)d times; next attempt %(next)s.",
             blocked.tries,
         )
+        # Beside the time of the first block: people see that the run is not forgotten.
+        if blocked.tries > 1 and blocked.last is not None:
+            sentences.append(_("Last attempt %(last)s.") % {"last": format_at(blocked.last, now)})
         sentences.append(tries_text % {"count": blocked.tries, "next": format_at(blocked.next_try, now)})
     if blocked.others:
         others_text = ngettext(
@@ -267,7 +270,7 @@ def missing_step(code: str, lacks: str) -> str:
 def _cause_sentence(blocked: BlockedView, words: dict[str, object]) -> str:
     """Return the sentence that says since when and why a run is blocked. ``words`` fill the gaps in the text."""
     if blocked.code == "crash":
-        return _("Paused safely since %(since)s: %(error)s.") % words
+        return _("Blocked since %(since)s: %(error)s.") % words
     if blocked.code == _SWITCHED_OFF:
         return (
             _(
@@ -281,7 +284,7 @@ def _cause_sentence(blocked: BlockedView, words: dict[str, object]) -> str:
     if blocked.code == "nondeterminism" and blocked.recorded and blocked.place:
         return (
             _(
-                "Paused safely since %(since)s: the code no longer matches what this run has already done. Event "
+                "Blocked since %(since)s: the code no longer matches what this run has already done. Event "
                 "%(event)s recorded %(recorded)s; the code now asks for %(produced)s (%(place)s)."
             )
             % words
@@ -289,14 +292,14 @@ def _cause_sentence(blocked: BlockedView, words: dict[str, object]) -> str:
     if blocked.code == "nondeterminism" and blocked.recorded:
         return (
             _(
-                "Paused safely since %(since)s: the code no longer matches what this run has already done. Event "
+                "Blocked since %(since)s: the code no longer matches what this run has already done. Event "
                 "%(event)s recorded %(recorded)s; the code now asks for %(produced)s."
             )
             % words
         )
     if blocked.place:
-        return _("Paused safely since %(since)s: %(error)s in %(place)s.") % words
-    return _("Paused safely since %(since)s: %(error)s.") % words
+        return _("Blocked since %(since)s: %(error)s in %(place)s.") % words
+    return _("Blocked since %(since)s: %(error)s.") % words
 
 
 def switched_off_sentence(switch: SwitchView, title: str, *, now: datetime) -> str:
@@ -386,7 +389,7 @@ def failure_diagnosis(group: FailureGroup, now: datetime) -> Diagnosis:
         code=_CODES[group.kind],
         text=f"{_group_text(group, now)} {_times_text(group, now)}".strip(),
         next_step=group_step(group),
-        evidence=[group.example],
+        evidence=[group.example] if group.example else [],
         # By this text, alerts recognize a problem again: it has no line, which a deploy may move.
         about=group.workflow if group.kind == "dead_letter" else f"{group.workflow} {group.fault}",
         count=group.count,

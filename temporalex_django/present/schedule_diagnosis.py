@@ -84,6 +84,27 @@ _SENTENCES: Mapping[str, _Sentence] = {
         ),
         _("See which: manage.py temporalex schedules show %(name)s (to start them: schedules backfill)"),
     ),
+    "stalled": _Sentence(
+        "error",
+        _("The schedule %(schedule)s has left out its last %(count)d slots, since %(since)s."),
+        _("See which: manage.py temporalex schedules show %(name)s (to start them: schedules backfill)"),
+    ),
+    "stalled_by_run": _Sentence(
+        "error",
+        _(
+            "The schedule %(schedule)s has left out its last %(count)d slots, since %(since)s: the run %(run)s is in "
+            "the way."
+        ),
+        _("See why it is open: manage.py temporalex doctor %(quoted_run)s"),
+    ),
+    "stalled_by_block": _Sentence(
+        "error",
+        _(
+            "The schedule %(schedule)s has left out its last %(count)d slots, since %(since)s: the run %(run)s is in "
+            "the way, and it is blocked."
+        ),
+        _("See why it is blocked: manage.py temporalex doctor %(quoted_run)s"),
+    ),
     "failures": _Sentence(
         "warning",
         ngettext_lazy(
@@ -105,7 +126,10 @@ _SENTENCES: Mapping[str, _Sentence] = {
 def schedule_diagnoses(problems: Iterable[ScheduleProblem], now: datetime) -> Iterator[Diagnosis]:
     """Yield a diagnosis for each problem of schedules, as it is at the time ``now``."""
     for problem in problems:
-        sentence = _SENTENCES[problem.kind]
+        kind: str = problem.kind
+        if problem.run:
+            kind = f"{kind}_by_block" if problem.is_blocked else f"{kind}_by_run"
+        sentence = _SENTENCES[kind]
         words = {
             "schedule": problem.schedule,
             "workflow": problem.workflow,
@@ -113,6 +137,8 @@ def schedule_diagnoses(problems: Iterable[ScheduleProblem], now: datetime) -> It
             "detail": problem.detail,
             "since": "" if problem.since is None else format_time(problem.since, now),
             "name": shlex.quote(problem.schedule),
+            "run": problem.run,
+            "quoted_run": shlex.quote(problem.run),
         }
         yield Diagnosis(
             severity=sentence.severity,

@@ -90,16 +90,17 @@ class ActivityView:
 class BlockedView:
     """The reason why a run is blocked.
 
-    ``code`` and ``error`` are the code and the text of the error. ``tries`` counts the failed attempts so far, and
-    ``next_try`` is the time of the next one. ``place`` is ``file:line`` of the code, and ``event`` the number of the
-    history event. ``recorded`` and ``produced`` are the commands that differ. ``waits_for`` names what the workers
-    lack, or is None. ``others`` is the number of other runs that are blocked for the same reason, counted up to a
-    limit.
+    ``code`` and ``error`` are the code and the text of the error. ``since`` and ``last`` are the times of the first and
+    the last failed attempt; ``tries`` counts them, and ``next_try`` is the time of the next one. ``place`` is
+    ``file:line`` of the code, and ``event`` the number of the history event. ``recorded`` and ``produced`` are the
+    commands that differ. ``waits_for`` names what the workers lack, or is None. ``others`` is the number of other runs
+    that are blocked for the same reason, counted up to a limit.
     """
 
     code: str
     error: str
     since: datetime | None = None
+    last: datetime | None = None
     tries: int = 0
     next_try: datetime | None = None
     place: str | None = None
@@ -225,14 +226,18 @@ class ScheduleProblem:
     - ``class``: this process does not have the class ``workflow``, of which ``count`` schedules start runs.
     - ``unpolled``: its runs wait for ``detail``, a worker that can take them.
     - ``missed``: ``count`` of its slots were missed in the last day.
+    - ``stalled``: it left out its last ``count`` slots, since ``since``. ``run`` is the business id of the open run in
+      the way, or empty, and ``is_blocked`` says if that run is blocked.
     - ``failures``: it paused itself at ``since``, after ``count`` failures.
     - ``gone``: the module ``detail`` no longer declares it since ``since``.
     - ``differs``: its row differs from the code; ``detail`` is a sentence about that.
     """
 
-    kind: Literal["overdue", "ahead", "error", "class", "unpolled", "missed", "failures", "gone", "differs"]
+    kind: Literal["overdue", "ahead", "error", "class", "unpolled", "missed", "stalled", "failures", "gone", "differs"]
     schedule: str
     workflow: str = ""
+    run: str = ""
+    is_blocked: bool = False
     count: int = 1
     since: datetime | None = None
     detail: str = ""

@@ -73,7 +73,12 @@ from temporalex_django.models import BulkJob, Instance
 from temporalex_django.operations import audit
 from temporalex_django.operations.base import storage
 from temporalex_django.operations.bulk.start import StartBulk
-from temporalex_django.operations.read.run_annotations import annotate_ends, annotate_messages, annotate_switches
+from temporalex_django.operations.read.run_annotations import (
+    annotate_ends,
+    annotate_failed_messages,
+    annotate_messages,
+    annotate_switches,
+)
 from temporalex_django.operations.read.run_ordering import columns, fetch_size, limit_to_range
 from temporalex_django.operations.read.run_summary import (
     RunStateLoader,
@@ -129,7 +134,8 @@ class InstanceChangeList(ChangeList):
             except InvalidPage:
                 raise IncorrectLookupParameters from None
         # Not from self.queryset: its joins and filters are not needed again for rows that are found by key.
-        rows = annotate_ends(Instance.objects.using(queryset.db).defer(*_DEFERRED_FIELDS).select_related("chain"))
+        rows = Instance.objects.using(queryset.db).defer(*_DEFERRED_FIELDS).select_related("chain")
+        rows = annotate_failed_messages(annotate_ends(rows))
         runs_by_id = {run.pk: run for run in rows.filter(pk__in=page_ids)}
         # A run may have been deleted between the two statements.
         self.result_list = runs = [runs_by_id[pk] for pk in page_ids if pk in runs_by_id]

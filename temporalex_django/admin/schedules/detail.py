@@ -37,7 +37,9 @@ from temporalex_django.operations.schedules.describe import (
     slots_of,
     state_name,
 )
+from temporalex_django.operations.schedules.problems import is_stalled, load_stalls
 from temporalex_django.operations.schedules.state import backfill_of
+from temporalex_django.present.schedule_diagnosis import schedule_diagnoses
 
 _FIRES_SHOWN = 20
 _SLOTS_SHOWN = 100
@@ -58,10 +60,12 @@ def schedule_detail_context(
     described = describe_slots(slots.object_list, by.user, alias=alias)
     addresses = run_address([slot.run_id for slot in described if slot.run_id is not None])
     backfill = backfill_of(row.backfill)
+    stalls = load_stalls(alias, Schedule.objects.filter(pk=row.pk)) if is_stalled(slots.object_list) else []
+    stall = next(schedule_diagnoses(stalls, timezone.now()), None)
     return {
-        "badge": state_badge(state),
+        "badge": state_badge(state if stall is None else "stalled"),
         "state": state,
-        "said": summary_text(row, state, instants[0] if instants else None),
+        "said": summary_text(row, state, instants[0] if instants else None, "" if stall is None else stall.text),
         "words": describe_table(row),
         "facts": _facts(row),
         "args": _args_context(row, by),

@@ -25,8 +25,9 @@ STATE_LABELS: dict[str, Promise] = {
     "paused": gettext_lazy("Paused"),
     "gone": gettext_lazy("No longer in the code"),
     "ended": gettext_lazy("Ended"),
+    "stalled": gettext_lazy("Skips its slots"),
 }
-_STATE_BADGES = {"active": "alive", "paused": "waiting", "gone": "gone", "ended": "completed"}
+_STATE_BADGES = {"active": "alive", "stalled": "blocked", "paused": "waiting", "gone": "gone", "ended": "completed"}
 _OUTCOMES: dict[str, Promise] = {
     "started": gettext_lazy("started"),
     "waiting": gettext_lazy("waiting"),
@@ -127,6 +128,9 @@ def cause_text(slot: SlotDescription) -> str:
     The name of the person is added, if one caused it.
     """
     cause = str(_CAUSES.get(slot.cause, slot.cause))
+    if slot.cause == "backfill" and slot.reason:
+        reason = str(_REASONS.get(slot.reason, slot.reason))
+        cause = _("backfill of a slot that had been left out (%(reason)s)") % {"reason": reason}
     if slot.actor:
         return _("%(cause)s by %(name)s") % {"cause": cause, "name": slot.actor}
     return cause
@@ -196,11 +200,17 @@ def _totals(slots: Sequence[ScheduleSlot]) -> str:
     return ", ".join(f"{outcomes.count(name)} {label}" for name, label in _OUTCOMES.items() if name in outcomes)
 
 
-def summary_text(row: Schedule, state: str, next_fire: datetime | None) -> str:
-    """Return a sentence for the page of a schedule that says what the schedule does now.
+def summary_text(row: Schedule, state: str, next_fire: datetime | None, stall: str = "") -> str:
+    """Return sentences for the page of a schedule that say what the schedule does now.
 
-    ``state`` is the name of its state, and ``next_fire`` the time at which it fires next, or None.
+    ``state`` is the name of its state, and ``next_fire`` the time at which it fires next, or None. ``stall`` is the
+    sentence about the slots that it left out in a row, or empty.
     """
+    text = _state_text(row, state, next_fire)
+    return f"{stall} {text}" if stall else text
+
+
+def _state_text(row: Schedule, state: str, next_fire: datetime | None) -> str:
     match state:
         case "gone":
             return _("Paused, because %(module)s no longer declares it.") % {"module": row.module}

@@ -50,6 +50,7 @@ from temporalex_django.operations.schedules.delete import DeleteSchedule
 from temporalex_django.operations.schedules.describe import describe_table, last_slots, next_fires, state_name
 from temporalex_django.operations.schedules.filters import STATES
 from temporalex_django.operations.schedules.pause import PauseSchedule, UnpauseSchedule
+from temporalex_django.operations.schedules.problems import is_stalled
 from temporalex_django.operations.schedules.save import SaveSchedule
 from temporalex_django.operations.schedules.trigger import TriggerSchedule
 
@@ -142,7 +143,7 @@ class ScheduleAdmin(ScheduleAdminBase):
         if name == "paused" and row.paused_by_failures:
             reason = str(_("Paused automatically after failures."))
         if name != "paused" or not reason:
-            return state_badge(name)
+            return state_badge("stalled" if name == "active" and is_stalled(getattr(row, _SLOTS_ATTRIBUTE)) else name)
         return format_html('{}<span class="tx-under">{}</span>', state_badge(name), shorten(reason))
 
     @admin.display(description=_("next fire"), ordering="next_at")

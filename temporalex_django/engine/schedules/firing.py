@@ -297,6 +297,8 @@ class _Step:
             cause=SlotCause.BACKFILL,
             outcome=SlotOutcome.WAITING,
             decided_at=self.now,
+            # That it was missed or skipped remains to be seen, beside the run that it has now.
+            reason=SlotReason.NONE if previous is None else previous.reason,
             actor=backfill.actor,
             actor_key=backfill.actor_key,
         )

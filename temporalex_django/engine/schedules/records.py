@@ -32,7 +32,10 @@ class SlotOutcome(StrEnum):
 
 
 class SlotReason(StrEnum):
-    """The reasons why a slot (time to fire) was skipped or missed; empty for the other outcomes."""
+    """The reasons why a slot (time to fire) was skipped or missed; empty for the other outcomes.
+
+    A slot that was backfilled afterwards keeps its reason.
+    """
 
     NONE = ""
     #: A run of the schedule was open.

@@ -21,6 +21,7 @@ from temporalex_django.management.cli.exit_codes import usage_error
 from temporalex_django.management.cli.filter_options import add_filters, apply_filters, filters_of
 from temporalex_django.management.cli.outputs import RunListed, run_output
 from temporalex_django.operations.base import Actor
+from temporalex_django.operations.read.run_annotations import annotate_failed_messages
 from temporalex_django.operations.read.run_ordering import iterate_runs
 from temporalex_django.operations.read.run_summary import summarize_runs
 
@@ -60,9 +61,8 @@ def handle(
             f"--order {printing.escape(order)} is not a valid sort order", f"Use one of: {', '.join(ORDERS)}."
         )
     actor = people.resolve_actor(as_user)
-    runs = (
-        apply_filters(people.visible_runs(actor), filters_of(options)).defer(*DEFERRED_COLUMNS).select_related("chain")
-    )
+    runs = apply_filters(people.visible_runs(actor), filters_of(options)).defer(*DEFERRED_COLUMNS)
+    runs = annotate_failed_messages(runs.select_related("chain"))
     # One more than is printed, to know if there are more.
     maximum = None if json and limit is None else (limit or _DEFAULT_LIMIT) + 1
     rows = islice(iterate_runs(runs, order, size=min(_PAGE_SIZE, maximum or _PAGE_SIZE)), maximum)
@@ -74,7 +74,7 @@ def handle(
     printed_outputs = outputs[: limit or _DEFAULT_LIMIT]
     if printed_outputs:
         cells = [
-            (run_output.id, run_output.workflow, run_output.status, run_output.summary.text)
+            (run_output.id, run_output.workflow, _status_text(run_output), run_output.summary.text)
             for run_output in printed_outputs
         ]
         printing.print_table(command, ("ID", "WORKFLOW", "STATUS", "SUMMARY"), cells)
@@ -85,6 +85,11 @@ def handle(
             command,
             f"More than {counted(len(printed_outputs), 'run matches', 'runs match')}. Use --limit N or a filter to see others.",
         )
+
+
+def _status_text(run: RunListed) -> str:
+    """Return the status of a run; that it is blocked is a state beside it, which somebody has to look at."""
+    return f"{run.status}, blocked" if run.summary.state == "blocked" else run.status
 
 
 def _run_outputs(rows: Iterator[Any], actor: Actor) -> Iterator[RunListed]:

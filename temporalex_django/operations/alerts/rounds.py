@@ -51,7 +51,7 @@ ALERT_CODES: Final = frozenset(
         *("blocked", "failed", "failing", "failed_message", "validator_fault"),
         *("nobody_left", "overdue"),
         *("schedule_overdue", "schedule_ahead", "schedule_error", "schedule_class"),
-        *("schedule_missed", "schedule_failures", "schedule_gone"),
+        *("schedule_missed", "schedule_stalled", "schedule_failures", "schedule_gone"),
         *("outbox_late", "dead_letters"),
         *("cluster_away", "cluster_unpolled", "mirror_behind", "cluster_clock"),
     }

@@ -6,7 +6,7 @@ from here.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -30,27 +30,32 @@ _RECENT_PERIOD = timedelta(days=1)
 def failure_groups(alias: str, runs: QuerySet[Instance] | None, *, now: datetime) -> list[FailureGroup]:
     """Return the groups of failures with one class and one fault: of each kind at most twenty, the largest first.
 
-    The kinds are, in this order: activities that fail and are retried, runs and background tasks that failed within a
-    day before ``now``, blocked runs, and dead letters. A failed run that was reset, or replaced by a new run of its id,
-    does not count. ``runs`` restricts the groups; None means all runs. Background tasks belong to no run, so they are
-    there only with None. The filter ``cause`` of runs takes the cause of a group.
+    First come those of ``run_failure_groups``, then background tasks and dead letters. ``runs`` restricts the groups;
+    None means all runs. Background tasks belong to no run, so they are there only with None. Six reads.
+    """
+    groups = run_failure_groups(alias, runs, now=now)
+    letters = Outbox.objects.using(alias)
+    if runs is None:
+        groups += _largest([*_failing_tasks(alias), *_failed_tasks(alias, now)])
+    else:
+        letters = letters.filter(chain__in=runs.values("chain"))
+    return [*groups, *_largest(_dead_letters(letters))]
 
-    One read for each kind if nothing has failed, and three more for each group. Indexes that contain only failures
-    answer them.
+
+def run_failure_groups(alias: str, runs: QuerySet[Instance] | None, *, now: datetime) -> list[FailureGroup]:
+    """Return the groups of activities that fail and are retried, of failed runs, and of blocked runs, in this order.
+
+    Runs count that failed within a day before ``now``. One that was reset, or replaced by a new run of its id, does not
+    count. The filter ``cause`` of runs takes the cause of a group. Three reads, by indexes that contain only failures.
     """
     visible_runs = runs_or_all(runs, alias=alias)
     tasks: Any = ActivityTask.objects.using(alias).filter(chain__isnull=False)
-    groups = [
-        *_largest(_failing_activities(tasks if runs is None else tasks.filter(run__in=runs.order_by().values("pk")))),
+    if runs is not None:
+        tasks = tasks.filter(run__in=runs.order_by().values("pk"))
+    return [
+        *_largest(_failing_activities(tasks)),
         *_largest(_failed_runs(alias, visible_runs, now)),
         *_largest(_blocked_runs(visible_runs)),
-    ]
-    if runs is None:
-        groups += _largest(_failed_tasks(alias, now))
-    letters = Outbox.objects.using(alias)
-    return [
-        *groups,
-        *_largest(_dead_letters(letters if runs is None else letters.filter(chain__in=runs.values("chain")))),
     ]
 
 
@@ -78,8 +83,33 @@ def not_replaced(runs: QuerySet[Instance]) -> QuerySet[Instance]:
     return runs.filter(chain__run_id=F("pk")).exclude(Exists(newer))
 
 
-def _largest(groups: Iterator[FailureGroup]) -> list[FailureGroup]:
+def _largest(groups: Iterable[FailureGroup]) -> list[FailureGroup]:
     return sorted(groups, key=lambda group: (-group.count, group.workflow, group.cause))[:_MAX_GROUPS]
+
+
+def _grouped(
+    rows: QuerySet[Any], keys: tuple[str, str], *, scans: bool = False, **figures: Any
+) -> list[dict[str, Any]]:
+    """Return the groups of ``rows`` with the same values of two columns: the values, ``count``, and ``figures``.
+
+    Rows are counted up to a bound; ``is_bounded`` says if there may be more. An index of the two columns finds further
+    groups behind a large one, unless ``scans`` says that there is none. One read, unless there are very many rows.
+    """
+    rows = rows.order_by().annotate(**{f"of_{name}": expression for name, (_kind, expression) in figures.items()})
+    aggregates = {name: kind(f"of_{name}") for name, (kind, _expression) in figures.items()}
+    bounded = rows.filter(pk__in=rows.values("pk")[: MAX_COUNTED + 1])
+    found = [*bounded.values(*keys).annotate(count=Count("pk"), **aggregates)]
+    is_bounded = sum(row["count"] for row in found) > MAX_COUNTED
+    if is_bounded and not scans:
+        found = []
+        for key in _keys(rows, *keys):
+            members = rows.filter(**key)
+            members = members.filter(pk__in=members.values("pk")[: MAX_COUNTED + 1])
+            found += members.values(*keys).annotate(count=Count("pk"), **aggregates)
+        return [
+            {**row, "is_bounded": row["count"] > MAX_COUNTED, "count": min(row["count"], MAX_COUNTED)} for row in found
+        ]
+    return [{**row, "is_bounded": is_bounded, "count": min(row["count"], MAX_COUNTED)} for row in found]
 
 
 def _keys(rows: QuerySet[Any], first: str, second: str) -> Iterator[dict[str, Any]]:
@@ -87,7 +117,7 @@ def _keys(rows: QuerySet[Any], first: str, second: str) -> Iterator[dict[str, An
 
     Each pair takes one probe of the index, so a group of many rows costs no more than a small one.
     """
-    rows = rows.order_by(first, second).values(first, second)
+    rows = rows.filter(**{f"{second}__isnull": False}).order_by(first, second).values(first, second)
     key = rows.first()
     for _number in range(_MAX_KEYS):
         if key is None:
@@ -98,59 +128,40 @@ def _keys(rows: QuerySet[Any], first: str, second: str) -> Iterator[dict[str, An
 
 
 def _failing_activities(tasks: QuerySet[Any]) -> Iterator[FailureGroup]:
-    for key in _keys(tasks.filter(fault__isnull=False, cause__isnull=False), "fault", "workflow"):
-        members = tasks.filter(**key)
-        newest = members.order_by("-failed_at").values("activity", "cause", "workflow_id").first()
-        # A member may have ended since the last read.
-        if newest is not None:
-            yield FailureGroup(
-                kind="activity",
-                **key,
-                **_figures(members, since=Coalesce("failing_since", "failed_at"), last="failed_at", due="due_at"),
-                cause=newest["cause"],
-                activity=newest["activity"],
-                example=newest["workflow_id"],
-            )
+    failing = tasks.filter(fault__isnull=False, cause__isnull=False)
+    for row in _grouped(
+        failing,
+        ("fault", "workflow"),
+        since=(Min, Coalesce("failing_since", "failed_at")),
+        last=(Max, F("failed_at")),
+        next_attempt=(Min, F("due_at")),
+        cause=(Max, F("cause")),
+        activity=(Max, F("activity")),
+        example=(Max, F("workflow_id")),
+    ):
+        yield FailureGroup(kind="activity", **row)
 
 
 def _blocked_runs(runs: QuerySet[Instance]) -> Iterator[FailureGroup]:
     """Yield the groups of blocked runs, except those that wait for a switch."""
     blocked: Any = runs.filter(blocked__isnull=False, chain__run_id=F("pk"), chain__open_key__isnull=False)
-    blocked = blocked.exclude(blocked__code=WorkflowSwitchedOff.code)
-    keys: list[dict[str, Any]] = [*_keys(blocked.filter(fault__isnull=False), "workflow", "fault")]
-    # A mark that another program wrote has no key.
-    unkeyed = blocked.filter(fault__isnull=True).order_by().values_list("workflow", flat=True).distinct()
-    keys += [{"workflow": workflow, "fault": None} for workflow in unkeyed[:_MAX_GROUPS]]
-    for key in keys:
-        members = blocked.filter(workflow=key["workflow"])
-        members = members.filter(fault__isnull=True) if key["fault"] is None else members.filter(fault=key["fault"])
-        row = members.order_by("-id").values("workflow_id", "cause", "blocked").first()
-        if row is None:
-            continue
-        figures = _figures(members, since=KT("blocked__since"), last=KT("blocked__last"), due="chain__due_at")
-        code = str((row["blocked"] or {}).get("code") or "blocked")
+    for row in _grouped(
+        blocked.exclude(blocked__code=WorkflowSwitchedOff.code),
+        ("workflow", "fault"),
+        since=(Min, KT("blocked__since")),
+        last=(Max, Coalesce(KT("blocked__last"), KT("blocked__since"))),
+        next_attempt=(Min, F("chain__due_at")),
+        cause=(Max, F("cause")),
+        code=(Max, KT("blocked__code")),
+        waits_for=(Max, KT("blocked__waits_for")),
+        example=(Max, F("workflow_id")),
+    ):
+        code = row["code"] or "blocked"
+        # A mark that another program wrote has no cause.
+        texts = {"code": code, "cause": row["cause"] or code, "fault": row["fault"] or code}
         yield FailureGroup(
-            kind="blocked",
-            workflow=key["workflow"],
-            fault=key["fault"] or code,
-            cause=row["cause"] or code,
-            code=code,
-            waits_for=(row["blocked"] or {}).get("waits_for"),
-            example=row["workflow_id"],
-            **figures | {name: _parse(figures[name]) for name in ("since", "last")},
+            kind="blocked", **{**row, **texts, "since": _parse(row["since"]), "last": _parse(row["last"])}
         )
-
-
-def _figures(members: QuerySet[Any], *, since: Any, last: Any, due: str) -> dict[str, Any]:
-    """Return the fields of a group that say how many members it has, since when, and when the next attempt is.
-
-    The members are counted up to a bound.
-    """
-    counted = members.order_by().annotate(first_seen=since, last_seen=Coalesce(last, since), next_due=F(due))
-    figures = counted.values("pk", "first_seen", "last_seen", "next_due")[: MAX_COUNTED + 1].aggregate(
-        count=Count("pk"), since=Min("first_seen"), last=Max("last_seen"), next_attempt=Min("next_due")
-    )
-    return {**figures, "count": min(figures["count"], MAX_COUNTED), "is_bounded": figures["count"] > MAX_COUNTED}
 
 
 def _parse(text: Any) -> datetime | None:
@@ -165,52 +176,45 @@ def _failed_runs(alias: str, runs: QuerySet[Instance], now: datetime) -> Iterato
     # so the bound costs no scan however many runs have failed over the years.
     newest = runs.filter(ended=Status.FAILED, fault__isnull=False).order_by("-id")[: MAX_COUNTED + 1]
     recent = Instance.objects.using(alias).filter(pk__in=newest.values("pk"), closed_at__gte=now - _RECENT_PERIOD)
-    yield from _recent_groups("run", not_replaced(recent), "workflow", "closed_at", "workflow_id")
+    for row in _grouped(
+        not_replaced(recent),
+        ("workflow", "fault"),
+        scans=True,
+        since=(Min, F("closed_at")),
+        last=(Max, F("closed_at")),
+        cause=(Max, F("cause")),
+        example=(Max, F("workflow_id")),
+    ):
+        yield FailureGroup(kind="run", **row)
+
+
+def _failing_tasks(alias: str) -> Iterator[FailureGroup]:
+    failing = EnqueuedTask.objects.using(alias).filter(fault__isnull=False, cause__isnull=False)
+    for row in _grouped(
+        failing,
+        ("fault", "activity"),
+        since=(Min, Coalesce("failing_since", "failed_at")),
+        last=(Max, F("failed_at")),
+        next_attempt=(Min, F("due_at")),
+        cause=(Max, F("cause")),
+        example=(Max, F("id")),
+    ):
+        # The name of the activity of a background task is ``task:<dotted path>``.
+        path, cause = row["activity"].partition(":")[2], row["cause"].removeprefix(f"{row['activity']}: ")
+        yield FailureGroup(kind="task", workflow=path, **{**row, "cause": cause, "example": str(row["example"])})
 
 
 def _failed_tasks(alias: str, now: datetime) -> Iterator[FailureGroup]:
-    """Yield the groups of background tasks: those that fail and are retried, and those that failed for good."""
-    enqueued: Any = EnqueuedTask.objects.using(alias).filter(fault__isnull=False, cause__isnull=False)
-    for key in _keys(enqueued, "fault", "activity"):
-        members = enqueued.filter(**key)
-        newest = members.order_by("-failed_at").values("run_id", "cause").first()
-        if newest is not None:
-            yield FailureGroup(
-                kind="task",
-                workflow=key["activity"].partition(":")[2],
-                fault=key["fault"],
-                cause=newest["cause"].removeprefix(f"{key['activity']}: "),
-                example=str(newest["run_id"]),
-                activity=key["activity"],
-                **_figures(members, since=Coalesce("failing_since", "failed_at"), last="failed_at", due="due_at"),
-            )
     failed = EndedTask.objects.using(alias).filter(fault__isnull=False, finished_at__gte=now - _RECENT_PERIOD)
-    newest_failed = failed.order_by("-finished_at")[: MAX_COUNTED + 1]
-    recent = EndedTask.objects.using(alias).filter(pk__in=newest_failed.values("pk"))
-    yield from _recent_groups("task", recent, "task", "finished_at", "id")
-
-
-def _recent_groups(kind: Any, rows: QuerySet[Any], name: str, moment: str, identity: str) -> Iterator[FailureGroup]:
-    """Yield the groups of rows that ended in the last day. ``name`` is the column of the class or function."""
-    grouped: Any = rows.order_by().values(name, "fault")
-    grouped = grouped.annotate(count=Count("pk"), since=Min(moment), last=Max(moment))
-    found_groups = [*grouped.order_by("-count", name, "fault")[:_MAX_GROUPS]]
-    is_bounded = sum(row["count"] for row in found_groups) > MAX_COUNTED
-    for row in found_groups:
-        members = rows.filter(**{name: row[name], "fault": row["fault"]})
-        newest = members.order_by(f"-{moment}").values("cause", identity).first()
-        if newest is not None:
-            yield FailureGroup(
-                kind=kind,
-                workflow=row[name],
-                fault=row["fault"],
-                cause=newest["cause"],
-                count=min(row["count"], MAX_COUNTED),
-                is_bounded=is_bounded,
-                since=row["since"],
-                last=row["last"],
-                example=str(newest[identity]),
-            )
+    for row in _grouped(
+        failed,
+        ("task", "fault"),
+        scans=True,
+        since=(Min, F("finished_at")),
+        last=(Max, F("finished_at")),
+        cause=(Max, F("cause")),
+    ):
+        yield FailureGroup(kind="task", workflow=row.pop("task"), example="", **row)
 
 
 def _dead_letters(letters: Any) -> Iterator[FailureGroup]:

@@ -25,6 +25,7 @@ from temporalex_django.operations.fleet.live_workers import LiveWorkers
 from temporalex_django.operations.fleet.switches import active_switches
 from temporalex_django.operations.read import run_filters
 from temporalex_django.operations.read.failure_groups import failure_groups
+from temporalex_django.operations.read.run_annotations import annotate_failed_messages
 from temporalex_django.operations.read.switch_views import switch_view
 from temporalex_django.operations.schedules.problems import load_schedule_problems
 from temporalex_django.present.project_view import (
@@ -245,4 +246,5 @@ def _outgoing_messages(alias: str, runs: Runs, now: datetime) -> Iterator[Outgoi
 
 def newest_stuck_runs(alias: str, runs: Runs, *, limit: int) -> list[Instance]:
     """Return the newest open runs that a person should look at, as the filter ``stuck`` selects them."""
-    return [*run_filters.stuck_runs(open_runs(alias, runs)).select_related("chain").order_by("-id")[:limit]]
+    stuck_runs = run_filters.stuck_runs(open_runs(alias, runs)).select_related("chain")
+    return [*annotate_failed_messages(stuck_runs).order_by("-id")[:limit]]

@@ -57,9 +57,11 @@ def annotate_messages(runs: QuerySet[Instance]) -> QuerySet[Instance]:
 
     ``failed_count`` is the number of failed messages, and ``unread_since`` the time of the oldest unread message.
     """
-    failed_messages = Message.objects.failed().filter(chain_id=OuterRef("chain_id")).order_by().values("chain_id")
     unread_messages = Message.objects.filter(chain_id=OuterRef("chain_id"), settled=False, fresh=True).order_by("id")
-    return runs.annotate(
-        failed_count=Coalesce(Subquery(failed_messages.annotate(n=Count("pk")).values("n")), 0),
-        unread_since=Subquery(unread_messages.values("created_at")[:1]),
-    )
+    return annotate_failed_messages(runs).annotate(unread_since=Subquery(unread_messages.values("created_at")[:1]))
+
+
+def annotate_failed_messages(runs: QuerySet[Instance]) -> QuerySet[Instance]:
+    """Annotate runs with ``failed_count``, the number of failed messages of their chains."""
+    failed_messages = Message.objects.failed().filter(chain_id=OuterRef("chain_id")).order_by().values("chain_id")
+    return runs.annotate(failed_count=Coalesce(Subquery(failed_messages.annotate(n=Count("pk")).values("n")), 0))

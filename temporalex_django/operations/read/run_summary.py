@@ -274,12 +274,15 @@ class RunStateLoader:
         )
 
     def _count_failed_messages(self, run: Instance) -> int:
-        """Return the number of signals of the chain whose handler failed; 0 on a page of runs, which reads none."""
+        """Return the number of signals of the chain whose handler failed.
+
+        A page of runs reads none: there it is the annotation of ``annotate_failed_messages``, or 0.
+        """
         if self.preloaded is not None:
             return self.preloaded.failed_messages
         if self.with_details:
             return failed_count(run)
-        return 0
+        return getattr(run, "failed_count", 0)
 
     @staticmethod
     def is_untouched(run: Instance) -> bool:
@@ -379,6 +382,7 @@ class RunStateLoader:
             code=code,
             error=str(mark.get("error", "")) if redactor.shows_error_text or is_crash else code,
             since=_parse_time(mark.get("since")),
+            last=_parse_time(mark.get("last")),
             tries=int(mark.get("attempt") or 0),
             next_try=run.chain.due_at if run.chain.run_id == run.pk else None,
             place=mark.get("place"),

@@ -15,7 +15,7 @@ from temporalex_django.authoring.authorization import Person
 from temporalex_django.authoring.redaction import redacted_paths_of
 from temporalex_django.authoring.schedules.specs import specs_from_json
 from temporalex_django.authoring.schedules.words import specs_in_words
-from temporalex_django.engine.schedules.records import Backfill, SlotRecord
+from temporalex_django.engine.schedules.records import Backfill, SlotOutcome, SlotReason, SlotRecord
 from temporalex_django.errors import ScheduleInvalid
 from temporalex_django.models import Chain, Instance, Schedule, ScheduleSlot
 from temporalex_django.models.fields import decode_payload
@@ -32,8 +32,9 @@ LAST_SLOTS = 10
 class SlotDescription:
     """A slot of a schedule (a time at which it fires) with its outcome, as one user sees it.
 
-    The fields are those of ``SlotRecord``. ``run_id`` is the run to link to; it is None if there is none, or if the
-    user may not see it. ``status`` is the status of that run, or None.
+    The fields are those of ``SlotRecord``. ``run_id`` is the run to link to: the one that the slot started, or the one
+    in the way of a skipped slot. It is None if there is none, or if the user may not see it. ``status`` is the status
+    of that run, "blocked" if it is, or None.
     """
 
     at: datetime
@@ -166,30 +167,59 @@ def last_slots(rows: Sequence[Schedule], *, alias: str, limit: int = LAST_SLOTS)
 
 
 def describe_slots(slots: Iterable[ScheduleSlot], user: Person | None, *, alias: str) -> list[SlotDescription]:
-    """Return the description of each slot (time to fire) as a user sees it; code sees everything. Two reads.
+    """Return the description of each slot (time to fire) as a user sees it; code sees everything.
 
-    ``user`` None means code. A slot shows the newest run of its chain, if the user may see that run. The id of any
-    other run is hidden from a user who does not see all runs.
+    ``user`` None means code. A slot shows the newest run of its chain, if the user may see that run. One that was
+    skipped because another run was open shows that run. The id of any other run is hidden from a user who does not see
+    all runs. Two reads, or three if slots were skipped.
     """
     rows = [*slots]
-    chains = [row.chain_id for row in rows if row.chain_id is not None]
+    in_the_way = open_slots_before(rows, alias=alias)
+    chains = [row.chain_id for row in (*rows, *in_the_way.values()) if row.chain_id is not None]
     narrowed_runs = access.runs_for(user, alias=alias)
     visible_runs = access.runs_or_all(narrowed_runs, alias=alias)
     sees_all = narrowed_runs is None
     if user is not None and not access.policy().allows(user, access.VIEW):
         visible_runs, sees_all = Instance.objects.using(alias).none(), False
     current = Chain.objects.using(alias).filter(pk__in=chains).values("run_id")
-    runs = {run.chain_id: run for run in visible_runs.filter(pk__in=current).only("pk", "chain_id", "status")}
-    return [_describe_slot(slot_of(row), runs, sees_all=sees_all) for row in rows]
+    runs = {
+        run.chain_id: run for run in visible_runs.filter(pk__in=current).only("pk", "chain_id", "status", "blocked")
+    }
+    return [_describe_slot(slot_of(row), slot_of(in_the_way.get(row.pk, row)), runs, sees_all=sees_all) for row in rows]
 
 
-def _describe_slot(slot: SlotRecord, runs: dict[Any, Instance], *, sees_all: bool) -> SlotDescription:
-    run = runs.get(slot.chain_id)
+def open_slots_before(rows: Iterable[ScheduleSlot], *, alias: str) -> dict[int, ScheduleSlot]:
+    """Return, for each slot that was skipped because a run was open, the slot of that run if the run is open still.
+
+    The keys are the primary keys of the skipped slots. One read by an index of slots with open runs, or none.
+    """
+    skipped = [row for row in rows if (row.outcome, row.reason) == (SlotOutcome.SKIPPED, SlotReason.OVERLAP)]
+    if not skipped:
+        return {}
+    open_slots = ScheduleSlot.objects.using(alias).filter(
+        running=True, schedule__in={row.schedule_id for row in skipped}
+    )
+    found: dict[int, ScheduleSlot] = {}
+    for slot in open_slots.order_by("at"):
+        for row in skipped:
+            if row.schedule_id == slot.schedule_id and slot.at < row.at:
+                found.setdefault(row.pk, slot)
+    return found
+
+
+def _describe_slot(
+    slot: SlotRecord, with_run: SlotRecord, runs: dict[Any, Instance], *, sees_all: bool
+) -> SlotDescription:
+    """Return the description of a slot; ``with_run`` is the slot whose run it shows, nearly always itself."""
+    run = runs.get(with_run.chain_id)
     run_id = status = None
     # The run of a slot may have been deleted; its id is of use then, too.
-    workflow_id = slot.workflow_id if sees_all else ""
+    workflow_id = with_run.workflow_id if sees_all else ""
     if run is not None:
-        run_id, status, workflow_id = str(run.pk), run.status, slot.workflow_id
+        run_id, status, workflow_id = str(run.pk), run.status, with_run.workflow_id
+        # A block is a state beside the status, and the one to know about here.
+        if run.blocked and run.is_open:
+            status = "blocked"
     return SlotDescription(
         at=slot.at,
         cause=str(slot.cause),

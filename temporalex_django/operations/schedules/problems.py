@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import datetime, timedelta
+from itertools import takewhile
 
-from django.db.models import Count, Min, Q, QuerySet, Sum
+from django.db.models import Count, Min, OuterRef, Q, QuerySet, Subquery, Sum
 
 from temporalex_django.authoring import workflow as workflows
 from temporalex_django.authoring.authorization import Person
-from temporalex_django.engine.schedules.records import SlotOutcome
+from temporalex_django.engine.schedules.records import SlotCause, SlotOutcome, SlotReason
 from temporalex_django.errors import ActionNotPermitted
-from temporalex_django.models import Schedule, ScheduleSlot
+from temporalex_django.models import Instance, Schedule, ScheduleSlot
 from temporalex_django.operations.base import storage
 from temporalex_django.operations.fleet.live_workers import LiveWorkers
 from temporalex_django.operations.schedules.base import visible_schedules
@@ -23,6 +24,10 @@ _OVERDUE_PERIOD = timedelta(minutes=3)
 #: Time by which a schedule may be ahead of the clock, since the clocks of machines differ.
 _AHEAD_PERIOD = timedelta(minutes=5)
 _MISSED_PERIOD = timedelta(days=1)
+#: A schedule that leaves out so many slots in a row needs a person; slots are counted up to a bound.
+_STALL_COUNT, _MAX_SLOTS = 3, 10_000
+_LEFT_OUT = (SlotOutcome.SKIPPED, SlotOutcome.MISSED)
+_REASONS = (SlotReason.OVERLAP, SlotReason.BUFFER, SlotReason.WINDOW)
 #: Most problems of each kind.
 _LIMIT = 20
 
@@ -51,6 +56,7 @@ def load_schedule_problems(
         *_ahead(rows, now),
         *(_problem("error", row, detail=row.error.rstrip(".")) for row in rows.exclude(error="")[:_LIMIT]),
         *_without_code(active_rows, live),
+        *load_stalls(alias, active_rows),
         *_missed(alias, rows, now),
         *(
             _problem("failures", row, count=row.failures, since=row.paused_at)
@@ -119,3 +125,52 @@ def _missed(alias: str, rows: QuerySet[Schedule], now: datetime) -> Iterator[Sch
             workflow=group["schedule__workflow"],
             count=group["missed"],
         )
+
+
+def is_stalled(slots: Iterable[ScheduleSlot]) -> bool:
+    """Return True if a schedule left out its last slots, at least three in a row.
+
+    ``slots`` are its last ones, newest first.
+    """
+    by_time = (slot for slot in slots if slot.cause == SlotCause.TIME)
+    left_out = takewhile(lambda slot: slot.outcome in _LEFT_OUT and slot.reason in _REASONS, by_time)
+    return sum(slot.count for slot in left_out) >= _STALL_COUNT
+
+
+def load_stalls(alias: str, schedules: QuerySet[Schedule]) -> list[ScheduleProblem]:
+    """Return a problem for each of the active schedules that left out its last slots, at least three in a row.
+
+    Slots that somebody wanted to leave out, by a pause, do not count. If the newest was missed, the kind ``missed``
+    covers it. One read, and three more for each problem, at most 20.
+    """
+    newest = ScheduleSlot.objects.filter(schedule=OuterRef("pk"), cause=SlotCause.TIME).order_by("-at")
+    rows = schedules.using(alias).filter(gone_since=None, paused_at=None, next_at__isnull=False).order_by("name")
+    rows = rows.annotate(newest=Subquery(newest.values("outcome")[:1]), why=Subquery(newest.values("reason")[:1]))
+    rows = rows.filter(newest=SlotOutcome.SKIPPED, why__in=_REASONS)
+    return [problem for row in rows[:_LIMIT] if (problem := _stall(alias, row)) is not None]
+
+
+def _stall(alias: str, row: Schedule) -> ScheduleProblem | None:
+    slots = ScheduleSlot.objects.using(alias).filter(schedule=row, cause=SlotCause.TIME)
+    left_out = slots.filter(outcome__in=_LEFT_OUT, reason__in=_REASONS)
+    last_other = slots.exclude(pk__in=left_out.values("pk")).order_by("-at").values_list("at", flat=True).first()
+    if last_other is not None:
+        left_out = left_out.filter(at__gt=last_other)
+    figures = left_out.order_by()[:_MAX_SLOTS].aggregate(count=Sum("count"), since=Min("at"))
+    if (figures["count"] or 0) < _STALL_COUNT:
+        return None
+    in_the_way = ScheduleSlot.objects.using(alias).filter(schedule=row, running=True).order_by("at").first()
+    run = (
+        None
+        if in_the_way is None
+        else Instance.objects.using(alias).filter(chain=in_the_way.chain_id).order_by("-id").first()
+    )
+    return ScheduleProblem(
+        kind="stalled",
+        schedule=row.name,
+        workflow=row.workflow,
+        count=figures["count"],
+        since=figures["since"],
+        run="" if run is None else run.workflow_id,
+        is_blocked=run is not None and bool(run.blocked),
+    )

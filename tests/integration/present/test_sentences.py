@@ -384,7 +384,7 @@ def test_blocked_where_code_and_history_part(monkeypatch):
 
     assert found.state == "blocked"
     assert found.text.startswith(
-        "Paused safely since 00:00: the code no longer matches what this run has already done. Event 3 recorded "
+        "Blocked since 00:00: the code no longer matches what this run has already done. Event 3 recorded "
         "ActivityScheduled, "
     )
     assert "present/test_sentences.py:" in found.text
@@ -398,7 +398,7 @@ def test_blocked_by_what_its_code_raises(env):
 
     found = said(env, handle)
 
-    assert found.text.startswith("Paused safely since 00:00: RecursionError: too deep in present/test_sentences.py:")
+    assert found.text.startswith("Blocked since 00:00: RecursionError: too deep in present/test_sentences.py:")
     assert found.trouble
     assert "too deep" not in said(env, handle, view=Redactor(may_see_payloads=False)).text
 
@@ -409,7 +409,7 @@ def test_a_blocked_run_says_since_when_and_how_many_others_are(env):
 
     found = said(env, handle)
 
-    assert found.text.startswith("Paused safely since 00:00: RecursionError: too deep in ")
+    assert found.text.startswith("Blocked since 00:00: RecursionError: too deep in ")
     assert " Tried 9 times; next attempt at 00:13. 2 other runs have the same problem." in found.text
     assert found.since == EPOCH
     others[0].terminate()
@@ -425,7 +425,7 @@ def test_blocked_because_it_kills_who_runs_it(env):
     found = said(env, handle)
 
     assert found.text == (
-        "Paused safely since 00:02: 3 processes in a row died while running the code of this run; look for a "
+        "Blocked since 00:02: 3 processes in a row died while running the code of this run; look for a "
         "segmentation fault, running out of memory or os._exit. Once you have fixed the code, try it again: a "
         "single worker then runs only this run."
     )

@@ -1,0 +1,137 @@
+"""Sentences that were not true, or not said: each is compared with the rows."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.contrib.auth import get_user_model
+from django.test import Client
+from django.utils import timezone
+
+from temporalex_django import Ok, Reply, Workflow, api
+from temporalex_django.db.storage import DjangoStorage
+from temporalex_django.models import Instance, Schedule, ScheduleSlot
+from temporalex_django.operations.alerts.rounds import ALERT_CODES
+from temporalex_django.operations.fleet.live_workers import live_workers
+from temporalex_django.operations.schedules.definition_input import parse_definition
+from temporalex_django.operations.schedules.problems import load_schedule_problems
+from temporalex_django.operations.schedules.save import SaveSchedule
+from temporalex_django.present.schedule_diagnosis import schedule_diagnoses
+from temporalex_django.testing import drain
+from tests.support.commands import shell
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.of_the_tables("rows that sentences are about")]
+
+
+class Counter(Workflow):
+    """Counts, and blocks when it is told."""
+
+    name = "true.Counter"
+    unexpected_error = "block"
+
+    async def run(self, args: Any) -> Any:
+        if args == "block":
+            raise KeyError("CHF")
+
+        def add(amount: Any, state: Any) -> Any:
+            return state + int(amount)
+
+        return Ok(await api.phase(0, signal={"add": add}, update={"get": lambda _, state: Reply(state, state)}))
+
+
+@pytest.fixture
+def root(client: Client) -> Client:
+    client.force_login(get_user_model().objects.create_superuser("root"))
+    return client
+
+
+def blocked(name: str = "b") -> Instance:
+    Counter.start("block", id=name)
+    drain()
+    return Instance.objects.get(workflow_id=name)
+
+
+def test_doctor_says_which_class_is_missing_and_how_to_bring_it() -> None:
+    Counter.start("", id="gone")
+    Instance.objects.update(workflow="true.Gone")
+    drain()
+    said = shell("doctor", "gone").out
+    assert "the class true.Gone (version 1)" in said.partition("next:")[2]
+    assert "codec" not in said
+
+
+def test_a_blocked_run_says_since_when_and_when_it_was_tried_last() -> None:
+    run = blocked()
+    first = run.blocked["since"]
+    later = (timezone.now() + timedelta(minutes=9)).isoformat()
+    Instance.objects.update(blocked={**run.blocked, "attempt": 15, "last": later})
+    assert run.blocked["last"] >= first
+
+    said = shell("describe", "b").out
+
+    assert "Blocked since " in said
+    assert "Last attempt " in said
+    assert "Paused" not in said
+
+
+def test_a_list_says_blocked_and_names_failed_signals(root: Client) -> None:
+    blocked()
+    handle = Counter.start("", id="s")
+    drain()
+    handle.signal("add", "five")
+    drain()
+    handle.pause("later")
+
+    listed = shell("list").out
+    page = root.get("/admin/temporalex_django/instance/?standing=stuck").content.decode()
+
+    for text in (listed, page):
+        assert "1 signal failed in its handler and is kept" in text
+    assert ", blocked" in listed
+
+
+def stalled() -> tuple[Schedule, Instance]:
+    """Return a schedule whose first run is blocked, so that it skipped the slots since."""
+    definition = {"name": "stock", "workflow": Counter.name, "cron": "* * * * *", "tz": "UTC", "args": "block"}
+    row = SaveSchedule(parse_definition(definition), create=True).execute()
+    run, now = blocked(), timezone.now()
+    about = {"schedule": row, "cause": "time", "decided_at": now}
+    ScheduleSlot.objects.create(
+        at=now - timedelta(minutes=9),
+        outcome="started",
+        running=True,
+        workflow_id="b",
+        run=run,
+        chain=run.chain,
+        **about,
+    )
+    for minutes in range(1, 9):
+        ScheduleSlot.objects.create(at=now - timedelta(minutes=minutes), outcome="skipped", reason="overlap", **about)
+    return row, run
+
+
+def test_a_schedule_that_skips_for_ever_is_a_finding(root: Client) -> None:
+    row, run = stalled()
+
+    problems = load_schedule_problems("default", None, live_workers(alias="default"), DjangoStorage("default").now())
+    (found,) = [one for one in schedule_diagnoses(problems, timezone.now()) if one.code == "schedule_stalled"]
+    page = root.get(f"/admin/temporalex_django/schedule/{row.pk}/change/").content.decode()
+    listed = root.get("/admin/temporalex_django/schedule/").content.decode()
+
+    assert "has left out its last 8 slots" in found.text
+    assert "the run b is in the way, and it is blocked" in found.text
+    assert found.next_step.endswith("doctor b")
+    assert found.code in ALERT_CODES
+    assert found.text in page.replace("&#x27;", "'")
+    assert page.count(f"/admin/temporalex_django/instance/{run.pk}/") >= 8
+    for text in (page, listed):
+        assert "Skips its slots" in text
+
+
+def test_a_slot_that_was_backfilled_keeps_that_it_was_left_out(root: Client) -> None:
+    row, _run = stalled()
+    ScheduleSlot.objects.filter(outcome="skipped").update(outcome="started", cause="backfill", actor="ann")
+    page = root.get(f"/admin/temporalex_django/schedule/{row.pk}/change/").content.decode()
+    assert "backfill of a slot that had been left out (an earlier run was open) by ann" in page

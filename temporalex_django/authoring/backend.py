@@ -73,6 +73,27 @@ class OpenActivity:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FailedAttempt:
+    """An attempt of an activity that failed, timed out or was lost, as ``outcome`` says.
+
+    ``seq`` is the number of the activity's command, and ``attempt`` that of the attempt. ``began_at`` is None if the
+    attempt never began. ``worker`` is the name of the worker, or empty. ``message`` and ``traceback`` may quote
+    payloads.
+    """
+
+    seq: int
+    activity: str
+    attempt: int
+    outcome: str
+    began_at: datetime | None
+    ended_at: datetime
+    worker: str
+    type: str
+    message: str
+    traceback: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FailedMessage:
     """A signal whose handler failed; pass its ``id`` to ``handle.redeliver`` or ``handle.discard``.
 
@@ -95,7 +116,8 @@ class Description:
     for, including a worker. ``accepts`` names the signals and updates that the open phase takes. ``starts_at`` and
     ``start_before`` are the times of its start, if the caller named them. ``activities`` are the
     first hundred that have no result yet, with their attempts and last failures. ``activities_error`` is None, or says
-    why the activities of a run on a cluster are not known. ``failed_messages`` are the first
+    why the activities of a run on a cluster are not known. ``attempts`` are the last attempts that failed, timed out or
+    were lost, of an open run with an activity that fails, or of a failed run. ``failed_messages`` are the first
     hundred failed messages of the chain, which people can deliver again or discard. ``search_attributes`` are those
     that workflow code has set, and ``tags`` are those of the class and of the start. ``scheduled_for`` is the time of
     the slot for which a schedule started the run. ``headers`` are those of the start.
@@ -116,6 +138,7 @@ class Description:
     closed_at: datetime | None = None
     activities: list[OpenActivity] = field(default_factory=list)
     activities_error: str | None = None
+    attempts: list[FailedAttempt] = field(default_factory=list)
     failed_messages: list[FailedMessage] = field(default_factory=list)
     search_attributes: dict[str, Any] = field(default_factory=dict)
     tags: list[str] = field(default_factory=list)

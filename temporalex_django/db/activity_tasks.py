@@ -19,6 +19,7 @@ from temporalex_django.conf import codec
 from temporalex_django.core.error_text import error_line
 from temporalex_django.core.names import is_readable_time
 from temporalex_django.db import background_tasks
+from temporalex_django.db.failed_attempts import keep_failed_attempts
 from temporalex_django.db.holds import store_holds
 from temporalex_django.db.session import StorageSession
 from temporalex_django.db.sql_columns import (
@@ -202,6 +203,7 @@ class ActivityTasks:
             # One attempt has one result. A lost attempt of the same activity may be beside it.
             valid_ids = self._finish_and_deliver(_results_of_runs(results)) + self._finish_others(results)
             store_holds(results, valid_ids, sql=self._sql)
+            keep_failed_attempts(results, valid_ids, now=self._session.now, sql=self._sql)
             return valid_ids
 
     def finish_undelivered(self, results: Sequence[TaskResult]) -> tuple[list[int], list[FinishedActivity]]:
@@ -221,6 +223,7 @@ class ActivityTasks:
             valid, activities = fetch_deleted()
             valid += self._finish_others(results)
             store_holds(results, valid, sql=self._sql)
+            keep_failed_attempts(results, valid, now=self._session.now, sql=self._sql)
             return valid, activities
 
         return fetch_finished

@@ -46,13 +46,15 @@ def run_atomic_activity(task: TaskState) -> TaskResult:
         raise activity_policy.ActivityUnavailable(str(exc)) from exc
 
 
-def completed_result(task: TaskState, value: Any, act: Activity[Any, Any]) -> TaskResult:
+def completed_result(task: TaskState, value: Any, act: Activity[Any, Any], **about: str) -> TaskResult:
     """Return the result of an attempt that returned ``value``, which is plain data.
 
-    Raises ``PayloadError`` if it cannot be stored.
+    ``about`` has further attributes of the event of the result: ``begin`` and ``worker``. Raises ``PayloadError`` if it
+    cannot be stored.
     """
     result = activity_policy.completed_result(task, value, limit=get_settings().MAX_PAYLOAD_BYTES, activity=act)
     assert result.outcome is not None
+    result.outcome[1].update(about)
     result.encoded = encode_payload(result.outcome[1], description=f"the result of {task.activity}")
     return result
 

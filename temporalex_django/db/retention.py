@@ -228,6 +228,7 @@ def _delete_run(run: UUID, last_of: UUID | None, *, storage: DjangoStorage) -> N
     """Delete a run with all its rows, and also the chain ``last_of`` if it is not None."""
     storage.sql.execute("delete from temporalex_history_event where run_id = %s", [run])
     storage.sql.execute("delete from temporalex_activity_task where run_id = %s", [run])
+    storage.sql.execute("delete from temporalex_failed_attempt where run_id = %s", [run])
     # Activities of a run on a cluster see its id there.
     storage.sql.execute(
         "delete from temporalex_done_once where run_id = %s"

@@ -29,6 +29,7 @@ from temporalex_django.core.error_text import error_line
 from temporalex_django.core.failures import cause_from, error_data
 from temporalex_django.core.names import counted
 from temporalex_django.core.process import REQUEST
+from temporalex_django.db.failed_attempts import keep_lost_attempts
 from temporalex_django.db.sql_columns import RESULT, RESULT_INSERT, TASKS, WORKERS, json_text, json_value, result_row
 from temporalex_django.engine import activity_policy, background_task, blocked
 from temporalex_django.engine.blocked import BlockLog, RunNames, block_cause, block_mark_of, next_retry_at
@@ -417,6 +418,9 @@ def release_activities(storage: WorkerStorage, epoch: int) -> tuple[int, int]:
     ]
     storage.finish_tasks(background_results)
     finished_count = sum(result.outcome is not None for result in background_results)
+    failure_attributes = activity_policy.worker_lost_attributes(0, 0)
+    failure = {"type": failure_attributes["type"], "message": failure_attributes["message"], "traceback": None}
+    keep_lost_attempts(epoch, failure, now=now, sql=storage.sql)
     lost = storage.sql.select(
         "delete from temporalex_activity_task where owner = %s and max_attempts > 0 and attempt >= max_attempts"
         f" and chain_id is not null returning {_LOST.names}",
@@ -424,8 +428,6 @@ def release_activities(storage: WorkerStorage, epoch: int) -> tuple[int, int]:
         _LOST.types,
     )
     _deliver_lost(storage, lost, now)
-    failure_attributes = activity_policy.worker_lost_attributes(0, 0)
-    failure = {"type": failure_attributes["type"], "message": failure_attributes["message"], "traceback": None}
     due = storage.sql.execute(
         "update temporalex_activity_task set owner = null, started_at = null, beat_at = null, expires_at = close_at, due_at = %s,"
         " cause = activity || ': ' || %s, fault = activity || ': ' || %s, failure = %s, failed_at = %s, failed_attempt = attempt, failing_since = coalesce(failing_since, %s)"

@@ -948,6 +948,42 @@ class Migration(migrations.Migration):
                 "default_permissions": ("view",),
             },
         ),
+        migrations.CreateModel(
+            name="FailedAttempt",
+            fields=[
+                ("id", models.BigAutoField(primary_key=True, serialize=False)),
+                ("seq", models.IntegerField(help_text="Number of the command that scheduled the activity.")),
+                ("activity", models.CharField(max_length=300)),
+                ("attempt", models.IntegerField()),
+                (
+                    "outcome",
+                    models.CharField(
+                        choices=[("failed", "Failed"), ("timed_out", "Timed out"), ("lost", "Lost")], max_length=10
+                    ),
+                ),
+                ("began_at", models.DateTimeField(null=True)),
+                ("ended_at", models.DateTimeField()),
+                ("worker", models.TextField(null=True)),
+                ("failure", models.BinaryField(help_text="Type, message and traceback of the error.")),
+                (
+                    "run",
+                    models.ForeignKey(
+                        db_constraint=False,
+                        db_index=False,
+                        on_delete=django.db.models.deletion.DO_NOTHING,
+                        related_name="failed_attempts",
+                        to="temporalex_django.instance",
+                    ),
+                ),
+            ],
+            options={
+                "verbose_name": "failed attempt",
+                "verbose_name_plural": "failed attempts",
+                "db_table": "temporalex_failed_attempt",
+                "ordering": ["id"],
+                "default_permissions": (),
+            },
+        ),
         migrations.AddField(
             model_name="chain",
             name="run",
@@ -1574,6 +1610,10 @@ class Migration(migrations.Migration):
         migrations.AddConstraint(
             model_name="humantask",
             constraint=models.UniqueConstraint(fields=("run", "key"), name="temporalex_human_task_key"),
+        ),
+        migrations.AddIndex(
+            model_name="failedattempt",
+            index=models.Index(fields=["run", "seq", "id"], name="temporalex_failed_attempt_run"),
         ),
         migrations.AddIndex(
             model_name="chain",

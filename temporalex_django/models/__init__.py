@@ -5,7 +5,7 @@ They hold all state of runs (see decision 2). Only ``db``, ``liveness`` and ``op
 
 from __future__ import annotations
 
-from temporalex_django.models.activity import ActivityTask
+from temporalex_django.models.activity import ActivityTask, FailedAttempt
 from temporalex_django.models.alerts import Alert, Lease
 from temporalex_django.models.audit import OperatorAction
 from temporalex_django.models.background_tasks import EndedTask, EnqueuedTask
@@ -34,6 +34,7 @@ __all__ = [
     "EndedTask",
     "Ending",
     "EnqueuedTask",
+    "FailedAttempt",
     "FourEyesScope",
     "HistoryEvent",
     "HumanTask",

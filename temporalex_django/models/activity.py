@@ -9,6 +9,7 @@ from django.db import models
 from django.db.models import Q
 from django.utils.translation import gettext_lazy as _
 
+from temporalex_django.authoring.backend import FailedAttempt as FailedAttemptRecord
 from temporalex_django.authoring.backend import OpenActivity
 from temporalex_django.core.failures import AttemptFailure
 from temporalex_django.models.fields import SafeDateTimeField, SafeJSONField, Texts, decode_payload, unconstrained_key
@@ -155,3 +156,58 @@ class ActivityTask(models.Model):
     def heartbeat_details(self) -> Any:
         """The details of the last heartbeat, decoded. Never raises."""
         return decode_payload(self.heartbeat)
+
+
+class FailedAttempt(models.Model):
+    """An attempt of an activity that failed, timed out or was lost. The last ones of each activity stay with its run.
+
+    A successful attempt has no row.
+    """
+
+    class Outcome(models.TextChoices):
+        """How such an attempt ended."""
+
+        FAILED = "failed", _("Failed")
+        TIMED_OUT = "timed_out", _("Timed out")
+        LOST = "lost", _("Lost")
+
+    id = models.BigAutoField(primary_key=True)
+    run = unconstrained_key("temporalex_django.Instance", related_name="failed_attempts")
+    seq = models.IntegerField(help_text=_("Number of the command that scheduled the activity."))
+    activity = models.CharField(max_length=300)
+    attempt = models.IntegerField()
+    outcome = models.CharField(max_length=10, choices=Outcome.choices)
+    began_at = SafeDateTimeField(null=True)
+    ended_at = SafeDateTimeField()
+    worker = models.TextField(null=True)  # noqa: DJ001 - NULL: the row of the worker is gone
+    failure = models.BinaryField(help_text=_("Type, message and traceback of the error."))
+
+    class Meta:
+        db_table = "temporalex_failed_attempt"
+        verbose_name = _("failed attempt")
+        verbose_name_plural = _("failed attempts")
+        ordering = ["id"]
+        default_permissions = ()
+        indexes = [models.Index(fields=["run", "seq", "id"], name="temporalex_failed_attempt_run")]
+
+    def __str__(self) -> str:
+        return f"{self.activity} #{self.seq}, {self.attempt}"
+
+    @property
+    def as_record(self) -> FailedAttemptRecord:
+        """The attempt in the form in which descriptions of runs show it. What cannot be read is named."""
+        failure = decode_payload(self.failure)
+        if not isinstance(failure, dict):
+            failure = {"message": repr(failure)}
+        return FailedAttemptRecord(
+            seq=self.seq,
+            activity=self.activity,
+            attempt=self.attempt,
+            outcome=self.outcome,
+            began_at=self.began_at,
+            ended_at=self.ended_at,
+            worker=self.worker or "",
+            type=str(failure.get("type") or ""),
+            message=str(failure.get("message") or ""),
+            traceback=failure.get("traceback"),
+        )

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, get_args
 
 from rest_framework import serializers
 
-from temporalex_django.authoring.backend import FailedMessage, OpenActivity
+from temporalex_django.authoring.backend import FailedAttempt, FailedMessage, OpenActivity
 from temporalex_django.authoring.redaction import Redactor
 from temporalex_django.authoring.requests.start_policy import OnClosed, OnConflict
 from temporalex_django.core.failures import AttemptFailure
@@ -228,6 +228,15 @@ class ActivityOut(RecordOut):
     last_failure = FailureOut(allow_null=True)
 
 
+class FailedAttemptOut(RecordOut):
+    """An attempt of an activity that failed, timed out or was lost.
+
+    You need the permission to see payloads to see its message and its traceback.
+    """
+
+    record = FailedAttempt
+
+
 class AskedOut(Base):
     """An open human task of a run, in short.
 
@@ -255,6 +264,7 @@ class FailedMessageOut(RecordOut):
 class InstanceDetail(InstanceOut):
     """One run, with its open activities, its failed messages and its first fifty open human tasks.
 
+    ``attempts`` are the last attempts that failed, of an open run with an activity that fails, or of a failed run.
     ``activities_error`` says why a cluster's activities are not known, and ``notice`` what you should know after an
     operation, such as that no worker has the code. ``headers`` are those of the start.
     """
@@ -263,6 +273,7 @@ class InstanceDetail(InstanceOut):
     headers = serializers.DictField(child=serializers.CharField(), source="description.headers")
     failed_messages = FailedMessageOut(many=True, source="description.failed_messages")
     activities = ActivityOut(many=True, source="description.activities")
+    attempts = FailedAttemptOut(many=True, source="description.attempts")
     activities_error = serializers.CharField(source="description.activities_error", allow_null=True)
     human_tasks = AskedOut(many=True)
 

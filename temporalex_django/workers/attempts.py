@@ -8,7 +8,7 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from asgiref.sync import async_to_sync
@@ -28,6 +28,7 @@ from temporalex_django.engine.contracts.records import TaskResult, TaskState
 from temporalex_django.engine.turn_metrics import record_attempt
 from temporalex_django.errors import PayloadError
 from temporalex_django.interceptors.chain import chain
+from temporalex_django.liveness.process_identity import process_name
 from temporalex_django.telemetry.recording import recorder
 
 log = logging.getLogger("temporalex_django.workers")
@@ -170,7 +171,9 @@ class Attempt:
         The value is encoded here, where it is known which activity returned it.
         """
         try:
-            return completed_result(self.task, value, act)
+            begin = self.now() - timedelta(seconds=time.monotonic() - self.started_at)
+            # A success has no row of its own, so its event says when it began, and where.
+            return completed_result(self.task, value, act, begin=begin.isoformat(), worker=process_name())
         except PayloadError as exc:
             return activity_policy.failed_result(self.task, exc, self.now(), final=True)
 

@@ -45,6 +45,7 @@ from temporalex_django.operations.human_tasks.base import mark_nobody_left
 from temporalex_django.operations.human_tasks.inbox import awaited_tasks, candidates_of
 from temporalex_django.operations.human_tasks.redaction import redact_tasks
 from temporalex_django.operations.read.cluster_reads import history_or_error, open_tasks_or_error
+from temporalex_django.operations.read.describe import attempts_of
 from temporalex_django.operations.read.run_annotations import leading_tasks
 from temporalex_django.operations.read.run_summary import PreloadedRows, summarize_run
 from temporalex_django.present.human_tasks import candidate_names, step_name
@@ -124,6 +125,9 @@ def run_detail_context(
         "on_cluster": answers.on_cluster,
         "activities": activity_rows,
         "why_no_activities": answers.why_no_tasks,
+        "attempts": attempts_of(run, redactor, storage=storage())
+        if run.status == "failed" or any(row["failure"] is not None for row in activity_rows)
+        else (),
         "failing": [row for row in activity_rows if row["failure"] is not None],
         "failed": _failure_context(run, redactor),
         **_family_context(run, family),
@@ -347,21 +351,25 @@ def _unread_since(messages: Sequence[Message]) -> datetime | None:
 
 
 def _failure_context(run: Instance, redactor: Redactor) -> dict[str, str] | None:
-    """Return the type and the redacted message of the failure of a run, for the template; None if it did not fail.
+    """Return the failure of a run for the template: type, redacted message, place and traceback; None for no failure.
 
-    The type is empty if the code gave a reason instead of raising an exception.
+    The type is empty if the code gave a reason instead of raising an exception. The place and the traceback are those
+    of the error that an activity raised, if the run failed with one.
     """
     closing = run.closing_value
     if run.status != "failed" or not isinstance(closing, dict):
         return None
     kind = str(closing.get("type") or "")
+    where = {"place": (run.cause or "").rpartition(" at ")[2] if " at " in (run.cause or "") else "", "traceback": ""}
     if not redactor.shows_payloads:
-        return {"type": kind, "message": redactor.redact_text("")}
+        return {"type": kind, "message": redactor.redact_text(""), **where}
     source = "message" if closing.get("reason") is None else "reason"
     reason = redactor.redact_attributes(closing).get(source)
     if not isinstance(reason, str):
         reason = format_payload(reason).preview
-    return {"type": kind, "message": reason}
+    if redactor.shows_error_text:
+        where["traceback"] = str(closing.get("cause_traceback") or closing.get("traceback") or "")
+    return {"type": kind, "message": reason, **where}
 
 
 def _load_messages(chain: Chain, *, alias: str) -> list[Message]:
@@ -408,6 +416,7 @@ def _blocked_context(blocked: dict[str, Any] | None, *, due_at: datetime | None)
         "code": code,
         "error": blocked.get("error", ""),
         "since": datetime.fromisoformat(since) if isinstance(since, str) else None,
+        "last": datetime.fromisoformat(last) if isinstance(last := blocked.get("last"), str) else None,
         "attempt": blocked.get("attempt"),
         "due_at": due_at,
         "next_step": _next_step_texts().get(code, ""),

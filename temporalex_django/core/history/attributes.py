@@ -121,10 +121,16 @@ class ActivityEnd(TypedDict):
 
 
 class ActivityCompletedAttributes(ActivityEnd):
-    """The result of an activity. ``attempts`` is absent if there was one attempt."""
+    """The result of an activity. ``attempts`` is absent if there was one attempt.
+
+    ``begin`` is the time at which the attempt began, as an ISO text, and ``worker`` the name of its worker. They are
+    absent for an atomic activity, which its turn runs, and for a result that a person gave.
+    """
 
     result: Any
     attempts: NotRequired[int]
+    begin: NotRequired[str]
+    worker: NotRequired[str]
 
 
 class ActivityFailedAttributes(ActivityEnd):

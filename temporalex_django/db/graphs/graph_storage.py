@@ -246,6 +246,7 @@ class TableStorage:
             )  # first, since a turn holds its lock
             storage.sql.execute(f"delete from temporalex_history_event where run_id in {runs}", [chosen])
             storage.sql.execute(f"delete from temporalex_search_attribute where run_id in {runs}", [chosen])
+            storage.sql.execute(f"delete from temporalex_failed_attempt where run_id in {runs}", [chosen])
             HumanTask.objects.using(storage.alias).filter(chain_id__in=chains).delete()
             for table in ("activity_task", "message", "instance"):
                 storage.sql.execute(f"delete from temporalex_{table} where chain_id {test}", [chosen])

@@ -8,6 +8,7 @@ from django.core.management.base import BaseCommand, CommandParser
 from django.db.models import QuerySet
 
 from temporalex_django.access import is_unfiltered, redactor_for
+from temporalex_django.authoring.backend import FailedAttempt
 from temporalex_django.authoring.run_tables.run_columns import ColumnType, Place, RunColumn, columns_shown_in
 from temporalex_django.errors import WorkflowNotFound
 from temporalex_django.management.cli import as_user as people
@@ -83,11 +84,20 @@ def _text_rows(run_output: RunDescribed) -> list[tuple[str, object]]:
             for entry in run.activities
         ),
         ("Activities", run.activities_error or ""),
+        *((f"Attempt {entry.attempt} of {entry.seq}", _attempt_text(entry)) for entry in run.attempts),
         *(
             (f"Failed signal {entry.id}", f"{entry.name}: {entry.type}: {entry.message}")
             for entry in run.failed_messages
         ),
     ]
+
+
+def _attempt_text(attempt: FailedAttempt) -> str:
+    """Return the times, the worker and the error of an attempt that failed, timed out or was lost."""
+    began = "" if attempt.began_at is None else f"{printing.format_local_time(attempt.began_at)} to "
+    place = f" on {attempt.worker}" if attempt.worker else ""
+    error = f"{attempt.type}: {attempt.message}" if attempt.message else attempt.type
+    return f"{attempt.activity}: {began}{printing.format_local_time(attempt.ended_at)}{place}: {error}"
 
 
 def _format_column(column: RunColumn, run_output: RunDescribed) -> str:

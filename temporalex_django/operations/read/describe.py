@@ -11,7 +11,7 @@ from uuid import UUID
 
 from asgiref.sync import sync_to_async
 
-from temporalex_django.authoring.backend import MOST_ACTIVITIES, Description, FailedMessage
+from temporalex_django.authoring.backend import MOST_ACTIVITIES, Description, FailedAttempt, FailedMessage
 from temporalex_django.authoring.redaction import UNREDACTED, Redactor
 from temporalex_django.authoring.run_tables.run_columns import describe_columns
 from temporalex_django.backends.host import host
@@ -29,6 +29,7 @@ from temporalex_django.backends.target import RunTarget
 from temporalex_django.core.history.events import HistoryEvent
 from temporalex_django.core.names import check_wait
 from temporalex_django.db.claims.limited import read_switches
+from temporalex_django.db.failed_attempts import failed_attempts
 from temporalex_django.db.graphs.graph_storage import instance_of
 from temporalex_django.db.messages.failed_messages import failed_count, failed_messages
 from temporalex_django.db.messages.listen import listen
@@ -74,11 +75,24 @@ def describe(
         failures = failed_messages_of(run.chain_id, storage=storage)
         redacted_failures = [redactor.redact_failed_message(message) for message in failures]
         description = replace(description, failed_messages=redacted_failures)
+    if run.status == Status.FAILED:
+        return replace(description, attempts=attempts_of(run, redactor, storage=storage))
     if not (run.is_open and with_activities):
         return description
     tasks, error = open_tasks_or_error(target, limit=MOST_ACTIVITIES, storage=storage)
     activities = [redactor.redact_activity(task.as_open) for task in tasks]
-    return replace(description, activities=activities, activities_error=error)
+    attempts: list[FailedAttempt] = []
+    if any(activity.last_failure is not None for activity in activities):
+        attempts = attempts_of(run, redactor, storage=storage)
+    return replace(description, activities=activities, activities_error=error, attempts=attempts)
+
+
+def attempts_of(run: Instance, redactor: Redactor, *, storage: DjangoStorage) -> list[FailedAttempt]:
+    """Return the last attempts of a run's activities that failed, without what ``redactor`` hides. One read."""
+    attempts = failed_attempts(run.pk, alias=storage.alias, limit=MOST_ACTIVITIES)
+    if redactor.shows_error_text:
+        return attempts
+    return [replace(attempt, message="", traceback=None) for attempt in attempts]
 
 
 def _unmet_needs(run: Instance, *, storage: DjangoStorage) -> list[str]:

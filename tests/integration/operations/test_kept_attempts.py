@@ -1,0 +1,109 @@
+"""Attempts that failed, timed out or were lost are kept; a success writes no row."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from django.contrib.auth import get_user_model
+from django.contrib.auth.models import Permission
+from django.test import Client
+from rest_framework.test import APIClient
+
+from temporalex_django import Ok, RetryPolicy, Workflow, activity
+from temporalex_django.models import ActivityTask, FailedAttempt, HistoryEvent, Instance
+from temporalex_django.testing import drain
+from tests.support.commands import shell
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.of_the_tables("rows of attempts")]
+
+FAILS: list[bool] = []
+
+
+@activity(name="kept.pay", retry=RetryPolicy(initial_interval=3600, max_attempts=25))
+def pay(order: str) -> str:
+    if FAILS:
+        raise ConnectionError(f"<b>{order}</b> was refused")
+    return "paid"
+
+
+class Kept(Workflow):
+    """Pays."""
+
+    name = "kept.Kept"
+
+    async def run(self, order: str) -> Any:
+        return Ok(await pay(order))
+
+
+@pytest.fixture(autouse=True)
+def _fails() -> Any:
+    FAILS.append(True)
+    yield
+    FAILS.clear()
+
+
+def attempted(count: int) -> Any:
+    handle = Kept.start("card 4711", id="k")
+    drain()
+    for _ in range(count - 1):
+        handle.retry_activity(ActivityTask.objects.get().seq)
+        drain()
+    return handle
+
+
+def test_a_success_writes_no_row_and_its_event_says_when_it_began_and_where() -> None:
+    FAILS.clear()
+    attempted(1)
+    event = HistoryEvent.objects.get(kind="ActivityCompleted")
+    assert FailedAttempt.objects.count() == 0
+    assert event.data["begin"] <= event.at.isoformat()
+    assert ":" in event.data["worker"]
+
+
+def test_the_last_attempts_are_kept_with_their_run_and_shown_everywhere(client: Client) -> None:
+    attempted(2)
+    rows = [*FailedAttempt.objects.values_list("attempt", "outcome")]
+    user = get_user_model().objects.create_superuser("root")
+    api_client = APIClient()
+    api_client.force_authenticate(user)
+    client.force_login(user)
+    run = Instance.objects.get()
+
+    shown = api_client.get(f"/api/instances/{run.pk}/").json()["attempts"]
+    page = client.get(f"/admin/temporalex_django/instance/{run.pk}/change/").content.decode()
+    described = shell("describe", "k").out
+
+    assert rows == [(1, "failed"), (2, "failed")]
+    assert [one["attempt"] for one in shown] == [1, 2]
+    assert all(one["began_at"] <= one["ended_at"] and one["worker"] for one in shown)
+    assert "test_kept_attempts.py" in shown[0]["traceback"]
+    assert page.count("&lt;b&gt;card 4711&lt;/b&gt; was refused") >= 2
+    assert "<b>card" not in page
+    assert "Attempt 2 of" in described
+
+
+def test_texts_of_attempts_need_the_permission_to_see_payloads() -> None:
+    attempted(1)
+    user = get_user_model().objects.create_user("ann")
+    user.user_permissions.add(Permission.objects.get(codename="view_instance"))
+    api_client = APIClient()
+    api_client.force_authenticate(user)
+    (shown,) = api_client.get(f"/api/instances/{Instance.objects.get().pk}/").json()["attempts"]
+    assert (shown["type"], shown["message"], shown["traceback"]) == ("ConnectionError", "", None)
+
+
+def test_twenty_attempts_are_kept_and_a_failed_run_says_where_it_raised(client: Client) -> None:
+    attempted(25)
+    run = Instance.objects.get()
+    assert run.status == "failed"
+    assert [*FailedAttempt.objects.values_list("attempt", flat=True)] == [*range(6, 26)]
+
+    client.force_login(get_user_model().objects.create_superuser("root"))
+    page = client.get(f"/admin/temporalex_django/instance/{run.pk}/change/").content.decode()
+    assert f"Raised at <code>{run.cause.rpartition(' at ')[2]}</code>" in page
+    assert "<summary>Traceback</summary>" in page
+
+    run.chain  # noqa: B018 - it exists until the run is deleted
+    shell("delete", "k", "--reason", "tests")
+    assert FailedAttempt.objects.count() == 0

@@ -5,7 +5,7 @@ A successful attempt leaves no row: the event of its result says when it began, 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from datetime import timedelta
 from typing import Any, Final
 from uuid import UUID
@@ -55,8 +55,8 @@ def keep_lost_attempts(epoch: int, failure: dict[str, Any], *, now: Any, sql: Di
 
 def failed_attempts(run: UUID, *, alias: str, limit: int) -> list[FailedAttempt]:
     """Return the kept attempts of a run, oldest first, but at most ``limit`` of the newest. One read."""
-    rows: Sequence[FailedAttemptRow] = FailedAttemptRow.objects.using(alias).filter(run=run).order_by("-id")[:limit]
-    return [row.as_record for row in reversed(rows)]
+    rows = FailedAttemptRow.objects.using(alias).filter(run=run).order_by("-id")[:limit]
+    return [row.as_record for row in reversed([*rows])]
 
 
 def _keep(result: TaskResult, now: Any, sql: Dialect) -> None:

@@ -134,8 +134,8 @@ class InstanceChangeList(ChangeList):
             except InvalidPage:
                 raise IncorrectLookupParameters from None
         # Not from self.queryset: its joins and filters are not needed again for rows that are found by key.
-        rows = Instance.objects.using(queryset.db).defer(*_DEFERRED_FIELDS).select_related("chain")
-        rows = annotate_failed_messages(annotate_ends(rows))
+        rows = annotate_ends(Instance.objects.using(queryset.db).defer(*_DEFERRED_FIELDS).select_related("chain"))
+        rows = annotate_failed_messages(rows)
         runs_by_id = {run.pk: run for run in rows.filter(pk__in=page_ids)}
         # A run may have been deleted between the two statements.
         self.result_list = runs = [runs_by_id[pk] for pk in page_ids if pk in runs_by_id]

@@ -130,7 +130,7 @@ class HumanTaskAdmin(ReadOnlyAdmin[HumanTask]):
     @admin.display(description=gettext_lazy("question"))
     def title_cell(self, task: HumanTask) -> SafeString | str:
         title = shorten(task.title)
-        if task.nobody_left:
+        if task.nobody_left or task.absent:
             return format_html("{} {}", title, badge("blocked", _("Nobody can decide")))
         return title
 

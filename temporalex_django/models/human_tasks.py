@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, NotRequired, Self, TypedDict
 
@@ -141,6 +142,8 @@ class HumanTask(models.Model):
     #: True if the four-eyes rule excludes everybody who is asked. Not a column:
     #: ``operations.human_tasks.base.mark_nobody_left`` sets it.
     nobody_left = False
+    #: Those whom an open task asks, if none of them is there. Not a column either, and set by that function, too.
+    absent: Sequence[Any] = ()
 
     objects = HumanTaskQuerySet.as_manager()
 

@@ -14,6 +14,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_noop, ngettext
 
 from temporalex_django.present.formatting import format_duration, format_time
+from temporalex_django.present.human_tasks import absent_sentence
 from temporalex_django.present.problems import (
     failure_diagnoses,
     missing_step,
@@ -268,13 +269,21 @@ def _undecidable_diagnoses(project: ProjectView, now: datetime) -> Iterator[Diag
         next_step = _(
             "Give the required role to a user who took no part in the run: manage.py temporalex tasks show %(task)s"
         )
+        if group.absent:
+            text = ngettext(
+                "%(count)d human task of %(workflow)s has been waiting since %(since)s. %(absent)s",
+                "%(count)d human tasks of %(workflow)s have been waiting since %(since)s. %(absent)s",
+                group.count,
+            )
+            words["absent"] = absent_sentence(group.absent)
+            next_step = _("Delegate it, or give somebody the role: manage.py temporalex tasks show %(task)s")
         yield Diagnosis(
             severity="error",
-            code="nobody_left",
+            code="nobody_asked" if group.absent else "nobody_left",
             text=text % words,
             next_step=next_step % {"task": group.task},
             evidence=[group.example],
-            about=group.workflow,
+            about=" ".join([group.workflow, *(entry.name for entry in group.absent)]),
             count=group.count,
         )
 

@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import NamedTuple
 
 from django.utils.translation import gettext as _
 
-from temporalex_django.present.formatting import format_at, format_time, humanize_name
+from temporalex_django.present.formatting import format_at, format_time, humanize_name, join_with_and
+
+_MAX_REASONS = 5
+
+
+class Absent(NamedTuple):
+    """Somebody whom a human task asks and who is not there.
+
+    ``kind`` says why: a "user" who is gone or inactive, a "group" that does not exist, an "empty_group" without an
+    active member, or a permission ("perm") that nobody has.
+    """
+
+    kind: str
+    name: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,7 +31,8 @@ class TaskView:
 
     ``about`` is the text of the object that the run is about, or empty. Names of people are empty where code acted.
     ``ending`` is the end of a closed task: decided (see ``outcome`` and ``decided_by``), overdue, cancelled or
-    run_closed. ``nobody_left`` is True if four eyes exclude everybody who could decide it.
+    run_closed. ``nobody_left`` is True if four eyes exclude everybody who could decide it. ``absent`` are those whom it
+    asks, if none of them is there.
     """
 
     title: str
@@ -33,6 +48,22 @@ class TaskView:
     outcome: str = ""
     decided_by: str = ""
     nobody_left: bool = False
+    absent: Sequence[Absent] = ()
+
+
+def absent_sentence(absent: Sequence[Absent]) -> str:
+    """Return the sentence that says why nobody can decide a human task; the task asks only people who are absent."""
+    texts = {
+        "user": _("the user %(name)s is gone or inactive"),
+        "group": _("the group %(name)s does not exist"),
+        "empty_group": _("the group %(name)s has no active member"),
+        "perm": _("nobody has the permission %(name)s"),
+    }
+    reasons = [texts[entry.kind] % {"name": entry.name} for entry in dict.fromkeys(absent)]
+    shown = reasons[:_MAX_REASONS]
+    if len(reasons) > len(shown):
+        shown.append(_("%(count)d more are absent") % {"count": len(reasons) - len(shown)})
+    return _("Nobody can decide it: %(reasons)s.") % {"reasons": join_with_and(shown)}
 
 
 def candidate_names(candidates: Iterable[str]) -> list[str]:
@@ -81,6 +112,8 @@ def describe_task(task: TaskView, *, now: datetime) -> str:
         sentences.append(_("%(who)s has claimed it until %(until)s.") % words)
     if task.nobody_left:
         sentences.append(_("Nobody is left who may decide it, because every candidate took part in the run."))
+    if task.absent:
+        sentences.append(absent_sentence(task.absent))
     return " ".join(sentences)
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 
+from temporalex_django.present.human_tasks import Absent
 from temporalex_django.present.view_models import ScheduleProblem, SwitchView
 
 
@@ -84,7 +85,8 @@ class FailedMessages:
 class UndecidableTasks:
     """Human tasks of one workflow class that nobody may decide, because four eyes exclude every candidate.
 
-    ``example`` is the business id of a run, ``task`` the id of one of its human tasks.
+    ``example`` is the business id of a run, ``task`` the id of one of its human tasks. ``absent`` are those whom the
+    tasks ask, if that is the reason: none of them is there.
     """
 
     workflow: str
@@ -92,6 +94,7 @@ class UndecidableTasks:
     since: datetime
     example: str
     task: str
+    absent: Sequence[Absent] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

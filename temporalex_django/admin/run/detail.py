@@ -48,7 +48,7 @@ from temporalex_django.operations.read.cluster_reads import history_or_error, op
 from temporalex_django.operations.read.describe import attempts_of
 from temporalex_django.operations.read.run_annotations import leading_tasks
 from temporalex_django.operations.read.run_summary import PreloadedRows, summarize_run
-from temporalex_django.present.human_tasks import candidate_names, step_name
+from temporalex_django.present.human_tasks import absent_sentence, candidate_names, step_name
 
 MAX_ROWS = 50
 _MAX_OTHERS = 1000
@@ -224,6 +224,7 @@ def _human_task_rows(run: Instance, user: Person) -> list[dict[str, Any]]:
             "step": step_name(task.key),
             "candidates": ", ".join(candidate_names(candidates_of(task))),
             "claimed_by": claimed_by_name(task),
+            "absent": absent_sentence(task.absent) if task.absent else "",
         }
         for task in mark_nobody_left(*redact_tasks(awaited_tasks(run, limit=MAX_ROWS), user))
     ]

@@ -1,4 +1,4 @@
-"""Deciders: the people who may decide human tasks under the four-eyes rule, and tasks that have none left."""
+"""Deciders: the people who may decide human tasks, and tasks that have none, or none left under the four-eyes rule."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from uuid import UUID
 
 from django.conf import settings
 from django.contrib.auth import get_user_model
+from django.contrib.auth.models import Group
 from django.core.exceptions import FieldDoesNotExist, ValidationError
 from django.db import transaction
 from django.db.models import Q
@@ -17,6 +18,7 @@ from temporalex_django.authoring import authorization
 from temporalex_django.conf import object_from_setting
 from temporalex_django.engine.refusals import RefusedRedelivery, RefusedSignal
 from temporalex_django.models import Candidate, HumanTask, OperatorAction
+from temporalex_django.present.human_tasks import Absent
 
 #: Number of users with a permission that the access policy judges, besides the excluded ones.
 _EXTRA_HOLDERS = 50
@@ -36,13 +38,61 @@ def undecidable_tasks(tasks: Iterable[HumanTask], *, alias: str) -> set[UUID]:
     rows = Candidate.objects.using(alias).filter(task__in=barred, barred=True)
     for task, candidate in rows.values_list("task", "who"):
         barred[task].add(candidate.removeprefix("key:"))
-    principals = {
-        task.pk: (*task.asked, *(f"user:{delegation['to']}" for delegation in task.delegated)) for task in open_tasks
-    }
+    principals = {task.pk: _principals_of(task) for task in open_tasks}
     user_keys = _resolve_principals(
         {word for words in principals.values() for word in words}, limit=max(map(len, barred.values())), alias=alias
     )
     return {pk for pk, words in principals.items() if not _has_decider(words, user_keys, barred[pk])}
+
+
+def absent_deciders(tasks: Iterable[HumanTask], *, alias: str) -> dict[UUID, list[Absent]]:
+    """Return, for each of the open tasks that nobody can decide, whom it asks and why they cannot.
+
+    A task asks users, groups and holders of permissions. Nobody is among these if the users are gone or inactive, the
+    groups do not exist or have no active member, and nobody has the permissions. A superuser counts as a holder of each
+    permission, but as a member of no group. A task counts as decidable if that cannot be known. One read for all users,
+    two for all groups, and one for each permission.
+    """
+    asked = {task.pk: _principals_of(task) for task in tasks if task.is_open}
+    reasons = _absences({principal for principals in asked.values() for principal in principals}, alias=alias)
+    return {
+        pk: [reasons[principal] for principal in principals]
+        for pk, principals in asked.items()
+        if principals and all(principal in reasons for principal in principals)
+    }
+
+
+def _absences(principals: Collection[str], *, alias: str) -> dict[str, Absent]:
+    """Return those of the principals that include no active user, with the reason."""
+    model: Any = get_user_model()
+    users = model._default_manager.using(alias)  # noqa: SLF001 - Django documents it
+    if _has_field(model, "is_active"):
+        users = users.filter(is_active=True)
+    names: dict[str, list[str]] = {}
+    for principal in sorted(principals):
+        kind, _, name = principal.partition(":")
+        names.setdefault(kind, []).append(name)
+    absent: dict[str, Absent] = {}
+    if known := names.get("user"):
+        field = model.USERNAME_FIELD
+        found = set(users.filter(**{f"{field}__in": known}).values_list(field, flat=True))
+        absent |= {f"user:{name}": Absent("user", name) for name in known if name not in found}
+    if (known := names.get("group")) and _has_field(model, "groups"):
+        with_members = set(users.filter(groups__name__in=known).values_list("groups__name", flat=True).distinct())
+        empty = [name for name in known if name not in with_members]
+        existing = (
+            set(Group.objects.using(alias).filter(name__in=empty).values_list("name", flat=True)) if empty else ()
+        )
+        absent |= {f"group:{name}": Absent("empty_group" if name in existing else "group", name) for name in empty}
+    for name in names.get("perm", ()):
+        holders = _permission_holders(users, f"perm:{name}", name, limit=0)
+        if holders is not None and not holders:
+            absent[f"perm:{name}"] = Absent("perm", name)
+    return absent
+
+
+def _principals_of(task: HumanTask) -> tuple[str, ...]:
+    return (*task.asked, *(f"user:{delegation['to']}" for delegation in task.delegated))
 
 
 def _has_decider(

@@ -49,7 +49,7 @@ ALERT_CODES: Final = frozenset(
     {
         *("no_worker", "untaken", "late", "untaken_activity"),
         *("blocked", "failed", "failing", "failed_message", "validator_fault"),
-        *("nobody_left", "overdue"),
+        *("nobody_left", "nobody_asked", "overdue"),
         *("schedule_overdue", "schedule_ahead", "schedule_error", "schedule_class"),
         *("schedule_missed", "schedule_stalled", "schedule_failures", "schedule_gone"),
         *("outbox_late", "dead_letters"),

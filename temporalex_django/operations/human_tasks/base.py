@@ -18,7 +18,7 @@ from temporalex_django.authoring.authorization import Person
 from temporalex_django.authoring.human_tasks import base_key
 from temporalex_django.backends.target import AuditSubject
 from temporalex_django.core.names import fit_note
-from temporalex_django.db.people.deciders import undecidable_tasks
+from temporalex_django.db.people.deciders import absent_deciders, undecidable_tasks
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.errors import (
     ActionNotPermitted,
@@ -260,13 +260,15 @@ def subject_text(run: Instance) -> str:
 
 
 def mark_nobody_left(*tasks: HumanTask) -> Sequence[HumanTask]:
-    """Set ``nobody_left`` on each task, and return the tasks.
+    """Set ``nobody_left`` and ``absent`` on each task, and return the tasks.
 
-    It is True if four eyes exclude everybody who could decide the task. Users and groups are read once for all tasks;
-    see ``db.people.deciders``.
+    ``nobody_left`` is True if four eyes exclude everybody who could decide the task. ``absent`` are those whom it asks,
+    if none of them is there. Users and groups are read once for all tasks; see ``db.people.deciders``.
     """
     undecidable_ids = undecidable_tasks(tasks, alias=storage().alias)
+    absent = absent_deciders(tasks, alias=storage().alias)
     for task in tasks:
+        task.absent = absent.get(task.pk, ())
         task.nobody_left = task.pk in undecidable_ids
     return tasks
 
@@ -290,6 +292,7 @@ def task_sentence(task: HumanTask, *, subject: str = "") -> str:
         outcome=task.outcome,
         decided_by=task.decided_by_name,
         nobody_left=task.nobody_left,
+        absent=task.absent,
     )
     return describe_task(task_view, now=timezone.now())
 

@@ -16,7 +16,7 @@ from django.utils import timezone
 from temporalex_django.access import runs_or_all
 from temporalex_django.backends.routing import cluster_module
 from temporalex_django.conf import uses_cluster
-from temporalex_django.db.people.deciders import undecidable_tasks
+from temporalex_django.db.people.deciders import absent_deciders, undecidable_tasks
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine.outcomes import FAULT
 from temporalex_django.errors import WorkflowSwitchedOff
@@ -28,6 +28,7 @@ from temporalex_django.operations.read.failure_groups import failure_groups
 from temporalex_django.operations.read.run_annotations import annotate_failed_messages
 from temporalex_django.operations.read.switch_views import switch_view
 from temporalex_django.operations.schedules.problems import load_schedule_problems
+from temporalex_django.present.human_tasks import Absent
 from temporalex_django.present.project_view import (
     ClusterView,
     DueRuns,
@@ -185,27 +186,29 @@ def _failed_messages(alias: str, runs: Runs) -> Iterator[FailedMessages]:
 
 
 def _undecidable_tasks(alias: str, runs: Runs) -> Iterator[UndecidableTasks]:
-    """Yield groups of human tasks that nobody may decide, because four eyes exclude every candidate.
+    """Yield groups of human tasks that nobody may decide: four eyes exclude every candidate, or none is there.
 
     Only the oldest open tasks are examined.
     """
-    open_tasks = HumanTask.objects.using(alias).open().exclude(four_eyes="")
+    open_tasks = HumanTask.objects.using(alias).open()
     if runs is not None:
         open_tasks = open_tasks.filter(run__in=runs.order_by().values("pk"))
     tasks = [*open_tasks.order_by("opened_at", "pk")[:_MAX_COUNTED_TASKS]]
     # Users and groups are read once for all tasks.
     undecidable_ids = undecidable_tasks(tasks, alias=alias)
-    groups: dict[str, list[HumanTask]] = {}
+    absent = absent_deciders(tasks, alias=alias)
+    groups: dict[tuple[str, tuple[Absent, ...]], list[HumanTask]] = {}
     for task in tasks:
-        if task.pk in undecidable_ids:
-            groups.setdefault(task.workflow, []).append(task)
-    for workflow, group in [*groups.items()][:_MAX_GROUPS]:
+        if task.pk in undecidable_ids or task.pk in absent:
+            groups.setdefault((task.workflow, tuple(absent.get(task.pk, ()))), []).append(task)
+    for (workflow, missing), group in [*groups.items()][:_MAX_GROUPS]:
         yield UndecidableTasks(
             workflow=workflow,
             count=len(group),
             since=group[0].opened_at,
             example=group[0].workflow_id,
             task=str(group[0].pk),
+            absent=missing,
         )
 
 

@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 from django.contrib.auth import get_user_model
+from django.contrib.auth.models import Group
 from django.test import Client
 from django.utils import timezone
 
 from temporalex_django import Ok, Reply, Workflow, api
 from temporalex_django.db.storage import DjangoStorage
-from temporalex_django.models import Instance, Schedule, ScheduleSlot
+from temporalex_django.models import HumanTask, Instance, Schedule, ScheduleSlot
 from temporalex_django.operations.alerts.rounds import ALERT_CODES
 from temporalex_django.operations.fleet.live_workers import live_workers
 from temporalex_django.operations.schedules.definition_input import parse_definition
@@ -135,3 +136,46 @@ def test_a_slot_that_was_backfilled_keeps_that_it_was_left_out(root: Client) -> 
     ScheduleSlot.objects.filter(outcome="skipped").update(outcome="started", cause="backfill", actor="ann")
     page = root.get(f"/admin/temporalex_django/schedule/{row.pk}/change/").content.decode()
     assert "backfill of a slot that had been left out (an earlier run was open) by ann" in page
+
+
+class Asked(Workflow):
+    """Asks whom its input names."""
+
+    name = "true.Asked"
+
+    async def run(self, whom: Any) -> Any:
+        decision = await api.approval("Refund 999 EUR?", **whom)
+        return Ok(decision.outcome)
+
+
+@pytest.mark.parametrize(
+    ("whom", "why"),
+    [
+        ({"groups": ("ghosts",)}, "the group ghosts does not exist"),
+        ({"groups": ("empty",)}, "the group empty has no active member"),
+        ({"groups": ("ghosts",), "users": ("gone", "idle")}, "the user gone is gone or inactive"),
+        ({"groups": ("clerks", "ghosts")}, ""),
+    ],
+)
+def test_a_task_that_nobody_can_decide_is_said(root: Client, whom: Any, why: str) -> None:
+    people = get_user_model().objects
+    for name in ("empty", "clerks"):
+        Group.objects.create(name=name)
+    people.create_user("ann").groups.add(Group.objects.get(name="clerks"))
+    people.create_user("idle", is_active=False).groups.add(Group.objects.get(name="empty"))
+    Asked.start(whom, id="ask")
+    drain()
+    task, run = HumanTask.objects.get(), Instance.objects.get()
+
+    said = shell("doctor").out
+    texts = [
+        root.get(f"/admin/temporalex_django/instance/{run.pk}/change/").content.decode(),
+        root.get(f"/admin/temporalex_django/humantask/{task.pk}/change/").content.decode(),
+        shell("tasks", "show", str(task.pk), "--as-user", "root").out,
+    ]
+
+    assert ("Nobody can decide it" in said) == bool(why)
+    for text in (said, *texts):
+        assert why in text
+        assert bool(why) or "Nobody can decide" not in text
+    assert "nobody_asked" in ALERT_CODES

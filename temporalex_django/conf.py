@@ -266,6 +266,11 @@ class Settings:
         refuse=is_invalid_alerts,
         kind=ALERTS_KIND,
     )
+    EXPECTED_WORKERS: int | None = _setting(
+        None,
+        "How many live workers the project expects. With fewer, `doctor` and alerts have a finding. None: any number.",
+        refuse=lambda value: value is not None and value < 1,
+    )
     INTERCEPTORS: tuple[str, ...] = _setting(
         (),
         "Dotted paths of subclasses of `temporalex_django.interceptors.Interceptor`, the outermost one first; read when Django starts. See [Interceptors](../howto/interceptors.md).",

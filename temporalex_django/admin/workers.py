@@ -28,6 +28,7 @@ from temporalex_django.models import ActivityTask, Worker
 from temporalex_django.operations.base import storage
 from temporalex_django.operations.fleet.drain import DrainWorker, UndrainWorker
 from temporalex_django.operations.fleet.queue_stats import MAX_COUNT, queue_figures
+from temporalex_django.operations.read.project_state import lost_workers
 from temporalex_django.operations.runs.run_due import RunDue
 
 _MAX_ACTIVITIES = 50
@@ -188,7 +189,7 @@ class WorkerAdmin(ReadOnlyAdmin[Worker]):
         return badge("gone", str(_("Late")))
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
-        """Show the list of workers, and below it the queues with their figures.
+        """Show the list of workers, and above it the queues with their figures and the workers that were lost.
 
         Under ``DEBUG``, users who may use it get a button that does the due work in this process.
         """
@@ -205,7 +206,8 @@ class WorkerAdmin(ReadOnlyAdmin[Worker]):
         form = None
         if settings.DEBUG and policy().allows(user_of(request), operation):
             form = ReasonForm()
-        context = {"queues": queues, "most": MAX_COUNT, "due_form": form}
+        lost = lost_workers(storage().alias, now=timezone.now()) if self.has_view_permission(request) else ()
+        context = {"lost": lost, "queues": queues, "most": MAX_COUNT, "due_form": form}
         return super().changelist_view(request, {**context, **(extra_context or {})})
 
     @admin.display(description=_("running activities"))

@@ -19,7 +19,11 @@ from temporalex_django.models import FailedAttempt as FailedAttemptRow
 #: Attempts of an activity that are kept.
 KEPT_ATTEMPTS: Final = 20
 _COLUMNS: Final = "run_id, seq, activity, attempt, outcome, began_at, ended_at, failure, worker"
-_WORKER: Final = "(select host || ':' || pid from temporalex_worker where epoch = %s)"
+#: The name of a worker, by its epoch, which is there twice: the row of a dead one is gone.
+_WORKER: Final = (
+    "coalesce((select host || ':' || pid from temporalex_worker where epoch = %s),"
+    " (select name from temporalex_lost_worker where epoch = %s))"
+)
 _INSERT: Final = (
     f"insert into temporalex_failed_attempt ({_COLUMNS}) values (%s, %s, %s, %s, %s, %s, %s, %s, {_WORKER})"
 )
@@ -50,7 +54,7 @@ def keep_failed_attempts(results: Iterable[TaskResult], valid_ids: Iterable[int]
 
 def keep_lost_attempts(epoch: int, failure: dict[str, Any], *, now: Any, sql: Dialect) -> None:
     """Store the attempts that the dead worker ``epoch`` owns, before its activities are released. One statement."""
-    sql.execute(_INSERT_LOST, [now, codec().encode(failure), epoch, epoch])
+    sql.execute(_INSERT_LOST, [now, codec().encode(failure), epoch, epoch, epoch])
 
 
 def failed_attempts(run: UUID, *, alias: str, limit: int) -> list[FailedAttempt]:
@@ -70,7 +74,7 @@ def _keep(result: TaskResult, now: Any, sql: Dialect) -> None:
         _INSERT,
         [
             *(task.run_id, task.seq, task.activity, task.attempt, _outcome_of(failure)),
-            *(began_at, ended_at, codec().encode(failure), task.owner),
+            *(began_at, ended_at, codec().encode(failure), task.owner, task.owner),
         ],
     )
     sql.execute(_TRIM, [task.run_id, task.seq, task.run_id, task.seq])

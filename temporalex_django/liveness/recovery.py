@@ -49,6 +49,7 @@ from temporalex_django.liveness.crash_markers import (
 )
 from temporalex_django.liveness.heartbeats import Heartbeats
 from temporalex_django.liveness.leases import parse_announcement, wake_for_others
+from temporalex_django.liveness.process_identity import process_name
 from temporalex_django.telemetry import definitions
 from temporalex_django.telemetry.recording import recorder
 
@@ -215,6 +216,7 @@ def _declare_dead(
             announced_work = row._replace(trying=rows[0][1]).announced_work
             explained = bool(announced_work)
             left = MarkerContent((*announced_work, *(MarkedWork("task", task) for (task,) in owned_tasks)))
+        _keep_lost_worker(storage, row.epoch)
         if explained:
             statement, values = f"delete from temporalex_worker {condition}", [row.id, row.epoch]
         else:
@@ -246,6 +248,32 @@ def _declare_dead(
         counted(due, "activity is", "activities are"),
         failed,
         extra={"worker": str(row.id)},
+    )
+
+
+def _keep_lost_worker(storage: WorkerStorage, epoch: int) -> None:
+    """Keep for a day what people want to know about a worker that is declared dead, in the open transaction.
+
+    A judge that comes second keeps nothing, because the locked row of the worker is gone then.
+    """
+    held = storage.sql.select(
+        "select activity, workflow_id, cast(run_id as text) from temporalex_activity_task where owner = %s order by id"
+        f" limit {policy.LOST_WORKER_HELD + 1}",
+        [epoch],
+        ("text", "text", "text"),
+    )
+    count = storage.sql.select("select count(*) from temporalex_activity_task where owner = %s", [epoch], ("int8",))[0][
+        0
+    ]
+    now, cast = storage.now(), storage.sql.placeholder("jsonb")
+    names = ("activity", "workflow_id", "run_id")
+    shown = [dict(zip(names, values, strict=True)) for values in held[: policy.LOST_WORKER_HELD]]
+    storage.sql.execute("delete from temporalex_lost_worker where lost_at < %s", [now - policy.LOST_WORKER_PERIOD])
+    storage.sql.execute(
+        "insert into temporalex_lost_worker (epoch, name, kind, queues, started_at, beat_at, lost_at, held_count, held,"
+        " released_by) select epoch, host || ':' || pid, kind, queues, started_at, beat_at, %s, %s,"
+        f" {cast}, %s from temporalex_worker where epoch = %s and buried_at is null",
+        [now, count, json_text(shown), process_name(), epoch],
     )
 
 

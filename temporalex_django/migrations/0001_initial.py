@@ -1057,6 +1057,36 @@ class Migration(migrations.Migration):
             ),
         ),
         migrations.CreateModel(
+            name="LostWorker",
+            fields=[
+                ("id", models.BigAutoField(primary_key=True, serialize=False)),
+                ("epoch", models.BigIntegerField(unique=True)),
+                ("name", models.CharField(max_length=300)),
+                ("kind", models.CharField(max_length=20)),
+                ("queues", models.JSONField()),
+                ("started_at", models.DateTimeField()),
+                ("beat_at", models.DateTimeField(help_text="When it sent its last heartbeat.")),
+                ("lost_at", models.DateTimeField(help_text="When it was declared dead.")),
+                (
+                    "held_count",
+                    models.IntegerField(default=0, help_text="The number of activities that it had claimed."),
+                ),
+                ("held", models.JSONField(help_text="The first of these activities, with their runs.")),
+                (
+                    "released_by",
+                    models.CharField(help_text="The process that released its work to others.", max_length=300),
+                ),
+            ],
+            options={
+                "verbose_name": "lost worker",
+                "verbose_name_plural": "lost workers",
+                "db_table": "temporalex_lost_worker",
+                "ordering": ["-lost_at"],
+                "default_permissions": (),
+                "indexes": [models.Index(fields=["lost_at"], name="temporalex_lost_worker_at")],
+            },
+        ),
+        migrations.CreateModel(
             name="Message",
             fields=[
                 ("id", models.BigAutoField(primary_key=True, serialize=False)),

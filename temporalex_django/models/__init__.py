@@ -21,7 +21,7 @@ from temporalex_django.models.once import DoneOnce
 from temporalex_django.models.outbox import Outbox
 from temporalex_django.models.schedules import Schedule, ScheduleSlot
 from temporalex_django.models.search_attributes import SearchAttribute
-from temporalex_django.models.worker import Worker
+from temporalex_django.models.worker import LostWorker, Worker
 
 __all__ = [
     "ActivityTask",
@@ -44,6 +44,7 @@ __all__ = [
     "KeptAnswer",
     "Lease",
     "Limit",
+    "LostWorker",
     "Message",
     "OperatorAction",
     "Outbox",

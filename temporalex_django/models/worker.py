@@ -92,3 +92,39 @@ class Worker(models.Model):
 
     def __str__(self) -> str:
         return f"{self.host}:{self.pid}"
+
+
+class _Held(TypedDict):
+    activity: str
+    workflow_id: str
+    run_id: str
+
+
+class LostWorker(models.Model):
+    """A worker that was declared dead in the last day: what it had claimed, and which process released that.
+
+    The row of a worker itself is deleted when it is declared dead.
+    """
+
+    id = models.BigAutoField(primary_key=True)
+    epoch = models.BigIntegerField(unique=True)
+    name = models.CharField(max_length=300)
+    kind = models.CharField(max_length=20)
+    queues = SafeJSONField(like=Texts)
+    started_at = SafeDateTimeField()
+    beat_at = SafeDateTimeField(help_text=_("When it sent its last heartbeat."))
+    lost_at = SafeDateTimeField(help_text=_("When it was declared dead."))
+    held_count = models.IntegerField(default=0, help_text=_("The number of activities that it had claimed."))
+    held = SafeJSONField(like=list[_Held], help_text=_("The first of these activities, with their runs."))
+    released_by = models.CharField(max_length=300, help_text=_("The process that released its work to others."))
+
+    class Meta:
+        db_table = "temporalex_lost_worker"
+        verbose_name = _("lost worker")
+        verbose_name_plural = _("lost workers")
+        ordering = ["-lost_at"]
+        default_permissions = ()
+        indexes = [models.Index(fields=["lost_at"], name="temporalex_lost_worker_at")]
+
+    def __str__(self) -> str:
+        return self.name

@@ -140,6 +140,7 @@ def _worker_diagnoses(project: ProjectView, now: datetime) -> Iterator[Diagnosis
             count=max(due_count, 1),
         )
         return
+    yield from _count_diagnoses(project, now)
     evidence = [f"{worker.name}: {', '.join(worker.queues)}" for worker in project.active_workers[:_MAX_NAMES]]
     for due in project.due_runs:
         # The switch explains why the runs wait, and has a diagnosis of its own.
@@ -188,6 +189,30 @@ def _worker_diagnoses(project: ProjectView, now: datetime) -> Iterator[Diagnosis
                 about=due.workflow,
                 count=due.count,
             )
+
+
+def _count_diagnoses(project: ProjectView, now: datetime) -> Iterator[Diagnosis]:
+    """Yield a diagnosis if fewer workers are alive than the project expects; it names those that were lost."""
+    count, expected = len(project.active_workers), project.expected_workers
+    if expected is None or count >= expected:
+        return
+    text = ngettext(
+        "%(count)d worker is alive, but the project expects %(expected)d.",
+        "%(count)d workers are alive, but the project expects %(expected)d.",
+        count,
+    ) % {"count": count, "expected": expected}
+    if project.lost_workers:
+        last = project.lost_workers[0]
+        words = {"name": last.name, "at": format_time(last.lost_at, now)}
+        text = f"{text} {_('Last lost: %(name)s, %(at)s.') % words}"
+    yield Diagnosis(
+        severity="error",
+        code="few_workers",
+        text=text,
+        next_step=_("Start more: manage.py temporalex worker; or correct TEMPORALEX['EXPECTED_WORKERS']"),
+        evidence=[worker.name for worker in project.lost_workers[:_MAX_NAMES]],
+        count=expected - count,
+    )
 
 
 def _switch_diagnoses(project: ProjectView, now: datetime) -> Iterator[Diagnosis]:

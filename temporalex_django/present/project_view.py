@@ -38,6 +38,15 @@ class WorkerView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LostWorkerView:
+    """A worker that was declared dead in the last day. ``held_count`` is the number of activities that it held."""
+
+    name: str
+    lost_at: datetime
+    held_count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DueRuns:
     """Runs of one class, version and queue that are due and that no worker takes.
 
@@ -215,6 +224,8 @@ class ProjectView:
     classes: int = 0
     open_count: int = 0
     workers: Sequence[WorkerView] = ()
+    expected_workers: int | None = None
+    lost_workers: Sequence[LostWorkerView] = ()
     due_runs: Sequence[DueRuns] = ()
     stopped_runs: Sequence[StoppedRuns] = ()
     unclaimed_activities: Sequence[UnclaimedActivities] = ()

@@ -372,3 +372,7 @@ WATCHDOG_LATE_SECONDS = 0.2
 #: Checks with nothing to watch until the thread sleeps. Waking it costs a caller time, and the next call often comes
 #: soon. [tests/unit/engine/test_watchdog.py]
 WATCHDOG_IDLE_ROUNDS = 20
+
+#: A worker that was declared dead is shown for this time, with at most this number of the activities that it held.
+LOST_WORKER_PERIOD = timedelta(days=1)
+LOST_WORKER_HELD = 20

@@ -47,7 +47,7 @@ _LEASE: Final = "alerts"
 #: Findings of ``doctor`` that alerts report. The others are states that somebody wanted, or need no hurry.
 ALERT_CODES: Final = frozenset(
     {
-        *("no_worker", "untaken", "late", "untaken_activity"),
+        *("no_worker", "few_workers", "untaken", "late", "untaken_activity"),
         *("blocked", "failed", "failing", "failed_message", "validator_fault"),
         *("nobody_left", "nobody_asked", "overdue"),
         *("schedule_overdue", "schedule_ahead", "schedule_error", "schedule_class"),

@@ -15,12 +15,24 @@ from django.utils import timezone
 
 from temporalex_django.access import runs_or_all
 from temporalex_django.backends.routing import cluster_module
-from temporalex_django.conf import uses_cluster
+from temporalex_django.conf import get_settings, uses_cluster
 from temporalex_django.db.people.deciders import absent_deciders, undecidable_tasks
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine.outcomes import FAULT
+from temporalex_django.engine.scheduling import policy
 from temporalex_django.errors import WorkflowSwitchedOff
-from temporalex_django.models import ActivityTask, Chain, Ending, HumanTask, Instance, Message, Outbox, Schedule, Worker
+from temporalex_django.models import (
+    ActivityTask,
+    Chain,
+    Ending,
+    HumanTask,
+    Instance,
+    LostWorker,
+    Message,
+    Outbox,
+    Schedule,
+    Worker,
+)
 from temporalex_django.operations.fleet.live_workers import LiveWorkers
 from temporalex_django.operations.fleet.switches import active_switches
 from temporalex_django.operations.read import run_filters
@@ -33,6 +45,7 @@ from temporalex_django.present.project_view import (
     ClusterView,
     DueRuns,
     FailedMessages,
+    LostWorkerView,
     OutgoingMessages,
     OverdueTasks,
     ProjectView,
@@ -85,6 +98,11 @@ def load_project_state(
             )
             for entry in workers
         ],
+        expected_workers=get_settings().EXPECTED_WORKERS,
+        lost_workers=[
+            LostWorkerView(name=entry.name, lost_at=entry.lost_at, held_count=entry.held_count)
+            for entry in lost_workers(alias, now=database_time)
+        ],
         switches=[switch_view(entry) for entry in active_switches(alias)],
         due_runs=[*_due_runs(alias, runs, live, late_before)],
         stopped_runs=[*_stopped_runs(alias, runs)],
@@ -97,6 +115,12 @@ def load_project_state(
         schedule_problems=load_schedule_problems(alias, schedules, live, database_time),
         skew=(local_time - database_time).total_seconds(),
     )
+
+
+def lost_workers(alias: str, *, now: datetime) -> list[LostWorker]:
+    """Return the workers that were declared dead in the last day, the latest first. One read."""
+    rows = LostWorker.objects.using(alias).filter(lost_at__gte=now - policy.LOST_WORKER_PERIOD)
+    return [*rows.order_by("-lost_at", "-pk")[:_MAX_GROUPS]]
 
 
 def load_cluster_state(alias: str) -> ClusterView | None:

@@ -11,7 +11,7 @@ from django.contrib.auth.models import Group
 from django.test import Client
 from django.utils import timezone
 
-from temporalex_django import Ok, Reply, Workflow, api
+from temporalex_django import NoReply, Ok, Reply, Workflow, api
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.models import HumanTask, Instance, Schedule, ScheduleSlot
 from temporalex_django.operations.alerts.rounds import ALERT_CODES
@@ -37,7 +37,7 @@ class Counter(Workflow):
             raise KeyError("CHF")
 
         def add(amount: Any, state: Any) -> Any:
-            return state + int(amount)
+            return NoReply(state + int(amount))
 
         return Ok(await api.phase(0, signal={"add": add}, update={"get": lambda _, state: Reply(state, state)}))
 

@@ -154,12 +154,25 @@ def build_rows(events: Iterable[HistoryEvent]) -> list[TimelineRow]:
             )
         elif event.kind in _UPDATE_ENDS:
             _end_row(rows_by_key, ("update", attributes.get("id")), event, attributes)
-        elif event.kind != "ActivationStarted":
+        elif event.kind == "ActivationStarted":
+            if "copied" in attributes:
+                _resume_rows(rows_by_key, event)
+        else:
             rows_by_key["event", event.number] = _single_event_row(event, attributes)
         # The closing event has a row of its own, and ends the rows of what cannot outlive the run.
         if event.kind in CLOSING:
             _close_rows(rows_by_key, event, attributes)
     return sorted(rows_by_key.values(), key=lambda row: row.number)
+
+
+def _resume_rows(rows_by_key: dict[tuple[str, Any], TimelineRow], event: HistoryEvent) -> None:
+    """Let the activities that were open in a copied history begin at ``event``, which marks the end of the copy.
+
+    A reset or fork schedules them again, so the time before belongs to the run from which they were copied.
+    """
+    for key, row in rows_by_key.items():
+        if row.state == "open" and row.kind == "activity":
+            rows_by_key[key] = replace(row, began=event.at)
 
 
 def _close_rows(

@@ -26,7 +26,7 @@ PATIENT = RetryPolicy(initial_interval=90, max_attempts=50)
 
 @activity(name="fleet.charge", retry=PATIENT)
 def charge(customer: str) -> str:
-    """Charge the card"""
+    """Charge the card."""
     if "bank" in AWAY:
         raise ConnectionError("psp.example: connection refused")
     return f"charge of {customer}"
@@ -34,7 +34,7 @@ def charge(customer: str) -> str:
 
 @activity(name="fleet.send_mail", retry=PATIENT)
 def send_mail(to: str) -> bool:
-    """Send the mail"""
+    """Send the mail."""
     if "mail" in AWAY:
         raise OSError(f"smtp.example: greylisted {to}")
     return True
@@ -42,13 +42,13 @@ def send_mail(to: str) -> bool:
 
 @activity(name="fleet.look_up_vat", retry=RetryPolicy(initial_interval=1, max_attempts=1))
 def look_up_vat(customer: dict[str, str]) -> str:
-    """Look up the VAT number"""
+    """Look up the VAT number."""
     return customer["vat"]
 
 
 @activity(name="fleet.score")
 def score(claim: str) -> int:
-    """Score the claim"""
+    """Score the claim."""
     return len(claim)
 
 
@@ -145,7 +145,7 @@ class Region(Workflow):
         depth, fan = shape
         if depth:
             ids = [f"{api.info().id}.{number}" for number in range(fan)]
-            await api.parallel([api.child(Region, [depth - 1, fan], id=id) for id in ids])
+            await api.parallel([api.child(Region, [depth - 1, fan], id=name) for name in ids])
         else:
             await api.wait_for_signal("closed")
         return Ok(depth)

@@ -28,6 +28,7 @@ from temporalex_django.admin.formatting import (
 from temporalex_django.admin.operator_views import ActionLink
 from temporalex_django.admin.run import history as histories
 from temporalex_django.admin.run.graph_picture import build_graph_picture, graph_class_of
+from temporalex_django.admin.run.origin import origin_of
 from temporalex_django.authoring.authorization import Person
 from temporalex_django.authoring.redaction import Redactor
 from temporalex_django.authoring.run_tables.run_columns import UNREAD_COLUMNS, ColumnType, Place, columns_shown_in
@@ -38,9 +39,11 @@ from temporalex_django.core.payloads.search_attributes import to_readable
 from temporalex_django.models import ActivityTask, Chain, Instance, Message, OperatorAction, Worker
 from temporalex_django.models.fields import UnreadablePayload
 from temporalex_django.models.message import ATTENTION
+from temporalex_django.operations.audit import READ
 from temporalex_django.operations.base import storage
 from temporalex_django.operations.fleet.live_workers import LiveWorkers, live_workers_from
 from temporalex_django.operations.fleet.outgoing import OutgoingMessage, describe_outgoing, outgoing_messages
+from temporalex_django.operations.fleet.switches import active_switches
 from temporalex_django.operations.human_tasks.base import mark_nobody_left
 from temporalex_django.operations.human_tasks.inbox import awaited_tasks, candidates_of
 from temporalex_django.operations.human_tasks.redaction import redact_tasks
@@ -95,13 +98,13 @@ def run_detail_context(
     # One statement for both: the runs of the chain, and the children, which are in chains of their own.
     family = [*_related_runs(run, visible_runs)]
     audit = OperatorAction.objects.using(alias).filter(run_id=run.pk)
-    # Actions of people first (False sorts before True), so that thousands of automatic ones cannot push them out.
-    audit_rows = [*audit.order_by("automatic", "-id")[: 2 * MAX_ROWS]]
+    # What people did first, then what they looked at, so that thousands of automatic ones cannot push them out.
+    audit_rows = [*audit.order_by("automatic", Case(When(action=READ, then=1), default=0), "-id")[: 2 * MAX_ROWS]]
     preloaded = _preload_rows(run, family, messages, audit_rows, answers=answers, alias=alias)
     tasks = preloaded.tasks.get(run.pk, ())
     live_workers = live_workers_from(preloaded.workers, now=now)
     missing_worker = live_workers.missing_if_overdue(run, since=_overdue_since(run, messages), now=now)
-    activity_rows = _activity_rows(tasks, answers, live_workers, redactor, now, part_links, switch_address)
+    activity_rows = _activity_rows(run, tasks, answers, live_workers, redactor, now, part_links, switch_address)
     return {
         "badge": status_badge(run.status, blocked=bool(run.blocked)),
         "said": summarize_run(run, redactor=redactor, may_decide=may_decide, preloaded=preloaded),
@@ -128,6 +131,7 @@ def run_detail_context(
         "attempts": attempts_of(run, redactor, storage=storage())
         if run.status == "failed" or any(row["failure"] is not None for row in activity_rows)
         else (),
+        "origin": None if answers.on_cluster else origin_of(run, visible_runs),
         "failing": [row for row in activity_rows if row["failure"] is not None],
         "failed": _failure_context(run, redactor),
         **_family_context(run, family),
@@ -182,10 +186,21 @@ def _switch_context(run: Instance, switch_address: Callable[[str, str], str | No
     """
     if not run.is_open:
         return {"switch_class": None, "switch_queue": None}
+    off = _names_off(run)
     return {
+        "class_off": ("workflow", run.workflow) in off,
+        "queue_off": ("queue", run.queue) in off,
         "switch_class": switch_address("workflow", run.workflow),
         "switch_queue": switch_address("queue", run.queue),
     }
+
+
+def _names_off(run: Instance) -> set[tuple[str, str]]:
+    """Return what is switched off, as pairs of a kind and a name. No read if the run says that nothing is."""
+    if not getattr(run, "anything_off", True):
+        return set()
+    alias = run._state.db  # noqa: SLF001 - Django documents it
+    return set(active_switches(str(alias)).values_list("kind", "name"))
 
 
 def _outgoing_messages(chain: Chain, *, user: Any, alias: str) -> list[OutgoingMessage]:
@@ -197,7 +212,8 @@ def _outgoing_messages(chain: Chain, *, user: Any, alias: str) -> list[OutgoingM
 
 def _audit_context(audit_rows: Sequence[OperatorAction]) -> dict[str, Any]:
     return {
-        "acted": [row for row in audit_rows if not row.automatic],
+        "acted": [row for row in audit_rows if not row.automatic and row.action != READ],
+        "looked": [row for row in audit_rows if not row.automatic and row.action == READ],
         "automatic": [row for row in audit_rows if row.automatic],
     }
 
@@ -472,6 +488,7 @@ def _payload_rows(run: Instance, redactor: Redactor) -> list[tuple[str | SafeStr
 
 
 def _activity_rows(
+    run: Instance,
     tasks: Sequence[ActivityTask],
     answers: _ClusterAnswers,
     live_workers: LiveWorkers,
@@ -482,10 +499,12 @@ def _activity_rows(
 ) -> list[dict[str, Any]]:
     """Return the template context of the first open activities of a run, with their buttons."""
     rows, calls = [], answers.calls
+    off = _names_off(run) if tasks else set()
     for task in tasks[:MAX_ROWS]:
         has_worker = task.atomic or not _is_code_missing(live_workers, task)
         row = _activity_context(task, redactor, now=now, call=calls.get(task.seq))
         row["tools"] = part_links("activity", task.seq, has_worker=has_worker)
+        row["is_off"] = ("activity", task.activity) in off
         row["switch"] = None if task.atomic else switch_address("activity", task.activity)
         rows.append(row)
     return rows

@@ -283,13 +283,20 @@ def _history_entry(
     return HistoryEntry(
         numbers=str(row.number) if row.last == row.number else f"{row.number}–{row.last}",
         text=row.text(now=now, titles=reading.titles_of(row)),
-        badge=badge(_SHAPES.get(row.state, "completed"), str(_state_labels().get(row.state, row.state))),
+        badge=_state_badge(row),
         at=row.began,
         activation=row.activation,
         # The end of a run is no point to reset to or to fork from.
         tools=() if row.kind == "end" else action_links(row.activation),
         duration=format_duration(row.ended - row.began) if row.ended is not None else "",
     )
+
+
+def _state_badge(row: timeline.TimelineRow) -> SafeString:
+    """Return the badge of the state of a row. That a run has started is over at once, however long it is open."""
+    if row.kind == "run" and row.state == "open":
+        return badge("completed", _("done"))
+    return badge(_SHAPES.get(row.state, "completed"), str(_state_labels().get(row.state, row.state)))
 
 
 def _state_labels() -> dict[str, str]:

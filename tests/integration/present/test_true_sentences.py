@@ -11,16 +11,21 @@ from django.contrib.auth.models import Group
 from django.test import Client
 from django.utils import timezone
 
-from temporalex_django import NoReply, Ok, Reply, Workflow, api
+from temporalex_django import NoReply, Ok, Reply, Workflow, activity, api
+from temporalex_django.authoring.redaction import UNREDACTED
+from temporalex_django.backends.target import RunTarget
 from temporalex_django.db.storage import DjangoStorage
-from temporalex_django.models import HumanTask, Instance, Schedule, ScheduleSlot
+from temporalex_django.models import HistoryEvent, HumanTask, Instance, OperatorAction, Schedule, ScheduleSlot
 from temporalex_django.operations.alerts.rounds import ALERT_CODES
 from temporalex_django.operations.fleet.live_workers import live_workers
+from temporalex_django.operations.fleet.switches import SwitchOff
+from temporalex_django.operations.read.timeline import rows_of_run
 from temporalex_django.operations.schedules.definition_input import parse_definition
 from temporalex_django.operations.schedules.problems import load_schedule_problems
 from temporalex_django.operations.schedules.save import SaveSchedule
 from temporalex_django.present.schedule_diagnosis import schedule_diagnoses
 from temporalex_django.testing import drain
+from temporalex_django.workers.loop import run_until_idle
 from tests.support.commands import shell
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.of_the_tables("rows that sentences are about")]
@@ -179,3 +184,63 @@ def test_a_task_that_nobody_can_decide_is_said(root: Client, whom: Any, why: str
         assert why in text
         assert bool(why) or "Nobody can decide" not in text
     assert "nobody_asked" in ALERT_CODES
+
+
+@activity(name="true.wait", queue="true-elsewhere")
+def wait_long() -> int:
+    return 1
+
+
+class Long(Workflow):
+    """Calls an activity that no worker takes."""
+
+    name = "true.Long"
+
+    async def run(self, args: Any) -> Any:
+        await api.wait_for_signal("go")
+        return Ok(await wait_long())
+
+
+def timeline_of(run: Instance) -> list[Any]:
+    return rows_of_run(RunTarget.of(run), redactor=UNREDACTED, storage=DjangoStorage("default"))
+
+
+def test_a_run_of_a_reset_says_from_which_run_by_whom_and_why(root: Client) -> None:
+    handle = Long.start(None, id="long")
+    drain()
+    handle.signal("go")
+    run_until_idle(queues=["default"])
+    source = Instance.objects.get()
+    handle.reset(2, reason="the site was wrong", by=get_user_model().objects.get())
+    run_until_idle(queues=["default"])
+    new = Instance.objects.exclude(pk=source.pk).get()
+    action = OperatorAction.objects.get(action="reset")
+    # The source run scheduled its activity long ago; this run did so when it was reset.
+    HistoryEvent.objects.filter(run=new, kind="ActivityScheduled").update(at=timezone.now() - timedelta(hours=2))
+    drain()
+
+    page = root.get(f"/admin/temporalex_django/instance/{new.pk}/change/").content.decode()
+    history = timeline_of(new)
+
+    assert "Reset of this run to its activation 2 by root" in page
+    assert f"/admin/temporalex_django/instance/{source.pk}/change/" in page
+    assert "the site was wrong" in page
+    assert f"/admin/temporalex_django/operatoraction/{action.pk}/change/" in page
+    (row,) = [row for row in history if row.kind == "activity"]
+    assert row.ended is not None
+    assert row.ended - row.began < timedelta(hours=1)
+    assert "What people looked at" in page or not OperatorAction.objects.filter(action="read").exists()
+
+
+def test_something_that_is_off_can_be_switched_on_from_the_page_of_a_run(root: Client) -> None:
+    Long.start(None, id="long")
+    drain()
+    Long.handle("long").signal("go")
+    run_until_idle(queues=["default"])
+    run = Instance.objects.get()
+    address = f"/admin/temporalex_django/instance/{run.pk}/change/"
+    assert "Switch on" not in root.get(address).content.decode()
+    SwitchOff("activity", "true.wait", reason="tests").execute()
+    page = root.get(address).content.decode()
+    assert page.count("Switch on") == 1
+    assert "Run started" not in page or ">in progress<" not in page.partition("Run started")[2][:300]

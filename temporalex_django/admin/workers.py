@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
 from typing import Any
 
 from django.conf import settings
@@ -198,7 +197,8 @@ class WorkerAdmin(ReadOnlyAdmin[Worker]):
             {
                 "switch": switch("queue", figures.queue),
                 "figures": figures,
-                "lag": format_duration(timedelta(seconds=figures.lag)) if figures.lag else "",
+                # What nobody may take now waits for a person or for its turn, not for a worker.
+                "lag": "" if figures.waiting_since is None else format_duration(timezone.now() - figures.waiting_since),
             }
             for figures in (queue_figures() if self.has_view_permission(request) else ())
         ]

@@ -105,6 +105,8 @@ class QueueOut(RecordOut):
     - ``running``: the number of activities that workers run.
     - ``workers``: the live workers that poll the queue and are not drained.
     - ``oldest_due``: the time since which the oldest run or activity is due; ``lag``: the seconds since then.
+    - ``kept_back``: how many of the due ones no worker may take now, because of a switch, a hold or a limit.
+    - ``waiting_since``: like ``oldest_due``, without what is kept back.
     - ``off``: true if the queue is switched off.
     - ``concurrency`` and ``rate``: its limits.
     """

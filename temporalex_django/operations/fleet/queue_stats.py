@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from django.db.models import Count, Q
 from django.db.models.functions import Now
 
 from temporalex_django.conf import queue_limits
-from temporalex_django.core.limits import NO_LIMITS, Limits
+from temporalex_django.core.limits import NO_LIMITS, Limits, QueuePartition
 from temporalex_django.db.claims.limited import Switches, read_switches
-from temporalex_django.models import SwitchedOff, Worker
+from temporalex_django.models import ActivityTask, SwitchedOff, Worker
 from temporalex_django.operations.base import storage
 from temporalex_django.operations.fleet.switches import switchable_names
 
@@ -33,6 +34,8 @@ class QueueFigures:
     - ``workers``: the names of the live workers that poll the queue and are not drained.
     - ``oldest_due``: the time since which the oldest run or activity is due.
     - ``lag``: the seconds since ``oldest_due``; 0.0 if nothing is due.
+    - ``kept_back``: how many of the due ones no worker may take now, because of a switch, a hold or a limit.
+    - ``waiting_since``: like ``oldest_due``, without what is kept back.
     - ``off``: True if the queue is switched off.
     - ``held_until``: the time until which an activity asked to hold back all activities of the queue, or None.
     - ``concurrency``: the largest number of activities that run at a time, or None without a limit.
@@ -51,13 +54,15 @@ class QueueFigures:
     held_until: datetime | None
     concurrency: int | None
     rate: str | None
+    kept_back: int = 0
+    waiting_since: datetime | None = None
 
 
 def queue_figures(queues: Collection[str] | None = None) -> list[QueueFigures]:
     """Return the figures of queues, sorted by name.
 
     By default these are all queues that this process or a worker knows, and those in which something waits. At most six
-    reads; locks nothing.
+    reads, and one more if activities are switched off or held by a key; locks nothing.
     """
     store = storage()
     sql, limits = store.sql, queue_limits()
@@ -86,6 +91,7 @@ def queue_figures(queues: Collection[str] | None = None) -> list[QueueFigures]:
         )
     )
     switches = read_switches(sql)
+    off_counts = _count_off(store.alias, queue_names, switches)
     live_workers = Worker.objects.using(store.alias).filter(expires_at__gt=Now(), buried_at=None, drained_at=None)
     pollers = [
         (str(worker), {*worker.queues}) for worker in live_workers.only("host", "pid", "queues").order_by("host", "pid")
@@ -98,21 +104,56 @@ def queue_figures(queues: Collection[str] | None = None) -> list[QueueFigures]:
             workers=[name for name, queues in pollers if queue in queues],
             switches=switches,
             limits=limits.get(queue, NO_LIMITS),
+            off_count=off_counts.get(queue, 0),
         )
         for queue, row in zip(queue_names, rows, strict=True)
     ]
 
 
+def _count_off(alias: str, queues: Sequence[str], switches: Switches) -> dict[str, int]:
+    """Return the number of due activities of each queue that are switched off, or held with their key.
+
+    No read if no activity is off and no key is held.
+    """
+    held = [(queue, key) for queue, key in switches.holds if key]
+    if not switches.activities and not held:
+        return {}
+    lines = {QueuePartition(None, key).name for _queue, key in held}
+    tasks = ActivityTask.objects.using(alias).filter(owner=None, atomic=False, queue__in=queues, due_at__lte=Now())
+    tasks = tasks.filter(Q(activity__in=switches.activities) | Q(line__in=lines))
+    bounded = tasks.filter(pk__in=tasks.order_by().values("pk")[:MAX_COUNT])
+    return dict(bounded.order_by().values_list("queue").annotate(count=Count("pk")))
+
+
 def _build_figures(
-    queue: str, row: Sequence[Any], running: int, *, workers: Sequence[str], switches: Switches, limits: Limits
+    queue: str,
+    row: Sequence[Any],
+    running: int,
+    *,
+    workers: Sequence[str],
+    switches: Switches,
+    limits: Limits,
+    off_count: int = 0,
 ) -> QueueFigures:
     """Build the ``QueueFigures`` of a queue from ``row``, its row of the statement in ``queue_figures``.
 
     ``running`` is the number of its claimed activities, and ``workers`` are the names of the workers that poll it.
-    ``switches`` contains everything that is switched off, and ``limits`` are the limits of the queue.
+    ``switches`` contains everything that is switched off, and ``limits`` are the limits of the queue. ``off_count`` is
+    the number of its due activities that are switched off.
     """
     *oldest, runs, tasks, partitioned_tasks, now = row
     oldest_due = min((at for at in oldest if at is not None), default=None)
+    oldest_run, oldest_task, oldest_partitioned = oldest
+    is_off, all_tasks = queue in switches.queues, tasks + partitioned_tasks
+    is_full = limits.concurrency is not None and running >= limits.concurrency
+    if is_off:
+        kept_back, waiting = runs + all_tasks, []
+    elif is_full or (queue, "") in switches.holds:
+        kept_back, waiting = all_tasks, [oldest_run]
+    else:
+        # What is switched off waits in a partition of its own, so the others tell the longest wait.
+        kept_back = min(off_count, all_tasks)
+        waiting = [oldest_run, oldest_task, None if kept_back else oldest_partitioned]
     return QueueFigures(
         queue=queue,
         due_runs=runs,
@@ -122,8 +163,10 @@ def _build_figures(
         workers=workers,
         oldest_due=oldest_due,
         lag=0.0 if oldest_due is None else max(0.0, (now - oldest_due).total_seconds()),
-        off=queue in switches.queues,
+        off=is_off,
         held_until=switches.holds.get((queue, "")),
         concurrency=limits.concurrency,
         rate=None if limits.rate is None else str(limits.rate),
+        kept_back=kept_back,
+        waiting_since=min((at for at in waiting if at is not None), default=None),
     )

@@ -1,0 +1,78 @@
+"""Work behind a switch, a hold or a limit does not wait for a worker, and is counted apart."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.contrib.auth import get_user_model
+from django.test import Client
+from django.utils import timezone
+
+from temporalex_django import Ok, Workflow, activity, api
+from temporalex_django.models import ActivityTask
+from temporalex_django.operations.fleet.queue_stats import QueueFigures, queue_figures
+from temporalex_django.operations.fleet.switches import SwitchOff
+from temporalex_django.workers.loop import run_until_idle
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.of_the_tables("rows of queues")]
+
+
+@activity(name="kept.sms", queue="kept")
+def sms() -> int:
+    return 1
+
+
+@activity(name="kept.mail", queue="kept")
+def mail() -> int:
+    return 1
+
+
+class Tell(Workflow):
+    """Sends a text message and a mail."""
+
+    name = "kept.Tell"
+
+    async def run(self, args: Any) -> Any:
+        return Ok(await api.parallel([sms(), mail()]))
+
+
+def figures() -> QueueFigures:
+    (found,) = queue_figures(["kept"])
+    return found
+
+
+def told() -> None:
+    for number in range(3):
+        Tell.start(None, id=f"tell-{number}")
+    run_until_idle(queues=["default"])
+    ActivityTask.objects.update(due_at=timezone.now() - timedelta(minutes=22))
+
+
+def test_a_queue_that_is_off_has_no_wait(client: Client) -> None:
+    told()
+    before = figures()
+    assert (before.due_activities, before.kept_back) == (6, 0)
+    assert before.waiting_since == before.oldest_due
+    SwitchOff("queue", "kept", reason="tests").execute()
+    assert (figures().kept_back, figures().waiting_since, figures().due_activities) == (6, None, 6)
+    client.force_login(get_user_model().objects.create_superuser("root"))
+    page = client.get("/admin/temporalex_django/worker/").content.decode()
+    row = page.partition("<td>kept ")[2].partition("</tr>")[0]
+    assert "22 min" not in row
+    assert "by a switch" in row
+
+
+def test_an_activity_that_is_off_is_counted_apart() -> None:
+    told()
+    SwitchOff("activity", "kept.sms", reason="tests").execute()
+    assert figures().kept_back == 3
+    assert figures().waiting_since is not None
+
+
+def test_a_full_queue_keeps_its_activities_back(settings: Any) -> None:
+    told()
+    settings.TEMPORALEX = {**getattr(settings, "TEMPORALEX", {}), "QUEUES": {"kept": {"concurrency": 1}}}
+    ActivityTask.objects.filter(pk=ActivityTask.objects.values("pk")[:1]).update(owner=7)
+    assert (figures().kept_back, figures().waiting_since) == (5, None)

@@ -151,7 +151,8 @@ def read_history(
     length = chain.length if chain.run_id == run.pk else events.aggregate(last=Max("seq"))["last"] or 0
     count = max(1, -(-length // EVENTS_PER_PAGE))
     number = _page_number(page, count)
-    first = (number - 1) * EVENTS_PER_PAGE
+    # The last page is as long as the others: with the events since its start alone, it might have a single row.
+    first = min((number - 1) * EVENTS_PER_PAGE, max(0, length - EVENTS_PER_PAGE))
     with_all_events = with_all_events and length <= MAX_EVENTS
     if not with_all_events:
         # One statement for the page and for the recent events of timers, which show the timers that are running.

@@ -73,7 +73,7 @@ class OpenActivity:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FailedAttempt:
+class EndedAttempt:
     """An attempt of an activity that failed, timed out or was lost, as ``outcome`` says.
 
     ``seq`` is the number of the activity's command, and ``attempt`` that of the attempt. ``began_at`` is None if the
@@ -138,7 +138,7 @@ class Description:
     closed_at: datetime | None = None
     activities: list[OpenActivity] = field(default_factory=list)
     activities_error: str | None = None
-    attempts: list[FailedAttempt] = field(default_factory=list)
+    attempts: list[EndedAttempt] = field(default_factory=list)
     failed_messages: list[FailedMessage] = field(default_factory=list)
     search_attributes: dict[str, Any] = field(default_factory=dict)
     tags: list[str] = field(default_factory=list)

@@ -81,7 +81,7 @@ class AttemptFailure:
         return self.group.text
 
     @property
-    def group(self) -> Cause:
+    def group(self) -> FailureCause:
         """The cause by which failing activities are grouped."""
         return cause_from(self.type, self.traceback)
 
@@ -273,7 +273,7 @@ def run_failure(exc: BaseException) -> dict[str, Any]:
     return attributes
 
 
-class Cause(NamedTuple):
+class FailureCause(NamedTuple):
     """Why something failed, as far as failures are grouped by it. It quotes no message, which may contain payloads.
 
     ``text`` is for people: the type of the error, and the line of project code that raised it. ``fault`` is the key of
@@ -283,12 +283,12 @@ class Cause(NamedTuple):
     text: str
     fault: str
 
-    def of_activity(self, name: str | None) -> Cause:
+    def of_activity(self, name: str | None) -> FailureCause:
         """Return the cause with the name of the activity that failed before it; the cause itself for None or ""."""
-        return Cause(f"{name}: {self.text}", f"{name}: {self.fault}") if name else self
+        return FailureCause(f"{name}: {self.text}", f"{name}: {self.fault}") if name else self
 
 
-def run_failure_cause(attributes: Mapping[str, Any]) -> Cause | None:
+def run_failure_cause(attributes: Mapping[str, Any]) -> FailureCause | None:
     """Return the cause by which failed runs are grouped, from the attributes of ``WorkflowFailed``.
 
     If the run failed with an activity, it is the cause of the activity: the place that raised, not the one that called.
@@ -312,7 +312,7 @@ def failure_cause(kind: str, traceback: str | None = None) -> str:
     return cause_from(kind, traceback).text
 
 
-def cause_from(kind: str, traceback: str | None = None) -> Cause:
+def cause_from(kind: str, traceback: str | None = None) -> FailureCause:
     """Return the cause of an error of the type ``kind``, with the place in project code from its ``traceback``.
 
     Errors with the same cause have the same texts on every machine, because only the last two parts of a path count.
@@ -322,7 +322,7 @@ def cause_from(kind: str, traceback: str | None = None) -> Cause:
     return cause_at(kind, place, function)
 
 
-def cause_at(kind: str, place: str, function: str = "") -> Cause:
+def cause_at(kind: str, place: str, function: str = "") -> FailureCause:
     """Return the cause of an error of the type ``kind`` that was raised at ``place``, as ``directory/file:line``.
 
     ``place`` and ``function`` are empty if they are not known.
@@ -332,12 +332,12 @@ def cause_at(kind: str, place: str, function: str = "") -> Cause:
         # Types that begin alike remain different faults.
         text, short_kind = f"{kind[:_MAX_KIND_LENGTH]}…", f"{kind[:_MAX_KIND_LENGTH]}…{zlib.crc32(kind.encode()):08x}"
     if not place:
-        return Cause(text, short_kind)
+        return FailureCause(text, short_kind)
     location = place.rpartition(":")[0]
     if function:
         location = f"{location} in {function}"
     # The end of a place says most.
-    return Cause(
+    return FailureCause(
         f"{text} at {place[-_MAX_PLACE_LENGTH:]}"[:_MAX_CAUSE_LENGTH],
         f"{short_kind} at {location[-_MAX_PLACE_LENGTH:]}"[:_MAX_CAUSE_LENGTH],
     )

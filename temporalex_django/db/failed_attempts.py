@@ -10,26 +10,36 @@ from datetime import timedelta
 from typing import Any, Final
 from uuid import UUID
 
-from temporalex_django.authoring.backend import FailedAttempt
+from temporalex_django.authoring.backend import EndedAttempt
 from temporalex_django.conf import codec
+from temporalex_django.db.sql_columns import FAILED_ATTEMPTS
 from temporalex_django.engine.contracts.dialect import Dialect
 from temporalex_django.engine.contracts.records import TaskResult
-from temporalex_django.models import FailedAttempt as FailedAttemptRow
+from temporalex_django.models import FailedAttempt
 
 #: Attempts of an activity that are kept.
 KEPT_ATTEMPTS: Final = 20
-_COLUMNS: Final = "run_id, seq, activity, attempt, outcome, began_at, ended_at, failure, worker"
-#: The name of a worker, by its epoch, which is there twice: the row of a dead one is gone.
+#: The name of a worker, by its epoch: the row of a dead one is gone.
 _WORKER: Final = (
-    "coalesce((select host || ':' || pid from temporalex_worker where epoch = %s),"
-    " (select name from temporalex_lost_worker where epoch = %s))"
+    "coalesce((select host || ':' || pid from temporalex_worker where epoch = {owner}),"
+    " (select name from temporalex_lost_worker where epoch = {owner}))"
 )
-_INSERT: Final = (
-    f"insert into temporalex_failed_attempt ({_COLUMNS}) values (%s, %s, %s, %s, %s, %s, %s, %s, {_WORKER})"
+_ATTEMPT: Final = FAILED_ATTEMPTS.pick_columns(
+    *("run_id", "seq", "activity", "attempt", "outcome", "began_at", "ended_at", "failure"), owner="int8"
 )
-_INSERT_LOST: Final = (
-    f"insert into temporalex_failed_attempt ({_COLUMNS}) select run_id, seq, activity, attempt, 'lost', started_at, %s, %s,"
-    f" {_WORKER} from temporalex_activity_task where owner = %s and chain_id is not null"
+_INSERT: Final = FAILED_ATTEMPTS.insert(
+    {**{name: name for name in _ATTEMPT.column_names}, "worker": _WORKER.format(owner="v.owner")}, "from v"
+)
+_INSERT_LOST: Final = FAILED_ATTEMPTS.insert(
+    {
+        **{name: name for name in ("run_id", "seq", "activity", "attempt")},
+        "outcome": "'lost'",
+        "began_at": "started_at",
+        "ended_at": "%s",
+        "failure": "%s",
+        "worker": _WORKER.format(owner="owner"),
+    },
+    "from temporalex_activity_task where owner = %s and chain_id is not null",
 )
 _TRIM: Final = (
     "delete from temporalex_failed_attempt where run_id = %s and seq = %s and id <= (select id from"
@@ -41,43 +51,41 @@ def keep_failed_attempts(results: Iterable[TaskResult], valid_ids: Iterable[int]
     """Store those of the results of activities of runs that are failures, in the open transaction.
 
     ``valid_ids`` are the ids of the activities whose attempt was still valid. ``now()`` returns the database's time. No
-    statement if nothing failed, and otherwise two for each failed attempt.
+    statement if nothing failed, and otherwise one, and one more for each failed attempt.
     """
     failed = [result for result in results if result.task.chain_id is not None and _failure_of(result) is not None]
     if not failed:
         return
-    valid = {*valid_ids}
-    for result in failed:
-        if result.task.id in valid:
-            _keep(result, now(), sql)
+    valid, at = {*valid_ids}, now()
+    rows = [_row(result, at) for result in failed if result.task.id in valid]
+    sql.write(_ATTEMPT.columns, _INSERT, _ATTEMPT.encode_rows(rows))
+    for run, seq, *_values in rows:
+        sql.execute(_TRIM, [run, seq, run, seq])
 
 
 def keep_lost_attempts(epoch: int, failure: dict[str, Any], *, now: Any, sql: Dialect) -> None:
     """Store the attempts that the dead worker ``epoch`` owns, before its activities are released. One statement."""
-    sql.execute(_INSERT_LOST, [now, codec().encode(failure), epoch, epoch, epoch])
+    sql.execute(_INSERT_LOST, [now, codec().encode(failure), epoch])
 
 
-def failed_attempts(run: UUID, *, alias: str, limit: int) -> list[FailedAttempt]:
+def failed_attempts(run: UUID, *, alias: str, limit: int) -> list[EndedAttempt]:
     """Return the kept attempts of a run, oldest first, but at most ``limit`` of the newest. One read."""
-    rows = FailedAttemptRow.objects.using(alias).filter(run=run).order_by("-id")[:limit]
+    rows = FailedAttempt.objects.using(alias).filter(run=run).order_by("-id")[:limit]
     return [row.as_record for row in reversed([*rows])]
 
 
-def _keep(result: TaskResult, now: Any, sql: Dialect) -> None:
+def _row(result: TaskResult, now: Any) -> tuple[Any, ...]:
+    """Return the values of ``_ATTEMPT`` for the result of a failed attempt."""
     task, failure = result.task, _failure_of(result)
     assert failure is not None
     ended_at = now if result.failure is None else result.failure.at
     began_at = task.started_at
     if result.seconds is not None:
         began_at = ended_at - timedelta(seconds=result.seconds)
-    sql.execute(
-        _INSERT,
-        [
-            *(task.run_id, task.seq, task.activity, task.attempt, _outcome_of(failure)),
-            *(began_at, ended_at, codec().encode(failure), task.owner, task.owner),
-        ],
+    return (
+        *(task.run_id, task.seq, task.activity, task.attempt, _outcome_of(failure)),
+        *(began_at, ended_at, failure, task.owner),
     )
-    sql.execute(_TRIM, [task.run_id, task.seq, task.run_id, task.seq])
 
 
 def _failure_of(result: TaskResult) -> dict[str, Any] | None:

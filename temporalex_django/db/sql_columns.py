@@ -31,9 +31,11 @@ from temporalex_django.models import (
     Chain,
     DoneOnce,
     EndedTask,
+    FailedAttempt,
     HistoryEvent,
     Instance,
     Limit,
+    LostWorker,
     Message,
     Outbox,
     Permit,
@@ -255,6 +257,8 @@ LIMITS = SqlTable(Limit)
 PERMITS = SqlTable(Permit)
 DONE_ONCE = SqlTable(DoneOnce)
 SWITCHES = SqlTable(SwitchedOff)
+FAILED_ATTEMPTS = SqlTable(FailedAttempt)
+LOST_WORKERS = SqlTable(LostWorker)
 SCHEDULES = SqlTable(Schedule)
 SLOTS = SqlTable(ScheduleSlot)
 

@@ -119,8 +119,8 @@ class TaskEnd(NamedTuple):
     """The columns that a background task gets when it has ended, in addition to those of its activity row.
 
     ``task`` is the import path of the function, and ``outcome`` holds the attributes of the last event, with the value
-    or the failure. ``cause`` and ``fault`` are those of a failure, see ``core.failures.Cause``. After ``keep_until``
-    the row is deleted; None keeps it.
+    or the failure. ``cause`` and ``fault`` are those of a failure, see ``core.failures.FailureCause``. After
+    ``keep_until`` the row is deleted; None keeps it.
     """
 
     task: str

@@ -11,7 +11,7 @@ from typing import Final
 from uuid import UUID
 
 from temporalex_django.core.error_text import error_line, is_error, traceback_of
-from temporalex_django.core.failures import Cause, cause_at, error_attribute, exception_message, exception_name
+from temporalex_django.core.failures import FailureCause, cause_at, error_attribute, exception_message, exception_name
 from temporalex_django.core.history.tracing import is_user_code
 from temporalex_django.core.names import counted
 from temporalex_django.engine.contracts.records import RunState, RunWrite
@@ -78,7 +78,7 @@ def block_mark_of(error: BaseException, *, tries: int, now: datetime, waits_for:
     return block
 
 
-def block_cause(mark: BlockMark) -> Cause:
+def block_cause(mark: BlockMark) -> FailureCause:
     """Return the cause by which blocked runs are grouped: the type of the error, and the place that raised it.
 
     ``mark`` is the value of the column ``blocked``.

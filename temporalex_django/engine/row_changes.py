@@ -42,7 +42,7 @@ def write_row(
     if closing is not None:
         changes.update({"closed_at": now, "closing": closing})
         if visible.status == "failed":
-            changes["cause"], changes["fault"] = run_failure_cause(closing) or (None, None)
+            changes.update(_cause_columns(closing))
     if previous is not None:
         _write_changed_waits(changes, previous, visible)
     elif not is_first:
@@ -59,6 +59,11 @@ def write_row(
     if is_first and write.events:
         changes["started_at"] = now
     return visible
+
+
+def _cause_columns(closing: dict[str, Any]) -> RowChanges:
+    cause = run_failure_cause(closing)
+    return {"cause": None, "fault": None} if cause is None else {"cause": cause.text, "fault": cause.fault}
 
 
 def _write_changed_waits(changes: RowChanges, previous: VisibleState, visible: VisibleState) -> None:

@@ -30,7 +30,16 @@ from temporalex_django.core.failures import cause_from, error_data
 from temporalex_django.core.names import counted
 from temporalex_django.core.process import REQUEST
 from temporalex_django.db.failed_attempts import keep_lost_attempts
-from temporalex_django.db.sql_columns import RESULT, RESULT_INSERT, TASKS, WORKERS, json_text, json_value, result_row
+from temporalex_django.db.sql_columns import (
+    LOST_WORKERS,
+    RESULT,
+    RESULT_INSERT,
+    TASKS,
+    WORKERS,
+    json_text,
+    json_value,
+    result_row,
+)
 from temporalex_django.engine import activity_policy, background_task, blocked
 from temporalex_django.engine.blocked import BlockLog, RunNames, block_cause, block_mark_of, next_retry_at
 from temporalex_django.engine.contracts.task_storage import WorkerStorage
@@ -251,30 +260,34 @@ def _declare_dead(
     )
 
 
+#: What people want to know about an activity that a dead worker had claimed.
+_HELD = TASKS.pick_columns("activity", "workflow_id", "run_id")
+
+
 def _keep_lost_worker(storage: WorkerStorage, epoch: int) -> None:
     """Keep for a day what people want to know about a worker that is declared dead, in the open transaction.
 
     A judge that comes second keeps nothing, because the locked row of the worker is gone then.
     """
-    held = storage.sql.select(
-        "select activity, workflow_id, cast(run_id as text) from temporalex_activity_task where owner = %s order by id"
-        f" limit {policy.LOST_WORKER_HELD + 1}",
-        [epoch],
-        ("text", "text", "text"),
-    )
-    count = storage.sql.select("select count(*) from temporalex_activity_task where owner = %s", [epoch], ("int8",))[0][
-        0
-    ]
-    now, cast = storage.now(), storage.sql.placeholder("jsonb")
-    names = ("activity", "workflow_id", "run_id")
-    shown = [dict(zip(names, values, strict=True)) for values in held[: policy.LOST_WORKER_HELD]]
+    columns = _HELD.select(f"where owner = %s order by id limit {policy.LOST_WORKER_HELD}")
+    rows = storage.sql.select(columns, [epoch], _HELD.types)
+    count = storage.sql.select("select count(*) from temporalex_activity_task where owner = %s", [epoch], ("int8",))
+    now = storage.now()
+    activities = [dict(zip(_HELD.column_names, map(str, values), strict=True)) for values in rows]
     storage.sql.execute("delete from temporalex_lost_worker where lost_at < %s", [now - policy.LOST_WORKER_PERIOD])
-    storage.sql.execute(
-        "insert into temporalex_lost_worker (epoch, name, kind, queues, started_at, beat_at, lost_at, held_count, held,"
-        " released_by) select epoch, host || ':' || pid, kind, queues, started_at, beat_at, %s, %s,"
-        f" {cast}, %s from temporalex_worker where epoch = %s and buried_at is null",
-        [now, count, json_text(shown), process_name(), epoch],
+    copied_columns = {name: name for name in ("epoch", "kind", "queues", "started_at", "beat_at")}
+    statement = LOST_WORKERS.insert(
+        {
+            **copied_columns,
+            "name": "host || ':' || pid",
+            "lost_at": "%s",
+            "held_count": "%s",
+            "held": storage.sql.placeholder("jsonb"),
+            "released_by": "%s",
+        },
+        "from temporalex_worker where epoch = %s and buried_at is null",
     )
+    storage.sql.execute(statement, [now, count[0][0], json_text(activities), process_name(), epoch])
 
 
 def _unexplained_deaths(storage: WorkerStorage) -> int:

@@ -1071,7 +1071,7 @@ class Migration(migrations.Migration):
                     "held_count",
                     models.IntegerField(default=0, help_text="The number of activities that it had claimed."),
                 ),
-                ("held", models.JSONField(help_text="The first of these activities, with their runs.")),
+                ("held_activities", models.JSONField(help_text="The first of these activities, with their runs.")),
                 (
                     "released_by",
                     models.CharField(help_text="The process that released its work to others.", max_length=300),

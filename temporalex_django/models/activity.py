@@ -9,8 +9,7 @@ from django.db import models
 from django.db.models import Q
 from django.utils.translation import gettext_lazy as _
 
-from temporalex_django.authoring.backend import FailedAttempt as FailedAttemptRecord
-from temporalex_django.authoring.backend import OpenActivity
+from temporalex_django.authoring.backend import EndedAttempt, OpenActivity
 from temporalex_django.core.failures import AttemptFailure
 from temporalex_django.models.fields import SafeDateTimeField, SafeJSONField, Texts, decode_payload, unconstrained_key
 
@@ -164,7 +163,7 @@ class FailedAttempt(models.Model):
     A successful attempt has no row.
     """
 
-    class Outcome(models.TextChoices):
+    class AttemptEnd(models.TextChoices):
         """How such an attempt ended."""
 
         FAILED = "failed", _("Failed")
@@ -176,7 +175,7 @@ class FailedAttempt(models.Model):
     seq = models.IntegerField(help_text=_("Number of the command that scheduled the activity."))
     activity = models.CharField(max_length=300)
     attempt = models.IntegerField()
-    outcome = models.CharField(max_length=10, choices=Outcome.choices)
+    outcome = models.CharField(max_length=10, choices=AttemptEnd.choices)
     began_at = SafeDateTimeField(null=True)
     ended_at = SafeDateTimeField()
     worker = models.TextField(null=True)  # noqa: DJ001 - NULL: the row of the worker is gone
@@ -194,12 +193,12 @@ class FailedAttempt(models.Model):
         return f"{self.activity} #{self.seq}, {self.attempt}"
 
     @property
-    def as_record(self) -> FailedAttemptRecord:
+    def as_record(self) -> EndedAttempt:
         """The attempt in the form in which descriptions of runs show it. What cannot be read is named."""
         failure = decode_payload(self.failure)
         if not isinstance(failure, dict):
             failure = {"message": repr(failure)}
-        return FailedAttemptRecord(
+        return EndedAttempt(
             seq=self.seq,
             activity=self.activity,
             attempt=self.attempt,

@@ -115,7 +115,7 @@ class LostWorker(models.Model):
     beat_at = SafeDateTimeField(help_text=_("When it sent its last heartbeat."))
     lost_at = SafeDateTimeField(help_text=_("When it was declared dead."))
     held_count = models.IntegerField(default=0, help_text=_("The number of activities that it had claimed."))
-    held = SafeJSONField(like=list[_Held], help_text=_("The first of these activities, with their runs."))
+    held_activities = SafeJSONField(like=list[_Held], help_text=_("The first of these activities, with their runs."))
     released_by = models.CharField(max_length=300, help_text=_("The process that released its work to others."))
 
     class Meta:

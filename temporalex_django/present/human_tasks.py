@@ -60,10 +60,10 @@ def absent_sentence(absent: Sequence[Absent]) -> str:
         "perm": _("nobody has the permission %(name)s"),
     }
     reasons = [texts[entry.kind] % {"name": entry.name} for entry in dict.fromkeys(absent)]
-    shown = reasons[:_MAX_REASONS]
-    if len(reasons) > len(shown):
-        shown.append(_("%(count)d more are absent") % {"count": len(reasons) - len(shown)})
-    return _("Nobody can decide it: %(reasons)s.") % {"reasons": join_with_and(shown)}
+    shown_reasons = reasons[:_MAX_REASONS]
+    if len(reasons) > len(shown_reasons):
+        shown_reasons.append(_("%(count)d more are absent") % {"count": len(reasons) - len(shown_reasons)})
+    return _("Nobody can decide it: %(reasons)s.") % {"reasons": join_with_and(shown_reasons)}
 
 
 def candidate_names(candidates: Iterable[str]) -> list[str]:

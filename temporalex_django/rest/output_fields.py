@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, get_args, get_type_hints
 
 from rest_framework import ISO_8601, serializers
 
+from temporalex_django.authoring.backend import EndedAttempt, OpenActivity
 from temporalex_django.authoring.run_tables.run_columns import ColumnType, Place, columns_shown_in
+from temporalex_django.core.failures import AttemptFailure
 from temporalex_django.core.names import TABLES, TEMPORAL, check_time, fit_note
 
 if TYPE_CHECKING:
@@ -126,3 +128,34 @@ def _record_field(annotation: Any) -> Any:
     if isinstance(annotation, UnionType):
         return _RECORD_FIELDS[types[0]](allow_null=True)
     return _RECORD_FIELDS[annotation]()
+
+
+class FailedAttemptOut(RecordOut):
+    """An attempt of an activity that failed, timed out or was lost.
+
+    You need the permission to see payloads to see its message and its traceback.
+    """
+
+    record = EndedAttempt
+
+
+class FailureOut(RecordOut):
+    """The failure of the last attempt of an activity.
+
+    You need the permission to see payloads to see its texts.
+    """
+
+    record = AttemptFailure
+
+
+class ActivityOut(RecordOut):
+    """An activity that has no result yet.
+
+    ``max_attempts`` is 0 if the number of attempts has no limit. ``next_try`` is set only between two attempts.
+    """
+
+    record = OpenActivity
+    names = ("seq", "activity", "queue", "attempt", "max_attempts", "scheduled_at", "started_at", "due_at")
+    state = serializers.CharField()
+    next_try = time_field(allow_null=True)
+    last_failure = FailureOut(allow_null=True)

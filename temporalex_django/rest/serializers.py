@@ -10,15 +10,23 @@ from typing import Any, ClassVar, get_args
 
 from rest_framework import serializers
 
-from temporalex_django.authoring.backend import FailedAttempt, FailedMessage, OpenActivity
+from temporalex_django.authoring.backend import FailedMessage
 from temporalex_django.authoring.redaction import Redactor
 from temporalex_django.authoring.requests.start_policy import OnClosed, OnConflict
-from temporalex_django.core.failures import AttemptFailure
 from temporalex_django.core.names import quoted
 from temporalex_django.models import BulkItem, BulkJob, Ending, FourEyesScope, HistoryEvent, Status
 from temporalex_django.models.fields import UnreadablePayload
 from temporalex_django.present.timeline import TimelineRow
-from temporalex_django.rest.output_fields import AwareTimeField, Base, Note, RecordOut, run_column_fields, time_field
+from temporalex_django.rest.output_fields import (
+    ActivityOut,
+    AwareTimeField,
+    Base,
+    FailedAttemptOut,
+    Note,
+    RecordOut,
+    run_column_fields,
+    time_field,
+)
 
 _MAX_NAME_LENGTH = 200
 #: Largest number of unknown fields that an error names.
@@ -204,37 +212,6 @@ class InstanceOut(Base):
     def get_fields(self) -> dict[str, Any]:
         """Return the declared fields, and one for each other column of runs that REST shows."""
         return {**run_column_fields(), **super().get_fields()}
-
-
-class FailureOut(RecordOut):
-    """The failure of the last attempt of an activity.
-
-    You need the permission to see payloads to see its texts.
-    """
-
-    record = AttemptFailure
-
-
-class ActivityOut(RecordOut):
-    """An activity that has no result yet.
-
-    ``max_attempts`` is 0 if the number of attempts has no limit. ``next_try`` is set only between two attempts.
-    """
-
-    record = OpenActivity
-    names = ("seq", "activity", "queue", "attempt", "max_attempts", "scheduled_at", "started_at", "due_at")
-    state = serializers.CharField()
-    next_try = time_field(allow_null=True)
-    last_failure = FailureOut(allow_null=True)
-
-
-class FailedAttemptOut(RecordOut):
-    """An attempt of an activity that failed, timed out or was lost.
-
-    You need the permission to see payloads to see its message and its traceback.
-    """
-
-    record = FailedAttempt
 
 
 class AskedOut(Base):

@@ -30,6 +30,7 @@ from temporalex_django.admin.run import history as histories
 from temporalex_django.admin.run.graph_picture import build_graph_picture, graph_class_of
 from temporalex_django.admin.run.origin import origin_of
 from temporalex_django.authoring.authorization import Person
+from temporalex_django.authoring.backend import EndedAttempt
 from temporalex_django.authoring.redaction import Redactor
 from temporalex_django.authoring.run_tables.run_columns import UNREAD_COLUMNS, ColumnType, Place, columns_shown_in
 from temporalex_django.backends.target import RunTarget
@@ -128,9 +129,7 @@ def run_detail_context(
         "on_cluster": answers.on_cluster,
         "activities": activity_rows,
         "why_no_activities": answers.why_no_tasks,
-        "attempts": attempts_of(run, redactor, storage=storage())
-        if run.status == "failed" or any(row["failure"] is not None for row in activity_rows)
-        else (),
+        "attempts": _failed_attempts(run, redactor, activity_rows),
         "origin": None if answers.on_cluster else origin_of(run, visible_runs),
         "failing": [row for row in activity_rows if row["failure"] is not None],
         "failed": _failure_context(run, redactor),
@@ -365,6 +364,15 @@ def _overdue_since(run: Instance, messages: Sequence[Message]) -> datetime | Non
 def _unread_since(messages: Sequence[Message]) -> datetime | None:
     """Return the time of the oldest message that no turn has read; None if there is none."""
     return min((message.created_at for message in messages if message.fresh and not message.settled), default=None)
+
+
+def _failed_attempts(
+    run: Instance, redactor: Redactor, activity_rows: Sequence[dict[str, Any]]
+) -> Sequence[EndedAttempt]:
+    """Return the attempts that failed, of a failed run or of one with an activity that fails; none for others."""
+    if run.status == "failed" or any(row["failure"] is not None for row in activity_rows):
+        return attempts_of(run, redactor, storage=storage())
+    return ()
 
 
 def _failure_context(run: Instance, redactor: Redactor) -> dict[str, str] | None:

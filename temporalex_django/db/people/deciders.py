@@ -53,11 +53,13 @@ def absent_deciders(tasks: Iterable[HumanTask], *, alias: str) -> dict[UUID, lis
     permission, but as a member of no group. A task counts as decidable if that cannot be known. One read for all users,
     two for all groups, and one for each permission.
     """
-    asked = {task.pk: _principals_of(task) for task in tasks if task.is_open}
-    reasons = _absences({principal for principals in asked.values() for principal in principals}, alias=alias)
+    principals_by_task = {task.pk: _principals_of(task) for task in tasks if task.is_open}
+    reasons = _absences(
+        {principal for principals in principals_by_task.values() for principal in principals}, alias=alias
+    )
     return {
         pk: [reasons[principal] for principal in principals]
-        for pk, principals in asked.items()
+        for pk, principals in principals_by_task.items()
         if principals and all(principal in reasons for principal in principals)
     }
 
@@ -72,23 +74,33 @@ def _absences(principals: Collection[str], *, alias: str) -> dict[str, Absent]:
     for principal in sorted(principals):
         kind, _, name = principal.partition(":")
         names.setdefault(kind, []).append(name)
-    absent: dict[str, Absent] = {}
-    if known := names.get("user"):
-        field = model.USERNAME_FIELD
-        found = set(users.filter(**{f"{field}__in": known}).values_list(field, flat=True))
-        absent |= {f"user:{name}": Absent("user", name) for name in known if name not in found}
-    if (known := names.get("group")) and _has_field(model, "groups"):
-        with_members = set(users.filter(groups__name__in=known).values_list("groups__name", flat=True).distinct())
-        empty = [name for name in known if name not in with_members]
-        existing = (
-            set(Group.objects.using(alias).filter(name__in=empty).values_list("name", flat=True)) if empty else ()
-        )
-        absent |= {f"group:{name}": Absent("empty_group" if name in existing else "group", name) for name in empty}
+    absent = _absent_users(users, names.get("user", ())) | _absent_groups(users, names.get("group", ()), alias=alias)
     for name in names.get("perm", ()):
         holders = _permission_holders(users, f"perm:{name}", name, limit=0)
         if holders is not None and not holders:
             absent[f"perm:{name}"] = Absent("perm", name)
     return absent
+
+
+def _absent_users(users: Any, names: Sequence[str]) -> dict[str, Absent]:
+    """Return those of the users with these names who are not among ``users``, the active ones."""
+    if not names:
+        return {}
+    field = users.model.USERNAME_FIELD
+    present_names = set(users.filter(**{f"{field}__in": names}).values_list(field, flat=True))
+    return {f"user:{name}": Absent("user", name) for name in names if name not in present_names}
+
+
+def _absent_groups(users: Any, names: Sequence[str], *, alias: str) -> dict[str, Absent]:
+    """Return those of the groups with these names that have none of ``users``, the active ones."""
+    if not names or not _has_field(users.model, "groups"):
+        return {}
+    group_names = set(users.filter(groups__name__in=names).values_list("groups__name", flat=True).distinct())
+    empty_names = [name for name in names if name not in group_names]
+    if not empty_names:
+        return {}
+    stored_names = set(Group.objects.using(alias).filter(name__in=empty_names).values_list("name", flat=True))
+    return {f"group:{name}": Absent("empty_group" if name in stored_names else "group", name) for name in empty_names}
 
 
 def _principals_of(task: HumanTask) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from django.core.management.base import BaseCommand, CommandParser
 from django.db.models import QuerySet
 
 from temporalex_django.access import is_unfiltered, redactor_for
-from temporalex_django.authoring.backend import FailedAttempt
+from temporalex_django.authoring.backend import EndedAttempt
 from temporalex_django.authoring.run_tables.run_columns import ColumnType, Place, RunColumn, columns_shown_in
 from temporalex_django.errors import WorkflowNotFound
 from temporalex_django.management.cli import as_user as people
@@ -92,12 +92,12 @@ def _text_rows(run_output: RunDescribed) -> list[tuple[str, object]]:
     ]
 
 
-def _attempt_text(attempt: FailedAttempt) -> str:
+def _attempt_text(attempt: EndedAttempt) -> str:
     """Return the times, the worker and the error of an attempt that failed, timed out or was lost."""
-    began = "" if attempt.began_at is None else f"{printing.format_local_time(attempt.began_at)} to "
+    begin_text = "" if attempt.began_at is None else f"{printing.format_local_time(attempt.began_at)} to "
     place = f" on {attempt.worker}" if attempt.worker else ""
     error = f"{attempt.type}: {attempt.message}" if attempt.message else attempt.type
-    return f"{attempt.activity}: {began}{printing.format_local_time(attempt.ended_at)}{place}: {error}"
+    return f"{attempt.activity}: {begin_text}{printing.format_local_time(attempt.ended_at)}{place}: {error}"
 
 
 def _format_column(column: RunColumn, run_output: RunDescribed) -> str:

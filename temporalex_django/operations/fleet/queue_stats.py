@@ -115,10 +115,10 @@ def _count_off(alias: str, queues: Sequence[str], switches: Switches) -> dict[st
 
     No read if no activity is off and no key is held.
     """
-    held = [(queue, key) for queue, key in switches.holds if key]
-    if not switches.activities and not held:
+    held_keys = {key for _queue, key in switches.holds if key}
+    if not switches.activities and not held_keys:
         return {}
-    lines = {QueuePartition(None, key).name for _queue, key in held}
+    lines = {QueuePartition(None, key).name for key in held_keys}
     tasks = ActivityTask.objects.using(alias).filter(owner=None, atomic=False, queue__in=queues, due_at__lte=Now())
     tasks = tasks.filter(Q(activity__in=switches.activities) | Q(line__in=lines))
     bounded = tasks.filter(pk__in=tasks.order_by().values("pk")[:MAX_COUNT])

@@ -11,7 +11,7 @@ from uuid import UUID
 
 from asgiref.sync import sync_to_async
 
-from temporalex_django.authoring.backend import MOST_ACTIVITIES, Description, FailedAttempt, FailedMessage
+from temporalex_django.authoring.backend import MOST_ACTIVITIES, Description, EndedAttempt, FailedMessage
 from temporalex_django.authoring.redaction import UNREDACTED, Redactor
 from temporalex_django.authoring.run_tables.run_columns import describe_columns
 from temporalex_django.backends.host import host
@@ -81,13 +81,20 @@ def describe(
         return description
     tasks, error = open_tasks_or_error(target, limit=MOST_ACTIVITIES, storage=storage)
     activities = [redactor.redact_activity(task.as_open) for task in tasks]
-    attempts: list[FailedAttempt] = []
-    if any(activity.last_failure is not None for activity in activities):
-        attempts = attempts_of(run, redactor, storage=storage)
-    return replace(description, activities=activities, activities_error=error, attempts=attempts)
+    description = replace(description, activities=activities, activities_error=error)
+    return _with_attempts(description, run, redactor, storage=storage)
 
 
-def attempts_of(run: Instance, redactor: Redactor, *, storage: DjangoStorage) -> list[FailedAttempt]:
+def _with_attempts(
+    description: Description, run: Instance, redactor: Redactor, *, storage: DjangoStorage
+) -> Description:
+    """Add the attempts that failed, if an open activity fails."""
+    if all(activity.last_failure is None for activity in description.activities):
+        return description
+    return replace(description, attempts=attempts_of(run, redactor, storage=storage))
+
+
+def attempts_of(run: Instance, redactor: Redactor, *, storage: DjangoStorage) -> list[EndedAttempt]:
     """Return the last attempts of a run's activities that failed, without what ``redactor`` hides. One read."""
     attempts = failed_attempts(run.pk, alias=storage.alias, limit=MOST_ACTIVITIES)
     if redactor.shows_error_text:

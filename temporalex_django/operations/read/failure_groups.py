@@ -98,18 +98,19 @@ def _grouped(
     rows = rows.order_by().annotate(**{f"of_{name}": expression for name, (_kind, expression) in figures.items()})
     aggregates = {name: kind(f"of_{name}") for name, (kind, _expression) in figures.items()}
     bounded = rows.filter(pk__in=rows.values("pk")[: MAX_COUNTED + 1])
-    found = [*bounded.values(*keys).annotate(count=Count("pk"), **aggregates)]
-    is_bounded = sum(row["count"] for row in found) > MAX_COUNTED
+    group_rows = [*bounded.values(*keys).annotate(count=Count("pk"), **aggregates)]
+    is_bounded = sum(row["count"] for row in group_rows) > MAX_COUNTED
     if is_bounded and not scans:
-        found = []
+        group_rows = []
         for key in _keys(rows, *keys):
             members = rows.filter(**key)
             members = members.filter(pk__in=members.values("pk")[: MAX_COUNTED + 1])
-            found += members.values(*keys).annotate(count=Count("pk"), **aggregates)
+            group_rows += members.values(*keys).annotate(count=Count("pk"), **aggregates)
         return [
-            {**row, "is_bounded": row["count"] > MAX_COUNTED, "count": min(row["count"], MAX_COUNTED)} for row in found
+            {**row, "is_bounded": row["count"] > MAX_COUNTED, "count": min(row["count"], MAX_COUNTED)}
+            for row in group_rows
         ]
-    return [{**row, "is_bounded": is_bounded, "count": min(row["count"], MAX_COUNTED)} for row in found]
+    return [{**row, "is_bounded": is_bounded, "count": min(row["count"], MAX_COUNTED)} for row in group_rows]
 
 
 def _keys(rows: QuerySet[Any], first: str, second: str) -> Iterator[dict[str, Any]]:

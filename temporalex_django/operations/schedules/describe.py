@@ -199,12 +199,12 @@ def open_slots_before(rows: Iterable[ScheduleSlot], *, alias: str) -> dict[int, 
     open_slots = ScheduleSlot.objects.using(alias).filter(
         running=True, schedule__in={row.schedule_id for row in skipped}
     )
-    found: dict[int, ScheduleSlot] = {}
+    open_slot_of: dict[int, ScheduleSlot] = {}
     for slot in open_slots.order_by("at"):
         for row in skipped:
             if row.schedule_id == slot.schedule_id and slot.at < row.at:
-                found.setdefault(row.pk, slot)
-    return found
+                open_slot_of.setdefault(row.pk, slot)
+    return open_slot_of
 
 
 def _describe_slot(

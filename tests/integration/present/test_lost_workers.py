@@ -75,7 +75,7 @@ def test_a_worker_that_died_is_shown_with_what_it_held(
 
     lost = LostWorker.objects.get()
     attempt = FailedAttempt.objects.get()
-    assert (lost.name, lost.held_count, lost.held[0]["workflow_id"]) == ("web-2:7", 1, "berlin")
+    assert (lost.name, lost.held_count, lost.held_activities[0]["workflow_id"]) == ("web-2:7", 1, "berlin")
     assert (attempt.outcome, attempt.worker, attempt.began_at) == ("lost", "web-2:7", began)
     client.force_login(get_user_model().objects.create_superuser("root"))
     page = client.get("/admin/temporalex_django/worker/").content.decode()

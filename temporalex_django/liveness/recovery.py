@@ -282,7 +282,7 @@ def _keep_lost_worker(storage: WorkerStorage, epoch: int) -> None:
             "name": "host || ':' || pid",
             "lost_at": "%s",
             "held_count": "%s",
-            "held": storage.sql.placeholder("jsonb"),
+            "held_activities": storage.sql.placeholder("jsonb"),
             "released_by": "%s",
         },
         "from temporalex_worker where epoch = %s and buried_at is null",

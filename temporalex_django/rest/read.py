@@ -27,7 +27,7 @@ from temporalex_django.operations.read.available_messages import available_messa
 from temporalex_django.operations.read.cluster_reads import history_of
 from temporalex_django.operations.read.describe import ResultWaiter, describe
 from temporalex_django.operations.registry import STEERING
-from temporalex_django.rest import serializers
+from temporalex_django.rest import output_fields, serializers
 from temporalex_django.rest.contract import with_contract
 from temporalex_django.rest.contracts import BY_SEQ, ORDER, PAGES, WAIT, WORKFLOW, read_contract
 from temporalex_django.rest.filters import RunFilter
@@ -173,7 +173,7 @@ class RunReadViewSet(RunViewSet):
         rows = [describe_operation(action, run, self._user) for action in STEERING.values()]
         return Response({"next": None, "results": serializers.OperationOut(rows, many=True).data})
 
-    @with_contract(read_contract("Activities without a result", serializers.ActivityOut, WORKFLOW, several=True))
+    @with_contract(read_contract("Activities without a result", output_fields.ActivityOut, WORKFLOW, several=True))
     def activities(self, request: Request, id: str) -> Response:
         """Return the activities of a run that have no result yet: the first hundred.
 
@@ -184,7 +184,7 @@ class RunReadViewSet(RunViewSet):
         description = describe(target, storage=storage(), redactor=self._redactor(target.row))
         if description.activities_error is not None:
             raise errors.UpdateTimeout(description.activities_error, code="unknown")
-        return Response({"next": None, "results": serializers.ActivityOut(description.activities, many=True).data})
+        return Response({"next": None, "results": output_fields.ActivityOut(description.activities, many=True).data})
 
     @with_contract(
         read_contract(

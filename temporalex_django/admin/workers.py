@@ -9,6 +9,7 @@ from django.contrib import admin, messages
 from django.contrib.admin.utils import flatten
 from django.core.exceptions import PermissionDenied
 from django.db import connections, transaction
+from django.db.models import Exists, QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
 from django.urls import path, reverse
 from django.utils import timezone
@@ -23,7 +24,7 @@ from temporalex_django.admin.jobs import ReasonForm
 from temporalex_django.admin.switches import switch_address_for
 from temporalex_django.authoring.authorization import APP
 from temporalex_django.errors import ActionNotPermitted, TemporalexError, WorkerNotFound
-from temporalex_django.models import ActivityTask, Worker
+from temporalex_django.models import ActivityTask, LostWorker, Worker
 from temporalex_django.operations.base import storage
 from temporalex_django.operations.fleet.drain import DrainWorker, UndrainWorker
 from temporalex_django.operations.fleet.queue_stats import MAX_COUNT, queue_figures
@@ -206,9 +207,17 @@ class WorkerAdmin(ReadOnlyAdmin[Worker]):
         form = None
         if settings.DEBUG and policy().allows(user_of(request), operation):
             form = ReasonForm()
-        lost = lost_workers(storage().alias, now=timezone.now()) if self.has_view_permission(request) else ()
-        context = {"lost": lost, "queues": queues, "most": MAX_COUNT, "due_form": form}
-        return super().changelist_view(request, {**context, **(extra_context or {})})
+        context = {"queues": queues, "most": MAX_COUNT, "due_form": form}
+        response = super().changelist_view(request, {**context, **(extra_context or {})})
+        page_context = getattr(response, "context_data", None) or {}
+        workers = [*page_context["cl"].result_list] if "cl" in page_context else None
+        # The rows of the list say if a worker was lost; without any row, that has to be read.
+        if workers is not None and (not workers or any(worker.is_any_lost for worker in workers)):
+            page_context["lost"] = lost_workers(storage().alias, now=timezone.now())
+        return response
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Worker]:
+        return super().get_queryset(request).annotate(is_any_lost=Exists(LostWorker.objects.all()))
 
     @admin.display(description=_("running activities"))
     def running_activities(self, worker: Worker) -> str:

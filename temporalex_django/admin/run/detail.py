@@ -130,7 +130,7 @@ def run_detail_context(
         "activities": activity_rows,
         "why_no_activities": answers.why_no_tasks,
         "attempts": _failed_attempts(run, redactor, activity_rows),
-        "origin": None if answers.on_cluster else origin_of(run, visible_runs),
+        "origin": origin_of(run, visible_runs) if history.is_copied else None,
         "failing": [row for row in activity_rows if row["failure"] is not None],
         "failed": _failure_context(run, redactor),
         **_family_context(run, family),
@@ -241,7 +241,7 @@ def _human_task_rows(run: Instance, user: Person) -> list[dict[str, Any]]:
             "claimed_by": claimed_by_name(task),
             "absent": absent_sentence(task.absent) if task.absent else "",
         }
-        for task in mark_nobody_left(*redact_tasks(awaited_tasks(run, limit=MAX_ROWS), user))
+        for task in mark_nobody_left(*redact_tasks(awaited_tasks(run, limit=MAX_ROWS), user), with_permissions=False)
     ]
 
 
@@ -369,10 +369,13 @@ def _unread_since(messages: Sequence[Message]) -> datetime | None:
 def _failed_attempts(
     run: Instance, redactor: Redactor, activity_rows: Sequence[dict[str, Any]]
 ) -> Sequence[EndedAttempt]:
-    """Return the attempts that failed, of a failed run or of one with an activity that fails; none for others."""
-    if run.status == "failed" or any(row["failure"] is not None for row in activity_rows):
-        return attempts_of(run, redactor, storage=storage())
-    return ()
+    """Return the attempts that failed, if there were several; what is known of a single one is on the page already."""
+    closing = run.closing_value if run.status == "failed" else None
+    closed_attempts = closing.get("attempts") if isinstance(closing, dict) else None
+    counts = [closed_attempts or 0, *(row["failure"].attempt for row in activity_rows if row["failure"] is not None)]
+    if max(counts) < 2:
+        return ()
+    return attempts_of(run, redactor, storage=storage())
 
 
 def _failure_context(run: Instance, redactor: Redactor) -> dict[str, str] | None:

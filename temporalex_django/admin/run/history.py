@@ -113,9 +113,10 @@ class HistoryPages:
 class RunHistory:
     """A page of the history of a run for its admin page, and the timers that are running.
 
-    ``activations`` has the single events, and ``entries`` the rows of the timeline. ``all_events`` are all events of
-    the run if they had to be read for the page, or else None. ``why_not`` is a sentence that says why a run on a
-    cluster has not told its history, or None.
+    ``is_copied`` is True if the page has events that a reset or fork copied from another run. ``activations`` has the
+    single events, and ``entries`` the rows of the timeline. ``all_events`` are all events of the run if they had to be
+    read for the page, or else None. ``why_not`` is a sentence that says why a run on a cluster has not told its
+    history, or None.
     """
 
     activations: Sequence[ActivationRow]
@@ -124,6 +125,7 @@ class RunHistory:
     timers: Sequence[timeline.TimelineRow]
     all_events: Sequence[Event] | None
     why_not: str | None = None
+    is_copied: bool = False
 
 
 def read_history(
@@ -151,8 +153,10 @@ def read_history(
     length = chain.length if chain.run_id == run.pk else events.aggregate(last=Max("seq"))["last"] or 0
     count = max(1, -(-length // EVENTS_PER_PAGE))
     number = _page_number(page, count)
-    # The last page is as long as the others: with the events since its start alone, it might have a single row.
-    first = min((number - 1) * EVENTS_PER_PAGE, max(0, length - EVENTS_PER_PAGE))
+    first = (number - 1) * EVENTS_PER_PAGE
+    if not page:
+        # The newest events, as many as on other pages: the last page might have a single row.
+        first = max(0, length - EVENTS_PER_PAGE)
     with_all_events = with_all_events and length <= MAX_EVENTS
     if not with_all_events:
         # One statement for the page and for the recent events of timers, which show the timers that are running.
@@ -172,6 +176,8 @@ def read_history(
         pages=HistoryPages(number=number, count=count),
         timers=_running_timers(_core_events(event_rows, _TIMERS)) if run.is_open else (),
         all_events=_core_events(event_rows) if with_all_events else None,
+        # Copied events are older than their run.
+        is_copied=any(event.at < run.created_at for event in page_rows),
     )
 
 

@@ -45,18 +45,22 @@ def undecidable_tasks(tasks: Iterable[HumanTask], *, alias: str) -> set[UUID]:
     return {pk for pk, words in principals.items() if not _has_decider(words, user_keys, barred[pk])}
 
 
-def absent_deciders(tasks: Iterable[HumanTask], *, alias: str) -> dict[UUID, list[Absent]]:
+def absent_deciders(
+    tasks: Iterable[HumanTask], *, alias: str, with_permissions: bool = True
+) -> dict[UUID, list[Absent]]:
     """Return, for each of the open tasks that nobody can decide, whom it asks and why they cannot.
 
     A task asks users, groups and holders of permissions. Nobody is among these if the users are gone or inactive, the
     groups do not exist or have no active member, and nobody has the permissions. A superuser counts as a holder of each
-    permission, but as a member of no group. A task counts as decidable if that cannot be known. One read for all users,
-    two for all groups, and one for each permission.
+    permission, but as a member of no group. A task counts as decidable if that cannot be known, or if it asks holders
+    of a permission and ``with_permissions`` is False. One read for all users, two for all groups, and one for each
+    permission.
     """
     principals_by_task = {task.pk: _principals_of(task) for task in tasks if task.is_open}
-    reasons = _absences(
-        {principal for principals in principals_by_task.values() for principal in principals}, alias=alias
-    )
+    named = {principal for principals in principals_by_task.values() for principal in principals}
+    if not with_permissions:
+        named = {principal for principal in named if not principal.startswith("perm:")}
+    reasons = _absences(named, alias=alias)
     return {
         pk: [reasons[principal] for principal in principals]
         for pk, principals in principals_by_task.items()

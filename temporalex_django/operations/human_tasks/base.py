@@ -259,14 +259,15 @@ def subject_text(run: Instance) -> str:
     return str(run.subject or f"{run.subject_type.name} {run.subject_id}")
 
 
-def mark_nobody_left(*tasks: HumanTask) -> Sequence[HumanTask]:
+def mark_nobody_left(*tasks: HumanTask, with_permissions: bool = True) -> Sequence[HumanTask]:
     """Set ``nobody_left`` and ``absent`` on each task, and return the tasks.
 
     ``nobody_left`` is True if four eyes exclude everybody who could decide the task. ``absent`` are those whom it asks,
-    if none of them is there. Users and groups are read once for all tasks; see ``db.people.deciders``.
+    if none of them is there. Users and groups are read once for all tasks; see ``db.people.deciders``. Each permission
+    costs a further read, unless ``with_permissions`` is False.
     """
     undecidable_ids = undecidable_tasks(tasks, alias=storage().alias)
-    absent = absent_deciders(tasks, alias=storage().alias)
+    absent = absent_deciders(tasks, alias=storage().alias, with_permissions=with_permissions)
     for task in tasks:
         task.absent = absent.get(task.pk, ())
         task.nobody_left = task.pk in undecidable_ids

@@ -10,11 +10,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
-from django.db.models import Count, Exists, F, Max, Min, OuterRef, Q, QuerySet
+from django.db.models import Case, Count, Exists, F, Max, Min, OuterRef, Q, QuerySet, When
 from django.db.models.fields.json import KT
 from django.db.models.functions import Coalesce
 
 from temporalex_django.access import runs_or_all
+from temporalex_django.db.querying import semi_join
 from temporalex_django.errors import WorkflowSwitchedOff
 from temporalex_django.models import ActivityTask, EndedTask, EnqueuedTask, Instance, Outbox, Status
 from temporalex_django.present.project_view import FailureGroup
@@ -31,7 +32,7 @@ def failure_groups(alias: str, runs: QuerySet[Instance] | None, *, now: datetime
     """Return the groups of failures with one class and one fault: of each kind at most twenty, the largest first.
 
     First come those of ``run_failure_groups``, then background tasks and dead letters. ``runs`` restricts the groups;
-    None means all runs. Background tasks belong to no run, so they are there only with None. Six reads.
+    None means all runs. Background tasks belong to no run, so they are there only with None. Five reads.
     """
     groups = run_failure_groups(alias, runs, now=now)
     letters = Outbox.objects.using(alias)
@@ -46,16 +47,17 @@ def run_failure_groups(alias: str, runs: QuerySet[Instance] | None, *, now: date
     """Return the groups of activities that fail and are retried, of failed runs, and of blocked runs, in this order.
 
     Runs count that failed within a day before ``now``. One that was reset, or replaced by a new run of its id, does not
-    count. The filter ``cause`` of runs takes the cause of a group. Three reads, by indexes that contain only failures.
+    count. The filter ``cause`` of runs takes the cause of a group. Two reads, by indexes that contain only failures.
     """
     visible_runs = runs_or_all(runs, alias=alias)
     tasks: Any = ActivityTask.objects.using(alias).filter(chain__isnull=False)
     if runs is not None:
         tasks = tasks.filter(run__in=runs.order_by().values("pk"))
+    groups = [*_failed_and_blocked_runs(alias, visible_runs, now)]
     return [
         *_largest(_failing_activities(tasks)),
-        *_largest(_failed_runs(alias, visible_runs, now)),
-        *_largest(_blocked_runs(visible_runs)),
+        *_largest(group for group in groups if group.kind == "run"),
+        *_largest(group for group in groups if group.kind == "blocked"),
     ]
 
 
@@ -143,28 +145,6 @@ def _failing_activities(tasks: QuerySet[Any]) -> Iterator[FailureGroup]:
         yield FailureGroup(kind="activity", **row)
 
 
-def _blocked_runs(runs: QuerySet[Instance]) -> Iterator[FailureGroup]:
-    """Yield the groups of blocked runs, except those that wait for a switch."""
-    blocked: Any = runs.filter(blocked__isnull=False, chain__run_id=F("pk"), chain__open_key__isnull=False)
-    for row in _grouped(
-        blocked.exclude(blocked__code=WorkflowSwitchedOff.code),
-        ("workflow", "fault"),
-        since=(Min, KT("blocked__since")),
-        last=(Max, Coalesce(KT("blocked__last"), KT("blocked__since"))),
-        next_attempt=(Min, F("chain__due_at")),
-        cause=(Max, F("cause")),
-        code=(Max, KT("blocked__code")),
-        waits_for=(Max, KT("blocked__waits_for")),
-        example=(Max, F("workflow_id")),
-    ):
-        code = row["code"] or "blocked"
-        # A mark that another program wrote has no cause.
-        texts = {"code": code, "cause": row["cause"] or code, "fault": row["fault"] or code}
-        yield FailureGroup(
-            kind="blocked", **{**row, **texts, "since": _parse(row["since"]), "last": _parse(row["last"])}
-        )
-
-
 def _parse(text: Any) -> datetime | None:
     try:
         return datetime.fromisoformat(str(text))
@@ -172,21 +152,67 @@ def _parse(text: Any) -> datetime | None:
         return None
 
 
-def _failed_runs(alias: str, runs: QuerySet[Instance], now: datetime) -> Iterator[FailureGroup]:
+def _failed_and_blocked_runs(alias: str, runs: QuerySet[Instance], now: datetime) -> Iterator[FailureGroup]:
+    """Yield the groups of failed runs and those of blocked ones, except those that wait for a switch. One read."""
     # Take the newest ids first, from an index of failed runs, and compare times only for those. Run ids sort by time,
     # so the bound costs no scan however many runs have failed over the years.
+    stored = Instance.objects.using(alias).order_by()
     newest = runs.filter(ended=Status.FAILED, fault__isnull=False).order_by("-id")[: MAX_COUNTED + 1]
-    recent = Instance.objects.using(alias).filter(pk__in=newest.values("pk"), closed_at__gte=now - _RECENT_PERIOD)
-    for row in _grouped(
-        not_replaced(recent),
-        ("workflow", "fault"),
-        scans=True,
-        since=(Min, F("closed_at")),
-        last=(Max, F("closed_at")),
-        cause=(Max, F("cause")),
-        example=(Max, F("workflow_id")),
-    ):
-        yield FailureGroup(kind="run", **row)
+    recent = not_replaced(stored.filter(pk__in=newest.values("pk"), closed_at__gte=now - _RECENT_PERIOD))
+    current = runs.filter(blocked__isnull=False, chain__run_id=F("pk"), chain__open_key__isnull=False)
+    blocked = current.exclude(blocked__code=WorkflowSwitchedOff.code).order_by()
+    first_blocked = stored.filter(pk__in=blocked.values("pk")[: MAX_COUNTED + 1])
+    rows = semi_join(stored, recent.values("pk").union(first_blocked.values("pk")))
+    rows = rows.annotate(is_blocked=Case(When(blocked__isnull=False, then=True), default=False))
+    group_rows = [
+        *rows.values("workflow", "fault", "is_blocked").annotate(
+            count=Count("pk"),
+            closed_since=Min("closed_at"),
+            closed_last=Max("closed_at"),
+            blocked_since=Min(KT("blocked__since")),
+            blocked_last=Max(Coalesce(KT("blocked__last"), KT("blocked__since"))),
+            next_attempt=Min("chain__due_at"),
+            text=Max("cause"),
+            code=Max(KT("blocked__code")),
+            waits_for=Max(KT("blocked__waits_for")),
+            example=Max("workflow_id"),
+        )
+    ]
+    totals = {kind: sum(row["count"] for row in group_rows if row["is_blocked"] is kind) for kind in (False, True)}
+    for row in group_rows:
+        yield _run_group(row, is_bounded=totals[row["is_blocked"]] > MAX_COUNTED)
+
+
+def _run_group(row: Any, *, is_bounded: bool) -> FailureGroup:
+    """Return the group of failed or blocked runs of a row of ``_failed_and_blocked_runs``."""
+    counted = {
+        "workflow": row["workflow"],
+        "example": row["example"],
+        "count": min(row["count"], MAX_COUNTED),
+        "is_bounded": is_bounded,
+    }
+    if not row["is_blocked"]:
+        return FailureGroup(
+            kind="run",
+            fault=row["fault"],
+            cause=row["text"],
+            since=row["closed_since"],
+            last=row["closed_last"],
+            **counted,
+        )
+    # A mark that another program wrote has no cause.
+    code = row["code"] or "blocked"
+    return FailureGroup(
+        kind="blocked",
+        fault=row["fault"] or code,
+        cause=row["text"] or code,
+        code=code,
+        waits_for=row["waits_for"],
+        since=_parse(row["blocked_since"]),
+        last=_parse(row["blocked_last"]),
+        next_attempt=row["next_attempt"],
+        **counted,
+    )
 
 
 def _failing_tasks(alias: str) -> Iterator[FailureGroup]:

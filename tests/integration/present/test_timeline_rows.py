@@ -114,7 +114,7 @@ def test_a_row_is_the_same_on_every_page_and_in_every_interface(admin: Client) -
 
 
 @pytest.mark.usefixtures("small_pages")
-def test_the_start_of_a_run_is_under_way_as_long_as_the_run_is(admin: Client) -> None:
+def test_the_start_of_a_run_is_over_at_once_and_its_row_ends_with_the_run(admin: Client) -> None:
     run, other = PacksMany.start(12, id="many"), Sleepy.start(id="s-1")
     drain()
 
@@ -123,7 +123,7 @@ def test_the_start_of_a_run_is_under_way_as_long_as_the_run_is(admin: Client) ->
     first = over_rest(admin, run.run_id, limit=1)[0]
     assert (first["kind"], first["state"], first["activation"]) == ("run", "done", 1)
     assert first["ended"] == over_rest(admin, run.run_id)[-1]["began"]
-    assert {said: state for _, said, state in happened(admin, other.run_id)}["Run started, version 1"] == "in progress"
+    assert {said: state for _, said, state in happened(admin, other.run_id)}["Run started, version 1"] == "done"
 
 
 def test_what_was_open_when_the_run_ended_is_dropped(admin: Client) -> None:

@@ -84,7 +84,12 @@ def _text_rows(run_output: RunDescribed) -> list[tuple[str, object]]:
             for entry in run.activities
         ),
         ("Activities", run.activities_error or ""),
-        *((f"Attempt {entry.attempt} of {entry.seq}", _attempt_text(entry)) for entry in run.attempts),
+        # A single one is in the summary already.
+        *(
+            (f"Attempt {entry.attempt} of {entry.seq}", _attempt_text(entry))
+            for entry in run.attempts
+            if len(run.attempts) > 1
+        ),
         *(
             (f"Failed signal {entry.id}", f"{entry.name}: {entry.type}: {entry.message}")
             for entry in run.failed_messages

@@ -24,8 +24,33 @@ from temporalex_django.rest.base import ContractViewSet
 from temporalex_django.rest.contract import Contract, with_contract
 from temporalex_django.rest.contracts import PAGES, read_contract
 from temporalex_django.rest.http.idempotency import IdempotentViewSet, with_idempotency_key
-from temporalex_django.rest.output_fields import RecordOut
+from temporalex_django.rest.output_fields import Base, RecordOut, time_field
 from temporalex_django.rest.types import type_rows_of
+
+
+class WorkerOut(Base):
+    """A worker: a process that advances runs and runs activities.
+
+    ``alive`` is true if its lease has not expired. ``drained_at`` is the time since which it takes no new work, and
+    null if it takes work.
+    """
+
+    id = fields.UUIDField()
+    kind = fields.CharField()
+    host = fields.CharField()
+    pid = fields.IntegerField()
+    alive = fields.BooleanField()
+    queues = fields.ListField(child=fields.CharField())
+    workflows = fields.DictField(child=fields.ListField(child=fields.IntegerField()))
+    activity_names = fields.ListField(child=fields.CharField())
+    runs = fields.IntegerField()
+    activities = fields.IntegerField()
+    turns = fields.IntegerField()
+    clock_skew = fields.FloatField()
+    drained_at = time_field(allow_null=True)
+    started_at = time_field()
+    beat_at = time_field()
+    expires_at = time_field()
 
 
 def _drain_contract(action: type[DrainWorker], summary: str) -> Contract:
@@ -33,7 +58,7 @@ def _drain_contract(action: type[DrainWorker], summary: str) -> Contract:
         operation=action.name,
         permission=action.permission,
         summary=summary,
-        answers={200: serializers.WorkerOut},
+        answers={200: WorkerOut},
         body=serializers.ReasonBody,
         scope="act",
         keyed=True,
@@ -54,14 +79,14 @@ class WorkerViewSet(IdempotentViewSet):
             permission="view_worker",
             summary="Workers",
             query=PAGES,
-            answers={200: serializers.WorkerOut},
+            answers={200: WorkerOut},
             several=True,
         )
     )
     def list(self, request: Request) -> Response:
         """Return all workers that have a row, also those that were declared dead. One read."""
         page = self.paginate_queryset(self.get_queryset()) or ()
-        return self._page_response([*serializers.WorkerOut(page, many=True).data])
+        return self._page_response([*WorkerOut(page, many=True).data])
 
     @with_contract(_drain_contract(DrainWorker, "Drain it: it takes nothing new"))
     @with_idempotency_key
@@ -94,7 +119,7 @@ class WorkerViewSet(IdempotentViewSet):
         row = self.get_queryset().filter(pk=pk).first()
         if row is None:
             raise WorkerNotFound(f"there is no worker {quoted(str(pk))}")
-        return Response(serializers.WorkerOut(row).data)
+        return Response(WorkerOut(row).data)
 
 
 class QueueOut(RecordOut):

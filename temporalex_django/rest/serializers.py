@@ -419,31 +419,6 @@ class TimelineOut(RecordOut):
     first = serializers.IntegerField(source="number")
 
 
-class WorkerOut(Base):
-    """A worker: a process that advances runs and runs activities.
-
-    ``alive`` is true if its lease has not expired. ``drained_at`` is the time since which it takes no new work, and
-    null if it takes work.
-    """
-
-    id = serializers.UUIDField()
-    kind = serializers.CharField()
-    host = serializers.CharField()
-    pid = serializers.IntegerField()
-    alive = serializers.BooleanField()
-    queues = serializers.ListField(child=serializers.CharField())
-    workflows = serializers.DictField(child=serializers.ListField(child=serializers.IntegerField()))
-    activity_names = serializers.ListField(child=serializers.CharField())
-    runs = serializers.IntegerField()
-    activities = serializers.IntegerField()
-    turns = serializers.IntegerField()
-    clock_skew = serializers.FloatField()
-    drained_at = time_field(allow_null=True)
-    started_at = time_field()
-    beat_at = time_field()
-    expires_at = time_field()
-
-
 class MessageOut(Base):
     """A signal, update or query that a class declares.
 

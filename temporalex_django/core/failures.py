@@ -274,7 +274,7 @@ def run_failure(exc: BaseException) -> dict[str, Any]:
 
 
 class FailureCause(NamedTuple):
-    """Why something failed, as far as failures are grouped by it. It quotes no message, which may contain payloads.
+    """The cause of a failure, by which failures are grouped. It quotes no message, which may contain payloads.
 
     ``text`` is for people: the type of the error, and the line of project code that raised it. ``fault`` is the key of
     the group. It has the function instead of the line, so a deploy that moves the line divides no group.

@@ -164,7 +164,7 @@ class FailedAttempt(models.Model):
     """
 
     class AttemptEnd(models.TextChoices):
-        """How such an attempt ended."""
+        """The ways in which such an attempt ends."""
 
         FAILED = "failed", _("Failed")
         TIMED_OUT = "timed_out", _("Timed out")

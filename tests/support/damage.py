@@ -28,10 +28,12 @@ from temporalex_django.models import (
     Chain,
     DoneOnce,
     EndedTask,
+    FailedAttempt,
     Instance,
     KeptAnswer,
     Lease,
     Limit,
+    LostWorker,
     Message,
     OperatorAction,
     Outbox,
@@ -249,6 +251,15 @@ class World:
             id=one(), epoch=77 + number, kind="worker", host="web-3", pid=7, queues=["default"],
             workflows={Damaged.name: [1]}, activity_names=["x"], started_at=now, beat_at=now,
             expires_at=now + timedelta(hours=1), load={},
+        )  # fmt: skip
+        LostWorker.objects.create(
+            epoch=1077 + number, name="web-4:7", kind="worker", queues=["default"], started_at=now, beat_at=now,
+            lost_at=now, held_count=1, held=[{"activity": "x", "workflow_id": "y", "run_id": str(run.pk)}],
+            released_by="web-3:7",
+        )  # fmt: skip
+        FailedAttempt.objects.create(
+            run=run, seq=99, activity="x", attempt=1, outcome="failed", began_at=now, ended_at=now, worker="web-3:7",
+            failure=payload,
         )  # fmt: skip
 
     def damage(self) -> dict[Cell, Any]:

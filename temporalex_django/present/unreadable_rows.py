@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import Final
 
 from django.utils.translation import gettext as _
 
 from temporalex_django.present.formatting import join_with_and
 from temporalex_django.present.project_view import UnreadableRow
 from temporalex_django.present.view_models import Diagnosis
+
+#: Code of the findings about rows that cannot be read.
+UNREADABLE_ROW: Final = "unreadable_row"
 
 
 def unreadable_diagnoses(rows: Iterable[UnreadableRow]) -> Iterator[Diagnosis]:
@@ -32,7 +36,7 @@ def unreadable_diagnoses(rows: Iterable[UnreadableRow]) -> Iterator[Diagnosis]:
             )
         yield Diagnosis(
             severity="error",
-            code="unreadable_row",
+            code=UNREADABLE_ROW,
             text=text % words,
             next_step=step % words,
             evidence=[f"{row.table}: {row.condition}"],

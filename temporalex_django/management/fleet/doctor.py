@@ -56,6 +56,7 @@ from temporalex_django.present import diagnosis
 from temporalex_django.present.deploys import CodeMismatch, cluster_diagnoses, deploy_diagnoses, input_diagnoses
 from temporalex_django.present.project_view import FailedCheck, ProjectView
 from temporalex_django.present.sentences import Summary
+from temporalex_django.present.unreadable_rows import UNREADABLE_ROW
 from temporalex_django.present.view_models import Diagnosis
 
 _BATCH_SIZE = 20
@@ -371,23 +372,27 @@ def _run_output(run: Instance, summary: Summary) -> RunDiagnosed:
 
 
 def _print_report(command: BaseCommand, report: DoctorSaid, *, in_full: bool) -> None:
-    """Print the report; without ``in_full`` at most twelve lines of it.
+    """Print the report; without ``in_full`` at most twelve lines of it, besides the rows that cannot be read.
 
     A report that does not fit has a line for each finding, errors first, and the runs are left out: a finding is about
-    all runs with one problem.
+    all runs with one problem. Each row that cannot be read has a repair of its own, so all of these are printed.
     """
-    lines = [line for finding in report.findings for line in _finding_lines(finding, finding.text)]
+    damages = [finding for finding in report.findings if finding.code == UNREADABLE_ROW]
+    findings = [finding for finding in report.findings if finding.code != UNREADABLE_ROW]
+    lines = [line for finding in findings for line in _finding_lines(finding, finding.text)]
     for run in report.runs:
         lines += _finding_lines(run.found, f"{run.workflow} {run.id}: {run.found.text}")
-    if not in_full and len(lines) > _MAX_LINES and report.findings:
-        lines = _short_lines(report)
+    if not in_full and len(lines) > _MAX_LINES and findings:
+        lines = _short_lines(report, findings)
+    for damage in damages:
+        lines += _finding_lines(damage, damage.text)
     for line in lines:
         printing.write_line(command, line)
 
 
-def _short_lines(report: DoctorSaid) -> list[str]:
+def _short_lines(report: DoctorSaid, findings: Sequence[Diagnosis]) -> list[str]:
     severities = ("error", "warning", "note")
-    findings = sorted(report.findings, key=lambda finding: severities.index(finding.severity))
+    findings = sorted(findings, key=lambda finding: severities.index(finding.severity))
     lines = [
         f"{finding.severity}: {printing.escape(finding.text)} Next: {printing.escape(finding.next_step)}"
         for finding in findings[: _MAX_LINES - 1]

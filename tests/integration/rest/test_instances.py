@@ -224,6 +224,7 @@ def test_a_blocked_run_says_what_it_lacks_in_lists_too(api, basket, monkeypatch)
     assert {
         **listed,
         "activities": [],
+        "attempts": [],
         "activities_error": None,
         "human_tasks": [],
         "failed_messages": [],

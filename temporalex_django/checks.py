@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from functools import lru_cache
 from importlib import import_module
 from importlib.util import find_spec
-from pathlib import Path
 from types import FrameType, ModuleType
 from typing import Any
 
@@ -30,7 +28,7 @@ from temporalex_django.authoring import workflow as workflows
 from temporalex_django.authoring.activity_function import is_nameless
 from temporalex_django.authoring.declared_messages import handler_problems
 from temporalex_django.authoring.lint.activities import named_activities
-from temporalex_django.authoring.lint.checks import Finding, lint
+from temporalex_django.authoring.lint.checks import findings_in, roles_in
 from temporalex_django.authoring.lint.names import duplicate_names
 from temporalex_django.core.determinism.rules import is_project_file
 from temporalex_django.core.error_text import source_line
@@ -199,6 +197,30 @@ def check_schedules(databases: Sequence[str] | None = None, **_: Any) -> list[Ch
     from temporalex_django.operations.schedules.sync import schedule_differences  # noqa: PLC0415 - needs the models
 
     return [Warning(difference.text, id="temporalex_django.W013") for difference in schedule_differences(alias)]
+
+
+@register(Tags.database)
+def check_deciders(databases: Sequence[str] | None = None, **_: Any) -> list[CheckMessage]:
+    """Warn about groups and permissions that approvals in workflow code name, and that do not exist.
+
+    It queries the database, so it runs only with ``check --database``, and not while ``migrate`` runs.
+    """
+    alias = conf.read()[0].DATABASE
+    if not databases or alias not in databases or alias not in settings.DATABASES or _is_migrating():
+        return []
+    from temporalex_django.db.people.deciders import undefined_principals  # noqa: PLC0415 - needs the models
+
+    roles = [(path, line, role) for path in _workflow_files() for line, role in roles_in(path)]
+    undefined = undefined_principals({role for _path, _line, role in roles}, alias=alias)
+    return [
+        Warning(
+            f"{path}:{line}: the approval asks {undefined[role]}, which does not exist: nobody can decide it.",
+            hint="Create it, or correct the name.",
+            id="temporalex_django.W018",
+        )
+        for path, line, role in roles
+        if role in undefined
+    ]
 
 
 def _is_migrating() -> bool:
@@ -445,7 +467,7 @@ def check_workflow_code(app_configs: Sequence[AppConfig] | None, **_: Any) -> li
             id="temporalex_django.W007",
         )
         for path, classes in _workflow_files().items()
-        for finding in _lint_findings(path, classes)
+        for finding in findings_in(path, classes)
         if not finding.seeded
     ]
 
@@ -513,7 +535,7 @@ def check_hash_seed(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[C
             id="temporalex_django.W012",
         )
         for path, classes in _workflow_files().items()
-        for finding in _lint_findings(path, classes)
+        for finding in findings_in(path, classes)
         if finding.seeded
     ]
 
@@ -571,20 +593,3 @@ def _workflow_files() -> dict[str, set[str]]:
         if path is not None and is_project_file(path):
             files.setdefault(path, set()).update(modules[name])
     return files
-
-
-def _lint_findings(path: str, classes: set[str]) -> Sequence[Finding]:
-    """Return the findings in the source file ``path``; none if it cannot be read.
-
-    ``classes`` names classes of the file that are workflows although their bases do not show it.
-    """
-    # Without source there is nothing to report: the guard still checks the code when it runs.
-    try:
-        return _lint_source(Path(path).read_text(encoding="utf-8"), frozenset(classes))
-    except (OSError, ValueError, SyntaxError):  # no source: compiled, in an archive, or changed since it was imported
-        return ()
-
-
-@lru_cache(maxsize=256)  # two checks ask for the same files, and a test suite runs the checks with each command
-def _lint_source(source: str, classes: frozenset[str]) -> Sequence[Finding]:
-    return lint(source, workflows=classes)

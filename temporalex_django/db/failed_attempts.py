@@ -5,8 +5,11 @@ A successful attempt leaves no row: the event of its result says when it began, 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import os
+import socket
+from collections.abc import Iterable, Sequence
 from datetime import timedelta
+from functools import cache
 from typing import Any, Final
 from uuid import UUID
 
@@ -25,10 +28,16 @@ _WORKER: Final = (
     " (select name from temporalex_lost_worker where epoch = {owner}))"
 )
 _ATTEMPT: Final = FAILED_ATTEMPTS.pick_columns(
-    *("run_id", "seq", "activity", "attempt", "outcome", "began_at", "ended_at", "failure"), owner="int8"
+    *("run_id", "seq", "activity", "attempt", "outcome", "began_at", "ended_at", "failure"),
+    owner="int8",
+    process="text",
 )
 _INSERT: Final = FAILED_ATTEMPTS.insert(
-    {**{name: name for name in _ATTEMPT.column_names}, "worker": _WORKER.format(owner="v.owner")}, "from v"
+    {
+        **{name: name for name in _ATTEMPT.column_names},
+        "worker": f"coalesce({_WORKER.format(owner='v.owner')}, v.process)",
+    },
+    "from v",
 )
 _INSERT_LOST: Final = FAILED_ATTEMPTS.insert(
     {
@@ -47,17 +56,38 @@ _TRIM: Final = (
 )
 
 
+def process_name() -> str:
+    """Return the name of this process as that of a worker: the machine and the process id."""
+    return f"{_machine_name()}:{os.getpid()}"
+
+
+@cache
+def _machine_name() -> str:
+    return socket.gethostname()[:255]
+
+
 def keep_failed_attempts(results: Iterable[TaskResult], valid_ids: Iterable[int], *, now: Any, sql: Dialect) -> None:
     """Store those of the results of activities of runs that are failures, in the open transaction.
 
-    ``valid_ids`` are the ids of the activities whose attempt was still valid. ``now()`` returns the database's time. No
+    ``valid_ids`` are the ids of the activities whose attempt was still valid. The other arguments are those of
+    ``store_failed_attempts``.
+    """
+    failed = [result for result in results if result.is_failure and result.task.chain_id is not None]
+    if failed:
+        valid = {*valid_ids}
+        store_failed_attempts([result for result in failed if result.task.id in valid], now=now, sql=sql)
+
+
+def store_failed_attempts(failed: Sequence[TaskResult], *, now: Any, sql: Dialect, worker: str | None = None) -> None:
+    """Store attempts of activities of runs that failed, in the open transaction.
+
+    ``now()`` returns the database's time. ``worker`` is the name of the worker if no row of an activity says it. No
     statement if nothing failed, and otherwise one, and one more for each failed attempt.
     """
-    failed = [result for result in results if result.task.chain_id is not None and _failure_of(result) is not None]
     if not failed:
         return
-    valid, at = {*valid_ids}, now()
-    rows = [_row(result, at) for result in failed if result.task.id in valid]
+    at = now()
+    rows = [_row(result, at, worker) for result in failed]
     sql.write(_ATTEMPT.columns, _INSERT, _ATTEMPT.encode_rows(rows))
     for run, seq, *_values in rows:
         sql.execute(_TRIM, [run, seq, run, seq])
@@ -74,27 +104,24 @@ def failed_attempts(run: UUID, *, alias: str, limit: int) -> list[EndedAttempt]:
     return [row.as_record for row in reversed([*rows])]
 
 
-def _row(result: TaskResult, now: Any) -> tuple[Any, ...]:
+def _row(result: TaskResult, now: Any, worker: str | None) -> tuple[Any, ...]:
     """Return the values of ``_ATTEMPT`` for the result of a failed attempt."""
     task, failure = result.task, _failure_of(result)
-    assert failure is not None
     ended_at = now if result.failure is None else result.failure.at
     began_at = task.started_at
     if result.seconds is not None:
         began_at = ended_at - timedelta(seconds=result.seconds)
     return (
         *(task.run_id, task.seq, task.activity, task.attempt, _outcome_of(failure)),
-        *(began_at, ended_at, failure, task.owner),
+        *(began_at, ended_at, failure, task.owner, worker),
     )
 
 
-def _failure_of(result: TaskResult) -> dict[str, Any] | None:
-    """Return the type, the message and the traceback of the failure of an attempt, or None if it has none."""
+def _failure_of(result: TaskResult) -> dict[str, Any]:
+    """Return the type, the message and the traceback of the failure of an attempt."""
     if result.failure is not None:
         return result.failure.payload()
-    if result.outcome is None or result.outcome[0] == "ActivityCompleted":
-        return None
-    attributes = result.outcome[1]
+    attributes: dict[str, Any] = {} if result.outcome is None else result.outcome[1]
     return {name: attributes.get(name) for name in ("type", "message", "traceback", "details") if name in attributes}
 
 

@@ -17,6 +17,7 @@ from temporalex_django.conf import codec, queue_limits
 from temporalex_django.core.error_text import error_line
 from temporalex_django.core.limits import QueuePartition
 from temporalex_django.db.activity_tasks import ActivityTasks, earliest_moment
+from temporalex_django.db.failed_attempts import process_name, store_failed_attempts
 from temporalex_django.db.messages.failed_messages import write_failed_messages
 from temporalex_django.db.messages.inbox import Inboxes
 from temporalex_django.db.messages.other_runs import ExternalRunWriter
@@ -218,12 +219,17 @@ class TurnWriter:
         self._sql.write(_EVENT.columns, _EVENT_INSERT, _EVENT.encode_rows(events))
 
     def _write_orm_rows(self, writes: Sequence[RunWrite]) -> None:
-        """Store the rows of audit, failed messages and human tasks. Few turns have some, so the ORM is fast enough."""
+        """Store the rows of audit, failed messages, human tasks and failed attempts.
+
+        Few turns have some, so the ORM is fast enough.
+        """
         alias = self._session.alias
         audit_refused_signals([refused for w in writes for refused in w.refused_signals], alias=alias)
         audit_refused_redeliveries([message for w in writes for message in w.refused_redeliveries], alias=alias)
         write_failed_messages(writes, alias=alias)
         write_human_tasks(writes, alias=alias)
+        failed = [result for w in writes for result in w.failed_attempts]
+        store_failed_attempts(failed, now=self._session.now, sql=self._sql, worker=process_name())
 
     def _warn_unfinished_updates(self, writes: Sequence[RunWrite]) -> None:
         """Log which accepted updates get no answer, because these writes close their runs from outside."""
@@ -410,7 +416,12 @@ class TurnWriter:
 def _has_orm_rows(w: RunWrite) -> bool:
     """Return True if the write has rows that Django's ORM stores, after the statements that are sent together."""
     return bool(
-        w.refused_signals or w.refused_redeliveries or w.human_tasks or w.failed_signals or w.is_closed_externally
+        w.refused_signals
+        or w.refused_redeliveries
+        or w.human_tasks
+        or w.failed_signals
+        or w.failed_attempts
+        or w.is_closed_externally
     )
 
 

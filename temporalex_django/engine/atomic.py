@@ -154,11 +154,12 @@ class AtomicPhase:
         messages = self._storage.inbox([chain_id])[chain_id]
         started_at = time.monotonic()
         for index in range(policy.MAX_ATOMIC_ACTIVATIONS):
-            results, retries = self._perform_all(due_tasks, report)
+            results, retries, failed = self._perform_all(due_tasks, report)
             retry_times.update((retry.task.seq, retry.retry_at) for retry in retries if retry.retry_at is not None)
             run.atomic_due = min(retry_times.values(), default=None)
             step = ActivationStep(run, messages, self._storage.now())
             write = self._activate(step, entry, results, report)
+            write.failed_attempts = failed
             # Only the first activation reads the inbox. The others get what waits, and the results.
             messages = _take_waiting(step, write, stored=index > 0)
             for number in write.cancelled_tasks:
@@ -229,13 +230,15 @@ class AtomicPhase:
 
     def _perform_all(
         self, tasks: Sequence[TaskState], report: TurnReport
-    ) -> tuple[list[tuple[Job, TaskState]], list[TaskResult]]:
-        """Run each activity in a savepoint of its own, and return ``(jobs with final results, results to retry)``.
+    ) -> tuple[list[tuple[Job, TaskState]], list[TaskResult], list[TaskResult]]:
+        """Run each activity in a savepoint of its own.
 
-        Raises errors of the database that end the whole transaction.
+        Returns ``(jobs with final results, results to retry, results of attempts that failed)``. Raises errors of the
+        database that end the whole transaction.
         """
         results: list[tuple[Job, TaskState]] = []
         retries: list[TaskResult] = []
+        failed: list[TaskResult] = []
         for task in tasks:
             started_at, entered = time.monotonic(), False
             try:
@@ -261,14 +264,17 @@ class AtomicPhase:
                 )
             if (elapsed := time.monotonic() - started_at) > policy.SLOW_ATOMIC_SECONDS:
                 logger.warning("atomic activity %s held its transaction for %.1f s", task.activity, elapsed)
-            if recorder.is_active or chain.problem:
+            if result.is_failure:
+                failed.append(result)
+            if result.is_failure or recorder.is_active or chain.problem:
                 result.seconds = elapsed
+            if recorder.is_active or chain.problem:
                 report.atomic_results.append(result)
             if result.outcome is None:
                 retries.append(result)
             else:
                 results.append((Job(*result.outcome), task))
-        return results, retries
+        return results, retries, failed
 
 
 class _ActivationFailed(Exception):

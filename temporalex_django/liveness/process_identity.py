@@ -13,14 +13,6 @@ def host() -> str:
     return socket.gethostname()[:255]
 
 
-def process_name() -> str:
-    """Return the name of this process as rows of workers have it: the machine and the process id."""
-    return f"{_cached_host()}:{os.getpid()}"
-
-
-_cached_host = cache(host)
-
-
 def identity_of(pid: int | None = None) -> str:
     """Return a text with boot, process namespace, pid and start time of a process (None: this one).
 

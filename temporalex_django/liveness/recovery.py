@@ -29,7 +29,7 @@ from temporalex_django.core.error_text import error_line
 from temporalex_django.core.failures import cause_from, error_data
 from temporalex_django.core.names import counted
 from temporalex_django.core.process import REQUEST
-from temporalex_django.db.failed_attempts import keep_lost_attempts
+from temporalex_django.db.failed_attempts import keep_lost_attempts, process_name
 from temporalex_django.db.sql_columns import (
     LOST_WORKERS,
     RESULT,
@@ -58,7 +58,6 @@ from temporalex_django.liveness.crash_markers import (
 )
 from temporalex_django.liveness.heartbeats import Heartbeats
 from temporalex_django.liveness.leases import parse_announcement, wake_for_others
-from temporalex_django.liveness.process_identity import process_name
 from temporalex_django.telemetry import definitions
 from temporalex_django.telemetry.recording import recorder
 

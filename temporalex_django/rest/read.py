@@ -5,17 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from functools import partial
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 from django.db.models import F, QuerySet
 from django.db.models.functions import Length
 from django.utils import timezone
+from rest_framework import serializers as fields
 from rest_framework.exceptions import ValidationError
 from rest_framework.renderers import JSONRenderer
 from rest_framework.request import Request
 from rest_framework.response import Response
 
 from temporalex_django import errors
+from temporalex_django.access import APP, is_unfiltered, policy
 from temporalex_django.authoring.authorization import sender_key
 from temporalex_django.authoring.run_tables.run_filters import NEWEST_FIRST, ORDERS
 from temporalex_django.backends.target import RunTarget
@@ -26,7 +28,10 @@ from temporalex_django.operations.read import timeline
 from temporalex_django.operations.read.available_messages import available_messages
 from temporalex_django.operations.read.cluster_reads import history_of
 from temporalex_django.operations.read.describe import ResultWaiter, describe
+from temporalex_django.operations.read.failure_groups import failure_groups
 from temporalex_django.operations.registry import STEERING
+from temporalex_django.present.problems import failure_diagnosis
+from temporalex_django.present.project_view import FailureGroup
 from temporalex_django.rest import output_fields, serializers
 from temporalex_django.rest.contract import with_contract
 from temporalex_django.rest.contracts import BY_SEQ, ORDER, PAGES, WAIT, WORKFLOW, read_contract
@@ -36,8 +41,33 @@ from temporalex_django.rest.http.pagination import count_fitting
 from temporalex_django.rest.http.parsing import wait_slot
 from temporalex_django.rest.http.problems import RETRY_AFTER
 from temporalex_django.rest.operations import describe_operation
+from temporalex_django.rest.output_fields import RecordOut
 from temporalex_django.rest.runs import RunViewSet
 from temporalex_django.rest.types import schema_of
+
+
+class FailureGroupOut(RecordOut):
+    """A group of failures with one cause in one workflow class, background task or destination.
+
+    - ``kind``: what failed: an ``activity`` that is retried, a ``run``, a ``blocked`` run, a background ``task``, or an
+      outgoing message (``dead_letter``).
+    - ``cause``: the newest failure's error, file, line and function. The filter ``cause`` of runs takes it.
+    - ``fault``: the key of the group. It has no line.
+    - ``count``: the number of failures. If ``is_bounded`` is true, there may be more.
+    - ``since``, ``last`` and ``next_attempt``: the times of the first and the last failure, and of the next attempt.
+    - ``example``: the business id of one of the runs, or the id of a task or a message.
+    - ``text`` and ``next_step``: the sentences of ``doctor`` about the group.
+    """
+
+    record = FailureGroup
+    names = (
+        *("workflow", "activity", "cause", "fault", "code", "count", "is_bounded"),
+        *("since", "last", "next_attempt", "example", "waits_for"),
+    )
+
+    kind = fields.ChoiceField(choices=get_args(get_type_hints(FailureGroup)["kind"]))
+    text = fields.CharField()
+    next_step = fields.CharField()
 
 
 class RunReadViewSet(RunViewSet):
@@ -69,6 +99,24 @@ class RunReadViewSet(RunViewSet):
     def retrieve(self, request: Request, id: str) -> Response:
         """Return one run, with an ``ETag`` that you can send as ``If-Match`` of an operation."""
         return self._run_response(self._find_target(id))
+
+    @with_contract(read_contract("Failures grouped by cause", FailureGroupOut, several=True))
+    def failures(self, request: Request) -> Response:
+        """Return the groups of failures with one cause, of the runs that the caller may see. At most six reads.
+
+        Background tasks belong to no run. Their groups are included if the caller may see all runs and background
+        tasks, and those of outgoing messages if the caller may see these.
+        """
+        runs = self.get_queryset()
+        now = timezone.now()
+        permissions = {"task": f"{APP}.view_enqueuedtask", "dead_letter": f"{APP}.view_outbox"}
+        rows = [
+            {**asdict(group), "text": diagnosis.text, "next_step": diagnosis.next_step}
+            for group in failure_groups(storage().alias, None if is_unfiltered(runs) else runs, now=now)
+            if group.kind not in permissions or policy().permits(self._user, permissions[group.kind])
+            for diagnosis in (failure_diagnosis(group, now),)
+        ]
+        return Response({"next": None, "results": FailureGroupOut(rows, many=True).data})
 
     @with_contract(read_contract("Runs that this one started", serializers.InstanceOut, WORKFLOW, *PAGES, several=True))
     def children(self, request: Request, id: str) -> Response:

@@ -21,6 +21,7 @@ from temporalex_django.core import crash_points
 from temporalex_django.core.error_text import error_line
 from temporalex_django.db.atomic_activities import completed_result, encode_payload, send_activity_signal
 from temporalex_django.db.attempt_scope import AttemptScope, call_in_scope
+from temporalex_django.db.failed_attempts import process_name
 from temporalex_django.db.graphs.graph_storage import TaskSource
 from temporalex_django.engine import activity_policy, background_task
 from temporalex_django.engine.attempt_hooks import attempt_hooks, report_failure
@@ -28,7 +29,6 @@ from temporalex_django.engine.contracts.records import TaskResult, TaskState
 from temporalex_django.engine.turn_metrics import record_attempt
 from temporalex_django.errors import PayloadError
 from temporalex_django.interceptors.chain import chain
-from temporalex_django.liveness.process_identity import process_name
 from temporalex_django.telemetry.recording import recorder
 
 log = logging.getLogger("temporalex_django.workers")

@@ -13,14 +13,17 @@ from __future__ import annotations
 
 import ast
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
+from pathlib import Path
 from typing import Final
 
+from temporalex_django.authoring.authorization import candidate_of_role
 from temporalex_django.authoring.lint.awaits import unawaited_calls
 from temporalex_django.authoring.lint.order import unordered_uses
 from temporalex_django.authoring.lint.sagas import uncompensated_returns
+from temporalex_django.core import names
 from temporalex_django.core.determinism import forbidden
 
 _PACKAGE: Final = "temporalex_django"
@@ -28,6 +31,7 @@ _WORKFLOWS: Final = frozenset(f"{_PACKAGE}.{name}" for name in ("Workflow", "Gra
 _STEPS: Final = frozenset(
     f"{_PACKAGE}.{name}" for name in ("Step", "Wait", "WaitForEvent", "Debug", "Approval", "Done")
 )
+_APPROVALS: Final = frozenset(f"{_PACKAGE}.{name}" for name in ("api.approval", "Approval", "Escalation"))
 _ACTIVITY: Final = f"{_PACKAGE}.activity"
 _BUILTINS: Final = frozenset({"open", "input"})
 Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -45,6 +49,41 @@ class Finding:
     problem: str = "its result can differ on replay"
     #: True if the finding does not matter once all processes share one hash seed.
     seeded: bool = False
+
+
+def findings_in(path: str, workflows: Iterable[str] = ()) -> Sequence[Finding]:
+    """Return the findings in the source file ``path``, as ``lint`` does; none if it cannot be read."""
+    source = _read(path)
+    return () if source is None else _lint_once(source, frozenset(workflows))
+
+
+def roles_in(path: str) -> list[tuple[int, str]]:
+    """Return the roles and groups that approvals in the source file ``path`` name as texts, with their lines.
+
+    They are candidates: ``group:managers``, ``perm:shop.approve``. None are returned if the file cannot be read.
+    """
+    source = _read(path)
+    if source is None:
+        return []
+    module = _Module(ast.parse(source), frozenset())
+    return sorted({(line, candidate) for line, candidate in module.roles() if names.is_name(candidate)})
+
+
+def _read(path: str) -> str | None:
+    """Return the source of a file, or None without a source that Python can parse."""
+    # Such files are compiled, in an archive, or changed since they were imported. The guard checks their code at run
+    # time.
+    try:
+        source = Path(path).read_text(encoding="utf-8")
+        ast.parse(source)
+    except (OSError, ValueError, SyntaxError):
+        return None
+    return source
+
+
+@lru_cache(maxsize=256)  # two checks ask for the same files, and a test suite runs the checks with each command
+def _lint_once(source: str, workflows: frozenset[str]) -> Sequence[Finding]:
+    return lint(source, workflows=workflows)
 
 
 def lint(source: str, *, workflows: Iterable[str] = ()) -> list[Finding]:
@@ -107,6 +146,24 @@ class _Module:
             for body, function_name in self._bodies(name):
                 yield body, function_name
                 pending.extend(sorted(self._names_in(body)))
+
+    def roles(self) -> Iterator[tuple[int, str]]:
+        """Yield the roles and groups of approvals that are texts, or values of the module, as (line, candidate)."""
+        for node in ast.walk(self._tree):
+            if not (isinstance(node, ast.Call) and _dotted_name(node.func, self._imports) in _APPROVALS):
+                continue
+            for keyword in node.keywords:
+                if keyword.arg in ("role", "groups"):
+                    for text in self._texts(keyword.value):
+                        yield node.lineno, candidate_of_role(text) if keyword.arg == "role" else f"group:{text}"
+
+    def _texts(self, node: ast.expr) -> Iterator[str]:
+        """Yield the texts that an expression has, as far as the module shows them."""
+        if isinstance(node, ast.Name):
+            node = self._values.get(node.id, node)
+        for entry in node.elts if isinstance(node, (ast.List, ast.Tuple)) else (node,):
+            if isinstance(entry, ast.Constant) and isinstance(entry.value, str):
+                yield entry.value
 
     def _bodies(self, name: str) -> Iterator[tuple[ast.AST, str]]:
         """Yield the workflow code under a module-level ``name``, as pairs ``(syntax node, name for findings)``.

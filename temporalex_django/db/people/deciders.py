@@ -8,9 +8,9 @@ from uuid import UUID
 
 from django.conf import settings
 from django.contrib.auth import get_user_model
-from django.contrib.auth.models import Group
+from django.contrib.auth.models import Group, Permission
 from django.core.exceptions import FieldDoesNotExist, ValidationError
-from django.db import transaction
+from django.db import DatabaseError, transaction
 from django.db.models import Q
 
 from temporalex_django.access import policy
@@ -105,6 +105,33 @@ def _absent_groups(users: Any, names: Sequence[str], *, alias: str) -> dict[str,
         return {}
     stored_names = set(Group.objects.using(alias).filter(name__in=empty_names).values_list("name", flat=True))
     return {f"group:{name}": Absent("empty_group" if name in stored_names else "group", name) for name in empty_names}
+
+
+def undefined_principals(principals: Collection[str], *, alias: str) -> dict[str, str]:
+    """Return those of the groups and permissions that are not stored, each with its kind and name.
+
+    Permissions are judged only if the tables of Django hold all of them. The result is empty if the tables cannot be
+    queried, as before ``migrate``. Two reads at most.
+    """
+    names: dict[str, set[str]] = {"group": set(), "perm": set()}
+    for principal in principals:
+        kind, _, name = principal.partition(":")
+        names[kind].add(name)
+    try:
+        if names["group"]:
+            groups = Group.objects.using(alias).filter(name__in=names["group"])
+            names["group"] -= {*groups.values_list("name", flat=True)}
+        if names["perm"] and _has_stored_permissions(object_from_setting("ACCESS_POLICY").permits):
+            permissions = Permission.objects.using(alias).values_list("content_type__app_label", "codename")
+            codenames = {name.partition(".")[2] for name in names["perm"]}
+            names["perm"] -= {f"{app}.{code}" for app, code in permissions.filter(codename__in=codenames)}
+        else:
+            names["perm"].clear()
+    except DatabaseError:
+        return {}
+    return {f"group:{name}": f"the group {name}" for name in names["group"]} | {
+        f"perm:{name}": f"the permission {name}" for name in names["perm"]
+    }
 
 
 def _principals_of(task: HumanTask) -> tuple[str, ...]:

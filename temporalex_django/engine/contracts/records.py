@@ -335,6 +335,7 @@ class RunWrite:
     # Command numbers of activities that were cancelled, or atomic ones that are done.
     cancelled_tasks: list[int] = field(default_factory=list)
     retried_tasks: dict[int, Retry] = field(default_factory=dict)  # atomic ones, by command number
+    failed_attempts: Sequence[TaskResult] = ()  # of atomic activities, which ran in this transaction
     drop_tasks: bool = False  # the run closed: none of its activities may start any more
     left_open: bool = False  # its own code closed it while activities were running
     consumed: list[int] = field(default_factory=list)  # numbers of messages that the history has now: deleted
@@ -516,3 +517,8 @@ class TaskResult:
     error_entry: Mapping[str, str] | None = None
     seconds: float | None = None  # from its start to its end, as far as that was measured
     error: BaseException | None = None  # that it raised in this process, if interceptors report it
+
+    @property
+    def is_failure(self) -> bool:
+        """True if the attempt failed or timed out, whether or not it is retried."""
+        return self.failure is not None or (self.outcome is not None and self.outcome[0] != "ActivityCompleted")

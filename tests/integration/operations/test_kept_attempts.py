@@ -27,6 +27,22 @@ def pay(order: str) -> str:
     return "paid"
 
 
+@activity(name="kept.book", atomic=True, retry=RetryPolicy(initial_interval=3600, max_attempts=3))
+def book(order: str) -> str:
+    if FAILS:
+        raise ConnectionError(f"<b>{order}</b> was refused")
+    return "booked"
+
+
+class Booked(Workflow):
+    """Pays inside the turn."""
+
+    name = "kept.Booked"
+
+    async def run(self, order: str) -> Any:
+        return Ok(await book(order))
+
+
 class Kept(Workflow):
     """Pays."""
 
@@ -107,3 +123,21 @@ def test_twenty_attempts_are_kept_and_a_failed_run_says_where_it_raised(client: 
     run.chain  # noqa: B018 - it exists until the run is deleted
     shell("delete", "k", "--reason", "tests")
     assert FailedAttempt.objects.count() == 0
+
+
+def test_attempts_of_atomic_activities_are_kept_too() -> None:
+    handle = Booked.start("card 4711", id="b")
+    drain()
+    handle.retry_activity(ActivityTask.objects.get().seq)
+    drain()
+
+    rows = [*FailedAttempt.objects.order_by("id")]
+    assert [(row.attempt, row.outcome) for row in rows] == [(1, "failed"), (2, "failed")]
+    assert all(row.began_at <= row.ended_at and ":" in row.worker for row in rows)
+    assert rows[0].as_record.message == "<b>card 4711</b> was refused"
+
+    FAILS.clear()
+    handle.retry_activity(ActivityTask.objects.get().seq)
+    drain()
+    assert Instance.objects.get().status == "completed"
+    assert FailedAttempt.objects.count() == 2

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from django.contrib.auth import get_user_model
+from django.contrib.auth.models import Permission
+from django.utils import timezone
 from rest_framework.test import APIClient
 
 from temporalex_django import Err, Ok, RetryPolicy, Workflow, activity
 from temporalex_django.core.failures import cause_from
 from temporalex_django.db.storage import DjangoStorage
-from temporalex_django.models import ActivityTask, Instance
+from temporalex_django.models import ActivityTask, Instance, Outbox
 from temporalex_django.operations.read import failure_groups as groups_module
 from temporalex_django.operations.read.failure_groups import failure_groups
 from temporalex_django.present.problems import failure_diagnosis
@@ -170,3 +173,38 @@ def test_rest_finds_the_runs_of_a_group_by_any_of_its_lines() -> None:
     for line in Instance.objects.values_list("cause", flat=True):
         found = api_client.get("/api/instances/", {"cause": line}).json()["results"]
         assert {run["id"] for run in found} == {"Stuck-1", "Stuck-2"}
+
+
+def test_rest_lists_the_groups_of_the_runs_that_the_caller_may_see() -> None:
+    started(Stuck, 1, 2)
+    started(Refused, 1)
+    api_client, narrow_client = APIClient(), APIClient()
+    api_client.force_authenticate(get_user_model().objects.create_superuser("root"))
+    nobody = get_user_model().objects.create_user("nobody")
+    narrow_client.force_authenticate(nobody)
+
+    found = {row["kind"]: row for row in api_client.get("/api/failures/").json()["results"]}
+
+    assert (found["blocked"]["workflow"], found["blocked"]["count"]) == (Stuck.name, 2)
+    assert "2 runs of fault.Stuck are blocked" in found["blocked"]["text"]
+    assert found["run"]["next_step"].startswith("See which: ")
+    assert narrow_client.get("/api/failures/").status_code == 403
+
+
+@pytest.mark.parametrize("permission", [None, "view_outbox"])
+def test_rest_shows_groups_of_messages_with_their_permission(permission: str | None) -> None:
+    failed = {"code": "refused", "error": "status 410", "at": "2026-11-01T12:00:00+00:00"}
+    started(Stuck, 1)
+    chain, now = Instance.objects.get().chain, timezone.now()
+    Outbox.objects.create(
+        id=uuid4(), chain=chain, destination="erp", kind="order", body=b"{}", created_at=now, due_at=now, failed=failed
+    )
+    person = get_user_model().objects.create_user("ann")
+    for codename in ("view_instance", *((permission,) if permission else ())):
+        person.user_permissions.add(Permission.objects.get(codename=codename))
+    api_client = APIClient()
+    api_client.force_authenticate(person)
+
+    kinds = {row["kind"] for row in api_client.get("/api/failures/").json()["results"]}
+
+    assert kinds == {"blocked", *(("dead_letter",) if permission else ())}

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from django.conf import settings
+from django.contrib.auth.models import Group
 from django.core.checks import ERROR, CheckMessage, run_checks
 from django.core.management import CommandError, call_command
 from django.db import connection
@@ -221,3 +222,55 @@ def test_definitions_that_would_fail_later_are_warnings_with_their_lines(
     assert "bookshop.workflows" in (unloaded[0].hint or "")
     assert "bookshop.workflows, bookshop.activities (there is none)" in said
     assert "not loaded: bookshop.flows" in said
+
+
+TILLS = """from temporalex_django import Approval, Escalation, Workflow, api
+
+ROLE = "cash.open_till"
+
+
+class Till(Workflow):
+    name = "till.Till"
+
+    async def run(self, order):
+        await api.approval(
+            "Open it?", groups=["cashiers", "nobody at all"], escalate=Escalation(after=60, role="bosses")
+        )
+        return await api.approval("Close it?", role=ROLE)
+
+
+class Asked(Workflow):
+    name = "till.Asked"
+
+    async def run(self, order):
+        # Names that are data are not known before the run.
+        return await api.approval("Whom?", role=order["role"], groups=[order["group"], f"of-{order}"])
+
+
+confirm = Approval(role="till.managers")
+"""
+
+
+@pytest.mark.django_db
+def test_groups_and_permissions_of_approvals_that_do_not_exist_are_warnings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "till").mkdir()
+    (tmp_path / "till" / "__init__.py").touch()
+    (tmp_path / "till" / "workflows.py").write_text(TILLS)
+    Group.objects.create(name="cashiers")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(workflow, "registry", dict(workflow.registry))
+    with override_settings(INSTALLED_APPS=[*settings.INSTALLED_APPS, "till"]):
+        import_module("till.workflows")
+        messages = [m for m in run_checks(databases=["default"]) if m.id == "temporalex_django.W018"]
+        without_database = [m for m in run_checks() if m.id == "temporalex_django.W018"]
+
+    texts = sorted(message.msg.rpartition("/")[2] for message in messages if "till" in message.msg)
+    assert texts == [
+        "workflows.py:10: the approval asks the group nobody at all, which does not exist: nobody can decide it.",
+        "workflows.py:11: the approval asks the group bosses, which does not exist: nobody can decide it.",
+        "workflows.py:13: the approval asks the permission cash.open_till, which does not exist: nobody can decide it.",
+        "workflows.py:24: the approval asks the permission till.managers, which does not exist: nobody can decide it.",
+    ]
+    assert without_database == []

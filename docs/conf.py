@@ -21,9 +21,6 @@ sys.path.insert(0, str(ROOT))
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "example_project.settings")
 django.setup()
 
-# Users write ``from temporalex_django import api``, so the pages show its functions under this path.
-sys.modules["temporalex_django.api"] = importlib.import_module("temporalex_django.authoring.api")
-
 project = "temporalex_django"
 author = "The temporalex_django team"
 release = importlib.import_module("temporalex_django").__version__

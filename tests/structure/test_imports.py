@@ -66,3 +66,13 @@ def test_every_public_name_resolves() -> None:
     assert len(set(package.__all__)) == len(package.__all__)
     assert [name for name in package.__all__ if getattr(package, name, None) is None] == []
     assert set(package.__all__) <= set(dir(package))
+
+
+@pytest.mark.parametrize("first", ["from temporalex_django import api", "from temporalex_django.api import sleep"])
+def test_primitives_are_imported_under_the_path_that_the_pages_show(first: str) -> None:
+    statement = (
+        f"{first}; import temporalex_django; from temporalex_django import api; from temporalex_django.api import sleep;"
+        " assert temporalex_django.api is api and sleep is api.sleep"
+    )
+    ran = subprocess.run([sys.executable, "-c", statement], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr

@@ -8,6 +8,7 @@ from uuid import uuid4
 import pytest
 from django.contrib.auth import get_user_model
 from django.contrib.auth.models import Permission
+from django.test import Client
 from django.utils import timezone
 from rest_framework.test import APIClient
 
@@ -58,6 +59,16 @@ class Stuck(Workflow):
         if order % 2:
             raise KeyError("vat")
         raise KeyError("vat of 7")
+
+
+class Marked(Workflow):
+    """Blocks at an error whose name is markup."""
+
+    name = "fault.Marked"
+    unexpected_error = "block"
+
+    async def run(self, order: int) -> Any:
+        raise type("<script>alert(1)</script>", (Exception,), {})
 
 
 class Refused(Workflow):
@@ -151,6 +162,23 @@ def test_a_type_with_a_very_long_name_keeps_its_place() -> None:
     assert (len(fault) <= 200, fault.endswith(" at shop/banks.py in pay")) == (True, True)
     assert fault != cause_from("E" * 9_999 + "F", frame).fault
     assert cause_from("E", frame.replace("41", "52")).fault == cause_from("E", frame).fault
+
+
+def test_markup_in_the_name_of_an_error_is_text_on_the_pages(client: Client) -> None:
+    started(Marked, 1)
+    client.force_login(get_user_model().objects.create_superuser("root"))
+    run = Instance.objects.get()
+
+    pages = [
+        client.get(address).content.decode()
+        for address in (
+            "/admin/temporalex_django/instance/",
+            f"/admin/temporalex_django/instance/{run.pk}/change/",
+        )
+    ]
+
+    assert [page.count("&lt;script&gt;alert(1)") > 0 for page in pages] == [True, True]
+    assert not any("<script>alert(1)" in page for page in pages)
 
 
 def test_doctor_prints_groups_and_then_all() -> None:

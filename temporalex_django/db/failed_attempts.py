@@ -18,10 +18,9 @@ from temporalex_django.conf import codec
 from temporalex_django.db.sql_columns import FAILED_ATTEMPTS
 from temporalex_django.engine.contracts.dialect import Dialect
 from temporalex_django.engine.contracts.records import TaskResult
+from temporalex_django.engine.scheduling import policy
 from temporalex_django.models import FailedAttempt
 
-#: Attempts of an activity that are kept.
-KEPT_ATTEMPTS: Final = 20
 #: The name of a worker, by its epoch: the row of a dead one is gone.
 _WORKER: Final = (
     "coalesce((select host || ':' || pid from temporalex_worker where epoch = {owner}),"
@@ -52,7 +51,7 @@ _INSERT_LOST: Final = FAILED_ATTEMPTS.insert(
 )
 _TRIM: Final = (
     "delete from temporalex_failed_attempt where run_id = %s and seq = %s and id <= (select id from"
-    f" temporalex_failed_attempt where run_id = %s and seq = %s order by id desc limit 1 offset {KEPT_ATTEMPTS})"
+    f" temporalex_failed_attempt where run_id = %s and seq = %s order by id desc limit 1 offset {policy.KEPT_ATTEMPTS})"
 )
 
 

@@ -254,7 +254,7 @@ class World:
         )  # fmt: skip
         LostWorker.objects.create(
             epoch=1077 + number, name="web-4:7", kind="worker", queues=["default"], started_at=now, beat_at=now,
-            lost_at=now, held_count=1, held=[{"activity": "x", "workflow_id": "y", "run_id": str(run.pk)}],
+            lost_at=now, held_count=1, held_activities=[{"activity": "x", "workflow_id": "y", "run_id": str(run.pk)}],
             released_by="web-3:7",
         )  # fmt: skip
         FailedAttempt.objects.create(

@@ -373,6 +373,11 @@ WATCHDOG_LATE_SECONDS = 0.2
 #: soon. [tests/unit/engine/test_watchdog.py]
 WATCHDOG_IDLE_ROUNDS = 20
 
+# --- what is kept for people ------------------------------------------------------------------------------------------
+
 #: A worker that was declared dead is shown for this time, with at most this number of the activities that it held.
+#: [tests/integration/present/test_lost_workers.py]
 LOST_WORKER_PERIOD = timedelta(days=1)
 LOST_WORKER_HELD = 20
+#: Failed attempts of an activity that are kept. [tests/integration/operations/test_kept_attempts.py]
+KEPT_ATTEMPTS = 20

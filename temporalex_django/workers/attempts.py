@@ -149,6 +149,8 @@ class Attempt:
         it returns the result of the attempt instead.
         """
         task = self.task
+        # A pool has recorded the start already; it counts from the thread that runs the attempt.
+        self.started_at = self.started_at or time.monotonic()
         try:
             act = activity.find(task.activity)
             fn, args, kwargs = act.decode_call(task.args, task.kwargs, TaskSource(task))

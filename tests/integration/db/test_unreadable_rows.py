@@ -39,7 +39,7 @@ from tests.support.damage import Cell, Healthy, World, cells, make_schedule
 pytestmark = [
     pytest.mark.django_db(transaction=True),
     pytest.mark.of_the_tables("is about their rows"),
-    pytest.mark.each_lane,
+    pytest.mark.each_database,
 ]
 
 VENDOR = {"sqlite": "sqlite", "postgres": "postgresql"}[os.environ.get("TEST_DB", "sqlite")]

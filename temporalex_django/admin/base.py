@@ -14,9 +14,11 @@ from django.http import HttpRequest, HttpResponse, QueryDict
 from django.template.response import TemplateResponse
 from django.urls import reverse
 from django.utils.functional import cached_property
+from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
 from temporalex_django.access import VIEW, is_unfiltered, runs_for
+from temporalex_django.admin.formatting import format_time
 from temporalex_django.authoring.authorization import Person
 from temporalex_django.contrib.request_id import request_id
 from temporalex_django.errors import IdempotencyKeyReused, OutcomeUnknown
@@ -145,6 +147,31 @@ class ReadOnlyAdmin(admin.ModelAdmin, Generic[M]):  # type: ignore[type-arg] # g
 
     class Media:
         css = {"all": ("temporalex_django/admin.css",)}
+
+    def __init__(self, model: type[M], admin_site: admin.AdminSite) -> None:
+        super().__init__(model, admin_site)
+        if self.fields:
+            self.fields = [
+                [*map(self._time_field, row)] if isinstance(row, (list, tuple)) else self._time_field(row)
+                for row in self.fields
+            ]
+
+    def _time_field(self, name: str) -> str:
+        """Return the name of a method of this object that formats the model field ``name`` if it is a time.
+
+        Django would format it in another way than lists and sentences do. Other names are returned as they are.
+        """
+        model_field = {column.name: column for column in self.opts.fields}.get(name)
+        if not isinstance(model_field, models.DateTimeField):
+            return name
+
+        @admin.display(description=model_field.verbose_name, empty_value="–")
+        def time_text(row: M) -> SafeString | None:
+            at = getattr(row, name)
+            return None if at is None else format_time(at)
+
+        setattr(self, f"{name}_text", time_text)
+        return f"{name}_text"
 
     def get_queryset(self, request: HttpRequest) -> models.QuerySet[M]:
         return super().get_queryset(request).using(storage().alias)

@@ -17,6 +17,7 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
 from temporalex_django import errors
+from temporalex_django.access import VIEW
 from temporalex_django.admin.formatting import (
     FormattedPayload,
     claimed_by_name,
@@ -52,8 +53,11 @@ from temporalex_django.operations.read.cluster_reads import history_or_error, op
 from temporalex_django.operations.read.describe import attempts_of
 from temporalex_django.operations.read.run_annotations import leading_tasks
 from temporalex_django.operations.read.run_summary import PreloadedRows, summarize_run
+from temporalex_django.present.formatting import localize_times
 from temporalex_django.present.human_tasks import absent_sentence, candidate_names, step_name
 
+#: Actions in the audit log with which a person only looked at something, or was refused to.
+_LOOKS = (READ, VIEW.action)
 MAX_ROWS = 50
 _MAX_OTHERS = 1000
 
@@ -100,7 +104,7 @@ def run_detail_context(
     family = [*_related_runs(run, visible_runs)]
     audit = OperatorAction.objects.using(alias).filter(run_id=run.pk)
     # What people did first, then what they looked at, so that thousands of automatic ones cannot push them out.
-    audit_rows = [*audit.order_by("automatic", Case(When(action=READ, then=1), default=0), "-id")[: 2 * MAX_ROWS]]
+    audit_rows = [*audit.order_by("automatic", Case(When(action__in=_LOOKS, then=1), default=0), "-id")[: 2 * MAX_ROWS]]
     preloaded = _preload_rows(run, family, messages, audit_rows, answers=answers, alias=alias)
     tasks = preloaded.tasks.get(run.pk, ())
     live_workers = live_workers_from(preloaded.workers, now=now)
@@ -115,7 +119,7 @@ def run_detail_context(
         "missing": missing_worker,
         **_switch_context(run, switch_address),
         "pollers": live_workers.count_pollers(run.queue),
-        "waits": redactor.redact_waiting_for(run.waiting_for or [], run.waits),
+        "waits": [localize_times(text, now) for text in redactor.redact_waiting_for(run.waiting_for or [], run.waits)],
         "accepts": run.accepts or {},
         "took": format_duration((run.closed_at or now) - run.created_at),
         "payloads": _payload_rows(run, redactor),
@@ -211,8 +215,8 @@ def _outgoing_messages(chain: Chain, *, user: Any, alias: str) -> list[OutgoingM
 
 def _audit_context(audit_rows: Sequence[OperatorAction]) -> dict[str, Any]:
     return {
-        "acted": [row for row in audit_rows if not row.automatic and row.action != READ],
-        "looked": [row for row in audit_rows if not row.automatic and row.action == READ],
+        "acted": [row for row in audit_rows if not row.automatic and row.action not in _LOOKS],
+        "looked": [row for row in audit_rows if not row.automatic and row.action in _LOOKS],
         "automatic": [row for row in audit_rows if row.automatic],
     }
 
@@ -447,7 +451,8 @@ def _blocked_context(blocked: dict[str, Any] | None, *, due_at: datetime | None)
         "last": datetime.fromisoformat(last) if isinstance(last := blocked.get("last"), str) else None,
         "attempt": blocked.get("attempt"),
         "due_at": due_at,
-        "next_step": _next_step_texts().get(code, ""),
+        # Texts of errors are Markdown, because the reference prints them too.
+        "next_step": _next_step_texts().get(code, "").replace("`", ""),
     }
 
 

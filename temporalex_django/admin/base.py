@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any, Generic, NoReturn, TypeVar, cast
 
 from django.contrib import admin
+from django.contrib.admin.options import TO_FIELD_VAR
 from django.contrib.admin.utils import quote
-from django.contrib.admin.views.main import ERROR_FLAG, IGNORED_PARAMS, PAGE_VAR, SEARCH_VAR, TO_FIELD_VAR
+from django.contrib.admin.views.main import ERROR_FLAG, IGNORED_PARAMS, PAGE_VAR, SEARCH_VAR
 from django.core.exceptions import PermissionDenied
 from django.core.paginator import Paginator
 from django.db import models
@@ -151,7 +152,7 @@ class ReadOnlyAdmin(admin.ModelAdmin, Generic[M]):  # type: ignore[type-arg] # g
     def __init__(self, model: type[M], admin_site: admin.AdminSite) -> None:
         super().__init__(model, admin_site)
         if self.fields:
-            self.fields = [
+            self.fields = [  # type: ignore[misc] # the stubs declare a class variable
                 [*map(self._time_field, row)] if isinstance(row, (list, tuple)) else self._time_field(row)
                 for row in self.fields
             ]

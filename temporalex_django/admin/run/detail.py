@@ -111,7 +111,7 @@ def run_detail_context(
     missing_worker = live_workers.missing_if_overdue(run, since=_overdue_since(run, messages), now=now)
     activity_rows = _activity_rows(run, tasks, answers, live_workers, redactor, now, part_links, switch_address)
     return {
-        "badge": status_badge(run.status, blocked=bool(run.blocked)),
+        "badge": _badge_of(run),
         "said": summarize_run(run, redactor=redactor, may_decide=may_decide, preloaded=preloaded),
         "current": is_current,
         "chain": chain,
@@ -229,11 +229,15 @@ def _family_context(run: Instance, family: Sequence[Instance]) -> dict[str, Any]
     runs = [relative for relative in family if relative.chain_id == run.chain_id]
     children = [relative for relative in family if relative.chain_id != run.chain_id]
     return {
-        "runs": [{"run": other, "badge": status_badge(other.status), "this": other.pk == run.pk} for other in runs],
+        "runs": [{"run": other, "badge": _badge_of(other), "this": other.pk == run.pk} for other in runs],
         "more_runs": len(runs) > MAX_ROWS,
-        "children": [{"run": child, "badge": status_badge(child.status)} for child in children[:MAX_ROWS]],
+        "children": [{"run": child, "badge": _badge_of(child)} for child in children[:MAX_ROWS]],
         "more_children": len(children) > MAX_ROWS,
     }
+
+
+def _badge_of(run: Instance) -> SafeString:
+    return status_badge(run.status, blocked=bool(run.blocked))
 
 
 def _human_task_rows(run: Instance, user: Person) -> list[dict[str, Any]]:

@@ -46,6 +46,8 @@ class RetryActivity(ActivityAction):
 
     @classmethod
     def is_done(cls, run: Instance, *, seq: int | None = None) -> bool:
+        if seq is None:
+            return False
         tasks = ActivityTask.objects.using(run._state.db).filter(run_id=run.pk, seq=seq)  # noqa: SLF001 - Django documents it
         return run.is_open and tasks.exclude(owner=None).exists()
 

@@ -5,16 +5,21 @@ from __future__ import annotations
 from typing import Any, Generic, NoReturn, TypeVar, cast
 
 from django.contrib import admin
+from django.contrib.admin.options import TO_FIELD_VAR
 from django.contrib.admin.utils import quote
+from django.contrib.admin.views.main import ERROR_FLAG, IGNORED_PARAMS, PAGE_VAR, SEARCH_VAR
 from django.core.exceptions import PermissionDenied
 from django.core.paginator import Paginator
 from django.db import models
-from django.http import HttpRequest, QueryDict
+from django.http import HttpRequest, HttpResponse, QueryDict
+from django.template.response import TemplateResponse
 from django.urls import reverse
 from django.utils.functional import cached_property
+from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
 from temporalex_django.access import VIEW, is_unfiltered, runs_for
+from temporalex_django.admin.formatting import format_time
 from temporalex_django.authoring.authorization import Person
 from temporalex_django.contrib.request_id import request_id
 from temporalex_django.errors import IdempotencyKeyReused, OutcomeUnknown
@@ -23,6 +28,9 @@ from temporalex_django.operations import audit
 from temporalex_django.operations.audit import client_address
 from temporalex_django.operations.base import Actor, storage
 from temporalex_django.operations.idempotency import DuplicateRequest, IdempotentRequest
+
+#: Parameters of every list of Django's admin, such as the number of its page.
+_LIST_PARAMETERS = frozenset({*IGNORED_PARAMS, PAGE_VAR, ERROR_FLAG})
 
 
 def user_of(request: HttpRequest) -> Person:
@@ -141,6 +149,31 @@ class ReadOnlyAdmin(admin.ModelAdmin, Generic[M]):  # type: ignore[type-arg] # g
     class Media:
         css = {"all": ("temporalex_django/admin.css",)}
 
+    def __init__(self, model: type[M], admin_site: admin.AdminSite) -> None:
+        super().__init__(model, admin_site)
+        if self.fields:
+            self.fields = [  # type: ignore[misc] # the stubs declare a class variable
+                [*map(self._time_field, row)] if isinstance(row, (list, tuple)) else self._time_field(row)
+                for row in self.fields
+            ]
+
+    def _time_field(self, name: str) -> str:
+        """Return the name of a method of this object that formats the model field ``name`` if it is a time.
+
+        Django would format it in another way than lists and sentences do. Other names are returned as they are.
+        """
+        model_field = {column.name: column for column in self.opts.fields}.get(name)
+        if not isinstance(model_field, models.DateTimeField):
+            return name
+
+        @admin.display(description=model_field.verbose_name, empty_value="–")
+        def time_text(row: M) -> SafeString | None:
+            at = getattr(row, name)
+            return None if at is None else format_time(at)
+
+        setattr(self, f"{name}_text", time_text)
+        return f"{name}_text"
+
     def get_queryset(self, request: HttpRequest) -> models.QuerySet[M]:
         return super().get_queryset(request).using(storage().alias)
 
@@ -149,6 +182,11 @@ class ReadOnlyAdmin(admin.ModelAdmin, Generic[M]):  # type: ignore[type-arg] # g
 
         Other lookups are refused: with them, users could guess the content of hidden columns letter by letter.
         """
+        is_own_lookup = any(lookup == name or lookup.startswith(f"{name}__") for name in self._filter_names(request))
+        return is_own_lookup and bool(super().lookup_allowed(lookup, value, request))
+
+    def _filter_names(self, request: HttpRequest) -> list[str]:
+        """Return the names of the parameters in the URL of the list that belong to one of its filters."""
         names = [self.date_hierarchy]
         for entry in self.get_list_filter(request):
             list_filter: Any = entry[0] if isinstance(entry, (list, tuple)) else entry
@@ -157,8 +195,49 @@ class ReadOnlyAdmin(admin.ModelAdmin, Generic[M]):  # type: ignore[type-arg] # g
                 if isinstance(list_filter, str)
                 else getattr(list_filter, "parameters", (getattr(list_filter, "parameter_name", None),))
             )
-        is_own_lookup = any(lookup == name or lookup.startswith(f"{name}__") for name in names if name)
-        return is_own_lookup and bool(super().lookup_allowed(lookup, value, request))
+        return [str(name) for name in names if name]
+
+    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
+        """Show the list, or a page about the first parameter in the URL that the list does not have."""
+        unknown_parameter = self.find_unknown_parameter(request)
+        if unknown_parameter is None or not self.has_view_permission(request):
+            return super().changelist_view(request, extra_context)
+        return self.unknown_parameter_page(request, unknown_parameter, request.GET)
+
+    def find_unknown_parameter(self, request: HttpRequest) -> str | None:
+        """Return the first parameter in the URL by which the list cannot be filtered, or None."""
+        for name, values in request.GET.lists():
+            if name == TO_FIELD_VAR:
+                is_own_parameter = all(self.to_field_allowed(request, value) for value in values)
+            else:
+                is_own_parameter = name in _LIST_PARAMETERS or all(
+                    self.lookup_allowed(name, value, request) for value in values
+                )
+            if not is_own_parameter:
+                return name
+        return None
+
+    def unknown_parameter_page(self, request: HttpRequest, parameter: str, query: QueryDict) -> HttpResponse:
+        """Return the page, with status 400, that says which parameter of the list's URL is unknown.
+
+        The page names the parameters that the list has, and links to the list with the rest of ``query``.
+        """
+        rest = query.copy()
+        rest.pop(parameter, None)
+        site, opts = self.admin_site, self.opts
+        address = reverse(f"{site.name}:{opts.app_label}_{opts.model_name}_changelist")
+        searches = [SEARCH_VAR] if self.get_search_fields(request) else []
+        context = {
+            **site.each_context(request),
+            "title": _("Unknown parameter"),
+            "opts": opts,
+            "media": self.media,
+            "parameter": parameter,
+            "accepted": sorted({*self._filter_names(request), *searches}),
+            "back": f"{address}?{rest.urlencode()}" if rest else address,
+        }
+        request.current_app = site.name
+        return TemplateResponse(request, "admin/temporalex_django/unknown_parameter.html", context, status=400)
 
     def has_add_permission(self, request: HttpRequest, *args: Any) -> bool:
         return False

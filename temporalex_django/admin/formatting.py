@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from django.utils import formats, timezone
+from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString, mark_safe
 from django.utils.translation import gettext as _
 
 from temporalex_django.models import HumanTask, Status
 from temporalex_django.models.fields import UnreadablePayload
+from temporalex_django.present import formatting
 
 #: Largest number of characters of a payload that a page shows; the REST API returns all of it.
 MAX_PAYLOAD_LENGTH = 20_000
@@ -80,15 +81,11 @@ def status_badge(status: str, *, blocked: bool = False) -> SafeString:
 
 
 def format_time(at: datetime) -> SafeString:
-    """Return a time as HTML for a narrow column: the day and the minute in the current time zone.
+    """Return a time as HTML, as sentences write it: in the current time zone, seen from now.
 
-    The full time is shown on hover.
+    The date and the time with seconds are shown on hover.
     """
-    local = timezone.localtime(at)
-    text = f"{formats.date_format(local, 'M j')} {local:%H:%M}"
-    return format_html(
-        '<time class="tx-moment" datetime="{}" title="{}">{}</time>', local.isoformat(), local.isoformat(), text
-    )
+    return formatting.format_time_html(at, timezone.now())
 
 
 def shorten(text: str) -> str:

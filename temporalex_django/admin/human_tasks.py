@@ -128,11 +128,9 @@ class HumanTaskAdmin(ReadOnlyAdmin[HumanTask]):
         return self.has_module_permission(request)
 
     @admin.display(description=gettext_lazy("question"))
-    def title_cell(self, task: HumanTask) -> SafeString | str:
-        title = shorten(task.title)
-        if task.nobody_left or task.absent:
-            return format_html("{} {}", title, badge("blocked", _("Nobody can decide")))
-        return title
+    def title_cell(self, task: HumanTask) -> str:
+        # The cell is the text of a link, whose name is the question and nothing else.
+        return shorten(task.title)
 
     @admin.display(description=gettext_lazy("about"))
     def about(self, task: HumanTask) -> SafeString:
@@ -140,8 +138,11 @@ class HumanTaskAdmin(ReadOnlyAdmin[HumanTask]):
         return format_html('{}<span class="tx-under">{}</span>', shorten(task.workflow_id), under)
 
     @admin.display(description=gettext_lazy("candidates"))
-    def asks(self, task: HumanTask) -> str:
-        return shorten(", ".join(candidate_names(candidates_of(task)))) or "–"
+    def asks(self, task: HumanTask) -> SafeString | str:
+        names = shorten(", ".join(candidate_names(candidates_of(task)))) or "–"
+        if task.nobody_left or task.absent:
+            return format_html("{} {}", names, badge("blocked", _("Nobody can decide")))
+        return names
 
     @admin.display(description=gettext_lazy("due"))
     def due(self, task: HumanTask) -> SafeString | str:

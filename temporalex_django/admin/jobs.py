@@ -54,7 +54,7 @@ class BulkJobAdmin(ReadOnlyAdmin[BulkJob]):
     The pages need the permission to start bulk jobs.
     """
 
-    list_display = ("job_title", "state_badge", "progress", "failures", "actor_name", "created")
+    list_display = ("job_title", "state_badge", "progress", "failures", "already_done", "actor_name", "created")
     list_filter = (JobStateFilter,)
     ordering = ("-id",)
     paginator = CappedPaginator
@@ -80,7 +80,11 @@ class BulkJobAdmin(ReadOnlyAdmin[BulkJob]):
 
     @admin.display(description=gettext_lazy("not possible"), ordering="failed")
     def failures(self, job: BulkJob) -> int:
-        return job.failed
+        return job.not_possible
+
+    @admin.display(description=gettext_lazy("already done"), ordering="already_done")
+    def already_done(self, job: BulkJob) -> int:
+        return job.already_done
 
     @admin.display(description=gettext_lazy("created"), ordering="id")
     def created(self, job: BulkJob) -> SafeString:
@@ -175,7 +179,9 @@ class BulkJobAdmin(ReadOnlyAdmin[BulkJob]):
     def _items_context(self, request: HttpRequest, job: BulkJob) -> dict[str, Any]:
         """Return the template context for one page of the bulk job's runs, with the failed ones first."""
         # "failed" sorts after "done" and the empty outcome, so the descending order puts it first.
-        items = BulkItem.objects.using(storage().alias).filter(job_id=job.pk).order_by("-outcome", "pk")
+        # Runs for which it was done already come after those for which it was not possible.
+        items = BulkItem.objects.using(storage().alias).filter(job_id=job.pk)
+        items = items.order_by("-outcome", "already_done", "pk")
         page: Page[BulkItem] = Paginator(items, _RUNS_PER_PAGE).get_page(request.GET.get("p"))
         rows = redact_items(page.object_list, user_of(request), alias=storage().alias)
         # Items name runs by id only: the names and links of runs are for users who may see those runs.
@@ -189,7 +195,7 @@ class BulkJobAdmin(ReadOnlyAdmin[BulkJob]):
             "run_id": item.run_id,
             "part": item.part,
             "address": None,
-            "badge": badge(_OUTCOME_BADGES.get(item.outcome, "pending"), str(_outcome_label(item))),
+            "badge": _outcome_badge(item),
             "why": shorten(item.message or item.code),
             "name": "",
         }
@@ -234,10 +240,19 @@ def _action_label(job: BulkJob) -> str:
     return str(action.label)
 
 
+def _outcome_badge(item: BulkItem) -> SafeString:
+    kind = _OUTCOME_BADGES.get(item.outcome, "pending")
+    if item.already_done:
+        kind = "skipped"
+    return badge(kind, str(_outcome_label(item)))
+
+
 def _outcome_label(item: BulkItem) -> str | Promise:
     if item.outcome:
         if item.outcome == "done":
             return _("done")
+        if item.already_done:
+            return _("already done")
         return _("not possible")
     if not item.tries:
         return _("to do")

@@ -10,6 +10,7 @@ from django import forms
 from django.contrib import admin
 from django.contrib.admin.utils import unquote
 from django.http import HttpRequest, HttpResponse
+from django.utils import timezone
 from django.utils.safestring import SafeString
 
 from temporalex_django.access import redactor_for
@@ -20,6 +21,7 @@ from temporalex_django.admin.run.action_views import superseded_error
 from temporalex_django.admin.run.instance import InstanceAdmin
 from temporalex_django.admin.run.messages import MessagePanel, message_panels
 from temporalex_django.models import Instance
+from temporalex_django.present.formatting import localize_times
 
 _MAX_RUNS = 10
 
@@ -96,7 +98,12 @@ class WorkflowAdminMixin(admin.ModelAdmin):  # type: ignore[type-arg] # generic 
             run=run,
             address=instance_admin.address_of(run),
             badge=status_badge(run.status, blocked=bool(run.blocked)),
-            waits_for=shorten(", ".join(redactor_for(user, run).redact_waiting_for(run.waiting_for or [], run.waits))),
+            waits_for=shorten(
+                localize_times(
+                    ", ".join(redactor_for(user, run).redact_waiting_for(run.waiting_for or [], run.waits)),
+                    timezone.now(),
+                )
+            ),
             tools=[link for link in links if link.why_not is None],
             messages=[panel for panel in panels if panel.why_not is None],
         )

@@ -67,7 +67,7 @@ class WorkerAdmin(ReadOnlyAdmin[Worker]):
         ("started_at", "beat_at", "expires_at"),
         "drained_at",
         ("skew", "session_lock", "buried_at"),
-        ("id", "epoch"),
+        "id",
     )
 
     def get_readonly_fields(self, request: HttpRequest, obj: Worker | None = None) -> Any:

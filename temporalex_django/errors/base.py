@@ -12,6 +12,8 @@ class TemporalexError(Exception):
     code: ClassVar[str] = "error"
     #: Advice for the person who gets the error; a column of docs/reference/errors.md.
     next_step: ClassVar[str] = "Read the message; more precise errors are subclasses."
+    #: True if an operation was refused because nothing is left to do: bulk jobs count such runs apart.
+    already_done: bool = False
 
     def __init__(self, message: str | None = None) -> None:
         # The docstring is the default message, so the first paragraph of every subclass must read as one.

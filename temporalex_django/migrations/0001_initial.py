@@ -459,6 +459,13 @@ class Migration(migrations.Migration):
                 ("total", models.IntegerField()),
                 ("done", models.IntegerField(default=0)),
                 ("failed", models.IntegerField(default=0)),
+                (
+                    "already_done",
+                    models.IntegerField(
+                        default=0,
+                        help_text="How many of the failed ones were in the wanted state before the job came to them.",
+                    ),
+                ),
                 ("created_at", models.DateTimeField()),
                 ("finished_at", models.DateTimeField(null=True)),
                 (
@@ -1017,6 +1024,12 @@ class Migration(migrations.Migration):
                 ("outcome", models.CharField(blank=True, help_text="done or failed.", max_length=20)),
                 ("code", models.CharField(blank=True, max_length=40)),
                 ("message", models.TextField(blank=True)),
+                (
+                    "already_done",
+                    models.BooleanField(
+                        default=False, help_text="It failed because the run was in the wanted state already."
+                    ),
+                ),
                 (
                     "job",
                     models.ForeignKey(

@@ -51,6 +51,9 @@ class BulkJob(models.Model):
     total = models.IntegerField()
     done = models.IntegerField(default=0)
     failed = models.IntegerField(default=0)
+    already_done = models.IntegerField(
+        default=0, help_text=_("How many of the failed ones were in the wanted state before the job came to them.")
+    )
     created_at = SafeDateTimeField()
     finished_at = SafeDateTimeField(null=True)
     held_until = SafeDateTimeField(
@@ -77,6 +80,11 @@ class BulkJob(models.Model):
         """The number of runs that are still to be processed."""
         return self.total - self.done - self.failed
 
+    @property
+    def not_possible(self) -> int:
+        """The number of runs for which the operation was refused, without those for which it was done already."""
+        return self.failed - self.already_done
+
 
 class BulkItem(models.Model):
     """One run of a bulk job.
@@ -98,6 +106,9 @@ class BulkItem(models.Model):
     outcome = models.CharField(max_length=20, blank=True, help_text=_("done or failed."))
     code = models.CharField(max_length=40, blank=True)
     message = models.TextField(blank=True)
+    already_done = models.BooleanField(
+        default=False, help_text=_("It failed because the run was in the wanted state already.")
+    )
 
     class Meta:
         db_table = "temporalex_bulk_item"

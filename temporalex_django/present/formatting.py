@@ -5,13 +5,16 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Sequence
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from django.utils import formats, timezone
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
 _SHORT_LENGTH = 140
+_ISO_TIMES = re.compile(r"\b\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:\d\d)?")
 _WORD_BORDERS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 
 
@@ -60,6 +63,38 @@ def format_time(at: datetime, now: datetime) -> str:
     if 1 < abs(days) < 7:
         return _("%(day)s %(hour)s") % {"day": formats.date_format(local, "l"), "hour": hour}
     return _("%(date)s %(hour)s") % {"date": _format_date(local, today), "hour": hour}
+
+
+def format_exact_time(at: datetime) -> str:
+    """Return the date and the time with seconds, in the current time zone, such as 3 Nov 2026 14:02:31."""
+    local = timezone.localtime(at)
+    return f"{formats.date_format(local, 'j M Y')} {formats.time_format(local, 'H:i:s')}"
+
+
+def format_time_html(at: datetime, now: datetime) -> SafeString:
+    """Return a time as HTML: the text of ``format_time``, with the exact time on hover."""
+    return format_html(
+        '<time class="tx-moment" datetime="{}" title="{}">{}</time>',
+        timezone.localtime(at).isoformat(),
+        format_exact_time(at),
+        format_time(at, now),
+    )
+
+
+def localize_times(text: str, now: datetime) -> str:
+    """Return ``text`` with each time in it as ``format_time`` writes it; a time without a zone is in UTC.
+
+    The engine names timers by their time: ``timer 2026-11-03T14:02:00+00:00``.
+    """
+
+    def localized(match: re.Match[str]) -> str:
+        try:
+            at = datetime.fromisoformat(match[0])
+        except ValueError:
+            return match[0]
+        return format_time(at if at.tzinfo else at.replace(tzinfo=UTC), now)
+
+    return _ISO_TIMES.sub(localized, text)
 
 
 def _format_date(local: datetime, today: datetime) -> str:

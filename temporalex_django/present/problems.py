@@ -88,7 +88,7 @@ def failing_sentence(activity_view: ActivityView, now: datetime) -> str:
     task, failure = activity_view.activity, activity_view.activity.last_failure
     assert failure is not None
     words = {
-        "activity": capitalize(activity_view.title),
+        "activity": capitalize(activity_view.noun or activity_view.title),
         "count": failure.attempt,
         "since": format_time(failure.since or failure.at, now),
         "error": error_text(activity_view),
@@ -127,7 +127,7 @@ def silent_sentence(activity_view: ActivityView, now: datetime) -> str:
     task = activity_view.activity
     last_beat_at = task.beat_at or task.started_at or now
     words = {
-        "activity": capitalize(activity_view.title),
+        "activity": capitalize(activity_view.noun or activity_view.title),
         "span": format_duration(now - last_beat_at),
         "limit": format_duration(task.heartbeat_timeout or 0),
         "until": format_at(task.expires_at or now, now),
@@ -145,7 +145,7 @@ def untaken_sentence(activity_view: ActivityView, now: datetime) -> str:
     """Return the sentence that says that no live worker can run a due activity, and what the workers lack."""
     task = activity_view.activity
     words = {
-        "activity": capitalize(activity_view.title),
+        "activity": capitalize(activity_view.noun or activity_view.title),
         "since": format_time(task.due_at, now),
         "queue": task.queue,
         "lacks": task.waits_for,
@@ -191,7 +191,7 @@ def short_activity(activity_view: ActivityView, now: datetime) -> tuple[bool, st
     """Return ``(trouble, text)``: True if a person should look at the activity, and its state in a few words."""
     state, failure = activity_state(activity_view, now), activity_view.activity.last_failure
     count = failure.attempt if failure else 0
-    words = {"activity": activity_view.title, "count": count}
+    words = {"activity": activity_view.noun or activity_view.title, "count": count}
     if failure is not None and failure.retry_later and state == "failing":
         return False, _("%(activity)s (asked to be retried later)") % words
     if state == "failing":

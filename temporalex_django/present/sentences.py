@@ -179,7 +179,7 @@ def _state_summary(run: RunView, now: datetime) -> Summary:
         )
     # What keeps the run from continuing comes first: it hides what the run would wait for otherwise.
     if run.switch is not None:
-        text = problems.switched_off_sentence(run.switch, run.title, now=now)
+        text = problems.switched_off_sentence(run.switch, run.noun or run.title, now=now)
         return Summary(state="off", text=text, since=run.switch.since)
     if run.blocked is not None:
         text = problems.stopped_sentence(run.blocked, now=now)
@@ -289,7 +289,9 @@ def _activity_summary(activity_view: ActivityView, now: datetime) -> Summary:
     if activity_view.switch is not None and state == "off":
         return Summary(
             state=state,
-            text=problems.switched_off_sentence(activity_view.switch, activity_view.title, now=now),
+            text=problems.switched_off_sentence(
+                activity_view.switch, activity_view.noun or activity_view.title, now=now
+            ),
             since=activity_view.switch.since,
             until=activity_view.switch.until,
         )
@@ -306,7 +308,7 @@ def _activity_summary(activity_view: ActivityView, now: datetime) -> Summary:
         "worker": activity_view.worker,
     }
     if state == "queued":
-        since = activity_view.activity.due_at
+        since, words["activity"] = activity_view.activity.due_at, capitalize(activity_view.noun or activity_view.title)
         text = _("%(activity)s has been waiting to start since %(since)s.") % {
             **words,
             "since": format_time(since, now),
@@ -354,7 +356,7 @@ def _timer_sentence(wait: WaitView, now: datetime) -> str:
 
 
 def _child_sentence(wait: WaitView) -> str:
-    words = {"title": wait.title, "key": wait.key, "place": wait.place}
+    words = {"title": wait.noun or wait.title, "key": wait.key, "place": wait.place}
     if wait.place:
         return _("Waiting for %(title)s %(key)s: “%(place)s”") % words
     return _("Waiting for %(title)s %(key)s.") % words
@@ -369,7 +371,7 @@ def _decision_sentence(wait: WaitView, now: datetime) -> str:
     if wait.role:
         text = _("Waiting since %(since)s for a decision by %(role)s on “%(title)s”: %(events)s.") % words
     else:
-        text = _("Waiting since %(since)s for %(title)s: %(events)s.") % words
+        text = _("Waiting since %(since)s for %(title)s: %(events)s.") % {**words, "title": wait.noun or wait.title}
     if wait.until is None:
         return text
     until = format_time(wait.until, now)
@@ -435,7 +437,12 @@ def _short_texts(run: RunView, waits: list[WaitView], now: datetime) -> Iterator
 
 def _short_wait(wait: WaitView, now: datetime) -> str:
     """Return a few words about a wait, for a list of the things that a run waits for."""
-    words = {"title": wait.title, "events": join_with_or(wait.messages), "role": wait.role, "key": wait.key}
+    words = {
+        "title": wait.noun or wait.title,
+        "events": join_with_or(wait.messages),
+        "role": wait.role,
+        "key": wait.key,
+    }
     if wait.kind == "timer":
         return _("a timer (%(until)s)") % {"until": "?" if wait.until is None else format_time(wait.until, now)}
     if wait.kind == "child":

@@ -27,6 +27,7 @@ class WaitView:
     """One thing that the code of a run waits for, except activities.
 
     - ``title``: the title of a phase, or the name of what the code waits for.
+    - ``noun``: the name under which sentences mention it; without one, they mention ``title``.
     - ``messages``: the titles of the messages or events that are consumed during the wait, or end it.
     - ``role``: the role of the people who may decide, or None.
     - ``since``: the time at which the wait began.
@@ -38,6 +39,7 @@ class WaitView:
 
     kind: WaitKind
     title: str = ""
+    noun: str = ""
     messages: Sequence[str] = ()
     role: str | None = None
     since: datetime | None = None
@@ -70,6 +72,7 @@ class SwitchView:
 class ActivityView:
     """An activity that has no result yet.
 
+    - ``noun``: the name under which sentences mention it; without one, they mention ``title``.
     - ``worker``: the name of the worker that runs it.
     - ``has_worker``: True if a live worker can claim it; None if this does not matter, because it runs or is atomic.
     - ``pollers``: the number of live workers that poll its queue, if none of them can claim it.
@@ -79,6 +82,7 @@ class ActivityView:
 
     activity: OpenActivity
     title: str
+    noun: str = ""
     worker: str = ""
     has_worker: bool | None = None
     pollers: int = 0
@@ -162,6 +166,7 @@ class RunView:
     """The facts about a run at one moment from which its summary is built.
 
     - ``title`` and ``workflow``: the title and the name of its class.
+    - ``noun``: the name under which sentences mention it; without one, they mention ``title``.
     - ``starts_at`` and ``start_before``: the times of its start, if its caller named them.
     - ``start_limit``: the throttle that delays its begin, as a count and seconds.
     - ``is_started``: False until a worker has run its code for the first time.
@@ -181,6 +186,7 @@ class RunView:
     closed_at: datetime | None = None
     starts_at: datetime | None = None
     start_before: datetime | None = None
+    noun: str = ""
     start_limit: tuple[int, float] | None = None
     is_started: bool = True
     waits: Sequence[WaitView] = ()

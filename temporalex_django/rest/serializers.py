@@ -304,8 +304,9 @@ class EventOut(Base):
 class JobOut(Base):
     """A bulk job, which performs one operation on many runs.
 
-    ``left`` is the number of runs that it has not reached yet. ``by`` is the person who started it, under the name that
-    they had at that time.
+    ``failed`` is the number of runs for which it was refused; for ``already_done`` of them because nothing was left to
+    do. ``left`` is the number of runs that it has not reached yet. ``by`` is the person who started it, under the name
+    that they had at that time.
     """
 
     id = serializers.UUIDField()
@@ -315,6 +316,7 @@ class JobOut(Base):
     total = serializers.IntegerField()
     done = serializers.IntegerField()
     failed = serializers.IntegerField()
+    already_done = serializers.IntegerField()
     left = serializers.IntegerField()
     by = serializers.CharField(source="actor_name", allow_blank=True)
     created_at = time_field()
@@ -324,7 +326,8 @@ class JobOut(Base):
 class ItemOut(Base):
     """A run of a bulk job, with the outcome of the operation on it.
 
-    ``outcome`` is open, done or failed; ``code`` and ``message`` say why it failed. If the action is about activities
+    ``outcome`` is open, done or failed; ``code`` and ``message`` say why it failed, and ``already_done`` is
+    true if it failed because nothing was left to do. If the action is about activities
     or timers, ``part`` is the command number of one of them. ``tries`` counts how often the run was busy.
     """
 
@@ -334,6 +337,7 @@ class ItemOut(Base):
     outcome = serializers.SerializerMethodField()
     code = serializers.CharField(allow_blank=True)
     message = serializers.CharField(allow_blank=True)
+    already_done = serializers.BooleanField()
     tries = serializers.IntegerField()
 
     def get_outcome(self, item: BulkItem) -> str:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any
 
 from django import template
+from django.utils import timezone
 
 from temporalex_django.operations.human_tasks import base
 from temporalex_django.pages.views import asked_of
+from temporalex_django.present.formatting import format_time_html
 
 register = template.Library()
 
@@ -36,6 +39,12 @@ def temporalex_inbox_count(context: Any) -> int:
     """
     user = _user(context)
     return 0 if user is None else base.count_inbox(user, limit=_MAX_COUNT)
+
+
+@register.filter
+def temporalex_time(at: datetime) -> str:
+    """Format a time as sentences about runs do: *14:02*, *yesterday 14:02*, *3 Nov 14:02*; exactly on hover."""
+    return format_time_html(at, timezone.now())
 
 
 def _user(context: Any) -> Any:

@@ -206,6 +206,9 @@ class BulkActionView:
         action_class = STEERING.get(action)
         if action_class is None:
             raise Http404
+        list_request = self._list_request(request)
+        if (unknown_parameter := self.admin.find_unknown_parameter(list_request)) is not None:
+            return self.admin.unknown_parameter_page(request, unknown_parameter, list_request.GET)
         # A GET shows the refusal on the page; only a POST is denied and recorded in the audit log.
         runs, refusal = self._chosen_runs(request), _bulk_action_error(action_class, user_of(request))
         if request.method == "POST":
@@ -295,6 +298,12 @@ class BulkActionView:
         request.current_app = site.name
         return TemplateResponse(request, self.template, context, status=status)
 
+    def _list_request(self, request: HttpRequest) -> HttpRequest:
+        """Return the request for the list of runs with the filters that this URL has kept."""
+        list_request = copy(request)
+        list_request.GET = QueryDict(request.GET.get(_FILTERS, ""))
+        return list_request
+
     def _chosen_runs(self, request: HttpRequest) -> QuerySet[Instance]:
         """Return the runs that the URL names or selects and that the user may see.
 
@@ -303,10 +312,9 @@ class BulkActionView:
         if "all" not in request.GET:
             return self.admin.get_queryset(request).filter(pk__in=_decode_ids(request.GET.get("chosen", "")))
         # The change list of the admin applies the filters, so that this page means exactly the runs of the list.
-        list_request = copy(request)
-        list_request.GET = QueryDict(request.GET.get(_FILTERS, ""))
         try:
-            queryset: QuerySet[Instance] = self.admin.get_changelist_instance(list_request).queryset
+            changelist = self.admin.get_changelist_instance(self._list_request(request))
+            queryset: QuerySet[Instance] = changelist.queryset
         except IncorrectLookupParameters:
             raise Http404 from None
         return queryset

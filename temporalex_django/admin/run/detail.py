@@ -17,6 +17,7 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
 from temporalex_django import errors
+from temporalex_django.access import VIEW
 from temporalex_django.admin.formatting import (
     FormattedPayload,
     claimed_by_name,
@@ -52,8 +53,11 @@ from temporalex_django.operations.read.cluster_reads import history_or_error, op
 from temporalex_django.operations.read.describe import attempts_of
 from temporalex_django.operations.read.run_annotations import leading_tasks
 from temporalex_django.operations.read.run_summary import PreloadedRows, summarize_run
+from temporalex_django.present.formatting import localize_times
 from temporalex_django.present.human_tasks import absent_sentence, candidate_names, step_name
 
+#: Actions in the audit log with which a person only looked at something, or was refused to.
+_LOOKS = (READ, VIEW.action)
 MAX_ROWS = 50
 _MAX_OTHERS = 1000
 
@@ -100,14 +104,14 @@ def run_detail_context(
     family = [*_related_runs(run, visible_runs)]
     audit = OperatorAction.objects.using(alias).filter(run_id=run.pk)
     # What people did first, then what they looked at, so that thousands of automatic ones cannot push them out.
-    audit_rows = [*audit.order_by("automatic", Case(When(action=READ, then=1), default=0), "-id")[: 2 * MAX_ROWS]]
+    audit_rows = [*audit.order_by("automatic", Case(When(action__in=_LOOKS, then=1), default=0), "-id")[: 2 * MAX_ROWS]]
     preloaded = _preload_rows(run, family, messages, audit_rows, answers=answers, alias=alias)
     tasks = preloaded.tasks.get(run.pk, ())
     live_workers = live_workers_from(preloaded.workers, now=now)
     missing_worker = live_workers.missing_if_overdue(run, since=_overdue_since(run, messages), now=now)
     activity_rows = _activity_rows(run, tasks, answers, live_workers, redactor, now, part_links, switch_address)
     return {
-        "badge": status_badge(run.status, blocked=bool(run.blocked)),
+        "badge": _badge_of(run),
         "said": summarize_run(run, redactor=redactor, may_decide=may_decide, preloaded=preloaded),
         "current": is_current,
         "chain": chain,
@@ -115,7 +119,7 @@ def run_detail_context(
         "missing": missing_worker,
         **_switch_context(run, switch_address),
         "pollers": live_workers.count_pollers(run.queue),
-        "waits": redactor.redact_waiting_for(run.waiting_for or [], run.waits),
+        "waits": [localize_times(text, now) for text in redactor.redact_waiting_for(run.waiting_for or [], run.waits)],
         "accepts": run.accepts or {},
         "took": format_duration((run.closed_at or now) - run.created_at),
         "payloads": _payload_rows(run, redactor),
@@ -211,8 +215,8 @@ def _outgoing_messages(chain: Chain, *, user: Any, alias: str) -> list[OutgoingM
 
 def _audit_context(audit_rows: Sequence[OperatorAction]) -> dict[str, Any]:
     return {
-        "acted": [row for row in audit_rows if not row.automatic and row.action != READ],
-        "looked": [row for row in audit_rows if not row.automatic and row.action == READ],
+        "acted": [row for row in audit_rows if not row.automatic and row.action not in _LOOKS],
+        "looked": [row for row in audit_rows if not row.automatic and row.action in _LOOKS],
         "automatic": [row for row in audit_rows if row.automatic],
     }
 
@@ -225,11 +229,15 @@ def _family_context(run: Instance, family: Sequence[Instance]) -> dict[str, Any]
     runs = [relative for relative in family if relative.chain_id == run.chain_id]
     children = [relative for relative in family if relative.chain_id != run.chain_id]
     return {
-        "runs": [{"run": other, "badge": status_badge(other.status), "this": other.pk == run.pk} for other in runs],
+        "runs": [{"run": other, "badge": _badge_of(other), "this": other.pk == run.pk} for other in runs],
         "more_runs": len(runs) > MAX_ROWS,
-        "children": [{"run": child, "badge": status_badge(child.status)} for child in children[:MAX_ROWS]],
+        "children": [{"run": child, "badge": _badge_of(child)} for child in children[:MAX_ROWS]],
         "more_children": len(children) > MAX_ROWS,
     }
+
+
+def _badge_of(run: Instance) -> SafeString:
+    return status_badge(run.status, blocked=bool(run.blocked))
 
 
 def _human_task_rows(run: Instance, user: Person) -> list[dict[str, Any]]:
@@ -447,7 +455,8 @@ def _blocked_context(blocked: dict[str, Any] | None, *, due_at: datetime | None)
         "last": datetime.fromisoformat(last) if isinstance(last := blocked.get("last"), str) else None,
         "attempt": blocked.get("attempt"),
         "due_at": due_at,
-        "next_step": _next_step_texts().get(code, ""),
+        # Texts of errors are Markdown, because the reference prints them too.
+        "next_step": _next_step_texts().get(code, "").replace("`", ""),
     }
 
 

@@ -153,10 +153,7 @@ def read_history(
     length = chain.length if chain.run_id == run.pk else events.aggregate(last=Max("seq"))["last"] or 0
     count = max(1, -(-length // EVENTS_PER_PAGE))
     number = _page_number(page, count)
-    first = (number - 1) * EVENTS_PER_PAGE
-    if not page:
-        # The newest events, as many as on other pages: the last page might have a single row.
-        first = max(0, length - EVENTS_PER_PAGE)
+    first = _first_of_page(page, number, length)
     with_all_events = with_all_events and length <= MAX_EVENTS
     if not with_all_events:
         # One statement for the page and for the recent events of timers, which show the timers that are running.
@@ -198,7 +195,7 @@ def told_history(
     """
     count = max(1, -(-len(events) // EVENTS_PER_PAGE))
     number = _page_number(page, count)
-    first = (number - 1) * EVENTS_PER_PAGE
+    first = _first_of_page(page, number, len(events))
     redacted_events = [redactor.redact_event(event) for event in events]
     page_events = redacted_events[first : first + EVENTS_PER_PAGE]
     numbers = {event.number for event in page_events}
@@ -218,6 +215,17 @@ def _page_number(page: str, count: int) -> int:
     if page.isascii() and page.isdigit() and len(page) < 10:
         return min(max(int(page), 1), count)
     return count
+
+
+def _first_of_page(page: str, number: int, length: int) -> int:
+    """Return how many events of a history of ``length`` events come before the page with this number.
+
+    ``page`` is the number in the URL as text. Without one, the page has the newest events, as many as on other pages:
+    the last page might have a single row, and not what the run waits for.
+    """
+    if page:
+        return (number - 1) * EVENTS_PER_PAGE
+    return max(0, length - EVENTS_PER_PAGE)
 
 
 def _running_timers(timer_events: Sequence[Event]) -> list[timeline.TimelineRow]:

@@ -64,6 +64,11 @@ def run_output(run: Instance, summary: Summary) -> RunListed:
     return RunListed(closed=not run.is_open, summary=summary_output(summary, short=True), **columns)
 
 
+def status_text(status: str, *, blocked: bool) -> str:
+    """Return the status of a run; that it is blocked is a state beside it, which somebody has to look at."""
+    return f"{status}, blocked" if blocked else status
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunDescribed:
     """The result of ``temporalex describe``.

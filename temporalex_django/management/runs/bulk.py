@@ -47,20 +47,23 @@ _VIEW_OPERATION = Operation(action="view", permission=f"{APP}.{StartBulk.permiss
 class RunNotDone:
     """A run of a job for which the operation failed.
 
-    ``part`` is the command number of its activity or timer, if the operation is about one.
+    ``part`` is the command number of its activity or timer, if the operation is about one. ``already_done`` is True if
+    nothing was left to do.
     """
 
     run_id: str
     part: int | None
     code: str
     message: str
+    already_done: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobPrinted:
     """A bulk job: one operation on many runs, with its progress.
 
-    ``problems`` are the first 50 runs that failed.
+    ``failed`` counts the runs for which it was refused; for ``already_done`` of them because nothing was left to do.
+    ``problems`` are the first 50 of them.
     """
 
     id: str
@@ -69,6 +72,7 @@ class JobPrinted:
     total: int
     done: int
     failed: int
+    already_done: int
     left: int
     by: str
     reason: str
@@ -150,10 +154,10 @@ def handle(command: BaseCommand, *, what: str, as_user: str | None, json: bool, 
         if options["wait"]:
             job = _wait_for_job(command, job)
     _print_job(command, job, actor, json=json)
-    if options.get("wait") and job.failed:
+    if options.get("wait") and job.not_possible:
         next_step = f"To see why, run: manage.py temporalex bulk show {job.pk}"
         raise CommandError(
-            exit_codes.with_next_step(f"{job.failed} of {count_text(job.action, job.total)} failed", next_step),
+            exit_codes.with_next_step(f"{job.not_possible} of {count_text(job.action, job.total)} failed", next_step),
             returncode=exit_codes.FINDINGS,
         )
 
@@ -225,7 +229,7 @@ def _wait_for_job(command: BaseCommand, job: BulkJob) -> BulkJob:
     with printing.progress(command) as report:
         while True:
             job = BulkJob.objects.using(storage().alias).get(pk=job.pk)
-            report(job.total - job.left, job.total, f", {job.failed:,} failed")
+            report(job.total - job.left, job.total, f", {job.not_possible:,} failed")
             if job.state != BulkJob.State.RUNNING:
                 return job
             # Workers may all have stopped meanwhile, and then the job would never end.
@@ -251,12 +255,13 @@ def _print_list(command: BaseCommand, actor: Actor, *, json: bool) -> None:
                 job_output.action,
                 job_output.state,
                 f"{job_output.done:,}",
-                f"{job_output.failed:,}",
+                f"{job_output.already_done:,}",
+                f"{job_output.failed - job_output.already_done:,}",
                 f"{job_output.left:,}",
             )
             for job_output in jobs
         ]
-        printing.print_table(command, ("JOB", "ACTION", "STATE", "DONE", "FAILED", "LEFT"), cells)
+        printing.print_table(command, ("JOB", "ACTION", "STATE", "DONE", "ALREADY DONE", "FAILED", "LEFT"), cells)
 
 
 def _job_output(job: BulkJob, failed_items: Sequence[BulkItem]) -> JobPrinted:
@@ -267,6 +272,7 @@ def _job_output(job: BulkJob, failed_items: Sequence[BulkItem]) -> JobPrinted:
         total=job.total,
         done=job.done,
         failed=job.failed,
+        already_done=job.already_done,
         left=job.left,
         by=job.actor_name,
         reason=job.reason,
@@ -274,7 +280,11 @@ def _job_output(job: BulkJob, failed_items: Sequence[BulkItem]) -> JobPrinted:
         finished_at=job.finished_at,
         problems=[
             RunNotDone(
-                run_id=str(bulk_item.run_id), part=bulk_item.part, code=bulk_item.code, message=bulk_item.message
+                run_id=str(bulk_item.run_id),
+                part=bulk_item.part,
+                code=bulk_item.code,
+                message=bulk_item.message,
+                already_done=bulk_item.already_done,
             )
             for bulk_item in failed_items
         ],
@@ -289,13 +299,17 @@ def _item_label(problem: RunNotDone) -> str:
 
 def _print_job(command: BaseCommand, job: BulkJob, actor: Actor, *, json: bool) -> None:
     alias = storage().alias
-    failed_items = BulkItem.objects.using(alias).filter(job=job.pk, outcome="failed").order_by("pk")[:_MAX_ROWS]
+    failed_items = (
+        BulkItem.objects.using(alias).filter(job=job.pk, outcome="failed").order_by("already_done", "pk")[:_MAX_ROWS]
+    )
     # Messages of failed runs may quote payloads.
     job_output = _job_output(job, redact_items(failed_items, actor.user, alias=alias))
     if json:
         printing.print_json(command, job_output)
         return
-    counts = f"{job_output.done:,} done, {job_output.failed:,} failed, {job_output.left:,} left"
+    counts = f"{job_output.done:,} done, {job.not_possible:,} failed, {job_output.left:,} left"
+    if job_output.already_done:
+        counts = f"{job_output.done:,} done, {job_output.already_done:,} already done, {job.not_possible:,} failed, {job_output.left:,} left"
     printing.write_line(
         command,
         f"bulk job {job_output.id}: {job_output.action} of {count_text(job_output.action, job_output.total)}, {job_output.state}: {counts}",

@@ -13,7 +13,7 @@ from temporalex_django.authoring.run_tables.run_columns import ColumnType, Place
 from temporalex_django.errors import WorkflowNotFound
 from temporalex_django.management.cli import as_user as people
 from temporalex_django.management.cli import command_arguments, printing
-from temporalex_django.management.cli.outputs import RunDescribed, summary_output
+from temporalex_django.management.cli.outputs import RunDescribed, status_text, summary_output
 from temporalex_django.management.runs.list_runs import DEFERRED_COLUMNS
 from temporalex_django.models import Instance
 from temporalex_django.operations import audit
@@ -72,7 +72,7 @@ def _text_rows(run_output: RunDescribed) -> list[tuple[str, object]]:
         ("Run", run.id),
         ("Summary", run_output.summary.text),
         ("Class", f"{run.workflow} (version {run.version})"),
-        ("Status", run.status),
+        ("Status", status_text(run.status, blocked=run.blocked is not None)),
         ("Run id", run.run_id),
         ("Parent", run_output.parent_run_id or ""),
         ("Queue", run_output.queue),

@@ -19,7 +19,7 @@ from temporalex_django.management.cli import as_user as people
 from temporalex_django.management.cli import printing
 from temporalex_django.management.cli.exit_codes import usage_error
 from temporalex_django.management.cli.filter_options import add_filters, apply_filters, filters_of
-from temporalex_django.management.cli.outputs import RunListed, run_output
+from temporalex_django.management.cli.outputs import RunListed, run_output, status_text
 from temporalex_django.operations.base import Actor
 from temporalex_django.operations.read.run_annotations import annotate_failed_messages
 from temporalex_django.operations.read.run_ordering import iterate_runs
@@ -74,7 +74,12 @@ def handle(
     printed_outputs = outputs[: limit or _DEFAULT_LIMIT]
     if printed_outputs:
         cells = [
-            (run_output.id, run_output.workflow, _status_text(run_output), run_output.summary.text)
+            (
+                run_output.id,
+                run_output.workflow,
+                status_text(run_output.status, blocked=run_output.summary.state == "blocked"),
+                run_output.summary.text,
+            )
             for run_output in printed_outputs
         ]
         printing.print_table(command, ("ID", "WORKFLOW", "STATUS", "SUMMARY"), cells)
@@ -85,11 +90,6 @@ def handle(
             command,
             f"More than {counted(len(printed_outputs), 'run matches', 'runs match')}. Use --limit N or a filter to see others.",
         )
-
-
-def _status_text(run: RunListed) -> str:
-    """Return the status of a run; that it is blocked is a state beside it, which somebody has to look at."""
-    return f"{run.status}, blocked" if run.summary.state == "blocked" else run.status
 
 
 def _run_outputs(rows: Iterator[Any], actor: Actor) -> Iterator[RunListed]:

@@ -29,11 +29,18 @@ from temporalex_django.core.error_text import error_line
 from temporalex_django.core.names import TEMPORAL, counted
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine.scheduling import policy
-from temporalex_django.errors import ActionNotPermitted, ActionNotPossible, TemporalexError, UpdateTimeout
+from temporalex_django.errors import (
+    ActionNotPermitted,
+    ActionNotPossible,
+    TemporalexError,
+    UpdateTimeout,
+    WorkflowNotFound,
+)
 from temporalex_django.models import BulkItem, BulkJob, Instance
 from temporalex_django.operations import audit
 from temporalex_django.operations.base import Action, Actor
 from temporalex_django.operations.run_lookup import find_run
+from temporalex_django.operations.runs.delete import Delete
 from temporalex_django.operations.runs.history_action import ReplayFromAction
 from temporalex_django.operations.runs.operator_action import OperatorRunAction
 from temporalex_django.operations.runs.signal import SendSignal
@@ -263,7 +270,10 @@ def _save_progress(job: BulkJob, item: BulkItem | None, storage: DjangoStorage) 
         item.save(using=storage.alias)
         job.done += item.outcome == "done"
         job.failed += item.outcome == "failed"
-    job.save(using=storage.alias, update_fields=["state", "finished_at", "done", "failed", "held_until"])
+        job.already_done += item.already_done
+    job.save(
+        using=storage.alias, update_fields=["state", "finished_at", "done", "failed", "already_done", "held_until"]
+    )
 
 
 def _action_for(job: BulkJob, item: BulkItem, storage: DjangoStorage) -> Action[Any]:
@@ -287,6 +297,7 @@ def _run_item(job: BulkJob, item: BulkItem, run_action: Callable[[], object], st
             _mark_failed(item, exc.code, str(exc))
     except TemporalexError as exc:
         _mark_failed(item, exc.code, str(exc))
+        item.already_done = exc.already_done or _is_deleted_already(job, item, exc, storage)
     except Exception as exc:
         if isinstance(exc, DatabaseError) and (storage.is_transient(exc) or storage.is_connection_lost(exc)):
             raise
@@ -294,6 +305,14 @@ def _run_item(job: BulkJob, item: BulkItem, run_action: Callable[[], object], st
         _mark_failed(item, "internal", type(exc).__name__)
     else:
         item.outcome = "done"
+
+
+def _is_deleted_already(job: BulkJob, item: BulkItem, error: TemporalexError, storage: DjangoStorage) -> bool:
+    """Return True if the job deletes runs, and somebody has deleted this run since the job was started."""
+    if job.action != Delete.name or not isinstance(error, WorkflowNotFound):
+        return False
+    # A run that the user may not see any more gets the same error.
+    return not Instance.objects.using(storage.alias).filter(pk=item.run_id).exists()
 
 
 def _mark_failed(item: BulkItem, code: str, message: str) -> None:

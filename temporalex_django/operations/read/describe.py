@@ -301,7 +301,7 @@ class ResultWaiter:
         for activity in queued:
             if missing is None and not workers.can_run_activity(activity.activity, queue=activity.queue):
                 missing = f"a worker with the activity {activity.activity} for the queue {activity.queue!r}"
-        return "" if missing is None else f"; it needs {missing}: start one with `manage.py temporalex worker`"
+        return "" if missing is None else f"; it needs {missing}: start one: manage.py temporalex worker"
 
 
 def selected_version(target: RunTarget, *, storage: DjangoStorage) -> int:

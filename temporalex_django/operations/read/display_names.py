@@ -40,6 +40,26 @@ def workflow_title(workflow: str, version: int | None = None) -> str:
     return display_title(getattr(workflow_class, "title", None), vars(workflow_class).get("__doc__"), workflow)
 
 
+def workflow_noun(workflow: str, version: int | None = None) -> str:
+    """Return the name under which sentences mention a workflow class: its declared title, or its name in words.
+
+    A docstring is a sentence of its own, so it is no name.
+    """
+    workflow_class = workflows.find_or_none(workflow) if version is None else class_or_none(workflow, version)
+    return display_title(getattr(workflow_class, "title", None), None, workflow)
+
+
+def activity_noun(name: str) -> str:
+    """Return the name under which sentences mention an activity: its label, or its name in words."""
+    definition = activities.registry.get(name)
+    if definition is None:
+        return display_title(None, None, name)
+    step = getattr(definition, "step_class", None)
+    if step is not None:
+        return display_title(step.label, None, step.__name__)
+    return display_title(definition.label, None, name)
+
+
 def activity_title(name: str) -> str:
     """Return the title of an activity; for an activity that runs a step of a graph, the title of the step's class."""
     definition = activities.registry.get(name)
@@ -84,6 +104,28 @@ def wait_title(wait: Mapping[str, Any], code: Any, redactor: Redactor) -> str:
             return _("the human task %(key)s") % {"key": wait.get("name")}
         case _:
             return str(wait.get("label") or "")
+
+
+def wait_noun(wait: Mapping[str, Any], code: Any) -> str:
+    """Return the name under which sentences mention a wait, if its title may be a docstring, or else an empty text.
+
+    ``wait`` is an entry of the column ``waits`` of a run; ``code`` is the class of the run, or None.
+    """
+    match wait.get("kind"):
+        case "step":
+            key = str(wait.get("name"))
+            return display_title(_step_label(code, key), None, key)
+        case "child":
+            return workflow_noun(str(wait.get("name")))
+        case _:
+            return ""
+
+
+def _step_label(code: Any, key: str) -> object:
+    """Return the label that the code of a step declares, or None; ``code`` and ``key`` are those of ``step_title``."""
+    if isinstance(code, type) and issubclass(code, GraphWorkflow):
+        return next((step.label for step in code.graph() if key_of(step) == key), None)
+    return None
 
 
 def wait_messages(wait: Mapping[str, Any], accepts: Mapping[str, Any]) -> list[str]:

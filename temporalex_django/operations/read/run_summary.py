@@ -249,6 +249,7 @@ class RunStateLoader:
         waits_for_worker = run.is_open and self._waits_for_worker(run)
         return RunView(
             title=display_names.workflow_title(run.workflow, run.version),
+            noun=display_names.workflow_noun(run.workflow, run.version),
             workflow=run.workflow,
             version=run.version,
             status=run.status,
@@ -358,6 +359,7 @@ class RunStateLoader:
         return ActivityView(
             activity=task.as_open if redactor.shows_error_text else _without_failure_text(task.as_open),
             title=display_names.activity_title(task.activity),
+            noun=display_names.activity_noun(task.activity),
             worker=self.worker_names.get(task.owner or 0, "") or "?",
             has_worker=is_polled,
             pollers=0 if is_polled is not False else self.live_workers.count_pollers(task.queue),
@@ -537,6 +539,7 @@ def _build_wait(wait: Mapping[str, Any], run: Instance, code: Any, redactor: Red
     return WaitView(
         kind=wait.get("kind", "other"),
         title=display_names.wait_title(wait, code, redactor),
+        noun=display_names.wait_noun(wait, code),
         messages=display_names.wait_messages(wait, run.accepts or {}),
         role=wait.get("role"),
         since=_parse_time(wait.get("since")),

@@ -66,6 +66,11 @@ class Cancel(OperatorRunAction[None]):
         return f"{self.done} {self.notice}".strip()
 
     @classmethod
+    def is_done(cls, run: Instance, *, seq: int | None = None) -> bool:
+        del seq
+        return run.status == Status.CANCELLED
+
+    @classmethod
     def notice_of(cls, run: Instance) -> Text:
         """Return the sentence that says why a cancel request to the run has to wait, or an empty text.
 

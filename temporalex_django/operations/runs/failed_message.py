@@ -11,7 +11,7 @@ from django.utils.translation import gettext_lazy as _
 
 from temporalex_django.backends.routing import backend_of
 from temporalex_django.db.messages.failed_messages import HandledMessage, failed_count, failed_messages
-from temporalex_django.models import Instance
+from temporalex_django.models import Instance, Message
 from temporalex_django.operations.runs.operator_action import Input, OperatorRunAction
 
 
@@ -114,6 +114,13 @@ class Discard(FailedMessageAction):
     )
     done: ClassVar[Promise] = _("The message was discarded.")
     destructive: ClassVar[bool] = True
+
+    @classmethod
+    def is_done(cls, run: Instance, *, seq: int | None = None) -> bool:
+        del seq
+        alias = run._state.db  # noqa: SLF001 - Django documents it
+        discarded = Message.objects.using(alias).filter(chain_id=run.chain_id, outcome_status="discarded")
+        return not failed_count(run) and discarded.exists()
 
     def act(self, message_id: str) -> HandledMessage | None:
         return backend_of(self.target).discard(self, message_id)

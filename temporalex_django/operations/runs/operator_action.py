@@ -228,6 +228,15 @@ class OperatorRunAction(RunAction[T]):
         return cls.why_not_open(run)
 
     @classmethod
+    def is_done(cls, run: Instance, *, seq: int | None = None) -> bool:
+        """Return True if the operation is impossible only because the run is in the wanted state already.
+
+        It is asked only about a run for which ``why_not`` names a reason.
+        """
+        del run, seq
+        return False
+
+    @classmethod
     def why_not_open(cls, run: Instance) -> str | None:
         """Return the text that says that the run is closed, or None if it is open."""
         if run.is_open:
@@ -352,12 +361,18 @@ class OperatorRunAction(RunAction[T]):
         if self.seq is not None and run.run_id != self.target.selected_run_id:
             self.refuse(_("this belongs to an earlier run: the chain has continued as new"), closed=False)
         if reason := self.why_not(row, seq=self.seq):
-            self.refuse(reason, closed=not row.is_open)
+            self.refuse(reason, closed=not row.is_open, already_done=self.is_done(row, seq=self.seq))
 
-    def refuse(self, reason: Text, *, closed: bool) -> None:
-        """Raise ``WorkflowClosed`` with the reason if ``closed`` is True, and ``ActionNotPossible`` otherwise."""
+    def refuse(self, reason: Text, *, closed: bool, already_done: bool | None = None) -> None:
+        """Raise ``WorkflowClosed`` with the reason if ``closed`` is True, and ``ActionNotPossible`` otherwise.
+
+        ``already_done`` says that nothing is left to do, because the run is in the wanted state; without it,
+        ``is_done`` decides by the row that the caller has read.
+        """
         message = f"{self.name} of {self.run_label} refused: {reason}"
-        raise WorkflowClosed(message) if closed else ActionNotPossible(message)
+        error = WorkflowClosed(message) if closed else ActionNotPossible(message)
+        error.already_done = self.is_done(self.target.row, seq=self.seq) if already_done is None else already_done
+        raise error
 
     @property
     def run_label(self) -> str:

@@ -40,6 +40,11 @@ class Pause(OperatorRunAction[None]):
             return None
         return str(_("the run is already paused"))
 
+    @classmethod
+    def is_done(cls, run: Instance, *, seq: int | None = None) -> bool:
+        del seq
+        return run.is_open and run.paused is not None
+
     def perform(self) -> None:
         backend_of(self.target).pause(self)
 
@@ -78,6 +83,11 @@ class Unpause(OperatorRunAction[None]):
         if run.paused is None:
             return str(_("the run is not paused"))
         return None
+
+    @classmethod
+    def is_done(cls, run: Instance, *, seq: int | None = None) -> bool:
+        del seq
+        return run.is_open and run.paused is None
 
     def perform(self) -> None:
         self._stays_blocked = backend_of(self.target).unpause(self)

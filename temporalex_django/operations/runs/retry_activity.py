@@ -8,7 +8,7 @@ from django.utils.functional import Promise
 from django.utils.translation import gettext_lazy as _
 
 from temporalex_django.backends.routing import backend_of
-from temporalex_django.models import ActivityTask
+from temporalex_django.models import ActivityTask, Instance
 from temporalex_django.operations.runs.operator_action import ActivityAction, Input
 
 
@@ -43,6 +43,13 @@ class RetryActivity(ActivityAction):
         if task.attempt:
             return None
         return str(_("it has not been attempted yet"))
+
+    @classmethod
+    def is_done(cls, run: Instance, *, seq: int | None = None) -> bool:
+        if seq is None:
+            return False
+        tasks = ActivityTask.objects.using(run._state.db).filter(run_id=run.pk, seq=seq)  # noqa: SLF001 - Django documents it
+        return run.is_open and tasks.exclude(owner=None).exists()
 
     @classmethod
     def none_possible_text(cls) -> Any:

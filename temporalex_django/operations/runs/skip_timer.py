@@ -51,13 +51,20 @@ class SkipTimer(OperatorRunAction[None]):
             return str(_("no timer is running"))
         if seq not in timers:
             return str(_("no timer with that number is running: it has fired, or was cancelled"))
+        if cls.is_done(run, seq=seq):
+            return str(_("somebody has already fired it"))
+        return None
+
+    @classmethod
+    def is_done(cls, run: Instance, *, seq: int | None = None) -> bool:
+        if seq is None:
+            return False
+        alias = run._state.db  # noqa: SLF001 - Django documents it
         # The message has an id that is derived from the timer, so a second skip finds the first one.
         skip_messages = Message.objects.using(alias).filter(
             chain_id=run.chain_id, request_id=skip_message_id(run.pk, seq)
         )
-        if skip_messages.exists():
-            return str(_("somebody has already fired it"))
-        return None
+        return skip_messages.exists()
 
     @classmethod
     def parts(

@@ -49,7 +49,8 @@ class TryAgain(OperatorRunAction[None]):
         with self.storage.transaction():
             run, now = self.lock_run(), self.storage.now()
             if is_due(run.due_at, now):
-                self.refuse(_("it is already due: the next worker that polls its queue retries it"), closed=False)
+                reason = _("it is already due: the next worker that polls its queue retries it")
+                self.refuse(reason, closed=False, already_done=True)
             self.storage.write([retry_immediately(run, now=now)])
             self.record(self.target.audit_subject, reason=self.reason)
             notify_on_commit(alias=self.storage.alias, queues=[run.queue])

@@ -101,7 +101,10 @@ def test_rows_are_chosen_looked_at_and_acted_on(admin: Client) -> None:
     page = admin.get(done["Location"]).content.decode()
     assert "3 of 3 finished" in page
     assert "Stop</button>" not in page
-    assert page.index("not possible") < page.index("&lt;b&gt;b")  # what was not possible comes first
+    assert "<dt>Not possible</dt><dd>0</dd>" in page  # c was terminated already, which is no problem
+    assert "<dt>Already done</dt><dd>1</dd>" in page
+    assert page.index("</svg> already done") < page.index("&lt;b&gt;b")  # where nothing was done comes first
+    assert "tx-badge tx-failed" not in page
     assert "already closed" in page
     assert "<b>b" not in page
     assert "<i>spring" not in page

@@ -95,6 +95,27 @@ def test_by_what_a_run_waits_for(admin):
     assert found(admin, "waits=nonsense") == {"asleep", "basket", "ended"}
 
 
+def test_an_unknown_parameter_has_a_page(admin):
+    """The page names the parameter, the accepted ones, and the list with the rest of the address."""
+    audit = "/admin/temporalex_django/operatoraction/"
+    for address, name, accepted in (
+        (f"{RUNS}?colour=%3Cb%3Ered&workflow=test.Basket", "colour", "workflow"),
+        (f"{RUNS}?_to_field=chain", "_to_field", "status"),
+        (f"{RUNS}bulk/terminate/?all=1&_changelist_filters=status%3Dfailed%26colour%3Dred", "colour", "status"),
+        (f"{audit}?payload__contains=x", "payload__contains", "action"),
+    ):
+        response = admin.get(address)
+        page = response.content.decode()
+        assert response.status_code == 400
+        assert f"has no parameter “{name}”" in page
+        assert accepted in re.findall(r"\w+", page.split("It accepts:")[1].split("</p>")[0])
+        assert 'id="site-name"' in page
+        assert "<b>red" not in page
+    back = admin.get(f"{RUNS}?colour=red&workflow=test.Basket").content.decode()
+    assert f'href="{RUNS}?workflow=test.Basket"' in back
+    assert admin.get(f"{RUNS}?workflow=test.Basket&q=a&p=1&o=1&e=1&all=").status_code == 200
+
+
 def test_by_version_and_time(admin):
     Basket.start(id="new")
     old = Sleepy.start(id="old").run_id

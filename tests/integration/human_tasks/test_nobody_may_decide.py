@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -75,7 +76,9 @@ def test_the_task_says_so_in_every_interface(told: list[dict[str, Any]]) -> None
     (listed,) = client(manager).get(f"{URL}?all=true").json()["results"]
     assert listed["nobody_left"] is True
     assert "Nobody is left who may decide it" in text(browser(manager).get(f"{INBOX}{task.pk}/change/"))
-    assert "Nobody can decide" in text(browser(manager).get(f"{INBOX}?whose=all"))
+    listed_page = browser(manager).get(f"{INBOX}?whose=all")
+    assert "Nobody can decide" in text(listed_page)
+    assert re.search(r'<a href="[^"]*">Pay it</a>', listed_page.content.decode())  # nothing else is in the link
     run_page = text(browser(manager).get(f"/admin/temporalex_django/instance/{task.run_id}/change/"))
     assert "Nobody is left" in run_page
     done = shell("tasks", "show", task.pk, "--json")

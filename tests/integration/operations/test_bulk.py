@@ -26,6 +26,8 @@ from temporalex_django.operations.bulk.start import ResumeBulk, StartBulk, StopB
 from temporalex_django.operations.bulk.worker import redact_items
 from temporalex_django.operations.fleet import cleanup
 from temporalex_django.operations.read import run_filters
+from temporalex_django.operations.run_lookup import find_run
+from temporalex_django.operations.runs.delete import Delete
 from temporalex_django.operations.runs.reset import Reset
 from temporalex_django.testing import drain
 from temporalex_django.workers.loop import WorkerLoop
@@ -429,6 +431,30 @@ def test_a_job_is_stopped_and_resumed() -> None:
     for wrong in ("x", None, "00000000-0000-7000-8000-000000000000"):
         with pytest.raises(errors.WorkflowNotFound):
             StopBulk(wrong).execute()  # type: ignore[arg-type]
+
+
+def test_what_was_done_already_is_counted_apart() -> None:
+    """Only what a job finds in the wanted state is done already; a run that ended differently is not."""
+    runs = baskets("paused", "open", "cancelled", "deleted", "terminated")
+    Basket.handle("paused").pause()
+    for name in ("deleted", "terminated"):
+        Basket.handle(name).terminate()
+    Basket.handle("cancelled").cancel()
+    drain()
+    delete = StartBulk("delete", runs=[runs[3]]).execute()
+    Delete(find_run(runs[3], storage=DjangoStorage("default"))).execute()
+    jobs = {
+        name: StartBulk(name, runs=chosen).execute()
+        for name, chosen in (
+            ("cancel", runs[2:3] + runs[4:]), ("terminate", runs[2:3] + runs[4:]),
+            ("pause", runs[:1] + runs[4:]), ("unpause", runs[1:2]),
+        )
+    }  # fmt: skip
+    finished()
+    counted = {name: BulkJob.objects.get(pk=job.pk) for name, job in [*jobs.items(), ("delete", delete)]}
+    assert {name: (job.done, job.already_done, job.not_possible) for name, job in counted.items()} == {
+        "cancel": (0, 1, 1), "terminate": (0, 1, 1), "pause": (0, 1, 1), "unpause": (0, 1, 0), "delete": (0, 1, 0),
+    }  # fmt: skip
 
 
 def test_a_worker_that_is_killed_leaves_nothing_half_done(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -266,7 +266,7 @@ def test_a_silent_activity(env):
     found = said(env, handle)
 
     assert found.text.startswith(
-        "Import the file has not sent a heartbeat for 2 min (limit: 30 s). Its worker is considered lost "
+        "Import file has not sent a heartbeat for 2 min (limit: 30 s). Its worker is considered lost "
     )
     assert (found.state, found.trouble) == ("silent", True)
 
@@ -279,7 +279,7 @@ def test_several_things(env):
     found = said(env, handle)
 
     assert found.text == (
-        "Waiting for 4 things: charge the card (retrying after 1 failure), Import the file (running), "
+        "Waiting for 4 things: charge the card (retrying after 1 failure), import file (running), "
         "a timer (00:01), and 1 more."
     )
     assert (found.state, found.trouble) == ("several", True)
@@ -291,7 +291,7 @@ def test_a_child(env):
 
     found = said(env, handle)
 
-    assert found.text.startswith("Waiting for A customer's basket basket-1: “Collecting items since 00:00 (1 min).")
+    assert found.text.startswith("Waiting for collects items basket-1: “Collecting items since 00:00 (1 min).")
     assert found.state == "child"
 
 

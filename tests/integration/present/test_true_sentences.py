@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import timedelta
 from typing import Any
 
@@ -80,6 +81,7 @@ def test_a_blocked_run_says_since_when_and_when_it_was_tried_last() -> None:
     assert "Blocked since " in said
     assert "Last attempt " in said
     assert "Paused" not in said
+    assert re.search(r"^Status +\w+, blocked$", said, re.MULTILINE)
 
 
 def test_a_list_says_blocked_and_names_failed_signals(root: Client) -> None:
@@ -96,6 +98,10 @@ def test_a_list_says_blocked_and_names_failed_signals(root: Client) -> None:
     for text in (listed, page):
         assert "1 signal failed in its handler and is kept" in text
     assert ", blocked" in listed
+    parent, stuck = Instance.objects.get(workflow_id="s"), Instance.objects.get(workflow_id="b")
+    Instance.objects.filter(pk=stuck.pk).update(parent_run_id=parent.pk)
+    family = root.get(f"/admin/temporalex_django/instance/{parent.pk}/change/").content.decode()
+    assert "tx-blocked" in family.split(str(stuck.pk), 1)[1]
 
 
 def stalled() -> tuple[Schedule, Instance]:

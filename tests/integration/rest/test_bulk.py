@@ -76,13 +76,14 @@ def test_a_job_is_started_watched_stopped_and_resumed(ann: APIClient, runs: list
 
     now = ann.get(address).json()
     assert (now["state"], now["done"], now["failed"], now["left"]) == ("done", 2, 1, 0)
+    assert now["already_done"] == 1
     assert ann.get(BULK).json()["results"] == [now]
     items = ann.get(f"{address}items/").json()
     assert items["next"] is None
     assert sorted(item["run_id"] for item in items["results"]) == sorted(runs)
     assert {item["outcome"] for item in items["results"]} == {"done", "failed"}
     (bad,) = ann.get(f"{address}items/?outcome=failed").json()["results"]
-    assert (bad["run_id"], bad["code"]) == (runs[1], "workflow_closed")
+    assert (bad["run_id"], bad["code"], bad["already_done"]) == (runs[1], "workflow_closed", True)
     assert "already closed" in bad["message"]
     asked = OperatorAction.objects.filter(action__endswith="_bulk").order_by("pk")
     assert [(one.action, one.reason, one.source) for one in asked] == [

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping
-from traceback import extract_tb
 from typing import Any, Final
 from uuid import uuid4
 
 from temporalio.api.enums.v1 import RetryState, TimeoutType, WorkflowTaskFailedCause
 from temporalio.api.failure.v1 import Failure
-from temporalio.api.history.v1 import WorkflowTaskFailedEventAttributes
 from temporalio.bridge.proto.workflow_completion import Failure as Failed
 
-from temporalex_django.core.error_text import error_line, is_about_code, traceback_of
+from temporalex_django.core.error_text import error_line, is_about_code
 from temporalex_django.core.failures import child_result, describe
 from temporalex_django.core.history.activation import Fault
 from temporalex_django.core.history.events import Job
@@ -23,8 +21,6 @@ from temporalex_django.temporal.payloads import Payloads
 logger = logging.getLogger("temporalex_django.temporal")
 
 _SOURCE: Final = "temporalex_django"
-#: Most frames of the traceback of a failed task.
-_MAX_FRAMES: Final = 30
 #: Key of the attributes in the details of a failure.
 _ATTRIBUTES: Final = "temporalex"
 _TIMEOUTS: Final = {
@@ -57,34 +53,15 @@ def write_failure(attributes: Mapping[str, Any], payloads: Payloads) -> Failure:
 def task_failure(error: BaseException, *, message: str | None = None) -> Failed:
     """Return the failure of a workflow task, after which the run stays as it is and the server tries the task again.
 
-    ``message`` replaces the message of the error, which may quote a payload: the server's history shows it. It also
-    shows the places in the traceback, which quote nothing.
+    ``message`` replaces the message of the error, which may quote a payload: the server's history shows it.
     """
     described = describe(error)
     failure = Failure(message=described["message"] if message is None else message, source=_SOURCE)
-    failure.stack_trace = "".join(
-        f'  File "{frame.filename}", line {frame.lineno}, in {frame.name}\n'
-        for frame in extract_tb(traceback_of(error))[-_MAX_FRAMES:]
-    )
     failure.application_failure_info.type = described["type"]
     failed = Failed(failure=failure)
     if isinstance(error, NondeterminismError):
         failed.force_cause = WorkflowTaskFailedCause.WORKFLOW_TASK_FAILED_CAUSE_NON_DETERMINISTIC_ERROR
     return failed
-
-
-def read_task_failure(failed: WorkflowTaskFailedEventAttributes, payloads: Payloads) -> dict[str, Any]:
-    """Return the ``type``, ``message`` and ``traceback`` of the error with which a workflow task has failed.
-
-    ``failed`` are the attributes of the server's event. The server, or an SDK, may have failed the task by itself.
-    """
-    cause = WorkflowTaskFailedCause.Name(failed.cause).removeprefix("WORKFLOW_TASK_FAILED_CAUSE_").lower()
-    attributes = read_failure(failed.failure, payloads)
-    kind = failed.failure.application_failure_info.type
-    if not kind and failed.cause == WorkflowTaskFailedCause.WORKFLOW_TASK_FAILED_CAUSE_NON_DETERMINISTIC_ERROR:
-        kind = NondeterminismError.__name__
-    message = attributes.get("message") or cause.replace("_", " ")
-    return {"type": kind or "WorkflowTaskFailed", "message": message, "traceback": failed.failure.stack_trace}
 
 
 def fault_data(fault: Fault) -> dict[str, Any]:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from datetime import UTC
+from traceback import extract_tb
 from typing import Any, Final
 
 from temporalio.api.common.v1 import WorkflowExecution
 from temporalio.api.enums.v1 import EventType, WorkflowTaskFailedCause
+from temporalio.api.history.v1 import WorkflowTaskFailedEventAttributes
 from temporalio.api.workflow.v1 import PendingWorkflowTaskInfo
 from temporalio.api.workflowservice import v1 as service
 from temporalio.service import RPCError
@@ -17,10 +19,11 @@ from temporalex_django.backends.cluster.answers import report_unavailable
 from temporalex_django.backends.cluster.client import ClusterUnavailable, cluster_client
 from temporalex_django.backends.cluster.pending import LOOK_SECONDS, describe_run
 from temporalex_django.backends.cluster.runs import ClusterRun
+from temporalex_django.core.error_text import traceback_of
 from temporalex_django.core.failures import failure_cause
 from temporalex_django.engine.blocked import block_mark
 from temporalex_django.engine.contracts.typed_dicts import BlockMark
-from temporalex_django.temporal.failures import read_task_failure
+from temporalex_django.temporal.failures import read_failure
 from temporalex_django.temporal.payloads import Payloads
 
 #: Causes of failed tasks that say nothing about the code of the run.
@@ -46,6 +49,8 @@ _CODES: Final = {
 _MAX_EVENTS: Final = 200
 #: Seconds for the question of a worker, which the SDK ends after 2.
 _TASK_SECONDS: Final = 1.0
+#: Most frames of a traceback that a failed task keeps.
+_MAX_FRAMES: Final = 30
 
 
 def block_of(run: ClusterRun) -> BlockMark | None:
@@ -89,6 +94,14 @@ def has_task(cluster_id: str, run_id: str) -> bool:
     return described.HasField("pending_workflow_task")
 
 
+def places_of(error: BaseException) -> str:
+    """Return the places in the traceback of an error, which quote nothing: the server's history shows them."""
+    return "".join(
+        f'  File "{frame.filename}", line {frame.lineno}, in {frame.name}\n'
+        for frame in extract_tb(traceback_of(error))[-_MAX_FRAMES:]
+    )
+
+
 def block_mark_of(event: Any, task: PendingWorkflowTaskInfo, payloads: Payloads) -> BlockMark | None:
     """Return the mark of a run whose task has failed, from the server's ``event`` and the next try of the task.
 
@@ -97,7 +110,7 @@ def block_mark_of(event: Any, task: PendingWorkflowTaskInfo, payloads: Payloads)
     failed = event.workflow_task_failed_event_attributes
     if failed.cause in _HARMLESS:
         return None
-    failure = read_task_failure(failed, payloads)
+    failure = _read_task_failure(failed, payloads)
     if failure["type"] in _WAITS:
         return None
     code = _CODES.get(failure["type"], failure["type"])
@@ -109,3 +122,17 @@ def block_mark_of(event: Any, task: PendingWorkflowTaskInfo, payloads: Payloads)
     if place:
         mark["place"] = place
     return mark
+
+
+def _read_task_failure(failed: WorkflowTaskFailedEventAttributes, payloads: Payloads) -> dict[str, Any]:
+    """Return the ``type``, ``message`` and ``traceback`` of the error with which a workflow task has failed.
+
+    ``failed`` are the attributes of the server's event. The server, or an SDK, may have failed the task by itself.
+    """
+    cause = WorkflowTaskFailedCause.Name(failed.cause).removeprefix("WORKFLOW_TASK_FAILED_CAUSE_").lower()
+    attributes = read_failure(failed.failure, payloads)
+    kind = failed.failure.application_failure_info.type
+    if not kind and failed.cause == WorkflowTaskFailedCause.WORKFLOW_TASK_FAILED_CAUSE_NON_DETERMINISTIC_ERROR:
+        kind = errors.NondeterminismError.__name__
+    message = attributes.get("message") or cause.replace("_", " ")
+    return {"type": kind or "WorkflowTaskFailed", "message": message, "traceback": failed.failure.stack_trace}

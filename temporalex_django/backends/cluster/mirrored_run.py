@@ -166,6 +166,7 @@ class MirroredRun(TemporalRun):
         self._now = datetime.now(UTC)
         self._original_run_id = info.run_id
         self._begin_error: Exception | None = None
+        self._task_error: Exception | None = None
 
     def activate(self, act: WorkflowActivation) -> WorkflowActivationCompletion:
         """Activate the run, pass it to the observer and return its commands.
@@ -182,6 +183,9 @@ class MirroredRun(TemporalRun):
         if not is_query:
             self._last_task = act.history_length
         completion = super().activate(act)
+        if completion.HasField("failed") and self._task_error is not None:
+            completion.failed.failure.stack_trace = failing.places_of(self._task_error)
+            self._task_error = None
         history = getattr(self, "history", None)
         if history is None or completion.HasField("failed"):
             return completion
@@ -221,6 +225,7 @@ class MirroredRun(TemporalRun):
     def report_failure(self, error: Exception) -> None:
         """Log the failure of a workflow task, and pass it to the observer."""
         super().report_failure(error)
+        self._task_error = error
         self._observer.note_failure(
             FailedTask(cluster_id=self._info.workflow_id, run_id=self._info.run_id, error=error)
         )

@@ -72,7 +72,7 @@ class _HistoryReader:
         self._queue = ""
         self._first_run_id = ""
         self._task_at = datetime.min.replace(tzinfo=UTC)  # when the last task began
-        self._begun = False  # if a task has completed whose activation is not recorded yet
+        self._has_task = False  # if a task has completed whose activation is not recorded yet
         self._last_seq = 0
         self._seqs: dict[int, int] = {}  # numbers of commands, by the number of the server's event
         self._commands: dict[int, dict[str, Any]] = {}
@@ -97,7 +97,7 @@ class _HistoryReader:
 
     def _begin_activation(self) -> None:
         self._activations += 1
-        self._begun = False
+        self._has_task = False
         if self._start is not None:
             self._add("WorkflowStarted", self._start, self._task_at)
             self._start = None
@@ -110,7 +110,7 @@ class _HistoryReader:
         self.events.append(HistoryEvent(len(self.events) + 1, max(1, self._activations), kind, at, attributes))
 
     def _add_output(self, kind: str, attributes: dict[str, Any]) -> None:
-        if self._begun:
+        if self._has_task:
             self._begin_activation()
         self._add(kind, attributes, self._task_at)
 
@@ -118,7 +118,7 @@ class _HistoryReader:
         self._task_at = at
 
     def _task_completed(self, _attributes: Any, _at: datetime, _number: int) -> None:
-        self._begun = True
+        self._has_task = True
         if self._start is not None or self._inputs:
             self._begin_activation()
 

@@ -65,12 +65,8 @@ def describe(
     its activities and whether its task fails, unless ``with_activities`` is False.
     """
     run = run or _load_run(target, storage=storage)
-    tasks: Sequence[ActivityTask] = ()
-    error = None
-    if run.is_open and with_activities:
-        tasks, error = open_tasks_or_error(target, limit=MOST_ACTIVITIES, storage=storage)
-        if error is None:
-            read_block(run, target, storage=storage)
+    is_complete = run.is_open and with_activities
+    tasks, error = _read_open_parts(run, target, storage=storage) if is_complete else ((), None)
     waiting = [*(run.waiting_for or ())]
     if run.is_open and run.status == Status.PENDING and run.starts_at is not None and run.starts_at > storage.now():
         waiting.append(start_wait(run.starts_at))
@@ -83,11 +79,21 @@ def describe(
         description = replace(description, failed_messages=redacted_failures)
     if run.status == Status.FAILED:
         return replace(description, attempts=attempts_of(run, redactor, storage=storage))
-    if not (run.is_open and with_activities):
+    if not is_complete:
         return description
     activities = [redactor.redact_activity(task.as_open) for task in tasks]
     description = replace(description, activities=activities, activities_error=error)
     return _with_attempts(description, run, redactor, storage=storage)
+
+
+def _read_open_parts(
+    run: Instance, target: RunTarget, *, storage: DjangoStorage
+) -> tuple[Sequence[ActivityTask], str | None]:
+    """Return the activities of an open run, or why they are not known. A cluster also says if its task fails."""
+    tasks, error = open_tasks_or_error(target, limit=MOST_ACTIVITIES, storage=storage)
+    if error is None:
+        read_block(run, target, storage=storage)
+    return tasks, error
 
 
 def _with_attempts(

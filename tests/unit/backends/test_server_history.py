@@ -13,9 +13,8 @@ from temporalio.api.enums.v1 import EventType, WorkflowTaskFailedCause
 from temporalio.api.history.v1 import HistoryEvent as ServerEvent
 from temporalio.api.workflow.v1 import PendingWorkflowTaskInfo
 
-from temporalex_django.backends.cluster.failing import block_mark_of
+from temporalex_django.backends.cluster.failing import block_mark_of, places_of
 from temporalex_django.backends.cluster.server_history import read_events
-from temporalex_django.core.failures import describe
 from temporalex_django.present.timeline import build_rows
 from temporalex_django.temporal.failures import task_failure, write_failure
 from temporalex_django.temporal.payloads import Payloads
@@ -156,7 +155,9 @@ def raised() -> Exception:
 
 def test_the_mark_has_the_error_its_place_and_the_tries() -> None:
     error = raised()
-    mark = block_mark_of(failed(task_failure(error).failure), pending(4), payloads)
+    failure = task_failure(error).failure
+    failure.stack_trace = places_of(error)
+    mark = block_mark_of(failed(failure), pending(4), payloads)
 
     assert mark is not None
     assert (mark["code"], mark["error"], mark["attempt"]) == ("KeyError", "KeyError: 'card 4711'", 3)
@@ -165,12 +166,11 @@ def test_the_mark_has_the_error_its_place_and_the_tries() -> None:
     assert mark["place"].startswith("backends/test_server_history.py:")
 
 
-def test_the_places_in_a_failed_task_quote_no_message() -> None:
-    error = raised()
-    written = task_failure(error, message="KeyError").failure
+def test_the_places_of_an_error_quote_no_message() -> None:
+    places = places_of(raised())
 
-    assert "test_server_history.py" in written.stack_trace
-    assert describe(error)["message"] not in f"{written.message}{written.stack_trace}"
+    assert "test_server_history.py" in places
+    assert "4711" not in places
 
 
 def test_a_task_that_the_sdk_or_the_server_has_failed_says_why() -> None:

@@ -79,8 +79,6 @@ def describe(
         description = replace(description, failed_messages=redacted_failures)
     if run.status == Status.FAILED:
         return replace(description, attempts=attempts_of(run, redactor, storage=storage))
-    if not is_complete:
-        return description
     activities = [redactor.redact_activity(task.as_open) for task in tasks]
     description = replace(description, activities=activities, activities_error=error)
     return _with_attempts(description, run, redactor, storage=storage)

@@ -27,7 +27,7 @@ from temporalex_django.errors import ActionNotPermitted, TemporalexError, Worker
 from temporalex_django.models import ActivityTask, LostWorker, Worker
 from temporalex_django.operations.base import storage
 from temporalex_django.operations.fleet.drain import DrainWorker, UndrainWorker
-from temporalex_django.operations.fleet.queue_stats import MAX_COUNT, queue_figures
+from temporalex_django.operations.fleet.queue_stats import MAX_COUNT, all_queue_figures
 from temporalex_django.operations.read.project_state import lost_workers
 from temporalex_django.operations.runs.run_due import RunDue
 
@@ -201,7 +201,7 @@ class WorkerAdmin(ReadOnlyAdmin[Worker]):
                 # What nobody may take now waits for a person or for its turn, not for a worker.
                 "lag": "" if figures.waiting_since is None else format_duration(timezone.now() - figures.waiting_since),
             }
-            for figures in (queue_figures() if self.has_view_permission(request) else ())
+            for figures in (all_queue_figures() if self.has_view_permission(request) else ())
         ]
         operation = Operation(action=RunDue.name, permission=f"{APP}.{RunDue.permission}")
         form = None

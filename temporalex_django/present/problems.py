@@ -244,6 +244,12 @@ def stopped_sentence(blocked: BlockedView, *, now: datetime) -> str:
         if blocked.tries > 1 and blocked.last is not None:
             sentences.append(_("Last attempt %(last)s.") % {"last": format_at(blocked.last, now)})
         sentences.append(tries_text % {"count": blocked.tries, "next": format_at(blocked.next_try, now)})
+    elif blocked.tries > 1 and blocked.last is not None and blocked.code != "crash":
+        # A cluster does not say when it tries the run again.
+        sentences.append(
+            _("Tried %(count)d times, the last time %(last)s.")
+            % {"count": blocked.tries, "last": format_at(blocked.last, now)}
+        )
     if blocked.others:
         others_text = ngettext(
             "%(count)d other run has the same problem.",

@@ -17,7 +17,7 @@ from temporalex_django.errors import WorkerNotFound
 from temporalex_django.models import SwitchedOff, Worker
 from temporalex_django.operations.base import storage
 from temporalex_django.operations.fleet.drain import DrainWorker, UndrainWorker
-from temporalex_django.operations.fleet.queue_stats import QueueFigures, queue_figures
+from temporalex_django.operations.fleet.queue_stats import QueueRow, all_queue_figures
 from temporalex_django.operations.fleet.switches import Switch, SwitchOff, SwitchOn, active_switches, redact_holds
 from temporalex_django.rest import serializers
 from temporalex_django.rest.base import ContractViewSet
@@ -134,9 +134,10 @@ class QueueOut(RecordOut):
     - ``waiting_since``: like ``oldest_due``, without what is kept back.
     - ``off``: true if the queue is switched off.
     - ``concurrency`` and ``rate``: its limits.
+    - ``backend``: where the work waits, ``tables`` or ``temporal``; ``problem``: why a cluster tells nothing, or null.
     """
 
-    record = QueueFigures
+    record = QueueRow
 
 
 class QueueViewSet(ContractViewSet):
@@ -152,8 +153,11 @@ class QueueViewSet(ContractViewSet):
         )
     )
     def list(self, request: Request) -> Response:
-        """Return the queues with their figures, sorted by name. Six reads, all from indexes."""
-        return Response({"next": None, "results": QueueOut(queue_figures(), many=True).data})
+        """Return the queues with their figures, sorted by name. Six reads, all from indexes.
+
+        If the project has a Temporal cluster, its task queues are rows, too. What the cluster does not tell is null.
+        """
+        return Response({"next": None, "results": QueueOut(all_queue_figures(), many=True).data})
 
 
 class TypeViewSet(ContractViewSet):

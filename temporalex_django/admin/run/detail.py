@@ -49,7 +49,7 @@ from temporalex_django.operations.fleet.switches import active_switches
 from temporalex_django.operations.human_tasks.base import mark_nobody_left
 from temporalex_django.operations.human_tasks.inbox import awaited_tasks, candidates_of
 from temporalex_django.operations.human_tasks.redaction import redact_tasks
-from temporalex_django.operations.read.cluster_reads import history_or_error, open_tasks_or_error
+from temporalex_django.operations.read.cluster_reads import history_or_error, open_tasks_or_error, read_block
 from temporalex_django.operations.read.describe import attempts_of
 from temporalex_django.operations.read.run_annotations import leading_tasks
 from temporalex_django.operations.read.run_summary import PreloadedRows, summarize_run
@@ -168,7 +168,10 @@ class _ClusterAnswers:
 
 
 def _ask_cluster(run: Instance) -> _ClusterAnswers:
-    """Ask the cluster about a run. If it does not say which activities are open, it is not asked for the history."""
+    """Ask the cluster about a run, and set ``run.blocked`` if its task fails there.
+
+    If it does not say which activities are open, it is not asked for the history.
+    """
     if run.chain.backend == TABLES:
         return _ClusterAnswers(on_cluster=False)
     target, rows = RunTarget.of(run), storage()
@@ -178,6 +181,7 @@ def _ask_cluster(run: Instance) -> _ClusterAnswers:
         tasks, error = open_tasks_or_error(target, storage=rows)
     if error is not None:
         return _ClusterAnswers(why_no_tasks=error, why_no_events=error)
+    read_block(run, target, storage=rows)
     events, why_no_events = history_or_error(target, storage=rows)
     return _ClusterAnswers(tasks=tasks, events=events, why_no_events=why_no_events)
 

@@ -43,7 +43,7 @@ def read_cluster(storage: DjangoStorage) -> ClusterView:
         for worker in Worker.objects.using(storage.alias).filter(expires_at__gt=now).values_list("id", flat=True)
     }
     seen = {
-        queue: [poller for poller in infos if _is_alive(poller, live, now)]
+        queue: [poller for poller in infos if is_alive(poller, live, now)]
         for queue, infos in zip(queues, pollers, strict=True)
     }
     own = [_seen_at(poller) for infos in seen.values() for poller in infos if poller.identity in live]
@@ -79,7 +79,7 @@ def _seen_at(poller: PollerInfo) -> datetime:
     return poller.last_access_time.ToDatetime(UTC)
 
 
-def _is_alive(poller: PollerInfo, live: set[str], now: datetime) -> bool:
+def is_alive(poller: PollerInfo, live: set[str], now: datetime) -> bool:
     """Return True for a worker of this project that has a lease, and for any other one that has polled lately."""
     if poller.identity.startswith(identity_of("")):
         return poller.identity in live

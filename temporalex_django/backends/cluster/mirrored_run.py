@@ -8,13 +8,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Final, Protocol
 from uuid import UUID
 
 from temporalio import workflow as sdk
 from temporalio.bridge.proto.workflow_activation import (
     InitializeWorkflow,
     QueryWorkflow,
+    RemoveFromCache,
     WorkflowActivation,
 )
 from temporalio.bridge.proto.workflow_commands import WorkflowCommand
@@ -22,13 +23,14 @@ from temporalio.bridge.proto.workflow_completion import WorkflowActivationComple
 from temporalio.worker import WorkflowInstanceDetails, WorkflowRunner
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner
 
-from temporalex_django.backends.cluster import elsewhere, names
+from temporalex_django.backends.cluster import elsewhere, failing, names
 from temporalex_django.core.error_text import error_line
 from temporalex_django.core.history.activation import Activation, Completion, FailedSignal, RunInfo
 from temporalex_django.core.history.events import HistoryEvent, Job
 from temporalex_django.core.people.human_tasks import HumanTaskChange
 from temporalex_django.core.visible_state import VisibleState
 from temporalex_django.engine.ids import next_run_id, uuid7
+from temporalex_django.errors import NondeterminismError
 from temporalex_django.temporal.activation import ActivationReader, Inbound
 from temporalex_django.temporal.failures import task_failure
 from temporalex_django.temporal.options import HostOptions
@@ -38,6 +40,8 @@ from temporalex_django.temporal.runner import TemporalRunner
 from temporalex_django.temporal.start_facts import StartFacts
 
 logger = logging.getLogger("temporalex_django.backends")
+
+_MISMATCH: Final = RemoveFromCache.EvictionReason.NONDETERMINISM
 
 
 class MirroredFacts(StartFacts, total=False):
@@ -162,6 +166,7 @@ class MirroredRun(TemporalRun):
         self._now = datetime.now(UTC)
         self._original_run_id = info.run_id
         self._begin_error: Exception | None = None
+        self._task_error: Exception | None = None
 
     def activate(self, act: WorkflowActivation) -> WorkflowActivationCompletion:
         """Activate the run, pass it to the observer and return its commands.
@@ -170,6 +175,7 @@ class MirroredRun(TemporalRun):
         Replays and queries are not observed.
         """
         self._failed_signals = ()
+        self._note_mismatch(act)
         if act.HasField("timestamp"):
             self._now = act.timestamp.ToDatetime(UTC)
         self._drop_foreign_signals(act)
@@ -177,6 +183,9 @@ class MirroredRun(TemporalRun):
         if not is_query:
             self._last_task = act.history_length
         completion = super().activate(act)
+        if completion.HasField("failed") and self._task_error is not None:
+            completion.failed.failure.stack_trace = failing.places_of(self._task_error)
+            self._task_error = None
         history = getattr(self, "history", None)
         if history is None or completion.HasField("failed"):
             return completion
@@ -216,9 +225,23 @@ class MirroredRun(TemporalRun):
     def report_failure(self, error: Exception) -> None:
         """Log the failure of a workflow task, and pass it to the observer."""
         super().report_failure(error)
+        self._task_error = error
         self._observer.note_failure(
             FailedTask(cluster_id=self._info.workflow_id, run_id=self._info.run_id, error=error)
         )
+
+    def _note_mismatch(self, act: WorkflowActivation) -> None:
+        """Pass it to the observer if the SDK evicts the run because its code no longer matches its history.
+
+        The SDK compares them by itself, and fails the task then. A query that meets the mismatch fails no task.
+        """
+        for job in act.jobs:
+            if not job.HasField("remove_from_cache") or job.remove_from_cache.reason != _MISMATCH:
+                continue
+            info = self._info
+            if failing.has_task(info.workflow_id, info.run_id):
+                error = NondeterminismError(job.remove_from_cache.message)
+                self._observer.note_failure(FailedTask(cluster_id=info.workflow_id, run_id=info.run_id, error=error))
 
     def _drop_foreign_signals(self, act: WorkflowActivation) -> None:
         """Remove the signals for another chain, which had the id of this run before. A replay removes the same."""

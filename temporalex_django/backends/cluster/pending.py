@@ -33,8 +33,10 @@ _WAITING: Final = frozenset(
 _MAX_CAUSES: Final = 20
 
 
-def describe_pending(run: ClusterRun, *, label: str, timeout: float | None = None) -> list[PendingActivityInfo]:
-    """Return the open activities of a run as the cluster reports them; ``label`` names the call in errors.
+def describe_run(
+    run: ClusterRun, *, label: str, timeout: float | None = None
+) -> service.DescribeWorkflowExecutionResponse:
+    """Return a run as the cluster describes it; ``label`` names the call in errors.
 
     ``timeout`` is in seconds. Raises ``UpdateTimeout`` if the cluster does not answer, ``HistoryGone`` if it no longer
     has the run, and ``ActionNotPossible`` if it refuses.
@@ -46,12 +48,16 @@ def describe_pending(run: ClusterRun, *, label: str, timeout: float | None = Non
     options = {} if timeout is None else {"timeout": timeout}
     with report_unavailable(label):
         try:
-            described = client.call(lambda sdk: sdk.workflow_service.describe_workflow_execution(request), **options)
+            return client.call(lambda sdk: sdk.workflow_service.describe_workflow_execution(request), **options)
         except RPCError as exc:
             if is_gone(exc):
                 raise HistoryGone(f"{label}: the Temporal cluster no longer has the run") from exc
             raise
-    return [*described.pending_activities]
+
+
+def describe_pending(run: ClusterRun, *, label: str, timeout: float | None = None) -> list[PendingActivityInfo]:
+    """Return the open activities of a run as the cluster reports them. See ``describe_run``."""
+    return [*describe_run(run, label=label, timeout=timeout).pending_activities]
 
 
 def open_tasks(target: RunTarget, *, limit: int, storage: DjangoStorage) -> list[ActivityTask]:

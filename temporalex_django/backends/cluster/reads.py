@@ -17,8 +17,8 @@ from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 
 from temporalex_django import errors
-from temporalex_django.backends.cluster import calls, mirror, outgoing
-from temporalex_django.backends.cluster.answers import is_gone, query_failure
+from temporalex_django.backends.cluster import calls, failing, mirror, outgoing, server_history
+from temporalex_django.backends.cluster.answers import is_gone, query_failure, report_unavailable
 from temporalex_django.backends.cluster.client import ClusterClient, ClusterUnavailable, cluster_client
 from temporalex_django.backends.cluster.runs import ClusterRun, find_on_cluster, run_of
 from temporalex_django.backends.polling import inside_transaction
@@ -28,6 +28,7 @@ from temporalex_django.backends.tables.queries import RowQuery
 from temporalex_django.backends.target import RunTarget
 from temporalex_django.core.history.events import CLOSING, HistoryEvent
 from temporalex_django.db.storage import DjangoStorage
+from temporalex_django.engine.contracts.typed_dicts import BlockMark
 from temporalex_django.errors import HistoryGone, QueryFailed, QueryTimeout, TemporalexError, UnknownQuery
 from temporalex_django.models import Instance
 from temporalex_django.temporal import names
@@ -130,11 +131,45 @@ def _query_error(error: RPCError, label: str, client: ClusterClient) -> Temporal
 
 
 def history(target: RunTarget, *, storage: DjangoStorage, timeout: float) -> list[HistoryEvent]:
-    """Return the events of the selected run in the form of this package. Raises ``QueryFailed``."""
+    """Return the events of the selected run in the form of this package. Raises ``QueryFailed``.
+
+    The run tells them by a query. One whose task fails cannot, so the history of the server is read in its place.
+    """
     run = run_of(target, storage=storage)
     if run.run_id is None:
         return []
-    return _with_end(events_of(run, run_id=run.run_id, timeout=timeout), target, storage)
+    if run.is_blocked:
+        return server_events(run, timeout=timeout)
+    try:
+        events = events_of(run, run_id=run.run_id, timeout=timeout)
+    except HistoryGone:
+        raise
+    except QueryFailed:
+        if block(target, storage=storage) is None:
+            raise
+        return server_events(run, timeout=timeout)
+    return _with_end(events, target, storage)
+
+
+def server_events(run: ClusterRun, *, timeout: float) -> list[HistoryEvent]:
+    """Return the events of a run as the server has them; see ``server_history``. Raises ``HistoryGone``."""
+    client, label = cluster_client(), f"history of {run.label}"
+    with report_unavailable(label):
+        try:
+            history = client.call(
+                lambda sdk: sdk.get_workflow_handle(run.cluster_id, run_id=run.run_id).fetch_history(), timeout=timeout
+            )
+        except RPCError as exc:
+            if is_gone(exc):
+                raise HistoryGone(f"{label}: the Temporal cluster no longer has the run") from exc
+            raise
+    return server_history.read_events(history.events, client.payloads)
+
+
+def block(target: RunTarget, *, storage: DjangoStorage) -> BlockMark | None:
+    """Return why the task of the selected run fails, as the server knows it; None if it does not. See ``failing``."""
+    run = run_of(target, storage=storage)
+    return None if run.run_id is None else failing.block_of(run)
 
 
 def _with_end(events: list[HistoryEvent], target: RunTarget, storage: DjangoStorage) -> list[HistoryEvent]:

@@ -20,7 +20,7 @@ class ClusterRun:
     """The address of a run on the cluster.
 
     ``first_run_id`` is the id there of the first run of its chain, and ``run_id`` that of the run itself. Both are
-    None until the start has been sent.
+    None until the start has been sent. ``is_blocked`` is True if its row says that its task fails.
     """
 
     cluster_id: str
@@ -29,6 +29,7 @@ class ClusterRun:
     workflow_id: str
     first_run_id: str | None
     run_id: str | None
+    is_blocked: bool = False
 
     @property
     def label(self) -> str:
@@ -42,11 +43,11 @@ def find_on_cluster(chain_id: UUID, *, run_id: UUID | None = None, storage: Djan
     """
     newest = Q(pk=F("chain__run"))
     rows = Instance.objects.using(storage.alias).filter(newest if run_id is None else Q(pk=run_id), chain=chain_id)
-    columns = ("cluster_id", "workflow", "workflow_id", "chain__cluster_first_run_id", "cluster_run_id")
+    columns = ("cluster_id", "workflow", "workflow_id", "chain__cluster_first_run_id", "cluster_run_id", "blocked")
     row = rows.values_list(*columns).first()
     if row is None or row[0] is None:
         raise WorkflowNotFound(f"the chain {chain_id} has no run on the Temporal cluster")
-    cluster_id, workflow, workflow_id, first_run_id, cluster_run_id = row
+    cluster_id, workflow, workflow_id, first_run_id, cluster_run_id, blocked = row
     return ClusterRun(
         cluster_id=cluster_id,
         chain_id=chain_id,
@@ -54,6 +55,7 @@ def find_on_cluster(chain_id: UUID, *, run_id: UUID | None = None, storage: Djan
         workflow_id=workflow_id,
         first_run_id=_text(first_run_id),
         run_id=_text(cluster_run_id),
+        is_blocked=bool(blocked),
     )
 
 

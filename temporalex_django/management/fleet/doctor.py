@@ -23,6 +23,7 @@ from temporalex_django import checks, conf
 from temporalex_django.authoring import activity
 from temporalex_django.authoring import workflow as workflows
 from temporalex_django.authoring.redaction import Redactor
+from temporalex_django.backends.target import RunTarget
 from temporalex_django.conf import codec, get_settings
 from temporalex_django.core.names import counted
 from temporalex_django.errors import (
@@ -42,6 +43,7 @@ from temporalex_django.management.runs.list_runs import DEFERRED_COLUMNS
 from temporalex_django.management.runs.replay import replay_runs
 from temporalex_django.models import ActivityTask, Instance, Schedule
 from temporalex_django.operations.base import storage
+from temporalex_django.operations.read.cluster_reads import read_block
 from temporalex_django.operations.read.project_state import (
     Runs,
     load_cluster_state,
@@ -353,6 +355,7 @@ def _diagnose_run(pk: Any) -> DoctorSaid:
     row = Instance.objects.using(storage().alias).defer(*DEFERRED_COLUMNS).select_related("chain").filter(pk=pk).first()
     if row is None:
         raise WorkflowNotFound("the run no longer exists")
+    read_block(row, RunTarget.of(row), storage=storage())
     run_output = _run_output(row, summarize_run(row, redactor=_WITHOUT_PAYLOADS))
     return DoctorSaid(well=run_output.found.severity != "error", findings=(), runs=[run_output])
 

@@ -4,28 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from django.db.models import Count, Q
 from django.db.models.functions import Now
+from django.utils.translation import gettext as _
 
-from temporalex_django.conf import queue_limits
+from temporalex_django.authoring.workflow import concrete_classes
+from temporalex_django.backends.routing import cluster_module
+from temporalex_django.conf import get_settings, queue_limits, uses_cluster
 from temporalex_django.core.limits import NO_LIMITS, Limits, QueuePartition
+from temporalex_django.core.names import TABLES, TEMPORAL
 from temporalex_django.db.claims.limited import Switches, read_switches
-from temporalex_django.models import ActivityTask, SwitchedOff, Worker
+from temporalex_django.models import ActivityTask, Instance, SwitchedOff, Worker
 from temporalex_django.operations.base import storage
 from temporalex_django.operations.fleet.switches import switchable_names
 
 #: Most rows that are counted of one kind in one queue.
 MAX_COUNT = 10_000
+#: Most queues of open runs on a cluster that are asked for.
+MAX_QUEUES = 50
 _RUNS = "from temporalex_chain where queue = %s and due_at <= {now}"
 _TASKS = "from temporalex_activity_task where queue = %s and owner is null and not atomic and line is {which} and due_at <= {now}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class QueueFigures:
-    """The current figures of a queue.
+class QueueRow:
+    """The current figures of a queue, in the tables or on a Temporal cluster. What a cluster does not tell is None.
 
     - ``due_runs`` and ``due_activities``: the numbers of those that wait for a worker, each counted up to
       ``MAX_COUNT``.
@@ -36,6 +42,8 @@ class QueueFigures:
     - ``lag``: the seconds since ``oldest_due``; 0.0 if nothing is due.
     - ``kept_back``: how many of the due ones no worker may take now, because of a switch, a hold or a limit.
     - ``waiting_since``: like ``oldest_due``, without what is kept back.
+    - ``backend``: where the work waits: "tables" or "temporal".
+    - ``problem``: a sentence that says why a cluster tells nothing, or None.
     - ``off``: True if the queue is switched off.
     - ``held_until``: the time until which an activity asked to hold back all activities of the queue, or None.
     - ``concurrency``: the largest number of activities that run at a time, or None without a limit.
@@ -43,19 +51,32 @@ class QueueFigures:
     """
 
     queue: str
-    due_runs: int
-    due_activities: int
-    held_activities: int
-    running: int
+    due_runs: int | None
+    due_activities: int | None
+    held_activities: int | None
+    running: int | None
     workers: Sequence[str]
     oldest_due: datetime | None
-    lag: float
+    lag: float | None
     off: bool
     held_until: datetime | None
     concurrency: int | None
     rate: str | None
     kept_back: int = 0
     waiting_since: datetime | None = None
+    backend: str = TABLES
+    problem: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueFigures(QueueRow):
+    """The current figures of a queue in the tables, all of which are known."""
+
+    due_runs: int
+    due_activities: int
+    held_activities: int
+    running: int
+    lag: float
 
 
 def queue_figures(queues: Collection[str] | None = None) -> list[QueueFigures]:
@@ -108,6 +129,60 @@ def queue_figures(queues: Collection[str] | None = None) -> list[QueueFigures]:
         )
         for queue, row in zip(queue_names, rows, strict=True)
     ]
+
+
+def all_queue_figures() -> list[QueueRow]:
+    """Return the figures of all queues, those of a Temporal cluster beside those of the tables, sorted by name.
+
+    Without a cluster it is ``queue_figures``. The cluster is asked for two seconds at most. Of its queues, those are
+    left out in which nothing waits and that nobody polls, unless a class or an open run on the cluster uses them.
+    """
+    figures: list[QueueRow] = [*queue_figures()]
+    if not uses_cluster():
+        return figures
+    store = storage()
+    open_runs = Instance.objects.using(store.alias).filter(closed_at=None, cluster_id__isnull=False)
+    used = {cls.task_queue for cls in concrete_classes() if (cls.backend or get_settings().BACKEND) == TEMPORAL}
+    used |= {*open_runs.values_list("queue", flat=True).order_by().distinct()[:MAX_QUEUES]}
+    names = used | {row.queue for row in figures}
+    try:
+        told = cluster_module("queues").read_queues(names, storage=store)
+    except ImportError:
+        told = None
+    switches, now = read_switches(store.sql), store.now()
+    for name in sorted(used if told is None else names):
+        queue = None if told is None else told[name]
+        if queue is None or name in used or queue.runs or queue.activities or queue.pollers:
+            figures.append(_cluster_figures(name, queue, switches, now))
+    return sorted(figures, key=lambda row: (row.queue, row.backend))
+
+
+def _cluster_figures(name: str, queue: Any, switches: Switches, now: datetime) -> QueueRow:
+    """Build the figures of a queue of the cluster. ``queue`` is what the server tells, or None if it does not answer.
+
+    A worker stops polling the queue while the queue is off or held.
+    """
+    waits = [] if queue is None else [wait for wait in (queue.runs_wait, queue.activities_wait) if wait is not None]
+    oldest_due = now - max(waits) if waits else None
+    is_kept_back = name in switches.queues or name in switches.held_queues
+    return QueueRow(
+        queue=name,
+        backend=TEMPORAL,
+        due_runs=None if queue is None else queue.runs,
+        due_activities=None if queue is None else queue.activities,
+        held_activities=None,
+        running=None,
+        workers=() if queue is None else queue.pollers,
+        oldest_due=oldest_due,
+        lag=None if queue is None else max(waits, default=timedelta()).total_seconds(),
+        off=name in switches.queues,
+        held_until=switches.holds.get((name, "")),
+        concurrency=None,
+        rate=None,
+        kept_back=queue.runs + queue.activities if queue is not None and is_kept_back else 0,
+        waiting_since=None if is_kept_back else oldest_due,
+        problem=_("The Temporal cluster has not answered in time.") if queue is None else None,
+    )
 
 
 def _count_off(alias: str, queues: Sequence[str], switches: Switches) -> dict[str, int]:

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Final, TypeVar
 
 from django.utils.translation import gettext as _
 
-from temporalex_django.backends.routing import backend_of
+from temporalex_django.backends.routing import backend_of, cluster_module
 from temporalex_django.backends.target import RunTarget
 from temporalex_django.core.history.events import HistoryEvent
 from temporalex_django.core.names import TABLES
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.errors import HistoryGone, NotConfigured, QueryFailed, TemporalexError
-from temporalex_django.models import ActivityTask
+from temporalex_django.models import ActivityTask, Instance
 
 T = TypeVar("T")
 
@@ -28,6 +29,18 @@ def open_tasks_or_error(
 ) -> tuple[Sequence[ActivityTask], str | None]:
     """Return ``(open activities of a run, None)``, or no activities and a sentence that says why they are not known."""
     return _or_error(lambda: backend_of(target).open_tasks(target, limit=limit, storage=storage))
+
+
+def read_block(run: Instance, target: RunTarget, *, storage: DjangoStorage) -> None:
+    """Set ``run.blocked`` to what the cluster says about an open run whose task fails and whose row does not say so.
+
+    A worker marks the row when it fails a task. It does not if it was stopped, or if the server failed the task. The
+    row is not written. A cluster that does not answer changes nothing.
+    """
+    if target.backend == TABLES or run.blocked or not run.is_open or run.paused:
+        return
+    with suppress(TemporalexError, ImportError):
+        run.blocked = cluster_module("reads").block(target, storage=storage)
 
 
 def history_or_error(target: RunTarget, *, storage: DjangoStorage) -> tuple[Sequence[HistoryEvent], str | None]:

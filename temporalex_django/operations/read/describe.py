@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
@@ -39,10 +39,10 @@ from temporalex_django.engine.refusals import start_wait
 from temporalex_django.errors import ResultTimeout, WorkflowNotFound, WorkflowSwitchedOff
 from temporalex_django.graph import snapshot
 from temporalex_django.graph.durable.projection import project
-from temporalex_django.models import Instance
+from temporalex_django.models import ActivityTask, Instance
 from temporalex_django.models.instance import Status
 from temporalex_django.operations.fleet.live_workers import LiveWorkers, live_workers
-from temporalex_django.operations.read.cluster_reads import history_of, open_tasks_or_error
+from temporalex_django.operations.read.cluster_reads import history_of, open_tasks_or_error, read_block
 from temporalex_django.operations.run_lookup import find_chain
 from temporalex_django.present.view_models import DUE_GRACE_PERIOD
 
@@ -62,9 +62,11 @@ def describe(
 
     Four reads for an open run. Three more if something is due, and another one if something is switched off. Two reads
     for a closed run. One less if its row is passed as ``run``. For an open run on a cluster, the cluster is asked for
-    its activities, unless ``with_activities`` is False.
+    its activities and whether its task fails, unless ``with_activities`` is False.
     """
     run = run or _load_run(target, storage=storage)
+    is_complete = run.is_open and with_activities
+    tasks, error = _read_open_parts(run, target, storage=storage) if is_complete else ((), None)
     waiting = [*(run.waiting_for or ())]
     if run.is_open and run.status == Status.PENDING and run.starts_at is not None and run.starts_at > storage.now():
         waiting.append(start_wait(run.starts_at))
@@ -77,12 +79,19 @@ def describe(
         description = replace(description, failed_messages=redacted_failures)
     if run.status == Status.FAILED:
         return replace(description, attempts=attempts_of(run, redactor, storage=storage))
-    if not (run.is_open and with_activities):
-        return description
-    tasks, error = open_tasks_or_error(target, limit=MOST_ACTIVITIES, storage=storage)
     activities = [redactor.redact_activity(task.as_open) for task in tasks]
     description = replace(description, activities=activities, activities_error=error)
     return _with_attempts(description, run, redactor, storage=storage)
+
+
+def _read_open_parts(
+    run: Instance, target: RunTarget, *, storage: DjangoStorage
+) -> tuple[Sequence[ActivityTask], str | None]:
+    """Return the activities of an open run, or why they are not known. A cluster also says if its task fails."""
+    tasks, error = open_tasks_or_error(target, limit=MOST_ACTIVITIES, storage=storage)
+    if error is None:
+        read_block(run, target, storage=storage)
+    return tasks, error
 
 
 def _with_attempts(

@@ -35,6 +35,7 @@ class Cancel(OperatorRunAction[None]):
     effect: ClassVar[Promise] = _("The code of a function workflow may clean up first. A graph ends at once.")
     done: ClassVar[Promise] = _("The run was asked to end.")
     destructive: ClassVar[bool] = True
+    done_status: ClassVar[str] = Status.CANCELLED
     _was_unbegun = False
 
     # None of the code of a run has run before it begins, so there is nothing to clean up.
@@ -64,11 +65,6 @@ class Cancel(OperatorRunAction[None]):
         if self.is_held_by_pause:
             return _("The run was asked to end. It is paused, so it receives the request when you unpause it.")
         return f"{self.done} {self.notice}".strip()
-
-    @classmethod
-    def is_done(cls, run: Instance, *, seq: int | None = None) -> bool:
-        del seq
-        return run.status == Status.CANCELLED
 
     @classmethod
     def notice_of(cls, run: Instance) -> Text:

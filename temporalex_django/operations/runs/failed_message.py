@@ -115,11 +115,8 @@ class Discard(FailedMessageAction):
     done: ClassVar[Promise] = _("The message was discarded.")
     destructive: ClassVar[bool] = True
 
-    @classmethod
-    def is_done(cls, run: Instance, *, seq: int | None = None) -> bool:
-        del seq
-        alias = run._state.db  # noqa: SLF001 - Django documents it
-        discarded = Message.objects.using(alias).filter(chain_id=run.chain_id, outcome_status="discarded")
+    def is_done(self, run: Instance) -> bool:
+        discarded = Message.objects.using(self.storage.alias).filter(chain_id=run.chain_id, outcome_status="discarded")
         return not failed_count(run) and discarded.exists()
 
     def act(self, message_id: str) -> HandledMessage | None:

@@ -104,6 +104,7 @@ class OperatorRunAction(RunAction[T]):
     - ``needs_worker``: True if the operation has no effect before a live worker has the code of the activity.
     - ``inputs``: what is asked for besides the ``reason``.
     - ``selectors``: inputs of a bulk job that choose among the activities or timers of its runs.
+    - ``done_status``: the status of a run for which nothing is left to do, if the operation closes runs.
     - ``sees_payloads``: True if the user needs ``view_payload`` too: nobody should answer for an activity without
       having seen its input.
 
@@ -121,6 +122,7 @@ class OperatorRunAction(RunAction[T]):
     inputs: ClassVar[tuple[Input, ...]] = ()
     selectors: ClassVar[tuple[Input, ...]] = ()
     sees_payloads: ClassVar[bool] = False
+    done_status: ClassVar[str] = ""
 
     def __init__(
         self, target: RunTarget, *, reason: str = "", seq: int | None = None, by: Actor = CODE, **inputs: Any
@@ -227,14 +229,12 @@ class OperatorRunAction(RunAction[T]):
         del seq
         return cls.why_not_open(run)
 
-    @classmethod
-    def is_done(cls, run: Instance, *, seq: int | None = None) -> bool:
+    def is_done(self, run: Instance) -> bool:
         """Return True if the operation is impossible only because the run is in the wanted state already.
 
         It is asked only about a run for which ``why_not`` names a reason.
         """
-        del run, seq
-        return False
+        return run.status == self.done_status
 
     @classmethod
     def why_not_open(cls, run: Instance) -> str | None:
@@ -361,7 +361,7 @@ class OperatorRunAction(RunAction[T]):
         if self.seq is not None and run.run_id != self.target.selected_run_id:
             self.refuse(_("this belongs to an earlier run: the chain has continued as new"), closed=False)
         if reason := self.why_not(row, seq=self.seq):
-            self.refuse(reason, closed=not row.is_open, already_done=self.is_done(row, seq=self.seq))
+            self.refuse(reason, closed=not row.is_open, already_done=self.is_done(row))
 
     def refuse(self, reason: Text, *, closed: bool, already_done: bool | None = None) -> None:
         """Raise ``WorkflowClosed`` with the reason if ``closed`` is True, and ``ActionNotPossible`` otherwise.
@@ -371,7 +371,7 @@ class OperatorRunAction(RunAction[T]):
         """
         message = f"{self.name} of {self.run_label} refused: {reason}"
         error = WorkflowClosed(message) if closed else ActionNotPossible(message)
-        error.already_done = self.is_done(self.target.row, seq=self.seq) if already_done is None else already_done
+        error.already_done = self.is_done(self.target.row) if already_done is None else already_done
         raise error
 
     @property

@@ -40,9 +40,7 @@ class Pause(OperatorRunAction[None]):
             return None
         return str(_("the run is already paused"))
 
-    @classmethod
-    def is_done(cls, run: Instance, *, seq: int | None = None) -> bool:
-        del seq
+    def is_done(self, run: Instance) -> bool:
         return run.is_open and run.paused is not None
 
     def perform(self) -> None:
@@ -84,9 +82,7 @@ class Unpause(OperatorRunAction[None]):
             return str(_("the run is not paused"))
         return None
 
-    @classmethod
-    def is_done(cls, run: Instance, *, seq: int | None = None) -> bool:
-        del seq
+    def is_done(self, run: Instance) -> bool:
         return run.is_open and run.paused is None
 
     def perform(self) -> None:

@@ -44,11 +44,9 @@ class RetryActivity(ActivityAction):
             return None
         return str(_("it has not been attempted yet"))
 
-    @classmethod
-    def is_done(cls, run: Instance, *, seq: int | None = None) -> bool:
-        if seq is None:
-            return False
-        tasks = ActivityTask.objects.using(run._state.db).filter(run_id=run.pk, seq=seq)  # noqa: SLF001 - Django documents it
+    def is_done(self, run: Instance) -> bool:
+        assert self.seq is not None
+        tasks = ActivityTask.objects.using(self.storage.alias).filter(run_id=run.pk, seq=self.seq)
         return run.is_open and tasks.exclude(owner=None).exists()
 
     @classmethod

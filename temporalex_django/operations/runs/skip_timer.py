@@ -51,20 +51,13 @@ class SkipTimer(OperatorRunAction[None]):
             return str(_("no timer is running"))
         if seq not in timers:
             return str(_("no timer with that number is running: it has fired, or was cancelled"))
-        if cls.is_done(run, seq=seq):
+        if _was_fired(run, seq):
             return str(_("somebody has already fired it"))
         return None
 
-    @classmethod
-    def is_done(cls, run: Instance, *, seq: int | None = None) -> bool:
-        if seq is None:
-            return False
-        alias = run._state.db  # noqa: SLF001 - Django documents it
-        # The message has an id that is derived from the timer, so a second skip finds the first one.
-        skip_messages = Message.objects.using(alias).filter(
-            chain_id=run.chain_id, request_id=skip_message_id(run.pk, seq)
-        )
-        return skip_messages.exists()
+    def is_done(self, run: Instance) -> bool:
+        assert self.seq is not None
+        return _was_fired(run, self.seq)
 
     @classmethod
     def parts(
@@ -88,3 +81,10 @@ class SkipTimer(OperatorRunAction[None]):
 
     def perform(self) -> None:
         backend_of(self.target).skip_timer(self)
+
+
+def _was_fired(run: Instance, seq: int) -> bool:
+    """Return True if somebody has fired the timer with that number before it was due."""
+    # The message has an id that is derived from the timer, so a second skip finds the first one.
+    messages = Message.objects.using(run._state.db)  # noqa: SLF001 - Django documents it
+    return messages.filter(chain_id=run.chain_id, request_id=skip_message_id(run.pk, seq)).exists()

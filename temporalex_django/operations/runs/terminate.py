@@ -8,7 +8,7 @@ from django.utils.functional import Promise
 from django.utils.translation import gettext_lazy as _
 
 from temporalex_django.backends.routing import backend_of
-from temporalex_django.models import Instance, Status
+from temporalex_django.models import Status
 from temporalex_django.operations.runs.operator_action import OperatorRunAction
 
 
@@ -29,11 +29,7 @@ class Terminate(OperatorRunAction[None]):
     )
     done: ClassVar[Promise] = _("The run was terminated.")
     destructive: ClassVar[bool] = True
-
-    @classmethod
-    def is_done(cls, run: Instance, *, seq: int | None = None) -> bool:
-        del seq
-        return run.status == Status.TERMINATED
+    done_status: ClassVar[str] = Status.TERMINATED
 
     def perform(self) -> None:
         backend_of(self.target).close(self, "terminated")

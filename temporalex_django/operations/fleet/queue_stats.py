@@ -146,12 +146,12 @@ def all_queue_figures() -> list[QueueRow]:
     used |= {*open_runs.values_list("queue", flat=True).order_by().distinct()[:MAX_QUEUES]}
     names = used | {row.queue for row in figures}
     try:
-        told = cluster_module("queues").read_queues(names, storage=store)
+        answers = cluster_module("queues").read_queues(names, storage=store)
     except ImportError:
-        told = None
+        answers = None
     switches, now = read_switches(store.sql), store.now()
-    for name in sorted(used if told is None else names):
-        queue = None if told is None else told[name]
+    for name in sorted(used if answers is None else names):
+        queue = None if answers is None else answers[name]
         if queue is None or name in used or queue.runs or queue.activities or queue.pollers:
             figures.append(_cluster_figures(name, queue, switches, now))
     return sorted(figures, key=lambda row: (row.queue, row.backend))

@@ -64,9 +64,7 @@ class OperatorActionAdmin(ReadOnlyAdmin[OperatorAction]):
             operation = VIEW_PAYLOAD.of(obj.run)
         if policy().allows(user, operation):
             return self.fields
-        return [
-            tuple(n for n in row if n != "address") if isinstance(row, (list, tuple)) else row for row in self.fields
-        ]
+        return [tuple(n for n in row if n != "address") if isinstance(row, tuple) else row for row in self.fields]
 
     def get_readonly_fields(self, request: HttpRequest, obj: OperatorAction | None = None) -> Any:
         return flatten(self.fields)

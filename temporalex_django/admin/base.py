@@ -153,7 +153,7 @@ class ReadOnlyAdmin(admin.ModelAdmin, Generic[M]):  # type: ignore[type-arg] # g
         super().__init__(model, admin_site)
         if self.fields:
             self.fields = [  # type: ignore[misc] # the stubs declare a class variable
-                [*map(self._time_field, row)] if isinstance(row, (list, tuple)) else self._time_field(row)
+                tuple(map(self._time_field, row)) if isinstance(row, (list, tuple)) else self._time_field(row)
                 for row in self.fields
             ]
 

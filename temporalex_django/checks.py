@@ -511,6 +511,8 @@ def check_unloaded_modules(app_configs: Sequence[AppConfig] | None, **_: Any) ->
             id="temporalex_django.W017",
         )
         for definition in unloaded_definitions()
+        # What could not be loaded because of an error is an Error already, with its cause.
+        if not any(f"{module}.".startswith(f"{definition.app}.") for module, _error in definition_errors)
     ]
 
 

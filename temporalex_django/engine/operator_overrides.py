@@ -102,6 +102,13 @@ def pending_timers(events: Iterable[tuple[str, dict[str, Any]]]) -> dict[int, da
     return due_times
 
 
+def absent_timer_text(numbers: Iterable[int]) -> str:
+    """Return why a timer cannot be skipped that does not run; ``numbers`` are those of the timers that run."""
+    if running := ", ".join(map(str, sorted(numbers))):
+        return f"no timer with that number is running; the timers that run: {running}"
+    return "no timer is running"
+
+
 def skip_message_id(run_id: UUID, seq: int) -> str:
     """Return the id of the message that skips the timer of command ``seq``; sent twice, it counts once."""
     return f"skip:{run_id}:{seq}"

@@ -120,7 +120,7 @@ class MemoryOperator:
     def skip_timer(self, run: RunState, *, seq: int) -> None:
         timers = operator_overrides.pending_timers((e.kind, e.attributes) for e in self.storage.runs[run.run_id].events)
         if seq not in timers:
-            self._refuse("no timer with that number is running: it has fired, or was cancelled")
+            self._refuse(operator_overrides.absent_timer_text(timers))
         if self.storage.has_message(self.chain_id, operator_overrides.skip_message_id(run.run_id, seq)):
             self._refuse("somebody has already fired it")
         self.storage.write([operator_overrides.skip_timer(run, seq, sender=self.sender)])

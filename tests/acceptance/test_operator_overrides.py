@@ -227,6 +227,8 @@ def test_a_race_is_won_by_the_timer_that_was_skipped(env: Any) -> None:
 def test_of_several_timers_the_one_that_was_meant(env: Any) -> None:
     h = env.start(once(lambda: api.parallel([api.sleep(60), api.sleep(120)])))
     first, second = (e["seq"] for e in events(h, "TimerStarted"))
+    with pytest.raises(errors.ActionNotPossible, match=f"the timers that run: {first}, {second}"):
+        h.skip_timer(99)
     h.skip_timer(second)
 
     assert [e["seq"] for e in events(h, "TimerFired")] == [second]

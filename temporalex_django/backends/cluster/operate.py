@@ -30,7 +30,7 @@ from temporalex_django.db.inserts import reopen_chain
 from temporalex_django.db.retention import delete_chain
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine.contracts.records import RunState
-from temporalex_django.engine.operator_overrides import allows_overrides, pause_run, pending_timers
+from temporalex_django.engine.operator_overrides import absent_timer_text, allows_overrides, pause_run, pending_timers
 from temporalex_django.engine.reset.plan import DROP, REDELIVER
 from temporalex_django.engine.run_start import RunStart
 from temporalex_django.errors import ActionNotPossible, ActivityNotFound, TemporalexError
@@ -195,8 +195,9 @@ def skip_timer(call: OperatorCall) -> None:
     _require_open(call)
     _require_readable(call)
     events = reads.events_of(run, run_id=run.run_id)
-    if call.seq not in pending_timers((event.kind, event.attributes) for event in events):
-        call.refuse(_("no timer with that number is running: it has fired, or was cancelled"), closed=False)
+    timers = pending_timers((event.kind, event.attributes) for event in events)
+    if call.seq not in timers:
+        call.refuse(absent_timer_text(timers), closed=False)
     client, skip = cluster_client(), {"seq": call.seq, **_by(call)}
     request = calls.signal_request(client, run, name=names.SKIP_TIMER, payload=skip, request_id=call.once_id)
     with report_unavailable(label_of(call, "skip_timer")):

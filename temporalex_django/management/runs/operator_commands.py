@@ -54,7 +54,9 @@ class OperatorCommand:
                 "seq",
                 metavar="SEQ",
                 type=int,
-                help=f"Number of the {self.action.target_kind}, as shown by describe and history.",
+                help="Number of the activity, as shown by describe."
+                if self.action.target_kind == "activity"
+                else "Number of the timer: the seq in history --json. A wrong number is answered with those that run.",
             )
         add_input_arguments(parser, self.action)
         if self.action.destructive:

@@ -13,7 +13,7 @@ from django.utils.translation import gettext_lazy as _
 from temporalex_django.backends.routing import backend_of
 from temporalex_django.core.history.events import kinds_of
 from temporalex_django.core.names import TEMPORAL
-from temporalex_django.engine.operator_overrides import pending_timers, skip_message_id
+from temporalex_django.engine.operator_overrides import absent_timer_text, pending_timers, skip_message_id
 from temporalex_django.models import HistoryEvent, Instance, Message
 from temporalex_django.operations.runs.operator_action import OperatorRunAction, batches
 
@@ -45,13 +45,9 @@ class SkipTimer(OperatorRunAction[None]):
         events = HistoryEvent.objects.using(alias).filter(run_id=run.pk, kind__in=kinds_of("timer")).order_by("seq")
         # Running timers have no rows of their own; they follow from the events of the history.
         timers = pending_timers((event.kind, event.data) for event in events)
-        if seq is None:
-            if timers:
-                return None
-            return str(_("no timer is running"))
-        if seq not in timers:
-            return str(_("no timer with that number is running: it has fired, or was cancelled"))
-        if _was_fired(run, seq):
+        if seq not in timers and not (seq is None and timers):
+            return absent_timer_text(timers)
+        if seq is not None and _was_fired(run, seq):
             return str(_("somebody has already fired it"))
         return None
 

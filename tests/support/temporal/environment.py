@@ -39,7 +39,7 @@ from temporalex_django.engine.contracts.records import Outcome, TaskState
 from temporalex_django.engine.contracts.task_storage import TaskStorage
 from temporalex_django.engine.external_messages import PARENT_CLOSED, FinishedActivity
 from temporalex_django.engine.memory.storage import MemoryRunStorage
-from temporalex_django.engine.operator_overrides import pending_timers
+from temporalex_django.engine.operator_overrides import absent_timer_text, pending_timers
 from temporalex_django.engine.outcomes import FAULT
 from temporalex_django.engine.run_start import RunStart
 from temporalex_django.engine.turn_report import TurnReport
@@ -120,8 +120,9 @@ class TemporalBackend(MemoryBackend):
             require_permission(check_person(request.by), "retry_activity", action="call skip_timer")
             check_text(request.inputs["reason"], label="the reason")
             row = self._env.row(self._env.storage.chains[address.chain_id].run_id)
-            if request.inputs["seq"] not in pending_timers((event.kind, event.attributes) for event in row.events):
-                raise ActionNotPossible("no timer with that number is running: it has fired, or was cancelled")
+            timers = pending_timers((event.kind, event.attributes) for event in row.events)
+            if request.inputs["seq"] not in timers:
+                raise ActionNotPossible(absent_timer_text(timers))
             sender = sender_of(check_person(request.by))
             by = None if sender is None else sender.as_dict()
             self._env._signal(address.chain_id, names.SKIP_TIMER, {"seq": request.inputs["seq"], "by": by})

@@ -97,10 +97,12 @@ class RunReader:
         return fetch_records
 
     def block_reason(self, run_id: UUID) -> BlockMark | None:
-        ((mark,),) = self._sql.select(_BLOCKED.select("where id = %s"), [run_id], _BLOCKED.types)
+        # Somebody may have deleted the row of the run and left that of its chain.
+        rows = self._sql.select(_BLOCKED.select("where id = %s"), [run_id], _BLOCKED.types)
         block_mark: BlockMark | None = None
-        if mark is not None:
-            block_mark = RUNS.read_json("blocked", mark)
+        for (mark,) in rows:
+            if mark is not None:
+                block_mark = RUNS.read_json("blocked", mark)
         return block_mark
 
     def histories(self, after: Mapping[UUID, int]) -> dict[UUID, list[HistoryEvent]]:

@@ -71,9 +71,7 @@ def test_the_list_says_where_each_run_stands_and_what_it_waits_for(admin):
 def test_the_list_costs_the_same_however_long(admin, django_assert_num_queries):
     for i in range(3):
         Basket.start(id=f"b-{i}")
-    with django_assert_num_queries(
-        8
-    ):  # session, user, which runs, the rows, workers; failures of activities, runs and blocks
+    with django_assert_num_queries(7):  # session, user, which runs, the rows, workers; failures of activities and runs
         assert "3 runs" in page(admin, RUNS)
     for i in range(60):
         Basket.start(id=f"c-{i}")
@@ -265,7 +263,7 @@ def test_workers(admin, django_assert_num_queries):
     Basket.start(id="due-1")
     Chain.objects.update(due_at=timezone.now() - timedelta(hours=2))
 
-    with django_assert_num_queries(11):  # session, user, count, workers, lost workers; six of the queues
+    with django_assert_num_queries(10):  # session, user, count, workers; six of the queues
         text = page(admin, WORKERS)
 
     for said in ("Alive", "Late", "Dead", "default, orders", "Due runs", "2 h", "box:1"):

@@ -15,7 +15,7 @@ from rest_framework.test import APIClient
 from temporalex_django import Err, Ok, RetryPolicy, Workflow, activity
 from temporalex_django.core.failures import cause_from
 from temporalex_django.db.storage import DjangoStorage
-from temporalex_django.models import ActivityTask, Instance, Outbox
+from temporalex_django.models import ActivityTask, Chain, Instance, Outbox
 from temporalex_django.operations.read import failure_groups as groups_module
 from temporalex_django.operations.read.failure_groups import failure_groups
 from temporalex_django.present.problems import failure_diagnosis
@@ -133,6 +133,16 @@ def test_a_run_that_was_reset_or_replaced_does_not_count() -> None:
 
     assert found == {"run": 1}
     assert {run.id for run in Refused.list(cause=cause)} == {"Refused-3"}
+
+
+def test_a_chain_whose_blocked_run_is_gone_stops_nothing_else() -> None:
+    started(Stuck, 1)
+    Instance.objects.all().delete()
+    Chain.objects.update(due_at=timezone.now())
+
+    started(Refused, 2)
+
+    assert [*Instance.objects.values_list("status", flat=True)] == ["failed"]
 
 
 def test_one_fault_has_one_name_while_it_is_retried_and_when_the_run_failed() -> None:

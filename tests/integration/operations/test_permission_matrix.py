@@ -389,6 +389,7 @@ REST = {
     "GET root": Row((), lambda send: send(), of_run=False),
     "GET openapi": Row((), lambda send: send(), of_run=False),
     "GET workers": Row(("view_worker",), lambda send: send(), of_run=False),
+    "GET failures": Row(LOOK, lambda send: send(), of_run=False),
     "GET queues": Row(("view_worker",), lambda send: send(), of_run=False),
     "GET switches": Row(("view_switchedoff",), lambda send: send(), of_run=False),
     "POST switch_off": Row(

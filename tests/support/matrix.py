@@ -208,7 +208,7 @@ def _paused_schedule() -> WorkflowHandle[Any]:
 
 def _backfill() -> WorkflowHandle[Any]:
     handle = _schedule()
-    BackfillSchedule(NIGHTLY, start=JANUARY[0], end=JANUARY[1]).execute()
+    BackfillSchedule(NIGHTLY, start=JANUARY[0], end=JANUARY[1], per_minute=1).execute()
     return handle
 
 

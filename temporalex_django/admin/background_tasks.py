@@ -13,7 +13,7 @@ from django.utils.translation import gettext_lazy as _
 from temporalex_django.access import VIEW_PAYLOAD, policy
 from temporalex_django.admin.base import CappedPaginator, M, ReadOnlyAdmin, actor_of, user_of
 from temporalex_django.admin.filters import BackendFilter, TaskQueueFilter, TaskStatusFilter
-from temporalex_django.admin.formatting import badge, format_payload, format_time
+from temporalex_django.admin.formatting import badge, format_call, format_payload, format_time
 from temporalex_django.models import EndedTask, EnqueuedTask
 from temporalex_django.models.fields import decode_payload
 from temporalex_django.operations import audit
@@ -69,7 +69,7 @@ class _BackgroundTaskAdmin(ReadOnlyAdmin[M]):
 
     @admin.display(description=_("arguments"))
     def call_arguments(self, task: Any) -> str:
-        return format_payload(task.arguments).text
+        return format_call(task.arguments).text
 
     @admin.display(description=_("attempts"))
     def attempt_log(self, task: Any) -> str:

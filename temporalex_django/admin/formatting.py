@@ -131,6 +131,29 @@ def format_payload(payload: Any) -> FormattedPayload:
     )
 
 
+def format_call(call: Any) -> FormattedPayload:
+    """Format the arguments of a call as people write them: ``"c22", amount=56929``.
+
+    ``call`` is a pair of positional and keyword arguments, as an activity stores them. Anything else, such as a
+    placeholder, is formatted by ``format_payload``.
+    """
+    match call:
+        case [[*positional], {**named}]:
+            lines = [format_payload(value).text for value in positional]
+            lines += [f"{name}={format_payload(value).text}" for name, value in named.items()]
+            line = ", ".join(lines)
+            if len(line) <= _PREVIEW_LENGTH:
+                return FormattedPayload(preview=line or "–", text=line or "–")
+            text = ",\n".join(lines)
+            return FormattedPayload(
+                preview=line[:_PREVIEW_LENGTH] + "…",
+                text=text[:MAX_PAYLOAD_LENGTH],
+                left_out=max(0, len(text) - MAX_PAYLOAD_LENGTH),
+            )
+        case _:
+            return format_payload(call)
+
+
 def _to_json(payload: Any, *, indent: int | None) -> str:
     try:
         return json.dumps(payload, indent=indent, ensure_ascii=False, default=str)

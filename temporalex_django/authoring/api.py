@@ -258,7 +258,7 @@ def phase(
     ``state`` is the state before the first message. ``signal`` and ``update`` map names of messages to handlers.
     ``timeout`` is a timedelta or seconds, and ``until`` a datetime with a time zone at which the phase ends instead;
     None means no limit. If that time has passed, also by a negative ``timeout``, the phase takes the messages that are
-    there and ends. ``label`` describes the phase to people who view the run.
+    there and ends. ``label`` is a noun for people who view the run, such as "the trial": "The trial since 13:02".
 
     With ``publish=True``, the phase publishes its state at its beginning and whenever it changes, so that queries read
     the present one. With a function, it publishes ``publish(state)`` instead. A handler whose state cannot be encoded

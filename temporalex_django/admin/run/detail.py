@@ -21,6 +21,7 @@ from temporalex_django.access import VIEW
 from temporalex_django.admin.formatting import (
     FormattedPayload,
     claimed_by_name,
+    format_call,
     format_duration,
     format_payload,
     format_time,
@@ -557,7 +558,7 @@ def _activity_context(task: ActivityTask, redactor: Redactor, *, now: datetime, 
         "attempt": f"{task.attempt}{attempt_limit}",
         "arguments": None
         if task.pk is None and call is None
-        else format_payload(_redact_payload(call or task.arguments, redactor.redact_payload, redactor)),
+        else format_call(_redact_payload(call or task.arguments, redactor.redact_payload, redactor)),
         "heartbeat": heartbeat,
     }
 

@@ -9,6 +9,7 @@ from django.core.paginator import Page
 from django.utils import timezone
 from django.utils.translation import gettext as _
 
+from temporalex_django import access
 from temporalex_django.admin.base import CappedPaginator
 from temporalex_django.admin.formatting import format_payload, status_badge
 from temporalex_django.admin.schedules.formatting import (
@@ -60,7 +61,9 @@ def schedule_detail_context(
     described = describe_slots(slots.object_list, by.user, alias=alias)
     addresses = run_address([slot.run_id for slot in described if slot.run_id is not None])
     backfill = backfill_of(row.backfill)
-    stalls = load_stalls(alias, Schedule.objects.filter(pk=row.pk)) if is_stalled(slots.object_list) else []
+    stalls = []
+    if is_stalled(slots.object_list):
+        stalls = load_stalls(alias, Schedule.objects.filter(pk=row.pk), access.runs_for(by.user, alias=alias))
     stall = next(schedule_diagnoses(stalls, timezone.now()), None)
     return {
         "badge": state_badge(state if stall is None else "stalled"),

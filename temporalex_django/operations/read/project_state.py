@@ -112,7 +112,7 @@ def load_project_state(
         undecidable_tasks=[*_undecidable_tasks(alias, runs)],
         outgoing_messages=[*_outgoing_messages(alias, runs, database_time)],
         overdue_tasks=[*_overdue_tasks(alias, runs, database_time)],
-        schedule_problems=load_schedule_problems(alias, schedules, live, database_time),
+        schedule_problems=load_schedule_problems(alias, schedules, live, database_time, runs),
         skew=(local_time - database_time).total_seconds(),
     )
 

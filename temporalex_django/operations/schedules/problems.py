@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
 from itertools import takewhile
 
 from django.db.models import Count, Min, OuterRef, Q, QuerySet, Subquery, Sum
 
+from temporalex_django.access import runs_or_all
 from temporalex_django.authoring import workflow as workflows
 from temporalex_django.authoring.authorization import Person
 from temporalex_django.engine.schedules.records import SlotCause, SlotOutcome, SlotReason
@@ -41,11 +42,16 @@ def reportable_schedules(user: Person | None) -> QuerySet[Schedule]:
 
 
 def load_schedule_problems(
-    alias: str, schedules: QuerySet[Schedule] | None, live: LiveWorkers, now: datetime
+    alias: str,
+    schedules: QuerySet[Schedule] | None,
+    live: LiveWorkers,
+    now: datetime,
+    runs: QuerySet[Instance] | None = None,
 ) -> list[ScheduleProblem]:
     """Return the problems of schedules at the time ``now``, at most 20 of each kind, the likeliest cause first.
 
-    ``schedules`` restricts them. None means all, and also what differs from the code. About eight reads.
+    ``schedules`` restricts them. None means all, and also what differs from the code. ``runs`` restricts the runs that
+    a problem names. About eight reads.
     """
     rows = Schedule.objects.using(alias) if schedules is None else schedules.using(alias)
     rows = rows.order_by("name")
@@ -56,7 +62,8 @@ def load_schedule_problems(
         *_ahead(rows, now),
         *(_problem("error", row, detail=row.error.rstrip(".")) for row in rows.exclude(error="")[:_LIMIT]),
         *_without_code(active_rows, live),
-        *load_stalls(alias, active_rows),
+        # If the newest slot was missed, the kind ``missed`` covers it.
+        *load_stalls(alias, active_rows, runs, outcomes=(SlotOutcome.SKIPPED,)),
         *_missed(alias, rows, now),
         *(
             _problem("failures", row, count=row.failures, since=row.paused_at)
@@ -137,20 +144,34 @@ def is_stalled(slots: Iterable[ScheduleSlot]) -> bool:
     return sum(slot.count for slot in left_out) >= _STALL_COUNT
 
 
-def load_stalls(alias: str, schedules: QuerySet[Schedule]) -> list[ScheduleProblem]:
+def load_stalls(
+    alias: str,
+    schedules: QuerySet[Schedule],
+    runs: QuerySet[Instance] | None = None,
+    *,
+    outcomes: Sequence[SlotOutcome] = _LEFT_OUT,
+) -> list[ScheduleProblem]:
     """Return a problem for each of the active schedules that left out its last slots, at least three in a row.
 
-    Slots that somebody wanted to leave out, by a pause, do not count. If the newest was missed, the kind ``missed``
-    covers it. One read, and three more for each problem, at most 20.
+    Slots that somebody wanted to leave out, by a pause, do not count. The newest slot has one of the ``outcomes``. A
+    run in the way is named if it is in ``runs``; None means all. One read, and three more for each problem, at most 20.
     """
     newest = ScheduleSlot.objects.filter(schedule=OuterRef("pk"), cause=SlotCause.TIME).order_by("-at")
     rows = schedules.using(alias).filter(gone_since=None, paused_at=None, next_at__isnull=False).order_by("name")
-    rows = rows.annotate(newest=Subquery(newest.values("outcome")[:1]), why=Subquery(newest.values("reason")[:1]))
-    rows = rows.filter(newest=SlotOutcome.SKIPPED, why__in=_REASONS)
-    return [problem for row in rows[:_LIMIT] if (problem := _stall(alias, row)) is not None]
+    for number in range(_STALL_COUNT):
+        slot = {name: Subquery(newest.values(name)[number : number + 1]) for name in ("outcome", "reason", "count")}
+        rows = rows.alias(**{f"{name}_{number}": value for name, value in slot.items()})
+    first, second, third = (
+        Q(**{f"outcome_{number}__in": _LEFT_OUT, f"reason_{number}__in": _REASONS}) for number in range(_STALL_COUNT)
+    )
+    # One row may stand for several slots.
+    rows = rows.filter(first, outcome_0__in=outcomes).filter(
+        Q(count_0__gte=3) | (second & (Q(count_0=2) | Q(count_1__gte=2) | third))
+    )
+    return [problem for row in rows[:_LIMIT] if (problem := _stall(alias, row, runs)) is not None]
 
 
-def _stall(alias: str, row: Schedule) -> ScheduleProblem | None:
+def _stall(alias: str, row: Schedule, runs: QuerySet[Instance] | None) -> ScheduleProblem | None:
     slots = ScheduleSlot.objects.using(alias).filter(schedule=row, cause=SlotCause.TIME)
     left_out = slots.filter(outcome__in=_LEFT_OUT, reason__in=_REASONS)
     last_other = slots.exclude(pk__in=left_out.values("pk")).order_by("-at").values_list("at", flat=True).first()
@@ -163,7 +184,7 @@ def _stall(alias: str, row: Schedule) -> ScheduleProblem | None:
     run = (
         None
         if in_the_way is None
-        else Instance.objects.using(alias).filter(chain=in_the_way.chain_id).order_by("-id").first()
+        else runs_or_all(runs, alias=alias).filter(chain=in_the_way.chain_id).order_by("-id").first()
     )
     return ScheduleProblem(
         kind="stalled",

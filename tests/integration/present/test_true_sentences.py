@@ -149,6 +149,47 @@ def test_a_slot_that_was_backfilled_keeps_that_it_was_left_out(root: Client) -> 
     assert "backfill of a slot that had been left out (an earlier run was open) by ann" in page
 
 
+def slots(name: str, *outcomes: str) -> Schedule:
+    """Return a schedule whose last slots had these outcomes, the newest first."""
+    definition = {"name": name, "workflow": Counter.name, "cron": "* * * * *", "tz": "UTC", "args": "1"}
+    row, now = SaveSchedule(parse_definition(definition), create=True).execute(), timezone.now()
+    reasons = {"skipped": "overlap", "missed": "window"}
+    for minutes, outcome in enumerate(outcomes):
+        at, reason = now - timedelta(minutes=minutes), reasons.get(outcome, "")
+        ScheduleSlot.objects.create(
+            schedule=row, cause="time", decided_at=now, at=at, outcome=outcome, reason=reason, count=1
+        )
+    return row
+
+
+def test_schedules_that_skip_now_and_then_hide_none_that_skips_for_ever() -> None:
+    for number in range(21):
+        slots(f"a{number}", "skipped", "skipped", "started")
+    slots("b", "skipped", "missed", "skipped")
+
+    problems = load_schedule_problems("default", None, live_workers(alias="default"), DjangoStorage("default").now())
+
+    assert [(one.schedule, one.count) for one in problems if one.kind == "stalled"] == [("b", 3)]
+
+
+def test_a_schedule_that_misses_three_slots_in_a_row_looks_alike_in_the_list_and_on_its_page(root: Client) -> None:
+    row = slots("a", "missed", "missed", "missed")
+    page = root.get(f"/admin/temporalex_django/schedule/{row.pk}/change/").content.decode()
+    listed = root.get("/admin/temporalex_django/schedule/").content.decode()
+    assert "Skips its slots" in listed
+    assert "Skips its slots" in page
+    assert "has left out its last 3 slots" in page
+
+
+def test_a_stalled_schedule_names_no_run_that_the_user_may_not_see() -> None:
+    stalled()
+    live, now = live_workers(alias="default"), DjangoStorage("default").now()
+
+    hidden = load_schedule_problems("default", None, live, now, Instance.objects.exclude(workflow_id="b"))
+
+    assert [(one.run, one.count) for one in hidden if one.kind == "stalled"] == [("", 8)]
+
+
 class Asked(Workflow):
     """Asks whom its input names."""
 

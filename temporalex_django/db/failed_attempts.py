@@ -53,6 +53,12 @@ _TRIM: Final = (
     "delete from temporalex_failed_attempt where run_id = %s and seq = %s and id <= (select id from"
     f" temporalex_failed_attempt where run_id = %s and seq = %s order by id desc limit 1 offset {policy.KEPT_ATTEMPTS})"
 )
+_TRIM_LOST: Final = (
+    "delete from temporalex_failed_attempt where id in (select id from (select kept.id, row_number() over"
+    " (partition by kept.run_id, kept.seq order by kept.id desc) as place from temporalex_activity_task task"
+    " join temporalex_failed_attempt kept on kept.run_id = task.run_id and kept.seq = task.seq"
+    f" where task.owner = %s) numbered where place > {policy.KEPT_ATTEMPTS})"
+)
 
 
 def process_name() -> str:
@@ -93,8 +99,9 @@ def store_failed_attempts(failed: Sequence[TaskResult], *, now: Any, sql: Dialec
 
 
 def keep_lost_attempts(epoch: int, failure: dict[str, Any], *, now: Any, sql: Dialect) -> None:
-    """Store the attempts that the dead worker ``epoch`` owns, before its activities are released. One statement."""
+    """Store the attempts that the dead worker ``epoch`` owns, before its activities are released. Two statements."""
     sql.execute(_INSERT_LOST, [now, codec().encode(failure), epoch])
+    sql.execute(_TRIM_LOST, [epoch])
 
 
 def failed_attempts(run: UUID, *, alias: str, limit: int) -> list[EndedAttempt]:

@@ -12,6 +12,8 @@ from django.test import Client
 from rest_framework.test import APIClient
 
 from temporalex_django import Ok, RetryPolicy, Workflow, activity
+from temporalex_django.db.storage import DjangoStorage
+from temporalex_django.liveness.recovery import release_activities
 from temporalex_django.models import ActivityTask, FailedAttempt, HistoryEvent, Instance
 from temporalex_django.testing import drain
 from tests.support.commands import shell
@@ -125,6 +127,17 @@ def test_twenty_attempts_are_kept_and_a_failed_run_says_where_it_raised(client: 
     run.chain  # noqa: B018 - it exists until the run is deleted
     shell("delete", "k", "--reason", "tests")
     assert FailedAttempt.objects.count() == 0
+
+
+def test_twenty_attempts_are_kept_of_an_activity_that_is_lost_again_and_again() -> None:
+    attempted(1)
+    storage = DjangoStorage(worker=True)
+    for attempt in range(2, 25):
+        ActivityTask.objects.update(owner=5, attempt=attempt, max_attempts=0)
+        with storage.transaction("stop"):
+            release_activities(storage, 5)
+    rows = [*FailedAttempt.objects.values_list("attempt", "outcome")]
+    assert rows == [(attempt, "lost") for attempt in range(5, 25)]
 
 
 def test_attempts_of_atomic_activities_are_kept_too() -> None:

@@ -61,7 +61,7 @@ def block_mark_of(error: BaseException, *, tries: int, now: datetime, waits_for:
     The error gives the code, the text and the place in the user's code. ``tries`` counts failed activations in a row.
     ``waits_for`` names the code or the encryption key that no live worker has.
     """
-    code = exception_name(type(error))
+    code = cause_at(exception_name(type(error)), "").text
     if is_error(error, TemporalexError):
         code = error_attribute(error, "code") or code
     text = f"{exception_name(type(error))}: {exception_message(error)}"

@@ -153,7 +153,10 @@ def _parse(text: Any) -> datetime | None:
 
 
 def _failed_and_blocked_runs(alias: str, runs: QuerySet[Instance], now: datetime) -> Iterator[FailureGroup]:
-    """Yield the groups of failed runs and those of blocked ones, except those that wait for a switch. One read."""
+    """Yield the groups of failed runs and those of blocked ones, except those that wait for a switch.
+
+    One read, unless there are very many blocked runs.
+    """
     # Take the newest ids first, from an index of failed runs, and compare times only for those. Run ids sort by time,
     # so the bound costs no scan however many runs have failed over the years.
     stored = Instance.objects.using(alias).order_by()
@@ -162,9 +165,24 @@ def _failed_and_blocked_runs(alias: str, runs: QuerySet[Instance], now: datetime
     current = runs.filter(blocked__isnull=False, chain__run_id=F("pk"), chain__open_key__isnull=False)
     blocked = current.exclude(blocked__code=WorkflowSwitchedOff.code).order_by()
     first_blocked = stored.filter(pk__in=blocked.values("pk")[: MAX_COUNTED + 1])
-    rows = semi_join(stored, recent.values("pk").union(first_blocked.values("pk")))
+    group_rows = _read_run_groups(stored, recent.values("pk").union(first_blocked.values("pk")))
+    totals = {kind: sum(row["count"] for row in group_rows if row["is_blocked"] is kind) for kind in (False, True)}
+    if totals[True] > MAX_COUNTED:
+        group_rows = [row for row in group_rows if not row["is_blocked"]]
+        # An index finds the groups behind a large one.
+        for key in _keys(blocked, "workflow", "fault"):
+            members = stored.filter(pk__in=blocked.filter(**key).values("pk")[: MAX_COUNTED + 1])
+            group_rows += _read_run_groups(stored, members.values("pk"))
+    for row in group_rows:
+        total = row["count"] if row["is_blocked"] else totals[False]
+        yield _run_group(row, is_bounded=total > MAX_COUNTED)
+
+
+def _read_run_groups(stored: QuerySet[Instance], run_ids: QuerySet[Any]) -> list[dict[str, Any]]:
+    """Return the figures of each group of failed or blocked runs with these ids. One read."""
+    rows: Any = semi_join(stored, run_ids)
     rows = rows.annotate(is_blocked=Case(When(blocked__isnull=False, then=True), default=False))
-    group_rows = [
+    return [
         *rows.values("workflow", "fault", "is_blocked").annotate(
             count=Count("pk"),
             closed_since=Min("closed_at"),
@@ -178,9 +196,6 @@ def _failed_and_blocked_runs(alias: str, runs: QuerySet[Instance], now: datetime
             example=Max("workflow_id"),
         )
     ]
-    totals = {kind: sum(row["count"] for row in group_rows if row["is_blocked"] is kind) for kind in (False, True)}
-    for row in group_rows:
-        yield _run_group(row, is_bounded=totals[row["is_blocked"]] > MAX_COUNTED)
 
 
 def _run_group(row: Any, *, is_bounded: bool) -> FailureGroup:

@@ -71,6 +71,16 @@ class Marked(Workflow):
         raise type("<script>alert(1)</script>", (Exception,), {})
 
 
+class Endless(Workflow):
+    """Blocks at an error whose name has very many characters."""
+
+    name = "fault.Endless"
+    unexpected_error = "block"
+
+    async def run(self, order: int) -> Any:
+        raise type("E" * 10_000, (Exception,), {})
+
+
 class Refused(Workflow):
     """Fails by a result."""
 
@@ -163,6 +173,26 @@ def test_members_are_counted_up_to_a_bound_and_doctor_says_so(monkeypatch: pytes
 
     assert (group.count, group.is_bounded) == (2, True)
     assert "More than 2 activities of fault.Sale have been failing" in failure_diagnosis(group, group.since).text  # type: ignore[arg-type] # it has one
+
+
+def test_a_group_of_very_many_blocked_runs_hides_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(groups_module, "MAX_COUNTED", 2)
+    started(Stuck, 1, 2, 3)
+    for number in range(2):
+        started(type(f"Stuck{number}", (Stuck,), {"name": f"fault.Stuck{number}"}), 1)
+
+    counts = {group.workflow: (group.count, group.is_bounded) for group in groups()}
+
+    assert counts == {"fault.Stuck": (2, True), "fault.Stuck0": (1, False), "fault.Stuck1": (1, False)}
+
+
+def test_sentences_about_a_type_with_a_very_long_name_have_an_end() -> None:
+    started(Endless, 1)
+
+    (group,) = groups()
+
+    assert len(group.code) < 200
+    assert max(map(len, shell("doctor", "--all").out.splitlines())) < 1000
 
 
 def test_a_type_with_a_very_long_name_keeps_its_place() -> None:

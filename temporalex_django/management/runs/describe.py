@@ -86,7 +86,7 @@ def _text_rows(run_output: RunDescribed) -> list[tuple[str, object]]:
         ("Activities", run.activities_error or ""),
         # A single one is in the summary already.
         *(
-            (f"Attempt {entry.attempt} of {entry.seq}", _attempt_text(entry))
+            (f"Attempt {entry.attempt} of activity {entry.seq}", _attempt_text(entry))
             for entry in run.attempts
             if len(run.attempts) > 1
         ),

@@ -101,6 +101,7 @@ def test_the_last_attempts_are_kept_with_their_run_and_shown_everywhere(client: 
     assert page.count("&lt;b&gt;card 4711&lt;/b&gt; was refused") >= 2
     assert "<b>card" not in page
     assert "Attempt 2 of" in described
+    assert "Attempt 2 of activity 1  kept.pay" in described
 
 
 def test_texts_of_attempts_need_the_permission_to_see_payloads() -> None:

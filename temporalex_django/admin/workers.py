@@ -18,7 +18,7 @@ from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext
 
 from temporalex_django.access import Operation, policy
-from temporalex_django.admin.base import ReadOnlyAdmin, actor_of, user_of
+from temporalex_django.admin.base import ReadOnlyAdmin, actor_of, user_of, visible_runs
 from temporalex_django.admin.formatting import badge, format_duration
 from temporalex_django.admin.jobs import ReasonForm
 from temporalex_django.admin.switches import switch_address_for
@@ -213,7 +213,8 @@ class WorkerAdmin(ReadOnlyAdmin[Worker]):
         workers = [*page_context["cl"].result_list] if "cl" in page_context else None
         # The rows of the list say if a worker was lost; without any row, that has to be read.
         if workers is not None and (not workers or any(worker.is_any_lost for worker in workers)):
-            page_context["lost"] = lost_workers(storage().alias, now=timezone.now())
+            runs = visible_runs(self.admin_site, request)
+            page_context["lost"] = lost_workers(storage().alias, now=timezone.now(), runs=runs)
         return response
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Worker]:

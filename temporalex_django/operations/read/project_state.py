@@ -117,10 +117,23 @@ def load_project_state(
     )
 
 
-def lost_workers(alias: str, *, now: datetime) -> list[LostWorker]:
-    """Return the workers that were declared dead in the last day, the latest first. One read."""
-    rows = LostWorker.objects.using(alias).filter(lost_at__gte=now - policy.LOST_WORKER_PERIOD)
-    return [*rows.order_by("-lost_at", "-pk")[:_MAX_GROUPS]]
+def lost_workers(alias: str, *, now: datetime, runs: Runs = None) -> list[LostWorker]:
+    """Return the workers that were declared dead in the last day, the latest first.
+
+    The activities that they held have no business id if their run is not in ``runs``; None means all. One read, or two.
+    """
+    lost_since = now - policy.LOST_WORKER_PERIOD
+    rows = LostWorker.objects.using(alias).filter(lost_at__gte=lost_since).order_by("-lost_at", "-pk")
+    workers = [*rows[:_MAX_GROUPS]]
+    held = [entry for worker in workers for entry in worker.held_activities]
+    if runs is not None and held:
+        visible = {
+            str(pk) for pk in runs.filter(pk__in={entry["run_id"] for entry in held}).values_list("pk", flat=True)
+        }
+        for entry in held:
+            if entry["run_id"] not in visible:
+                entry["workflow_id"] = ""
+    return workers
 
 
 def load_cluster_state(alias: str) -> ClusterView | None:

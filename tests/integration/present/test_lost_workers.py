@@ -18,7 +18,9 @@ from temporalex_django.liveness.recovery import recover
 from temporalex_django.models import ActivityTask, FailedAttempt, LostWorker, Worker
 from temporalex_django.operations.alerts.rounds import ALERT_CODES
 from temporalex_django.workers.loop import run_until_idle
+from tests.support import tenants
 from tests.support.commands import shell
+from tests.support.people import stored
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.of_the_tables("rows of workers")]
 
@@ -91,3 +93,24 @@ def test_a_worker_that_died_is_shown_with_what_it_held(
 
     LostWorker.objects.update(lost_at=timezone.now() - timedelta(hours=25))
     assert "Lost workers" not in client.get("/admin/temporalex_django/worker/").content.decode()
+
+
+def test_a_lost_worker_shows_no_run_that_the_user_may_not_see(
+    client: Client, monkeypatch: pytest.MonkeyPatch, settings: Any
+) -> None:
+    worker(1, "web-1")
+    worker(2, "web-2")
+    Stock.start(None, id="red-berlin")
+    Stock.start(None, id="blue-berlin")
+    run_until_idle(queues=["default"])
+    ActivityTask.objects.update(owner=2, attempt=1, started_at=timezone.now())
+    die(2, monkeypatch)
+    settings.TEMPORALEX = {**getattr(settings, "TEMPORALEX", {}), "ACCESS_POLICY": tenants.POLICY}
+    stored("red-ann", "temporalex_django.view_instance", "temporalex_django.view_worker")
+    get_user_model().objects.update(is_staff=True)
+    client.force_login(get_user_model().objects.get())
+
+    page = client.get("/admin/temporalex_django/worker/").content.decode()
+
+    assert "2: lost.count (red-berlin), lost.count<" in page
+    assert "blue-berlin" not in page

@@ -10,7 +10,7 @@ from typing import Literal
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from temporalex_django.core.error_text import first_line
+from temporalex_django.core.error_text import MAX_LENGTH
 from temporalex_django.core.failures import AttemptFailure
 from temporalex_django.present.formatting import capitalize, format_at, format_duration, format_time
 from temporalex_django.present.project_view import FailureGroup
@@ -374,7 +374,8 @@ def paused_sentence(pause: PausedView, *, now: datetime) -> str:
 
 def _first_line(text: str) -> str:
     """Return the first line of a text that is not blank, without a period at its end, and not endless."""
-    return first_line(text).rstrip(".")
+    line = next((line.strip() for line in text.splitlines() if line.strip()), "").rstrip(".")
+    return line if len(line) <= MAX_LENGTH else f"{line[: MAX_LENGTH - 1]}…"
 
 
 # -- groups of failures -----------------------------------------------------------------------------------------------

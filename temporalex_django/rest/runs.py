@@ -25,7 +25,12 @@ from temporalex_django.operations.human_tasks.inbox import awaited_tasks
 from temporalex_django.operations.human_tasks.redaction import redact_tasks as seen_by
 from temporalex_django.operations.optimistic_lock import RunVersion, version_of
 from temporalex_django.operations.read.describe import build_description, describe
-from temporalex_django.operations.read.run_annotations import annotate_ends, annotate_messages, annotate_switches
+from temporalex_django.operations.read.run_annotations import (
+    annotate_attempts,
+    annotate_ends,
+    annotate_messages,
+    annotate_switches,
+)
 from temporalex_django.operations.read.run_ordering import IndexOrderedQuerySet, order_runs
 from temporalex_django.operations.read.run_summary import (
     RunStateLoader,
@@ -100,7 +105,7 @@ class RunViewSet(IdempotentViewSet):
 
     def _load_run(self, target: RunTarget) -> Instance:
         run = (
-            annotate_messages(annotate_switches(self._run_queryset(storage().alias)))
+            annotate_attempts(annotate_messages(annotate_switches(self._run_queryset(storage().alias))))
             .filter(pk=target.selected_run_id)
             .first()
         )

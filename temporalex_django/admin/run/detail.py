@@ -382,11 +382,15 @@ def _unread_since(messages: Sequence[Message]) -> datetime | None:
 def _failed_attempts(
     run: Instance, redactor: Redactor, activity_rows: Sequence[dict[str, Any]]
 ) -> Sequence[EndedAttempt]:
-    """Return the attempts that failed, if there were several; what is known of a single one is on the page already."""
+    """Return the attempts that failed, unless the page says them already: of an activity that fails, it says the last.
+
+    It says that of a run that failed with an activity, too.
+    """
     closing = run.closing_value if run.status == "failed" else None
-    closed_attempts = closing.get("attempts") if isinstance(closing, dict) else None
-    counts = [closed_attempts or 0, *(row["failure"].attempt for row in activity_rows if row["failure"] is not None)]
-    if max(counts) < 2:
+    said = sum(row["failure"] is not None for row in activity_rows)
+    if isinstance(closing, dict) and closing.get("attempts"):
+        said += 1
+    if getattr(run, "attempt_count", 0) <= said:
         return ()
     return attempts_of(run, redactor, storage=storage())
 

@@ -74,6 +74,7 @@ from temporalex_django.operations import audit
 from temporalex_django.operations.base import storage
 from temporalex_django.operations.bulk.start import StartBulk
 from temporalex_django.operations.read.run_annotations import (
+    annotate_attempts,
     annotate_ends,
     annotate_failed_messages,
     annotate_messages,
@@ -185,7 +186,7 @@ class InstanceAdmin(ReadOnlyAdmin[Instance]):
         # The annotations are subqueries, which a list would compute for each row.
         is_detail_view = request.resolver_match is not None and "object_id" in request.resolver_match.kwargs
         if is_detail_view:
-            return annotate_messages(annotate_switches(queryset))
+            return annotate_attempts(annotate_messages(annotate_switches(queryset)))
         return queryset
 
     def has_view_permission(self, request: HttpRequest, obj: Instance | None = None) -> bool:

@@ -19,6 +19,7 @@ from temporalex_django.models import Instance
 from temporalex_django.operations import audit
 from temporalex_django.operations.base import storage
 from temporalex_django.operations.read.describe import describe
+from temporalex_django.operations.read.run_annotations import annotate_attempts
 from temporalex_django.operations.read.run_summary import summarize_run
 
 output = RunDescribed
@@ -37,6 +38,7 @@ def handle(command: BaseCommand, *, run: str, workflow: str | None, as_user: str
     actor = people.resolve_actor(as_user)
     target = command_arguments.find_visible_target(run, workflow, actor=actor)
     runs = Instance.objects.using(storage().alias).defer(*DEFERRED_COLUMNS).select_related("chain")
+    runs = annotate_attempts(runs)
     row = runs.filter(pk=target.selected_run_id).first()
     if row is None:  # it was deleted after it was found
         raise WorkflowNotFound(f"{target.workflow} {target.workflow_id} no longer exists")
@@ -68,6 +70,7 @@ def _visible_parent_id(row: Instance, visible_runs: QuerySet[Instance]) -> str |
 def _text_rows(run_output: RunDescribed) -> list[tuple[str, object]]:
     """Return pairs of a label and a value for the text output; the caller leaves out those without a value."""
     run = run_output.run
+    said_count = sum(entry.last_failure is not None for entry in run.activities) + (run.status == "failed")
     return [
         ("Run", run.id),
         ("Summary", run_output.summary.text),
@@ -84,11 +87,11 @@ def _text_rows(run_output: RunDescribed) -> list[tuple[str, object]]:
             for entry in run.activities
         ),
         ("Activities", run.activities_error or ""),
-        # A single one is in the summary already.
+        # The summary says the last one of what fails, or failed, already.
         *(
             (f"Attempt {entry.attempt} of activity {entry.seq}", _attempt_text(entry))
             for entry in run.attempts
-            if len(run.attempts) > 1
+            if len(run.attempts) > said_count
         ),
         *(
             (f"Failed signal {entry.id}", f"{entry.name}: {entry.type}: {entry.message}")

@@ -43,6 +43,7 @@ from temporalex_django.models import ActivityTask, Instance
 from temporalex_django.models.instance import Status
 from temporalex_django.operations.fleet.live_workers import LiveWorkers, live_workers
 from temporalex_django.operations.read.cluster_reads import history_of, open_tasks_or_error, read_block
+from temporalex_django.operations.read.run_annotations import annotate_attempts
 from temporalex_django.operations.run_lookup import find_chain
 from temporalex_django.present.view_models import DUE_GRACE_PERIOD
 
@@ -61,8 +62,9 @@ def describe(
     what due work needs and does not get: a live worker with its code, or a switch to be on.
 
     Four reads for an open run. Three more if something is due, and another one if something is switched off. Two reads
-    for a closed run. One less if its row is passed as ``run``. For an open run on a cluster, the cluster is asked for
-    its activities and whether its task fails, unless ``with_activities`` is False.
+    for a closed run. One more if attempts of its activities failed. One less if its row is passed as ``run``. For an
+    open run on a cluster, the cluster is asked for its activities and whether its task fails, unless
+    ``with_activities`` is False.
     """
     run = run or _load_run(target, storage=storage)
     is_complete = run.is_open and with_activities
@@ -77,11 +79,11 @@ def describe(
         failures = failed_messages_of(run.chain_id, storage=storage)
         redacted_failures = [redactor.redact_failed_message(message) for message in failures]
         description = replace(description, failed_messages=redacted_failures)
-    if run.status == Status.FAILED:
-        return replace(description, attempts=attempts_of(run, redactor, storage=storage))
+    # The row of a run that a caller loaded otherwise does not say if there are any.
+    if getattr(run, "attempt_count", 1):
+        description = replace(description, attempts=attempts_of(run, redactor, storage=storage))
     activities = [redactor.redact_activity(task.as_open) for task in tasks]
-    description = replace(description, activities=activities, activities_error=error)
-    return _with_attempts(description, run, redactor, storage=storage)
+    return replace(description, activities=activities, activities_error=error)
 
 
 def _read_open_parts(
@@ -92,15 +94,6 @@ def _read_open_parts(
     if error is None:
         read_block(run, target, storage=storage)
     return tasks, error
-
-
-def _with_attempts(
-    description: Description, run: Instance, redactor: Redactor, *, storage: DjangoStorage
-) -> Description:
-    """Add the attempts that failed, if an open activity fails."""
-    if all(activity.last_failure is None for activity in description.activities):
-        return description
-    return replace(description, attempts=attempts_of(run, redactor, storage=storage))
 
 
 def attempts_of(run: Instance, redactor: Redactor, *, storage: DjangoStorage) -> list[EndedAttempt]:
@@ -213,7 +206,8 @@ def build_description(
 
 
 def _load_run(target: RunTarget, *, storage: DjangoStorage) -> Instance:
-    runs = Instance.objects.using(storage.alias).defer("args", "carried_messages", "published", "closing")
+    runs = annotate_attempts(Instance.objects.using(storage.alias))
+    runs = runs.defer("args", "carried_messages", "published", "closing")
     run = (runs.filter(pk=target.pinned) if target.pinned else runs.filter(pk=target.run_id)).first()
     if run is None:
         raise WorkflowNotFound(f"{target.workflow} {target.workflow_id} no longer exists")

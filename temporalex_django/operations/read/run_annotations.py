@@ -9,7 +9,7 @@ from django.db.models import Case, Count, Exists, F, OuterRef, Q, QuerySet, Subq
 from django.db.models.functions import Coalesce, RowNumber
 
 from temporalex_django.authoring import workflow as workflows
-from temporalex_django.models import ActivityTask, Instance, Message, OperatorAction, SwitchedOff
+from temporalex_django.models import ActivityTask, FailedAttempt, Instance, Message, OperatorAction, SwitchedOff
 
 #: Statuses of closed runs for which more can be said than the time.
 STATUSES_WITH_REASON = ("failed", "cancelled", "terminated", "timed_out")
@@ -65,3 +65,9 @@ def annotate_failed_messages(runs: QuerySet[Instance]) -> QuerySet[Instance]:
     """Annotate runs with ``failed_count``, the number of failed messages of their chains."""
     failed_messages = Message.objects.failed().filter(chain_id=OuterRef("chain_id")).order_by().values("chain_id")
     return runs.annotate(failed_count=Coalesce(Subquery(failed_messages.annotate(n=Count("pk")).values("n")), 0))
+
+
+def annotate_attempts(runs: QuerySet[Instance]) -> QuerySet[Instance]:
+    """Annotate runs with ``attempt_count``, the number of the kept attempts of their activities that failed."""
+    attempts = FailedAttempt.objects.filter(run=OuterRef("pk")).order_by().values("run")
+    return runs.annotate(attempt_count=Coalesce(Subquery(attempts.annotate(n=Count("pk")).values("n")), 0))

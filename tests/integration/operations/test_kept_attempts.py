@@ -11,7 +11,7 @@ from django.contrib.auth.models import Permission
 from django.test import Client
 from rest_framework.test import APIClient
 
-from temporalex_django import Ok, RetryPolicy, Workflow, activity
+from temporalex_django import Ok, RetryPolicy, Workflow, activity, api
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.liveness.recovery import release_activities
 from temporalex_django.models import ActivityTask, FailedAttempt, HistoryEvent, Instance
@@ -53,6 +53,17 @@ class Kept(Workflow):
 
     async def run(self, order: str) -> Any:
         return Ok(await pay(order))
+
+
+class Waiting(Workflow):
+    """Pays, and waits."""
+
+    name = "kept.Waiting"
+
+    async def run(self, order: str) -> Any:
+        await pay(order)
+        await api.sleep(3600)
+        return Ok(None)
 
 
 @pytest.fixture(autouse=True)
@@ -128,6 +139,29 @@ def test_twenty_attempts_are_kept_and_a_failed_run_says_where_it_raised(client: 
     run.chain  # noqa: B018 - it exists until the run is deleted
     shell("delete", "k", "--reason", "tests")
     assert FailedAttempt.objects.count() == 0
+
+
+@pytest.mark.parametrize("waits", [False, True])
+def test_attempts_stay_visible_when_a_later_one_succeeded(client: Client, waits: bool) -> None:
+    flow = Waiting if waits else Kept
+    handle = flow.start("card 4711", id="k")
+    drain()
+    FAILS.clear()
+    handle.retry_activity(ActivityTask.objects.get().seq)
+    drain()
+    run = Instance.objects.get()
+    user = get_user_model().objects.create_superuser("root")
+    api_client = APIClient()
+    api_client.force_authenticate(user)
+    client.force_login(user)
+
+    page = client.get(f"/admin/temporalex_django/instance/{run.pk}/change/").content.decode()
+
+    assert run.status == ("waiting" if waits else "completed")
+    assert "Attempts that failed" in page
+    assert [one["attempt"] for one in api_client.get(f"/api/instances/{run.pk}/").json()["attempts"]] == [1]
+    assert [attempt.type for attempt in handle.describe().attempts] == ["ConnectionError"]
+    assert "Attempt 1 of activity 1  kept.pay" in shell("describe", "k").out
 
 
 def test_twenty_attempts_are_kept_of_an_activity_that_is_lost_again_and_again() -> None:

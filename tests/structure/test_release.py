@@ -1,0 +1,75 @@
+"""What strangers read before they install it, and what ``make release`` makes of the checkout."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scripts.release import missing, sbom
+from tests.structure.source import ROOT, files_of_the_repository, name
+
+MADE = datetime(2026, 11, 29, tzinfo=UTC)
+PLACEHOLDER = "example." + "invalid"
+
+
+@pytest.fixture
+def pyproject() -> dict[str, Any]:
+    return tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+
+
+def test_the_addresses_stand_in_one_place(pyproject: dict[str, Any]) -> None:
+    urls = pyproject["project"]["urls"]
+    known = [path for path in files_of_the_repository() if path.suffix in {".md", ".toml", ".py", ".sh", ".txt"}]
+    holding = {name(path) for path in known if PLACEHOLDER in path.read_text(encoding="utf-8")}
+
+    assert set(urls) == {"Documentation", "Source", "Changelog", "Issues"}
+    assert holding <= {"pyproject.toml"}
+
+
+def test_a_placeholder_a_development_version_and_changes_stop_a_release(pyproject: dict[str, Any]) -> None:
+    project = pyproject["project"]
+    urls = dict.fromkeys(project["urls"], "https://docs.example.com/")
+    ready = {"project": {**project, "urls": urls, "version": "0.1.0"}}
+    with_placeholder = {**urls, "Source": f"https://code.{PLACEHOLDER}/"}
+
+    assert list(missing(ready)) == []
+    (placeholder,) = missing({"project": {**ready["project"], "urls": with_placeholder}})
+    assert "Source is a placeholder" in placeholder
+    (development,) = missing({"project": {**ready["project"], "version": "0.1.0.dev0"}})
+    assert "0.1.0.dev0" in development
+    assert list(missing(ready, " M README.md")) == ["there are changes that no commit has"]
+
+
+def test_classifiers_name_the_versions_that_a_lane_runs(pyproject: dict[str, Any]) -> None:
+    lanes = [re.fullmatch(r"py3(\d+)-django(\d)(\d)", file.stem) for file in (ROOT / "constraints").glob("*.txt")]
+    run = {f"Programming Language :: Python :: 3.{lane[1]}" for lane in lanes if lane}
+    run |= {f"Framework :: Django :: {lane[2]}.{lane[3]}" for lane in lanes if lane}
+    classifiers = pyproject["project"]["classifiers"]
+
+    assert {line for line in classifiers if re.search(r":: (Python|Django) :: \d+\.\d+$", line)} == run
+
+
+def test_the_bill_of_materials_names_each_package_and_file(pyproject: dict[str, Any], tmp_path: Path) -> None:
+    wheel = tmp_path / "temporalex_django.whl"
+    wheel.write_bytes(b"wheel")
+
+    bill = sbom(pyproject["project"], [wheel], MADE)
+
+    names = {each["name"]: each["version"] for each in bill["components"]}
+    assert names["asgiref"] == version("asgiref"), "an indirect one"
+    assert names.keys() >= {"cronsim", "django", "django-filter", "djangorestframework", "django-q2", "msgspec"}
+    assert "psycopg" not in names, "an extra"
+    assert all("licenses" in each for each in bill["components"])
+    (file,) = bill["metadata"]["component"]["externalReferences"]
+    assert file["url"] == wheel.name
+    assert len(file["hashes"][0]["content"]) == 64
+    refs = {each["bom-ref"] for each in (bill["metadata"]["component"], *bill["components"])}
+    assert {each["ref"] for each in bill["dependencies"]} == refs
+    assert {ref for each in bill["dependencies"] for ref in each["dependsOn"]} < refs
+    assert sbom(pyproject["project"], [wheel], MADE) == bill

@@ -73,3 +73,11 @@ def test_the_bill_of_materials_names_each_package_and_file(pyproject: dict[str, 
     assert {each["ref"] for each in bill["dependencies"]} == refs
     assert {ref for each in bill["dependencies"] for ref in each["dependsOn"]} < refs
     assert sbom(pyproject["project"], [wheel], MADE) == bill
+
+
+def test_pages_for_strangers_name_no_address_that_nobody_reads() -> None:
+    address = re.compile(r"[\w.+-]+@[\w-]+\.[\w.]+|https?://\S*\.(?:invalid|example)\b")
+    pages = {page: (ROOT / page).read_text(encoding="utf-8") for page in ("SECURITY.md", "CODE_OF_CONDUCT.md")}
+
+    assert {page: hits for page, text in pages.items() if (hits := address.findall(text))} == {}
+    assert "[project.urls]" in pages["SECURITY.md"]

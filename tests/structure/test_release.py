@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from scripts.release import missing, sbom
+from scripts.release import dependencies, missing, sbom
+from temporalex_django.core.history.events import ENGINE_VERSION
 from tests.structure.source import ROOT, files_of_the_repository, name
 
 MADE = datetime(2026, 11, 29, tzinfo=UTC)
@@ -81,3 +82,28 @@ def test_pages_for_strangers_name_no_address_that_nobody_reads() -> None:
 
     assert {page: hits for page, text in pages.items() if (hits := address.findall(text))} == {}
     assert "[project.urls]" in pages["SECURITY.md"]
+
+
+@pytest.fixture
+def versions() -> str:
+    return (ROOT / "docs" / "explanation" / "versions.md").read_text(encoding="utf-8")
+
+
+def test_the_page_of_versions_names_what_the_lanes_run_and_the_engine_number(versions: str) -> None:
+    pins = "".join(file.read_text(encoding="utf-8") for file in (ROOT / "constraints").glob("*.txt"))
+    table = versions.partition("## Databases")[0]
+    row = {line.split(" | ")[0].strip("| "): line.split(" | ")[1] for line in table.splitlines() if "| " in line}
+    run = {package: set(re.findall(rf"^{package}==(\S+)", pins, re.MULTILINE)) for package in ("django", "psycopg")}
+
+    assert set(row["Django"].split(", ")) == run["django"]
+    assert set(row["psycopg"].split(", ")) == run["psycopg"]
+    assert f"and is {ENGINE_VERSION} today" in versions
+
+
+def test_the_page_of_versions_lists_what_pip_installs(pyproject: dict[str, Any], versions: str) -> None:
+    listed = versions.partition("## Installed packages")[2]
+    rows = {each.lower() for line in re.findall(r"^\| ([^|]+) \|", listed, re.MULTILINE) for each in line.split(", ")}
+    installed = set(dependencies(pyproject["project"])) - {"temporalex-django"}
+
+    assert installed <= rows
+    assert {f"`{extra}`" for extra in pyproject["project"]["optional-dependencies"]} <= rows

@@ -44,7 +44,7 @@ def missing(pyproject: dict[str, Any], uncommitted: str = "") -> Iterator[str]:
 def dependencies(project: dict[str, Any]) -> dict[str, list[str]]:
     """Return what the project depends on, directly or not, and for each package what it depends on itself."""
     found: dict[str, list[str]] = {}
-    todo = [(canonicalize_name(project["name"]), list(project["dependencies"]))]
+    todo: list[tuple[str, list[str]]] = [(canonicalize_name(project["name"]), project["dependencies"])]
     while todo:
         name, texts = todo.pop()
         requirements = [Requirement(text) for text in texts]
@@ -95,8 +95,8 @@ def component(name: str, ref: str) -> dict[str, Any]:
     about = metadata(name)
     entry: dict[str, Any] = {"type": "library", "bom-ref": ref, "name": name, "version": about["Version"], "purl": ref}
     names = [line.rpartition(" :: ")[2] for line in about.get_all("Classifier", []) if line.startswith("License ::")]
-    if expression := about.get("License-Expression"):
-        entry["licenses"] = [{"expression": expression}]
+    if "License-Expression" in about:
+        entry["licenses"] = [{"expression": about["License-Expression"]}]
     elif names := names or [text for text in about.get_all("License", []) if "\n" not in text]:
         entry["licenses"] = [{"license": {"name": text}} for text in names]
     return entry

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
+import subprocess
 import tomllib
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -107,3 +110,26 @@ def test_the_page_of_versions_lists_what_pip_installs(pyproject: dict[str, Any],
 
     assert installed <= rows
     assert {f"`{extra}`" for extra in pyproject["project"]["optional-dependencies"]} <= rows
+
+
+@pytest.mark.slow
+def test_a_rehearsal_builds_equal_files_and_publishes_nothing() -> None:
+    done = subprocess.run(["scripts/release.sh", "--dry"], cwd=ROOT, capture_output=True, text=True, check=False)
+
+    assert done.returncode == 0, done.stderr
+    assert "Built twice and equal" in done.stdout
+    assert "Nothing is published" in done.stdout
+    made = {path.name: path.read_bytes() for path in (ROOT / "var" / "release").iterdir()}
+    bill = json.loads(made.pop("sbom.cdx.json"))
+    listed = bill["metadata"]["component"]["externalReferences"]
+    assert {file["url"]: file["hashes"][0]["content"] for file in listed} == {
+        name: hashlib.sha256(content).hexdigest() for name, content in made.items()
+    }
+    assert sorted(name.rpartition(".")[2] for name in made) == ["gz", "whl"]
+
+
+def test_an_unknown_option_builds_nothing() -> None:
+    done = subprocess.run(["scripts/release.sh", "--upload"], cwd=ROOT, capture_output=True, text=True, check=False)
+
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "usage" in done.stderr

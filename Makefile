@@ -17,6 +17,7 @@
 #   make bench-data [ARGS="--runs 1000000"]    the large database that `make bench ARGS="--only grown"` measures on
 #   make bench-temporal [JSON=out.json]        the same work on Temporal's dev server
 #   make bench-results FILES="out.json ..."    rewrites benchmarks/RESULTS.md
+#   make release [DRY=no]      builds wheel and sdist twice, compares them, and lists what a person would upload; nothing is published
 #   make lint · make format · make venv · make coverage · make clean
 
 PYTHON = .venv/bin/python
@@ -28,6 +29,7 @@ BACKEND ?=
 DAY ?=
 ARGS ?=
 JSON ?=
+DRY ?=
 FILES ?=
 ROWS ?=
 PART ?=
@@ -44,10 +46,10 @@ export TEST_PROCESSES
 INTERFACES = $(addprefix tests/integration/,admin client human_tasks management operations rest)
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo demo-check test test-all test-fast faults soak properties conformance coverage docs lint format bench bench-data bench-temporal bench-results clean
+.PHONY: help venv demo demo-check test test-all test-fast faults soak properties conformance coverage docs lint format bench bench-data bench-temporal bench-results release clean
 
 help:
-	@sed -n '3,22s/^#  *//p' Makefile
+	@sed -n '3,21s/^#  *//p' Makefile
 
 venv:
 	@scripts/venv.sh .venv $(PRIMARY)
@@ -118,6 +120,9 @@ bench-temporal: venv
 
 bench-results: venv
 	@$(BENCH) results $(FILES)
+
+release: venv
+	@scripts/release.sh $(if $(filter no,$(DRY)),,--dry)
 
 clean:
 	rm -rf .venv .venv-py311 .venv.lock .venv-py311.lock .pg var build dist .coverage .coverage.* htmlcov

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import os
+import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,7 +29,8 @@ extensions = ["myst_parser", "sphinx.ext.autodoc"]
 root_doc = "index"
 html_theme = "furo"
 html_title = project
-html_copy_source = False
+html_copy_source = False  # copy_pages puts them beside the HTML
+html_extra_path = ["llms.txt"]
 html_show_copyright = False
 
 myst_heading_anchors = 3
@@ -139,6 +141,16 @@ def check(app: Sphinx, *_: Any) -> None:
         logging.getLogger("temporalex").warning(finding)
 
 
+def copy_pages(app: Sphinx, exception: Exception | None) -> None:
+    """Copy the source of each page beside its HTML, so that programs read it and follow its links."""
+    if exception is not None or app.builder.format != "html":
+        return
+    for name in app.env.found_docs:
+        source = Path(app.env.doc2path(name))
+        shutil.copyfile(source, app.outdir / f"{name}{source.suffix}")
+
+
 def setup(app: Sphinx) -> None:
-    """Connect the check to Sphinx."""
+    """Connect the check and the copies to Sphinx."""
     app.connect("env-check-consistency", check)
+    app.connect("build-finished", copy_pages)

@@ -62,7 +62,7 @@ def findings(name: str, source: str) -> Iterator[str]:
 
 
 def main() -> int:
-    pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md"]
+    pages = [ROOT / f"{name}.md" for name in ("README", "CODE_OF_CONDUCT", "CONTRIBUTING", "SECURITY")]
     for folder in FOLDERS:
         pages += sorted(p for p in (ROOT / folder).rglob("*") if p.suffix in {".py", ".md", ".html", ".txt"})
     names = [page.relative_to(ROOT).as_posix() for page in pages]

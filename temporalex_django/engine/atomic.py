@@ -251,13 +251,7 @@ class AtomicPhase:
                 if not entered or (self._storage.is_transient(exc) and not self._storage.is_interrupted(exc)):
                     raise  # the transaction failed, not the activity: without its savepoint nothing can be undone
                 if self._storage.is_connection_lost(exc):
-                    lock_seconds = time.monotonic() - started_at
-                    # The server ends sessions that idle in a transaction, so it would end this one each time.
-                    if lock_seconds > policy.SLOW_ATOMIC_SECONDS:
-                        raise DeadlockDetected(
-                            f"atomic activity {task.activity} held its transaction for {lock_seconds:.1f} s and the "
-                            "database ended the session: shorten it, or make it an external activity"
-                        ) from exc
+                    _raise_if_slow(task, time.monotonic() - started_at, exc)
                     raise
                 result = activity_policy.failed_result(
                     task, exc, self._storage.now(), final=activity_policy.is_permanent_error(exc)
@@ -266,8 +260,7 @@ class AtomicPhase:
                 logger.warning("atomic activity %s held its transaction for %.1f s", task.activity, elapsed)
             if result.is_failure:
                 failed.append(result)
-            if result.is_failure or recorder.is_active or chain.problem:
-                result.seconds = elapsed
+            result.seconds = elapsed
             if recorder.is_active or chain.problem:
                 report.atomic_results.append(result)
             if result.outcome is None:
@@ -283,6 +276,18 @@ class _ActivationFailed(Exception):
     def __init__(self, error: BaseException) -> None:
         super().__init__(str(error))
         self.error = error
+
+
+def _raise_if_slow(task: TaskState, seconds: float, error: BaseException) -> None:
+    """Raise ``DeadlockDetected`` if an atomic activity held its transaction too long, so that ``error`` ended it.
+
+    The server ends sessions that idle in a transaction, so it would end this one each time.
+    """
+    if seconds > policy.SLOW_ATOMIC_SECONDS:
+        raise DeadlockDetected(
+            f"atomic activity {task.activity} held its transaction for {seconds:.1f} s and the database ended the "
+            "session: shorten it, or make it an external activity"
+        ) from error
 
 
 def _take_new_tasks(write: RunWrite) -> list[TaskState]:

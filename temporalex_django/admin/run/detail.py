@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 from uuid import UUID
 
-from django.db.models import Case, Count, Q, QuerySet, Subquery, When
+from django.db.models import Case, QuerySet, When
 from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
@@ -30,11 +30,11 @@ from temporalex_django.admin.formatting import (
 from temporalex_django.admin.operator_views import ActionLink
 from temporalex_django.admin.run import history as histories
 from temporalex_django.admin.run.graph_picture import build_graph_picture, graph_class_of
-from temporalex_django.admin.run.origin import origin_of
+from temporalex_django.admin.run.origin import origin_of, related_runs
 from temporalex_django.authoring.authorization import Person
 from temporalex_django.authoring.backend import EndedAttempt
 from temporalex_django.authoring.redaction import Redactor
-from temporalex_django.authoring.run_tables.run_columns import UNREAD_COLUMNS, ColumnType, Place, columns_shown_in
+from temporalex_django.authoring.run_tables.run_columns import ColumnType, Place, columns_shown_in
 from temporalex_django.backends.target import RunTarget
 from temporalex_django.core.history.events import HistoryEvent
 from temporalex_django.core.names import TABLES
@@ -60,7 +60,6 @@ from temporalex_django.present.human_tasks import absent_sentence, candidate_nam
 #: Actions in the audit log with which a person only looked at something, or was refused to.
 _LOOKS = (READ, VIEW.action)
 MAX_ROWS = 50
-_MAX_OTHERS = 1000
 
 
 def run_detail_context(
@@ -102,7 +101,7 @@ def run_detail_context(
     history = read_history(run, page=page, redactor=redactor, now=now, action_links=history_links)
     messages = _load_messages(chain, alias=alias)
     # One statement for both: the runs of the chain, and the children, which are in chains of their own.
-    family = [*_related_runs(run, visible_runs)]
+    family = [*related_runs(run, visible_runs, limit=4 * MAX_ROWS)]
     audit = OperatorAction.objects.using(alias).filter(run_id=run.pk)
     # What people did first, then what they looked at, so that thousands of automatic ones cannot push them out.
     audit_rows = [*audit.order_by("automatic", Case(When(action__in=_LOOKS, then=1), default=0), "-id")[: 2 * MAX_ROWS]]
@@ -229,7 +228,7 @@ def _audit_context(audit_rows: Sequence[OperatorAction]) -> dict[str, Any]:
 def _family_context(run: Instance, family: Sequence[Instance]) -> dict[str, Any]:
     """Return the template context about related runs: the runs of the same chain, and the children of the run.
 
-    ``family`` has the rows of both, as ``_related_runs`` returns them.
+    ``family`` has the rows of both, as ``related_runs`` returns them.
     """
     runs = [relative for relative in family if relative.chain_id == run.chain_id]
     children = [relative for relative in family if relative.chain_id != run.chain_id]
@@ -265,36 +264,6 @@ def _is_code_missing(live_workers: LiveWorkers, task: ActivityTask) -> bool:
     )
 
 
-def _related_runs(run: Instance, visible_runs: QuerySet[Instance]) -> QuerySet[Instance]:
-    """Return the runs that the page of a run lists: all runs of its chain, and its child runs.
-
-    If the run is blocked, the rows have the annotation ``others``: the number of other runs of the class that are
-    blocked for the same reason.
-    """
-    related_runs = (
-        visible_runs.filter(Q(chain_id=run.chain_id) | Q(parent_run_id=run.pk))
-        .defer(*UNREAD_COLUMNS)
-        .select_related("chain")
-    )
-    # The count is a subquery, so that the page needs no further statement. It stops at _MAX_OTHERS rows and includes
-    # runs that the user may not see.
-    if run.blocked and run.is_open:
-        blocked_runs = Instance.objects.using(related_runs.db).filter(workflow=run.workflow, blocked__isnull=False)
-        blocked_ids = (
-            blocked_runs.filter(blocked__code=run.blocked.get("code"))
-            .exclude(pk=run.pk)
-            .order_by()
-            .values("pk")[:_MAX_OTHERS]
-        )
-        blocked_others = (
-            Instance.objects.using(related_runs.db).filter(pk__in=blocked_ids).order_by().values("workflow")
-        )
-        related_runs = related_runs.annotate(
-            others=Subquery(blocked_others.annotate(count=Count("pk")).values("count"))
-        )
-    return related_runs.order_by("-id")[: 4 * MAX_ROWS]
-
-
 def _preload_rows(
     run: Instance,
     family: Sequence[Instance],
@@ -306,7 +275,7 @@ def _preload_rows(
 ) -> PreloadedRows:
     """Return the rows from which the summary of the run on its page is built.
 
-    ``family`` are the runs of the chain and the children, as ``_related_runs`` returns them. ``answers`` are those of
+    ``family`` are the runs of the chain and the children, as ``related_runs`` returns them. ``answers`` are those of
     a cluster. Only activity tasks and workers are read here.
     """
     children = [relative for relative in family if relative.chain_id != run.chain_id]
@@ -387,10 +356,10 @@ def _failed_attempts(
     It says that of a run that failed with an activity, too.
     """
     closing = run.closing_value if run.status == "failed" else None
-    said = sum(row["failure"] is not None for row in activity_rows)
+    shown_count = sum(row["failure"] is not None for row in activity_rows)
     if isinstance(closing, dict) and closing.get("attempts"):
-        said += 1
-    if getattr(run, "attempt_count", 0) <= said:
+        shown_count += 1
+    if getattr(run, "attempt_count", 0) <= shown_count:
         return ()
     return attempts_of(run, redactor, storage=storage())
 

@@ -1,4 +1,4 @@
-"""The origin of a run that a reset or fork made: which run it continues, who asked for that, and why."""
+"""The runs related to a run: its chain and its children, and the run that a reset or fork continues."""
 
 from __future__ import annotations
 
@@ -6,10 +6,14 @@ from collections.abc import Mapping
 from typing import Any
 from uuid import UUID
 
-from django.db.models import QuerySet
+from django.db.models import Count, Q, QuerySet, Subquery
 from django.utils.translation import gettext as _
 
+from temporalex_django.authoring.run_tables.run_columns import UNREAD_COLUMNS
 from temporalex_django.models import HistoryEvent, Instance, OperatorAction
+
+#: Other runs that are blocked for the same reason are counted up to this number.
+_MAX_OTHERS = 1000
 
 
 def origin_of(run: Instance, visible_runs: QuerySet[Instance]) -> dict[str, Any] | None:
@@ -35,3 +39,29 @@ def origin_of(run: Instance, visible_runs: QuerySet[Instance]) -> dict[str, Any]
     if words["who"]:
         text = _("%(text)s by %(who)s") % {"text": text, **words}
     return {"source": source, "text": text, "action": action, "reason": "" if action is None else action.reason}
+
+
+def related_runs(run: Instance, visible_runs: QuerySet[Instance], *, limit: int) -> QuerySet[Instance]:
+    """Return the runs that the page of a run lists, newest first: those of its chain, and its child runs.
+
+    If the run is blocked, the rows have the annotation ``others``: the number of other runs of the class that are
+    blocked for the same reason.
+    """
+    runs = (
+        visible_runs.filter(Q(chain_id=run.chain_id) | Q(parent_run_id=run.pk))
+        .defer(*UNREAD_COLUMNS)
+        .select_related("chain")
+    )
+    # The count is a subquery, so that the page needs no further statement. It stops at _MAX_OTHERS rows and includes
+    # runs that the user may not see.
+    if run.blocked and run.is_open:
+        blocked_runs = Instance.objects.using(runs.db).filter(workflow=run.workflow, blocked__isnull=False)
+        blocked_ids = (
+            blocked_runs.filter(blocked__code=run.blocked.get("code"))
+            .exclude(pk=run.pk)
+            .order_by()
+            .values("pk")[:_MAX_OTHERS]
+        )
+        blocked_others = Instance.objects.using(runs.db).filter(pk__in=blocked_ids).order_by().values("workflow")
+        runs = runs.annotate(others=Subquery(blocked_others.annotate(count=Count("pk")).values("count")))
+    return runs.order_by("-id")[:limit]

@@ -388,9 +388,8 @@ REST = {
     ),
     "GET root": Row((), lambda send: send(), of_run=False),
     "GET openapi": Row((), lambda send: send(), of_run=False),
-    "GET workers": Row(("view_worker",), lambda send: send(), of_run=False),
     "GET failures": Row(LOOK, lambda send: send(), of_run=False),
-    "GET queues": Row(("view_worker",), lambda send: send(), of_run=False),
+    **{f"GET {name}": Row(("view_worker",), lambda send: send(), of_run=False) for name in ("workers", "queues")},
     "GET switches": Row(("view_switchedoff",), lambda send: send(), of_run=False),
     "POST switch_off": Row(
         ("use_switches",), lambda send: send({"kind": "queue", "name": "default"}), of_run=False, of_all=True

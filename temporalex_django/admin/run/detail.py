@@ -135,7 +135,13 @@ def run_detail_context(
         "activities": activity_rows,
         "why_no_activities": answers.why_no_tasks,
         "attempts": _failed_attempts(run, redactor, activity_rows),
-        "origin": origin_of(run, visible_runs) if history.is_copied else None,
+        "origin": origin_of(
+            run,
+            visible_runs,
+            # The page may begin after the events that were copied.
+            has_copies=history.is_copied or history.pages.count > 1,
+            predecessor=next((one.pk for one in family if one.chain_id == run.chain_id and one.pk < run.pk), None),
+        ),
         "failing": [row for row in activity_rows if row["failure"] is not None],
         "failed": _failure_context(run, redactor),
         **_family_context(run, family),

@@ -41,7 +41,7 @@ def origin_of(
     return {"source": source, "text": text, "action": action, "reason": "" if action is None else action.reason}
 
 
-def _mark_of(run: Instance, *, alias: str) -> Mapping[str, Any] | None:
+def _mark_of(run: Instance, *, alias: str | None) -> Mapping[str, Any] | None:
     """Return what the history of a run says about the run from which a reset or fork copied its first events."""
     marks = HistoryEvent.objects.using(alias).filter(run=run.pk, kind="ActivationStarted", at=run.started_at)
     mark = None if run.started_at is None else marks.order_by("seq").first()

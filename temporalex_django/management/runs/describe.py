@@ -37,8 +37,7 @@ def handle(command: BaseCommand, *, run: str, workflow: str | None, as_user: str
     """
     actor = people.resolve_actor(as_user)
     target = command_arguments.find_visible_target(run, workflow, actor=actor)
-    runs = Instance.objects.using(storage().alias).defer(*DEFERRED_COLUMNS).select_related("chain")
-    runs = annotate_attempts(runs)
+    runs = annotate_attempts(Instance.objects.using(storage().alias).defer(*DEFERRED_COLUMNS).select_related("chain"))
     row = runs.filter(pk=target.selected_run_id).first()
     if row is None:  # it was deleted after it was found
         raise WorkflowNotFound(f"{target.workflow} {target.workflow_id} no longer exists")

@@ -187,12 +187,12 @@ def _cluster_figures(name: str, queue: Any, switches: Switches, now: datetime) -
 
 
 class _Off(NamedTuple):
-    """The number of due activities of a queue that are switched off, or held with their key.
+    """``number`` is that of the due activities of a queue that are switched off, or held with their key.
 
     ``oldest_other`` is the time since which the oldest other one is due.
     """
 
-    count: int = 0
+    number: int = 0
     oldest_other: datetime | None = None
 
 
@@ -201,7 +201,7 @@ def _count_off(alias: str, queues: Sequence[str], switches: Switches) -> dict[st
 
     No read if no activity is off and no key is held. Otherwise one, and one for each queue of the result.
     """
-    held_lines: dict[str, list[str]] = {}
+    held_lines: dict[str, list[str | None]] = {}
     for queue, key in switches.holds:
         if key:
             held_lines.setdefault(queue, []).append(QueuePartition(None, key).name)
@@ -244,8 +244,8 @@ def _build_figures(
     elif is_full or (queue, "") in switches.holds:
         kept_back, waiting = all_tasks, [oldest_run]
     else:
-        kept_back = min(off.count, all_tasks)
-        waiting = [oldest_run, off.oldest_other] if off.count else oldest
+        kept_back = min(off.number, all_tasks)
+        waiting = [oldest_run, off.oldest_other] if off.number else oldest
     return QueueFigures(
         queue=queue,
         due_runs=runs,

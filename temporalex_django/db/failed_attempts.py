@@ -99,9 +99,12 @@ def store_failed_attempts(failed: Sequence[TaskResult], *, now: Any, sql: Dialec
 
 
 def keep_lost_attempts(epoch: int, failure: dict[str, Any], *, now: Any, sql: Dialect) -> None:
-    """Store the attempts that the dead worker ``epoch`` owns, before its activities are released. Two statements."""
-    sql.execute(_INSERT_LOST, [now, codec().encode(failure), epoch])
-    sql.execute(_TRIM_LOST, [epoch])
+    """Store the attempts that the dead worker ``epoch`` owns, before its activities are released.
+
+    One statement, and one more if it owns any.
+    """
+    if sql.execute(_INSERT_LOST, [now, codec().encode(failure), epoch]):
+        sql.execute(_TRIM_LOST, [epoch])
 
 
 def failed_attempts(run: UUID, *, alias: str, limit: int) -> list[EndedAttempt]:

@@ -32,7 +32,6 @@ from temporalex_django.admin.run import history as histories
 from temporalex_django.admin.run.graph_picture import build_graph_picture, graph_class_of
 from temporalex_django.admin.run.origin import origin_of, related_runs
 from temporalex_django.authoring.authorization import Person
-from temporalex_django.authoring.backend import EndedAttempt
 from temporalex_django.authoring.redaction import Redactor
 from temporalex_django.authoring.run_tables.run_columns import ColumnType, Place, columns_shown_in
 from temporalex_django.backends.target import RunTarget
@@ -51,7 +50,7 @@ from temporalex_django.operations.human_tasks.base import mark_nobody_left
 from temporalex_django.operations.human_tasks.inbox import awaited_tasks, candidates_of
 from temporalex_django.operations.human_tasks.redaction import redact_tasks
 from temporalex_django.operations.read.cluster_reads import history_or_error, open_tasks_or_error, read_block
-from temporalex_django.operations.read.describe import attempts_of
+from temporalex_django.operations.read.describe import unsaid_attempts
 from temporalex_django.operations.read.run_annotations import leading_tasks
 from temporalex_django.operations.read.run_summary import PreloadedRows, summarize_run
 from temporalex_django.present.formatting import localize_times
@@ -133,8 +132,14 @@ def run_detail_context(
         "on_cluster": answers.on_cluster,
         "activities": activity_rows,
         "why_no_activities": answers.why_no_tasks,
-        "attempts": _failed_attempts(run, redactor, activity_rows),
-        "origin": origin_of(run, visible_runs) if history.is_copied else None,
+        "attempts": unsaid_attempts(run, redactor, failing=activity_rows, storage=storage()),
+        "origin": origin_of(
+            run,
+            visible_runs,
+            # The page may begin after the events that were copied.
+            has_copies=history.is_copied or history.pages.count > 1,
+            predecessor=next((one.pk for one in family if one.chain_id == run.chain_id and one.pk < run.pk), None),
+        ),
         "failing": [row for row in activity_rows if row["failure"] is not None],
         "failed": _failure_context(run, redactor),
         **_family_context(run, family),
@@ -346,22 +351,6 @@ def _overdue_since(run: Instance, messages: Sequence[Message]) -> datetime | Non
 def _unread_since(messages: Sequence[Message]) -> datetime | None:
     """Return the time of the oldest message that no turn has read; None if there is none."""
     return min((message.created_at for message in messages if message.fresh and not message.settled), default=None)
-
-
-def _failed_attempts(
-    run: Instance, redactor: Redactor, activity_rows: Sequence[dict[str, Any]]
-) -> Sequence[EndedAttempt]:
-    """Return the attempts that failed, unless the page says them already: of an activity that fails, it says the last.
-
-    It says that of a run that failed with an activity, too.
-    """
-    closing = run.closing_value if run.status == "failed" else None
-    shown_count = sum(row["failure"] is not None for row in activity_rows)
-    if isinstance(closing, dict) and closing.get("attempts"):
-        shown_count += 1
-    if getattr(run, "attempt_count", 0) <= shown_count:
-        return ()
-    return attempts_of(run, redactor, storage=storage())
 
 
 def _failure_context(run: Instance, redactor: Redactor) -> dict[str, str] | None:

@@ -16,21 +16,25 @@ from temporalex_django.models import HistoryEvent, Instance, OperatorAction
 _MAX_OTHERS = 1000
 
 
-def origin_of(run: Instance, visible_runs: QuerySet[Instance]) -> dict[str, Any] | None:
+def origin_of(
+    run: Instance, visible_runs: QuerySet[Instance], *, has_copies: bool, predecessor: UUID | None
+) -> dict[str, Any] | None:
     """Return the template context of the run that ``run`` continues after a reset or fork, or None for any other run.
 
-    The other run is named if it is in ``visible_runs``. The copied history ends with an event of the time at which the
-    run started. One read, and two more for a copy.
+    The other run is named if it is in ``visible_runs``. ``has_copies`` is True if the history may have events of
+    another run. Then the copied history ends with an event of the time at which the run started. A reset to the start
+    copies nothing: the audit of ``predecessor``, the run before it in its chain, tells it. Three reads at most.
     """
     alias = run._state.db  # noqa: SLF001 - Django documents it
-    marks = HistoryEvent.objects.using(alias).filter(run=run.pk, kind="ActivationStarted", at=run.started_at)
-    mark = None if run.started_at is None else marks.order_by("seq").first()
-    copied = mark.data.get("copied") if mark is not None and isinstance(mark.data, Mapping) else None
-    if not isinstance(copied, Mapping):
+    mark = _mark_of(run, alias=alias) if has_copies else None
+    if mark is None and predecessor is None:
         return None
-    source = visible_runs.filter(pk=UUID(str(copied["from"]))).only("pk", "workflow_id").first()
+    copied = mark or {"from": predecessor, "how": "reset", "activation": 0}
     actions = OperatorAction.objects.using(alias).filter(run_id=copied["from"], action=copied["how"], denied=False)
     action = next((row for row in actions.order_by("-id")[:50] if row.details.get("new_run") == str(run.pk)), None)
+    if mark is None and action is None:
+        return None  # it continued as new
+    source = visible_runs.filter(pk=UUID(str(copied["from"]))).only("pk", "workflow_id").first()
     words = {"who": "" if action is None else action.actor_name, "activation": copied["activation"]}
     if copied["how"] == "fork":
         text = _("Copied from this run up to its activation %(activation)d") % words
@@ -65,3 +69,11 @@ def related_runs(run: Instance, visible_runs: QuerySet[Instance], *, limit: int)
         blocked_others = Instance.objects.using(runs.db).filter(pk__in=blocked_ids).order_by().values("workflow")
         runs = runs.annotate(others=Subquery(blocked_others.annotate(count=Count("pk")).values("count")))
     return runs.order_by("-id")[:limit]
+
+
+def _mark_of(run: Instance, *, alias: str | None) -> Mapping[str, Any] | None:
+    """Return what the history of a run says about the run from which a reset or fork copied its first events."""
+    marks = HistoryEvent.objects.using(alias).filter(run=run.pk, kind="ActivationStarted", at=run.started_at)
+    mark = None if run.started_at is None else marks.order_by("seq").first()
+    copied = mark.data.get("copied") if mark is not None and isinstance(mark.data, Mapping) else None
+    return copied if isinstance(copied, Mapping) else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 from django.db.models import Count, Q
 from django.db.models.functions import Now
@@ -83,7 +83,8 @@ def queue_figures(queues: Collection[str] | None = None) -> list[QueueFigures]:
     """Return the figures of queues, sorted by name.
 
     By default these are all queues that this process or a worker knows, and those in which something waits. At most six
-    reads, and one more if activities are switched off or held by a key; locks nothing.
+    reads, and one more if activities are switched off or held by a key, and one for each
+    queue in which such activities are due; locks nothing.
     """
     store = storage()
     sql, limits = store.sql, queue_limits()
@@ -125,7 +126,7 @@ def queue_figures(queues: Collection[str] | None = None) -> list[QueueFigures]:
             workers=[name for name, queues in pollers if queue in queues],
             switches=switches,
             limits=limits.get(queue, NO_LIMITS),
-            off_count=off_counts.get(queue, 0),
+            off=off_counts.get(queue, _Off()),
         )
         for queue, row in zip(queue_names, rows, strict=True)
     ]
@@ -185,19 +186,36 @@ def _cluster_figures(name: str, queue: Any, switches: Switches, now: datetime) -
     )
 
 
-def _count_off(alias: str, queues: Sequence[str], switches: Switches) -> dict[str, int]:
-    """Return the number of due activities of each queue that are switched off, or held with their key.
+class _Off(NamedTuple):
+    """``number`` is that of the due activities of a queue that are switched off, or held with their key.
 
-    No read if no activity is off and no key is held.
+    ``oldest_other`` is the time since which the oldest other one is due.
     """
-    held_keys = {key for _queue, key in switches.holds if key}
-    if not switches.activities and not held_keys:
+
+    number: int = 0
+    oldest_other: datetime | None = None
+
+
+def _count_off(alias: str, queues: Sequence[str], switches: Switches) -> dict[str, _Off]:
+    """Return which due activities of each queue are switched off, or held with their key; queues without are left out.
+
+    No read if no activity is off and no key is held. Otherwise one, and one for each queue of the result.
+    """
+    held_lines: dict[str, list[str | None]] = {}
+    for queue, key in switches.holds:
+        if key:
+            held_lines.setdefault(queue, []).append(QueuePartition(None, key).name)
+    if not switches.activities and not held_lines:
         return {}
-    lines = {QueuePartition(None, key).name for key in held_keys}
     tasks = ActivityTask.objects.using(alias).filter(owner=None, atomic=False, queue__in=queues, due_at__lte=Now())
-    tasks = tasks.filter(Q(activity__in=switches.activities) | Q(line__in=lines))
-    bounded = tasks.filter(pk__in=tasks.order_by().values("pk")[:MAX_COUNT])
-    return dict(bounded.order_by().values_list("queue").annotate(count=Count("pk")))
+    tasks = tasks.order_by()
+    is_off = Q(activity__in=switches.activities)
+    for queue, lines in held_lines.items():
+        is_off |= Q(queue=queue, line__in=lines)
+    off_tasks = tasks.filter(pk__in=tasks.filter(is_off).values("pk")[:MAX_COUNT])
+    counts = dict(off_tasks.values_list("queue").annotate(count=Count("pk")))
+    others = tasks.exclude(is_off).order_by("due_at").values_list("due_at", flat=True)
+    return {queue: _Off(count, others.filter(queue=queue).first()) for queue, count in counts.items()}
 
 
 def _build_figures(
@@ -208,17 +226,17 @@ def _build_figures(
     workers: Sequence[str],
     switches: Switches,
     limits: Limits,
-    off_count: int = 0,
+    off: _Off,
 ) -> QueueFigures:
     """Build the ``QueueFigures`` of a queue from ``row``, its row of the statement in ``queue_figures``.
 
     ``running`` is the number of its claimed activities, and ``workers`` are the names of the workers that poll it.
-    ``switches`` contains everything that is switched off, and ``limits`` are the limits of the queue. ``off_count`` is
-    the number of its due activities that are switched off.
+    ``switches`` contains everything that is switched off, and ``limits`` are the limits of the queue. ``off`` says
+    which of its due activities are switched off.
     """
     *oldest, runs, tasks, partitioned_tasks, now = row
     oldest_due = min((at for at in oldest if at is not None), default=None)
-    oldest_run, oldest_task, oldest_partitioned = oldest
+    oldest_run = oldest[0]
     is_off, all_tasks = queue in switches.queues, tasks + partitioned_tasks
     is_full = limits.concurrency is not None and running >= limits.concurrency
     if is_off:
@@ -226,9 +244,8 @@ def _build_figures(
     elif is_full or (queue, "") in switches.holds:
         kept_back, waiting = all_tasks, [oldest_run]
     else:
-        # What is switched off waits in a partition of its own, so the others tell the longest wait.
-        kept_back = min(off_count, all_tasks)
-        waiting = [oldest_run, oldest_task, None if kept_back else oldest_partitioned]
+        kept_back = min(off.number, all_tasks)
+        waiting = [oldest_run, off.oldest_other] if off.number else oldest
     return QueueFigures(
         queue=queue,
         due_runs=runs,

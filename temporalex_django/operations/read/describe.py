@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
@@ -102,6 +102,21 @@ def attempts_of(run: Instance, redactor: Redactor, *, storage: DjangoStorage) ->
     if redactor.shows_error_text:
         return attempts
     return [replace(attempt, message="", traceback=None) for attempt in attempts]
+
+
+def unsaid_attempts(
+    run: Instance, redactor: Redactor, *, failing: Iterable[Mapping[str, Any]], storage: DjangoStorage
+) -> Sequence[EndedAttempt]:
+    """Return the attempts that failed, unless a page says them already; the row has ``attempt_count``.
+
+    A page says the last attempt of each activity in ``failing`` that has a ``failure``, and of the activity with which
+    a run failed.
+    """
+    closing = run.closing_value if run.status == Status.FAILED else None
+    said = sum(row["failure"] is not None for row in failing)
+    if isinstance(closing, dict) and closing.get("attempts"):
+        said += 1
+    return attempts_of(run, redactor, storage=storage) if getattr(run, "attempt_count", 0) > said else ()
 
 
 def _unmet_needs(run: Instance, *, storage: DjangoStorage) -> list[str]:

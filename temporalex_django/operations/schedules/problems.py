@@ -158,8 +158,7 @@ def load_stalls(
     run in the way is named if it is in ``runs``; None means all. One read, and three more for each problem, at most 20.
     """
     newest = ScheduleSlot.objects.filter(schedule=OuterRef("pk"), cause=SlotCause.TIME).order_by("-at")
-    current = schedules.using(alias).filter(gone_since=None, paused_at=None, next_at__isnull=False)
-    rows: Any = current.order_by("name")
+    rows: Any = schedules.using(alias).filter(gone_since=None, paused_at=None, next_at__isnull=False).order_by("name")
     for number in range(_STALL_COUNT):
         slot = {name: Subquery(newest.values(name)[number : number + 1]) for name in ("outcome", "reason", "count")}
         rows = rows.alias(**{f"{name}_{number}": value for name, value in slot.items()})

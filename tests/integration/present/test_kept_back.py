@@ -11,7 +11,7 @@ from django.test import Client
 from django.utils import timezone
 
 from temporalex_django import Ok, Workflow, activity, api
-from temporalex_django.models import ActivityTask
+from temporalex_django.models import ActivityTask, SwitchedOff
 from temporalex_django.operations.fleet.queue_stats import QueueFigures, queue_figures
 from temporalex_django.operations.fleet.switches import SwitchOff
 from temporalex_django.workers.loop import run_until_idle
@@ -76,3 +76,26 @@ def test_a_full_queue_keeps_its_activities_back(settings: Any) -> None:
     settings.TEMPORALEX = {**getattr(settings, "TEMPORALEX", {}), "QUEUES": {"kept": {"concurrency": 1}}}
     ActivityTask.objects.filter(pk=ActivityTask.objects.values("pk")[:1]).update(owner=7)
     assert (figures().kept_back, figures().waiting_since) == (5, None)
+
+
+def test_the_longest_wait_is_that_of_the_activities_that_are_not_off() -> None:
+    told()
+    SwitchOff("activity", "kept.sms", reason="tests").execute()
+    due_at = timezone.now() - timedelta(minutes=5)
+    ActivityTask.objects.filter(activity=mail.name).update(due_at=due_at)
+    assert (figures().kept_back, figures().waiting_since) == (3, due_at)
+    # A worker that takes some puts what is off into a partition, and what a limit of a key keeps back is in one, too.
+    ActivityTask.objects.update(line="a partition")
+    assert (figures().kept_back, figures().waiting_since) == (3, due_at)
+    ActivityTask.objects.filter(activity=mail.name).delete()
+    assert (figures().kept_back, figures().waiting_since) == (3, None)
+
+
+def test_a_key_that_one_queue_holds_keeps_back_nothing_of_another() -> None:
+    told()
+    ActivityTask.objects.update(line="k:shop")
+    until = timezone.now() + timedelta(minutes=5)
+    hold = SwitchedOff.objects.create(kind="hold", name="elsewhere", key="shop", until=until, since=timezone.now())
+    assert (figures().kept_back, figures().waiting_since) == (0, figures().oldest_due)
+    SwitchedOff.objects.filter(pk=hold.pk).update(name="kept")
+    assert (figures().kept_back, figures().waiting_since) == (6, None)

@@ -279,6 +279,31 @@ def test_a_run_of_a_reset_says_from_which_run_by_whom_and_why(root: Client) -> N
     assert "What people looked at" in page or not OperatorAction.objects.filter(action="read").exists()
 
 
+@pytest.mark.parametrize(("activation", "per_page"), [(0, 100), (2, 1)])
+def test_a_run_of_a_reset_says_so_also_where_the_page_has_no_copied_event(
+    root: Client, monkeypatch: pytest.MonkeyPatch, activation: int, per_page: int
+) -> None:
+    handle = Long.start(None, id="long")
+    drain()
+    handle.signal("go")
+    run_until_idle(queues=["default"])
+    source = Instance.objects.get()
+    handle.reset(activation, reason="the site was wrong")
+    run_until_idle(queues=["default"])
+    new = Instance.objects.exclude(pk=source.pk).get()
+    monkeypatch.setattr("temporalex_django.admin.run.history.EVENTS_PER_PAGE", per_page)
+
+    page = root.get(f"/admin/temporalex_django/instance/{new.pk}/change/").content.decode()
+    before = root.get(f"/admin/temporalex_django/instance/{source.pk}/change/").content.decode()
+
+    assert f"Reset of this run to its activation {activation}" in page
+    assert (
+        f"/admin/temporalex_django/instance/{source.pk}/change/" in page.partition("tx-origin")[2].partition("</p>")[0]
+    )
+    assert "the site was wrong" in page
+    assert "tx-origin" not in before
+
+
 def test_something_that_is_off_can_be_switched_on_from_the_page_of_a_run(root: Client) -> None:
     Long.start(None, id="long")
     drain()

@@ -214,7 +214,7 @@ def check_deciders(databases: Sequence[str] | None = None, **_: Any) -> list[Che
     undefined = undefined_principals({role for _path, _line, role in roles}, alias=alias)
     return [
         Warning(
-            f"{path}:{line}: the approval asks {undefined[role]}, which does not exist: nobody can decide it.",
+            f"{path}:{line}: the approval asks {undefined[role]}, which does not exist.",
             hint="Create it, or correct the name.",
             id="temporalex_django.W018",
         )

@@ -133,13 +133,7 @@ def run_detail_context(
         "activities": activity_rows,
         "why_no_activities": answers.why_no_tasks,
         "attempts": unsaid_attempts(run, redactor, failing=activity_rows, storage=storage()),
-        "origin": origin_of(
-            run,
-            visible_runs,
-            # The page may begin after the events that were copied.
-            has_copies=history.is_copied or history.pages.count > 1,
-            predecessor=next((one.pk for one in family if one.chain_id == run.chain_id and one.pk < run.pk), None),
-        ),
+        "origin": origin_of(run, visible_runs, family, has_copies=history.may_be_copied),
         "failing": [row for row in activity_rows if row["failure"] is not None],
         "failed": _failure_context(run, redactor),
         **_family_context(run, family),

@@ -113,10 +113,10 @@ class HistoryPages:
 class RunHistory:
     """A page of the history of a run for its admin page, and the timers that are running.
 
-    ``is_copied`` is True if the page has events that a reset or fork copied from another run. ``activations`` has the
-    single events, and ``entries`` the rows of the timeline. ``all_events`` are all events of the run if they had to be
-    read for the page, or else None. ``why_not`` is a sentence that says why a run on a cluster has not told its
-    history, or None.
+    ``may_be_copied`` is True if the page has events that a reset or fork copied from another run, or begins after the
+    first events of the run. ``activations`` has the single events, and ``entries`` the rows of the timeline.
+    ``all_events`` are all events of the run if they had to be read for the page, or else None. ``why_not`` is a
+    sentence that says why a run on a cluster has not told its history, or None.
     """
 
     activations: Sequence[ActivationRow]
@@ -125,7 +125,7 @@ class RunHistory:
     timers: Sequence[timeline.TimelineRow]
     all_events: Sequence[Event] | None
     why_not: str | None = None
-    is_copied: bool = False
+    may_be_copied: bool = False
 
 
 def read_history(
@@ -174,7 +174,7 @@ def read_history(
         timers=_running_timers(_core_events(event_rows, _TIMERS)) if run.is_open else (),
         all_events=_core_events(event_rows) if with_all_events else None,
         # Copied events are older than their run.
-        is_copied=any(event.at < run.created_at for event in page_rows),
+        may_be_copied=first > 0 or any(event.at < run.created_at for event in page_rows),
     )
 
 

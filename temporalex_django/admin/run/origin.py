@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
@@ -17,19 +17,20 @@ _MAX_OTHERS = 1000
 
 
 def origin_of(
-    run: Instance, visible_runs: QuerySet[Instance], *, has_copies: bool, predecessor: UUID | None
+    run: Instance, visible_runs: QuerySet[Instance], family: Sequence[Instance], *, has_copies: bool
 ) -> dict[str, Any] | None:
     """Return the template context of the run that ``run`` continues after a reset or fork, or None for any other run.
 
     The other run is named if it is in ``visible_runs``. ``has_copies`` is True if the history may have events of
     another run. Then the copied history ends with an event of the time at which the run started. A reset to the start
-    copies nothing: the audit of ``predecessor``, the run before it in its chain, tells it. Three reads at most.
+    copies nothing: the audit of the run before it in its chain tells it. ``family`` has the runs of the chain, newest
+    first. Three reads at most.
     """
     alias = run._state.db  # noqa: SLF001 - Django documents it
     mark = _mark_of(run, alias=alias) if has_copies else None
-    if mark is None and predecessor is None:
+    copied = _start_reset_of(run, family) if mark is None else mark
+    if copied is None:
         return None
-    copied = mark or {"from": predecessor, "how": "reset", "activation": 0}
     actions = OperatorAction.objects.using(alias).filter(run_id=copied["from"], action=copied["how"], denied=False)
     action = next((row for row in actions.order_by("-id")[:50] if row.details.get("new_run") == str(run.pk)), None)
     if mark is None and action is None:
@@ -77,3 +78,10 @@ def _mark_of(run: Instance, *, alias: str | None) -> Mapping[str, Any] | None:
     mark = None if run.started_at is None else marks.order_by("seq").first()
     copied = mark.data.get("copied") if mark is not None and isinstance(mark.data, Mapping) else None
     return copied if isinstance(copied, Mapping) else None
+
+
+def _start_reset_of(run: Instance, family: Sequence[Instance]) -> Mapping[str, Any] | None:
+    """Return what a mark would say if ``run`` came from a reset to the start; None for the first run of its chain."""
+    before = (other.pk for other in family if other.chain_id == run.chain_id and other.pk < run.pk)
+    predecessor = next(before, None)
+    return None if predecessor is None else {"from": predecessor, "how": "reset", "activation": 0}

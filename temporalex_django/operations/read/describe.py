@@ -113,10 +113,10 @@ def unsaid_attempts(
     a run failed.
     """
     closing = run.closing_value if run.status == Status.FAILED else None
-    said = sum(row["failure"] is not None for row in failing)
+    said_count = sum(row["failure"] is not None for row in failing)
     if isinstance(closing, dict) and closing.get("attempts"):
-        said += 1
-    return attempts_of(run, redactor, storage=storage) if getattr(run, "attempt_count", 0) > said else ()
+        said_count += 1
+    return attempts_of(run, redactor, storage=storage) if getattr(run, "attempt_count", 0) > said_count else ()
 
 
 def _unmet_needs(run: Instance, *, storage: DjangoStorage) -> list[str]:

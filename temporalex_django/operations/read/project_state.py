@@ -125,13 +125,12 @@ def lost_workers(alias: str, *, now: datetime, runs: Runs = None) -> list[LostWo
     lost_since = now - policy.LOST_WORKER_PERIOD
     rows = LostWorker.objects.using(alias).filter(lost_at__gte=lost_since).order_by("-lost_at", "-pk")
     workers = [*rows[:_MAX_GROUPS]]
-    held_activities = [entry for worker in workers for entry in worker.held_activities]
-    if runs is not None and held_activities:
+    activities = [entry for worker in workers for entry in worker.held_activities]
+    if runs is not None and activities:
         visible = {
-            str(pk)
-            for pk in runs.filter(pk__in={entry["run_id"] for entry in held_activities}).values_list("pk", flat=True)
+            str(pk) for pk in runs.filter(pk__in={entry["run_id"] for entry in activities}).values_list("pk", flat=True)
         }
-        for entry in held_activities:
+        for entry in activities:
             if entry["run_id"] not in visible:
                 entry["workflow_id"] = ""
     return workers

@@ -268,9 +268,9 @@ def test_groups_and_permissions_of_approvals_that_do_not_exist_are_warnings(
 
     texts = sorted(message.msg.rpartition("/")[2] for message in messages if "till" in message.msg)
     assert texts == [
-        "workflows.py:10: the approval asks the group nobody at all, which does not exist: nobody can decide it.",
-        "workflows.py:11: the approval asks the group bosses, which does not exist: nobody can decide it.",
-        "workflows.py:13: the approval asks the permission cash.open_till, which does not exist: nobody can decide it.",
-        "workflows.py:24: the approval asks the permission till.managers, which does not exist: nobody can decide it.",
+        "workflows.py:10: the approval asks the group nobody at all, which does not exist.",
+        "workflows.py:11: the approval asks the group bosses, which does not exist.",
+        "workflows.py:13: the approval asks the permission cash.open_till, which does not exist.",
+        "workflows.py:24: the approval asks the permission till.managers, which does not exist.",
     ]
     assert without_database == []

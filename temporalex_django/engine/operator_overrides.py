@@ -104,9 +104,10 @@ def pending_timers(events: Iterable[tuple[str, dict[str, Any]]]) -> dict[int, da
 
 def absent_timer_text(numbers: Iterable[int]) -> str:
     """Return why a timer cannot be skipped that does not run; ``numbers`` are those of the timers that run."""
+    text = "no timer with that number is running: it has fired, was cancelled, or never began"
     if running := ", ".join(map(str, sorted(numbers))):
-        return f"no timer with that number is running; the timers that run: {running}"
-    return "no timer is running"
+        text += f"; the timers that run: {running}"
+    return text
 
 
 def skip_message_id(run_id: UUID, seq: int) -> str:

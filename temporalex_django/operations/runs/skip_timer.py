@@ -45,9 +45,11 @@ class SkipTimer(OperatorRunAction[None]):
         events = HistoryEvent.objects.using(alias).filter(run_id=run.pk, kind__in=kinds_of("timer")).order_by("seq")
         # Running timers have no rows of their own; they follow from the events of the history.
         timers = pending_timers((event.kind, event.data) for event in events)
-        if seq not in timers and not (seq is None and timers):
+        if seq is None:
+            return None if timers else str(_("no timer is running"))
+        if seq not in timers:
             return absent_timer_text(timers)
-        if seq is not None and _was_fired(run, seq):
+        if _was_fired(run, seq):
             return str(_("somebody has already fired it"))
         return None
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from temporalio.api.common.v1 import Payload
+from temporalio.api.common.v1 import Payloads as PayloadList
 from temporalio.api.enums.v1 import EventType, WorkflowTaskFailedCause
 from temporalio.api.history.v1 import HistoryEvent as ServerEvent
 from temporalio.api.workflow.v1 import PendingWorkflowTaskInfo
@@ -94,7 +95,8 @@ def test_commands_and_their_results_have_the_numbers_of_the_run() -> None:
 def test_messages_are_in_the_activation_that_takes_them_and_foreign_ones_are_dropped() -> None:
     foreign = {"fields": {"__tx_chain": payloads.encode("another")}}
     request = {"meta": {"update_id": "u"}, "input": {"name": "add", "args": data(2)}}
-    patch = {"patch-data": {"payloads": [Payload(data=json.dumps({"id": "new", "deprecated": False}).encode())]}}
+    patch_data = Payload(data=json.dumps({"id": "new", "deprecated": False}).encode())
+    patch = {"patch-data": PayloadList(payloads=[patch_data])}
     entries = told(
         STARTED,
         *TASK,

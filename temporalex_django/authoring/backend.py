@@ -117,8 +117,8 @@ class Description:
     ``start_before`` are the times of its start, if the caller named them. ``activities`` are the
     first hundred that have no result yet, with their attempts and last failures. ``activities_error`` is None, or says
     why the activities of a run on a cluster are not known. ``attempts`` are the last attempts that failed, timed out or
-    were lost, of an open run with an activity that fails, or of a failed run. ``failed_messages`` are the first
-    hundred failed messages of the chain, which people can deliver again or discard. ``search_attributes`` are those
+    were lost, also those of activities that have succeeded since. ``failed_messages`` are the first hundred failed
+    messages of the chain, which people can deliver again or discard. ``search_attributes`` are those
     that workflow code has set, and ``tags`` are those of the class and of the start. ``scheduled_for`` is the time of
     the slot for which a schedule started the run. ``headers`` are those of the start.
     """

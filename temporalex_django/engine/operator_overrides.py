@@ -103,7 +103,7 @@ def pending_timers(events: Iterable[tuple[str, dict[str, Any]]]) -> dict[int, da
 
 
 def absent_timer_text(numbers: Iterable[int]) -> str:
-    """Return why a timer cannot be skipped that does not run; ``numbers`` are those of the timers that run."""
+    """Return why a timer that does not run cannot be skipped; ``numbers`` are those of the timers that run."""
     text = "no timer with that number is running: it has fired, was cancelled, or never began"
     if running := ", ".join(map(str, sorted(numbers))):
         text += f"; the timers that run: {running}"

@@ -53,37 +53,42 @@ class Finding:
 
 def findings_in(path: str, workflows: Iterable[str] = ()) -> Sequence[Finding]:
     """Return the findings in the source file ``path``, as ``lint`` does; none if it cannot be read."""
-    source = _read(path)
-    return () if source is None else _lint_once(source, frozenset(workflows))
+    return _lint_once(_read(path), frozenset(workflows))
 
 
-def roles_in(path: str) -> list[tuple[int, str]]:
+def roles_in(path: str) -> Sequence[tuple[int, str]]:
     """Return the roles and groups that approvals in the source file ``path`` name as texts, with their lines.
 
     They are candidates: ``group:managers``, ``perm:shop.approve``. None are returned if the file cannot be read.
     """
-    source = _read(path)
-    if source is None:
-        return []
-    module = _Module(ast.parse(source), frozenset())
-    return sorted({(line, candidate) for line, candidate in module.roles() if names.is_name(candidate)})
+    return _find_roles_once(_read(path))
 
 
-def _read(path: str) -> str | None:
-    """Return the source of a file, or None without a source that Python can parse."""
-    # Such files are compiled, in an archive, or changed since they were imported. The guard checks their code at run
-    # time.
+def _read(path: str) -> str:
+    """Return the source of a file; empty without one, as for a module that is compiled or in an archive."""
     try:
-        source = Path(path).read_text(encoding="utf-8")
-        ast.parse(source)
-    except (OSError, ValueError, SyntaxError):
-        return None
-    return source
+        return Path(path).read_text(encoding="utf-8")
+    except (OSError, ValueError):
+        return ""
 
 
-@lru_cache(maxsize=256)  # two checks ask for the same files, and a test suite runs the checks with each command
+# Two checks ask for the findings of the same files, and a test suite runs the checks with each command. A file that was
+# changed since it was imported may have no valid source: the guard checks its code at run time.
+@lru_cache(maxsize=256)
 def _lint_once(source: str, workflows: frozenset[str]) -> Sequence[Finding]:
-    return lint(source, workflows=workflows)
+    try:
+        return lint(source, workflows=workflows)
+    except (ValueError, SyntaxError):
+        return ()
+
+
+@lru_cache(maxsize=256)
+def _find_roles_once(source: str) -> Sequence[tuple[int, str]]:
+    try:
+        module = _Module(ast.parse(source), frozenset())
+    except (ValueError, SyntaxError):
+        return ()
+    return sorted({(line, candidate) for line, candidate in module.roles() if names.is_name(candidate)})
 
 
 def lint(source: str, *, workflows: Iterable[str] = ()) -> list[Finding]:

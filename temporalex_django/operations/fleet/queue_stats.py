@@ -187,9 +187,9 @@ def _cluster_figures(name: str, queue: Any, switches: Switches, now: datetime) -
 
 
 class _Off(NamedTuple):
-    """``number`` is that of the due activities of a queue that are switched off, or held with their key.
+    """Due activities of a queue that are switched off, or held with their key.
 
-    ``oldest_other`` is the time since which the oldest other one is due.
+    ``number`` counts them, and ``oldest_other`` is the time since which the oldest other one is due.
     """
 
     number: int = 0

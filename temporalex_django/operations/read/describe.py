@@ -107,9 +107,9 @@ def attempts_of(run: Instance, redactor: Redactor, *, storage: DjangoStorage) ->
 def unsaid_attempts(
     run: Instance, redactor: Redactor, *, failing: Iterable[Mapping[str, Any]], storage: DjangoStorage
 ) -> Sequence[EndedAttempt]:
-    """Return the attempts that failed, unless a page says them already; the row has ``attempt_count``.
+    """Return the attempts that failed, unless a page shows them already; the row has ``attempt_count``.
 
-    A page says the last attempt of each activity in ``failing`` that has a ``failure``, and of the activity with which
+    A page shows the last attempt of each activity in ``failing`` that has a ``failure``, and of the activity with which
     a run failed.
     """
     closing = run.closing_value if run.status == Status.FAILED else None

@@ -154,8 +154,8 @@ class FailureGroup:
 
     ``kind`` says what has failed: an activity that is retried ("activity"), a run ("run"), a run that is "blocked", a
     background "task", or an outgoing message ("dead_letter"). ``workflow`` is then the path of the task, or the
-    destination. ``cause`` is the newest text, with its line, and ``fault`` is the key of the group. ``code`` is that of
-    the error of a block or a message.
+    destination. ``cause`` is the text of one of the failures, with its line, and ``fault`` is the key of the group.
+    ``code`` is that of the error of a block or a message.
 
     ``count`` is the number of failures; with ``is_bounded`` there may be more. ``since`` and ``last`` are the times of
     the first and the last failure, and ``next_attempt`` is that of the next attempt. ``example`` is the business id of

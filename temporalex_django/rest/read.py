@@ -51,7 +51,7 @@ class FailureGroupOut(RecordOut):
 
     - ``kind``: what failed: an ``activity`` that is retried, a ``run``, a ``blocked`` run, a background ``task``, or an
       outgoing message (``dead_letter``).
-    - ``cause``: the newest failure's error, file, line and function. The filter ``cause`` of runs takes it.
+    - ``cause``: the error, file and line of one of the failures. The filter ``cause`` of runs takes it.
     - ``fault``: the key of the group. It has no line.
     - ``count``: the number of failures. If ``is_bounded`` is true, there may be more.
     - ``since``, ``last`` and ``next_attempt``: the times of the first and the last failure, and of the next attempt.

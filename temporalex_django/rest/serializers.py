@@ -241,7 +241,7 @@ class FailedMessageOut(RecordOut):
 class InstanceDetail(InstanceOut):
     """One run, with its open activities, its failed messages and its first fifty open human tasks.
 
-    ``attempts`` are the last attempts that failed, of an open run with an activity that fails, or of a failed run.
+    ``attempts`` are the last attempts that failed, also of activities that have succeeded since.
     ``activities_error`` says why a cluster's activities are not known, and ``notice`` what you should know after an
     operation, such as that no worker has the code. ``headers`` are those of the start.
     """

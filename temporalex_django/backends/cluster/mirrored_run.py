@@ -231,7 +231,7 @@ class MirroredRun(TemporalRun):
         )
 
     def _note_mismatch(self, act: WorkflowActivation) -> None:
-        """Pass it to the observer if the SDK evicts the run because its code no longer matches its history.
+        """Report a run that the SDK evicts because its code no longer matches its history.
 
         The SDK compares them by itself, and fails the task then. A query that meets the mismatch fails no task.
         """

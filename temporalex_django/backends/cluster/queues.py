@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Final
 
 from temporalio.api.enums.v1 import TaskQueueType
@@ -37,7 +37,7 @@ class ClusterQueue:
 
 
 def read_queues(queues: Collection[str], *, storage: DjangoStorage) -> Mapping[str, ClusterQueue] | None:
-    """Return what the server tells about these queues, by name; None if it does not answer in time. One read."""
+    """Return what the server tells about these queues, by name; None if it does not answer in time. Two reads."""
     names = sorted(queues)
     try:
         answers = cluster_client().call(lambda sdk: _describe(sdk, names), timeout=_LOOK_SECONDS)
@@ -46,16 +46,15 @@ def read_queues(queues: Collection[str], *, storage: DjangoStorage) -> Mapping[s
     now = storage.now()
     rows = Worker.objects.using(storage.alias).filter(expires_at__gt=now).only("id", "host", "pid")
     live = {identity_of(row.pk): str(row) for row in rows}
-    return {name: _queue(answers[2 * n], answers[2 * n + 1], live, storage) for n, name in enumerate(names)}
+    return {name: _queue(answers[2 * n], answers[2 * n + 1], live, now) for n, name in enumerate(names)}
 
 
 def _queue(
     runs: service.DescribeTaskQueueResponse,
     activities: service.DescribeTaskQueueResponse,
     live: dict[str, str],
-    storage: DjangoStorage,
+    now: datetime,
 ) -> ClusterQueue:
-    now = storage.now()
     pollers = {
         live.get(poller.identity, poller.identity)
         for poller in (*runs.pollers, *activities.pollers)

@@ -146,22 +146,24 @@ def all_queue_figures() -> list[QueueRow]:
     used = {cls.task_queue for cls in concrete_classes() if (cls.backend or get_settings().BACKEND) == TEMPORAL}
     used |= {*open_runs.values_list("queue", flat=True).order_by().distinct()[:MAX_QUEUES]}
     names = used | {row.queue for row in figures}
+    problem = _("The Temporal cluster has not answered in time.")
     try:
         answers = cluster_module("queues").read_queues(names, storage=store)
     except ImportError:
-        answers = None
+        answers, problem = None, _("The package temporalio is not installed, so the Temporal cluster is not asked.")
     switches, now = read_switches(store.sql), store.now()
     for name in sorted(used if answers is None else names):
         queue = None if answers is None else answers[name]
         if queue is None or name in used or queue.runs or queue.activities or queue.pollers:
-            figures.append(_cluster_figures(name, queue, switches, now))
+            figures.append(_cluster_figures(name, queue, switches, now, problem=problem))
     return sorted(figures, key=lambda row: (row.queue, row.backend))
 
 
-def _cluster_figures(name: str, queue: Any, switches: Switches, now: datetime) -> QueueRow:
-    """Build the figures of a queue of the cluster. ``queue`` is what the server tells, or None if it does not answer.
+def _cluster_figures(name: str, queue: Any, switches: Switches, now: datetime, *, problem: str) -> QueueRow:
+    """Build the figures of a queue of the cluster.
 
-    A worker stops polling the queue while the queue is off or held.
+    ``queue`` is what the server tells; it is None if there is a ``problem``. A worker stops polling the queue while the
+    queue is off or held.
     """
     waits = [] if queue is None else [wait for wait in (queue.runs_wait, queue.activities_wait) if wait is not None]
     oldest_due = now - max(waits) if waits else None
@@ -182,7 +184,7 @@ def _cluster_figures(name: str, queue: Any, switches: Switches, now: datetime) -
         rate=None,
         kept_back=queue.runs + queue.activities if queue is not None and is_kept_back else 0,
         waiting_since=None if is_kept_back else oldest_due,
-        problem=_("The Temporal cluster has not answered in time.") if queue is None else None,
+        problem=problem if queue is None else None,
     )
 
 

@@ -18,6 +18,7 @@
 #   make bench-temporal [JSON=out.json]        the same work on Temporal's dev server
 #   make bench-results FILES="out.json ..."    rewrites benchmarks/RESULTS.md
 #   make release [DRY=no]      builds wheel and sdist twice, compares them, and lists what a person would upload; nothing is published
+#   make generated             rewrites all generated pages and kept outputs; look at the difference before you commit it
 #   make lint · make format · make venv · make coverage · make clean
 
 PYTHON = .venv/bin/python
@@ -46,10 +47,10 @@ export TEST_PROCESSES
 INTERFACES = $(addprefix tests/integration/,admin client human_tasks management operations rest)
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo demo-check test test-all test-fast faults soak properties conformance coverage docs lint format bench bench-data bench-temporal bench-results release clean
+.PHONY: help venv demo demo-check test test-all test-fast faults soak properties conformance coverage docs lint format generated bench bench-data bench-temporal bench-results release clean
 
 help:
-	@sed -n '3,21s/^#  *//p' Makefile
+	@sed -n '3,22s/^#  *//p' Makefile
 
 venv:
 	@scripts/venv.sh .venv $(PRIMARY)
@@ -104,6 +105,15 @@ lint: venv
 format: venv
 	@$(PYTHON) -m ruff check --fix-only --quiet .
 	@$(PYTHON) -m ruff format .
+
+# The tests that compare a kept file with the code, and write it if they are told to.
+KEPT_FILES = $(shell grep -lE 'golden|UPDATE_OPENAPI' -r tests/integration/management tests/integration/rest tests/structure --include='test_*.py')
+
+generated: venv
+	@PYTHONPATH=$(CURDIR) $(PYTHON) scripts/reference.py
+	@$(PYTHON) scripts/llms.py
+	@UPDATE_GOLDEN=1 UPDATE_OPENAPI=1 TEST_DB=sqlite $(PYTHON) -m pytest $(SIDE_BY_SIDE) -q $(KEPT_FILES)
+	@git status --short
 
 BENCH = $(PYTHON) -m benchmarks
 WITH_PACKAGES = $(PYTHON) -m pip install --disable-pip-version-check -qq --group

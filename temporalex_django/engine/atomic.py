@@ -84,13 +84,14 @@ class AtomicPhase:
     """The part of an engine that runs the due atomic activities of one run, in a transaction of its own.
 
     A turn calls it after the transaction that advanced all other runs. ``perform(task)`` runs an atomic activity and
-    returns its result.
+    returns its result. With ``inline`` False, further attempts are left to the process that claims activities.
     """
 
-    def __init__(self, advancer: RunAdvancer, perform: Callable[[TaskState], TaskResult]) -> None:
+    def __init__(self, advancer: RunAdvancer, perform: Callable[[TaskState], TaskResult], *, inline: bool) -> None:
         self._advancer = advancer
         self._storage = advancer.storage
         self._perform = perform
+        self._inline = inline
 
     def advance(self, chain_id: UUID, *, queues: Sequence[str], lock_timeout: float = 0.0) -> TurnReport:
         """Run the due atomic activities of one run and advance the run, in a transaction of its own.
@@ -156,8 +157,8 @@ class AtomicPhase:
         for index in range(policy.MAX_ATOMIC_ACTIVATIONS):
             results, retries, failed = self._perform_all(due_tasks, report)
             retry_times.update((retry.task.seq, retry.retry_at) for retry in retries if retry.retry_at is not None)
-            run.atomic_due = min(retry_times.values(), default=None)
-            step = ActivationStep(run, messages, self._storage.now())
+            run.atomic_due = self._next_attempt(retry_times)
+            step = ActivationStep(run, messages, self._storage.now(), inline_atomic=self._inline)
             write = self._activate(step, entry, results, report)
             write.failed_attempts = failed
             # Only the first activation reads the inbox. The others get what waits, and the results.
@@ -170,11 +171,15 @@ class AtomicPhase:
             if not is_last and not retries and time.monotonic() - started_at < policy.ATOMIC_RUN_SECONDS:
                 due_tasks = _take_new_tasks(write)
             if due_tasks:
-                run.atomic_due = min(retry_times.values(), default=None)
+                run.atomic_due = self._next_attempt(retry_times)
             next_entry = self._store_activation(write, report, continues=bool(due_tasks))
             if next_entry is None:
                 return
             entry = next_entry
+
+    def _next_attempt(self, retry_times: dict[int, datetime]) -> datetime | None:
+        """Return when the run is due because of activities that are tried again, or None if it is not."""
+        return min(retry_times.values(), default=None) if self._inline else None
 
     def _store_activation(self, write: RunWrite, report: TurnReport, *, continues: bool) -> CachedRun | None:
         """Store one activation of a run, and return the cache entry with its executor for the next activation.

@@ -64,8 +64,8 @@ class WorkflowEngine(Executors):
 
     - ``budgeted``: an activation stops taking messages when its budget is spent. A long history is not rebuilt in a
       turn, but by ``rebuild``, if ``rebuilds`` is set. Environments deliver everything at once.
-    - ``perform(task)`` runs an atomic activity and returns its result. ``inline_atomic`` False leaves atomic activities
-      to the process that claims activities.
+    - ``perform(task)`` runs an atomic activity and returns its result. With ``inline_atomic`` False, turns leave atomic
+      activities to the process that claims activities; ``advance_atomic`` runs them all the same.
     - ``limits`` are the arguments ``admit_updates`` and ``max_pending`` of every activation.
     - ``resolve(chain, name, version)`` returns the class of a run, by default the registered one.
     - ``unexpected_error`` ("fail" or "block") is for classes that do not set it.
@@ -111,7 +111,7 @@ class WorkflowEngine(Executors):
         )
         self.tasks = tasks
         self._inline_atomic = inline_atomic
-        self._atomic_phase = AtomicPhase(self, perform) if perform is not None else None
+        self._atomic_phase = AtomicPhase(self, perform, inline=inline_atomic) if perform is not None else None
         self._block_log = BlockLog()
         self._limits = limits
         self._deferred_at: dict[UUID, float] = {}  # runs that need what this process lacks, and when that was seen
@@ -137,7 +137,7 @@ class WorkflowEngine(Executors):
     @property
     def runs_atomic(self) -> bool:
         """True if a turn of this engine runs atomic activities; False if the process that claims activities does."""
-        return self._atomic_phase is not None
+        return self._inline_atomic
 
     def advance_atomic(self, chain_id: UUID, *, queues: Sequence[str], lock_timeout: float = 0.0) -> TurnReport:
         """Run the due atomic activities of one run and advance the run; see ``AtomicPhase.advance``."""

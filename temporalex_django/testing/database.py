@@ -15,6 +15,7 @@ from asgiref.sync import async_to_sync, sync_to_async
 from django.db import DatabaseError, connections
 from django.db.backends.base.creation import TEST_DATABASE_PREFIX
 
+from temporalex_django.authoring import activity as activities_of
 from temporalex_django.authoring import django_tasks
 from temporalex_django.authoring.authorization import Person, has_permission, is_authorized
 from temporalex_django.authoring.backend import FailedMessage
@@ -35,6 +36,7 @@ from temporalex_django.db.inserts import (
 from temporalex_django.db.messages.notify import send_turn_signals
 from temporalex_django.db.people.deciders import DatabaseJudge
 from temporalex_django.db.storage import DjangoStorage
+from temporalex_django.engine import activity_policy
 from temporalex_django.engine.contracts.records import Inbox, Outcome, RunRecord, TaskResult, TaskState
 from temporalex_django.engine.turn import WorkflowEngine
 from temporalex_django.engine.turn_report import ClaimedRuns, TurnReport
@@ -179,6 +181,7 @@ class DjangoEnvironment(EngineEnvironment):
             self.storage,
             cache_size=0 if evict else 1_000_000,
             inline_atomic=False,
+            perform=self._perform_atomic,
             resolve=self._class_to_run,
             strict_replay=get_settings().STRICT_REPLAY,
             budgeted=False,
@@ -319,6 +322,13 @@ class DjangoEnvironment(EngineEnvironment):
 
     def _call_in_scope(self, task: TaskState, call: Callable[[], Any]) -> Any:
         return call_in_scope(task.activity, call, atomic=task.atomic)
+
+    def _perform_atomic(self, task: TaskState) -> TaskResult:
+        """Run an atomic activity in a transaction of the application, whose update awaits it; a held call waits."""
+        if task.activity in self._held_activities:
+            return TaskResult(task=task, retry_at=self.clock, count=False)
+        self._announce_attempt(task)
+        return activity_policy.completed_result(task, self.perform(task), activity=activities_of.find(task.activity))
 
     def _commit_point(self) -> AbstractContextManager[None]:
         return commit_point(self.storage.alias)

@@ -132,9 +132,9 @@ def advance(
 
 
 def runs_atomic(storage: DjangoStorage) -> bool:
-    """Return True if this process may run atomic activities of runs, by calling ``advance_atomic``.
+    """Return True if the turns of this process run atomic activities.
 
-    It is False while a test environment is active, which runs the activities itself.
+    It is False while a test environment is active, which claims them like any other activity.
     """
     return engine(storage.alias).runs_atomic
 

@@ -352,7 +352,7 @@ def lock_recent_starts(sql: Dialect, names: Sequence[str]) -> dict[str, StartSli
         if not sql.writer_lock:
             lock = " for no key update"
         rows = sql.select(_STARTS.select(f"where name {membership} order by name{lock}"), [parameter], _STARTS.types)
-        starts = {name: LIMITS.read_json("starts", text) for name, text in rows}
+        starts = {name: _read_slices(text) for name, text in rows}
         # Another claim may insert the same row at the same time. The loop then locks whichever row exists.
         for name in [name for name in names if name not in starts]:
             statement = _STARTS.insert_parameters(sql.placeholder, "where 1 = 1")
@@ -360,10 +360,28 @@ def lock_recent_starts(sql: Dialect, names: Sequence[str]) -> dict[str, StartSli
     return starts
 
 
+def read_recent_starts(sql: Dialect) -> dict[str, StartSlices]:
+    """Return the recent starts that each limit has counted, by the name of the limit. Locks nothing."""
+    rows = sql.select(_STARTS.select(""), [], _STARTS.types)
+    return {name: _read_slices(text) for name, text in rows}
+
+
+def _read_slices(text: str | None) -> StartSlices:
+    """Return the recent starts of a limit as its row has them, without entries of another shape.
+
+    A damaged entry must not stop the activities of the limit for ever. The next start stores the list anew.
+    """
+    return [
+        entry
+        for entry in LIMITS.read_json("starts", text)
+        if isinstance(entry, list) and len(entry) == 2 and all(type(value) in (int, float) for value in entry)
+    ]
+
+
 def count_live(sql: Dialect) -> LiveCounts:
     """Return the numbers of running activities, those of a cluster included: ``(queue, activity, partition, number)``.
 
-    Call it after the locks of the limits.
+    For a claim, call it after the locks of the limits.
     """
     return sql.select(
         "select queue, activity, line, count(*) from temporalex_activity_task where owner is not null group by 1, 2, 3"

@@ -7,16 +7,18 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
-from django.db.models import Count, Q
 from django.db.models.functions import Now
 from django.utils.translation import gettext as _
 
+from temporalex_django.authoring import activity
 from temporalex_django.authoring.workflow import concrete_classes
 from temporalex_django.backends.routing import cluster_module
 from temporalex_django.conf import get_settings, queue_limits, uses_cluster
 from temporalex_django.core.limits import NO_LIMITS, Limits, QueuePartition
 from temporalex_django.core.names import TABLES, TEMPORAL
-from temporalex_django.db.claims.limited import Switches, read_switches
+from temporalex_django.db.claims.limited import Switches, count_live, read_recent_starts, read_switches
+from temporalex_django.db.storage import DjangoStorage
+from temporalex_django.engine.scheduling.limit_usage import LimitUsage
 from temporalex_django.models import ActivityTask, Instance, SwitchedOff, Worker
 from temporalex_django.operations.base import storage
 from temporalex_django.operations.fleet.switches import switchable_names
@@ -82,9 +84,8 @@ class QueueFigures(QueueRow):
 def queue_figures(queues: Collection[str] | None = None) -> list[QueueFigures]:
     """Return the figures of queues, sorted by name.
 
-    By default these are all queues that this process or a worker knows, and those in which something waits. At most six
-    reads, and one more if activities are switched off or held by a key, and one for each
-    queue in which such activities are due; locks nothing.
+    By default these are all queues that this process or a worker knows, and those in which something waits. At most
+    five reads and those of ``_count_kept_back``; locks nothing.
     """
     store = storage()
     sql, limits = store.sql, queue_limits()
@@ -113,7 +114,7 @@ def queue_figures(queues: Collection[str] | None = None) -> list[QueueFigures]:
         )
     )
     switches = read_switches(sql)
-    off_counts = _count_off(store.alias, queue_names, switches)
+    kept_back = _count_kept_back(store, queue_names, switches)
     live_workers = Worker.objects.using(store.alias).filter(expires_at__gt=Now(), buried_at=None, drained_at=None)
     pollers = [
         (str(worker), {*worker.queues}) for worker in live_workers.only("host", "pid", "queues").order_by("host", "pid")
@@ -126,7 +127,7 @@ def queue_figures(queues: Collection[str] | None = None) -> list[QueueFigures]:
             workers=[name for name, queues in pollers if queue in queues],
             switches=switches,
             limits=limits.get(queue, NO_LIMITS),
-            off=off_counts.get(queue, _Off()),
+            kept_back=kept_back.get(queue, _KeptBack()),
         )
         for queue, row in zip(queue_names, rows, strict=True)
     ]
@@ -188,8 +189,8 @@ def _cluster_figures(name: str, queue: Any, switches: Switches, now: datetime, *
     )
 
 
-class _Off(NamedTuple):
-    """Due activities of a queue that are switched off, or held with their key.
+class _KeptBack(NamedTuple):
+    """Due activities of a queue that no worker may start now, because of their name, their key or a limit.
 
     ``number`` counts them, and ``oldest_other`` is the time since which the oldest other one is due.
     """
@@ -198,26 +199,68 @@ class _Off(NamedTuple):
     oldest_other: datetime | None = None
 
 
-def _count_off(alias: str, queues: Sequence[str], switches: Switches) -> dict[str, _Off]:
-    """Return which due activities of each queue are switched off, or held with their key; queues without are left out.
+def _count_kept_back(store: DjangoStorage, queues: Sequence[str], switches: Switches) -> dict[str, _KeptBack]:
+    """Return which due activities of each queue are switched off, held with their key, or behind a limit.
 
-    No read if no activity is off and no key is held. Otherwise one, and one for each queue of the result.
+    Queues without such activities are left out. Of a queue, ``MAX_COUNT`` activities are looked at. No read if nothing
+    is off, held or limited. Otherwise one, two more if there are limits, and one for each queue with more activities.
     """
-    held_lines: dict[str, list[str | None]] = {}
-    for queue, key in switches.holds:
-        if key:
-            held_lines.setdefault(queue, []).append(QueuePartition(None, key).name)
-    if not switches.activities and not held_lines:
+    limits, sql = queue_limits(), store.sql
+    held_keys = {(queue, key) for queue, key in switches.holds if key}
+    is_limited = bool(activity.limits_by_name)
+    concerned = {name for name in queues if limits.get(name, NO_LIMITS).is_limited} | {queue for queue, _ in held_keys}
+    if is_limited or switches.activities:
+        concerned |= {*queues}
+    if not concerned:
         return {}
-    tasks = ActivityTask.objects.using(alias).filter(owner=None, atomic=False, queue__in=queues, due_at__lte=Now())
-    tasks = tasks.order_by()
-    is_off = Q(activity__in=switches.activities)
-    for queue, lines in held_lines.items():
-        is_off |= Q(queue=queue, line__in=lines)
-    off_tasks = tasks.filter(pk__in=tasks.filter(is_off).values("pk")[:MAX_COUNT])
-    counts = dict(off_tasks.values_list("queue").annotate(count=Count("pk")))
-    others = tasks.exclude(is_off).order_by("due_at").values_list("due_at", flat=True)
-    return {queue: _Off(count, others.filter(queue=queue).first()) for queue, count in counts.items()}
+    now, moment = sql.now_expression(None)
+    group_sql = (
+        "select queue, activity, line, count(*), min(due_at) from (select queue, activity, line, due_at from"  # noqa: S608 - constants
+        f" temporalex_activity_task where queue = %s and owner is null and not atomic and due_at <= {now}"
+        f" limit {MAX_COUNT}) due group by queue, activity, line"
+    )
+    rows = sql.select(
+        " union all ".join([group_sql] * len(concerned)),
+        [value for queue in sorted(concerned) for value in (queue, *moment)],
+        ("text", "text", "text", "int8", "timestamptz"),
+    )
+    usages = {}
+    if rows and (is_limited or any(limits.get(queue, NO_LIMITS).is_limited for queue in concerned)):
+        live_counts, starts, at = [*count_live(sql)], read_recent_starts(sql), store.now().timestamp()
+        usages = {
+            queue: LimitUsage(queue, limits.get(queue, NO_LIMITS), activity.limits_by_name, live_counts, starts, at)
+            for queue in {row[0] for row in rows}
+        }
+    result: dict[str, _KeptBack] = {}
+    for queue in sorted({row[0] for row in rows}):
+        groups = [_DueGroup(*row[1:]) for row in rows if row[0] == queue]
+        kept = [group for group in groups if group.is_kept_back(queue, switches, usages.get(queue))]
+        others = [group.oldest for group in groups if group not in kept]
+        oldest_other = min(others, default=None)
+        if kept and sum(group.number for group in groups) >= MAX_COUNT:
+            tasks = ActivityTask.objects.using(store.alias).filter(queue=queue, owner=None, atomic=False)
+            for group in kept:
+                tasks = tasks.exclude(activity=group.activity, line=group.line)
+            oldest_other = tasks.filter(due_at__lte=Now()).order_by("due_at").values_list("due_at", flat=True).first()
+        if kept:
+            result[queue] = _KeptBack(sum(group.number for group in kept), oldest_other)
+    return result
+
+
+class _DueGroup(NamedTuple):
+    """Due activities of a queue with one name and one partition."""
+
+    activity: str
+    line: str | None
+    number: int
+    oldest: datetime
+
+    def is_kept_back(self, queue: str, switches: Switches, usage: LimitUsage | None) -> bool:
+        """Return True if no worker may start one of them now; ``usage`` is that of the limits of the queue."""
+        key = QueuePartition.from_name(self.line).key if self.line else None
+        if self.activity in switches.activities or (key and (queue, key) in switches.holds):
+            return True
+        return usage is not None and usage.wait_seconds(self.activity, key) is not None
 
 
 def _build_figures(
@@ -228,26 +271,25 @@ def _build_figures(
     workers: Sequence[str],
     switches: Switches,
     limits: Limits,
-    off: _Off,
+    kept_back: _KeptBack,
 ) -> QueueFigures:
     """Build the ``QueueFigures`` of a queue from ``row``, its row of the statement in ``queue_figures``.
 
     ``running`` is the number of its claimed activities, and ``workers`` are the names of the workers that poll it.
-    ``switches`` contains everything that is switched off, and ``limits`` are the limits of the queue. ``off`` says
-    which of its due activities are switched off.
+    ``switches`` contains everything that is switched off, and ``limits`` are the limits of the queue. ``kept_back``
+    says which of its due activities no worker may start, apart from a switch or a hold of the whole queue.
     """
     *oldest, runs, tasks, partitioned_tasks, now = row
     oldest_due = min((at for at in oldest if at is not None), default=None)
     oldest_run = oldest[0]
     is_off, all_tasks = queue in switches.queues, tasks + partitioned_tasks
-    is_full = limits.concurrency is not None and running >= limits.concurrency
     if is_off:
-        kept_back, waiting = runs + all_tasks, []
-    elif is_full or (queue, "") in switches.holds:
-        kept_back, waiting = all_tasks, [oldest_run]
+        kept_back_count, waiting = runs + all_tasks, []
+    elif (queue, "") in switches.holds:
+        kept_back_count, waiting = all_tasks, [oldest_run]
     else:
-        kept_back = min(off.number, all_tasks)
-        waiting = [oldest_run, off.oldest_other] if off.number else oldest
+        kept_back_count = min(kept_back.number, all_tasks)
+        waiting = [oldest_run, kept_back.oldest_other] if kept_back.number else oldest
     return QueueFigures(
         queue=queue,
         due_runs=runs,
@@ -261,6 +303,6 @@ def _build_figures(
         held_until=switches.holds.get((queue, "")),
         concurrency=limits.concurrency,
         rate=None if limits.rate is None else str(limits.rate),
-        kept_back=kept_back,
+        kept_back=kept_back_count,
         waiting_since=min((at for at in waiting if at is not None), default=None),
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
@@ -11,7 +13,9 @@ from django.test import Client
 from django.utils import timezone
 
 from temporalex_django import Ok, Workflow, activity, api
-from temporalex_django.models import ActivityTask, SwitchedOff
+from temporalex_django.authoring.activity import limits_by_name
+from temporalex_django.models import ActivityTask, Limit, SwitchedOff
+from temporalex_django.operations.fleet import queue_stats
 from temporalex_django.operations.fleet.queue_stats import QueueFigures, queue_figures
 from temporalex_django.operations.fleet.switches import SwitchOff
 from temporalex_django.workers.loop import run_until_idle
@@ -99,3 +103,68 @@ def test_a_key_that_one_queue_holds_keeps_back_nothing_of_another() -> None:
     assert (figures().kept_back, figures().waiting_since) == (0, figures().oldest_due)
     SwitchedOff.objects.filter(pk=hold.pk).update(name="kept")
     assert (figures().kept_back, figures().waiting_since) == (6, None)
+
+
+@activity(name="kept.fax", queue="kept", concurrency=1, rate="2/h", concurrency_per_key=1)
+def fax() -> int:
+    return 1
+
+
+class Fax(Workflow):
+    """Sends a fax of a shop."""
+
+    name = "kept.Fax"
+
+    async def run(self, args: Any) -> Any:
+        return Ok(await fax.options(concurrency_key=args)())
+
+
+@contextmanager
+def replaced_limit(name: str) -> Iterator[None]:
+    """A block in which the activity has no limits of its own."""
+    limits = limits_by_name.pop(name)
+    try:
+        yield
+    finally:
+        limits_by_name[name] = limits
+
+
+def sent(*shops: str) -> None:
+    for shop in shops:
+        Fax.start(shop)
+    run_until_idle(queues=["default"])
+
+
+def test_the_limit_of_an_activity_keeps_only_its_own_back() -> None:
+    told()
+    sent("a", "b")
+    assert (figures().due_activities, figures().kept_back) == (8, 0)
+    ActivityTask.objects.filter(activity=fax.name, line__endswith="a").update(owner=7)
+    assert (figures().due_activities, figures().kept_back) == (7, 1)
+    assert figures().waiting_since == figures().oldest_due  # that of the others
+    ActivityTask.objects.filter(owner=None).exclude(activity=fax.name).delete()
+    assert (figures().kept_back, figures().waiting_since) == (1, None)
+
+
+def test_a_key_that_runs_keeps_back_only_activities_with_this_key(settings: Any) -> None:
+    settings.TEMPORALEX = {**getattr(settings, "TEMPORALEX", {}), "QUEUES": {"kept": {"concurrency_per_key": 1}}}
+    with replaced_limit(fax.name):
+        sent("a", "a", "b")
+        ActivityTask.objects.filter(pk=ActivityTask.objects.filter(line__endswith="a").values("pk")[:1]).update(owner=7)
+
+        assert (figures().due_activities, figures().kept_back) == (2, 1)
+
+
+def test_a_rate_that_is_used_up_keeps_its_activities_back() -> None:
+    sent("a", "b")
+    assert figures().kept_back == 0
+    Limit.objects.create(name=f"activity:{fax.name}", starts=[[timezone.now().timestamp(), 2]])
+    assert (figures().due_activities, figures().kept_back, figures().waiting_since) == (2, 2, None)
+
+
+def test_many_activities_behind_a_limit_do_not_hide_one_that_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(queue_stats, "MAX_COUNT", 2)
+    sent("a", "b", "c")
+    ActivityTask.objects.filter(line__endswith="a").update(owner=7)
+    told()
+    assert figures().waiting_since == ActivityTask.objects.filter(activity=mail.name).earliest("due_at").due_at

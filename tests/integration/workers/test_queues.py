@@ -113,6 +113,18 @@ def test_a_rate_is_kept_by_the_clock_of_the_database(loop: WorkerLoop) -> None:
         assert len(taken_by(one, 1)) == 4
 
 
+@pytest.mark.parametrize("damage", [[1], ["x"], [[1]], [["x", 1]], [[1, "x"]], [[None, None]], [[1, 2, 3]]])
+def test_damaged_counts_of_a_rate_stop_nothing(loop: WorkerLoop, damage: Any) -> None:
+    Limit.objects.create(name="queue:default", starts=damage)
+    gates = Admission(DjangoStorage(worker=True), ["default"])
+    with limited(default={"rate": "4/h"}):
+        schedule(loop, [("often", None)] * 6)
+
+        assert len(taken_by(gates, 1)) == 4
+        assert queue_figures(["default"])[0].kept_back == 2
+    assert sum(count for _, count in Limit.objects.get().starts) == 4
+
+
 def test_what_is_given_back_has_not_begun_for_a_rate(loop: WorkerLoop, monkeypatch: pytest.MonkeyPatch) -> None:
     gates = Admission(DjangoStorage(worker=True), ["default"])
     monkeypatch.setitem(activity.limits_by_name, seldom.name, Limits(rate=Rate(2, 3600.0)))

@@ -112,7 +112,7 @@ KEPT_FILES = $(shell grep -lE 'golden|UPDATE_OPENAPI' -r tests/integration/manag
 generated: venv
 	@PYTHONPATH=$(CURDIR) $(PYTHON) scripts/reference.py
 	@$(PYTHON) scripts/llms.py
-	@UPDATE_GOLDEN=1 UPDATE_OPENAPI=1 TEST_DB=sqlite $(PYTHON) -m pytest $(SIDE_BY_SIDE) -q $(KEPT_FILES)
+	@UPDATE_GOLDEN=1 UPDATE_OPENAPI=1 TEST_DB=sqlite $(PYTHON) -m pytest -p no:randomly -q $(KEPT_FILES)
 	@git status --short
 
 BENCH = $(PYTHON) -m benchmarks

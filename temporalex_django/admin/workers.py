@@ -17,14 +17,14 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext
 
-from temporalex_django.access import Operation, policy
+from temporalex_django.access import VIEW, Operation, policy
 from temporalex_django.admin.base import ReadOnlyAdmin, actor_of, user_of, visible_runs
 from temporalex_django.admin.formatting import badge, format_duration
 from temporalex_django.admin.jobs import ReasonForm
 from temporalex_django.admin.switches import switch_address_for
 from temporalex_django.authoring.authorization import APP
 from temporalex_django.errors import ActionNotPermitted, TemporalexError, WorkerNotFound
-from temporalex_django.models import ActivityTask, LostWorker, Worker
+from temporalex_django.models import ActivityTask, Instance, LostWorker, Worker
 from temporalex_django.operations.base import storage
 from temporalex_django.operations.fleet.drain import DrainWorker, UndrainWorker
 from temporalex_django.operations.fleet.queue_stats import MAX_COUNT, all_queue_figures
@@ -213,7 +213,8 @@ class WorkerAdmin(ReadOnlyAdmin[Worker]):
         workers = [*page_context["cl"].result_list] if "cl" in page_context else None
         # The rows of the list say if a worker was lost; without any row, that has to be read.
         if workers is not None and (not workers or any(worker.is_any_lost for worker in workers)):
-            runs = visible_runs(self.admin_site, request)
+            may_view_runs = policy().allows(user_of(request), VIEW)
+            runs = visible_runs(self.admin_site, request) if may_view_runs else Instance.objects.none()
             page_context["lost"] = lost_workers(storage().alias, now=timezone.now(), runs=runs)
         return response
 

@@ -11,14 +11,16 @@ from rest_framework import serializers as fields
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from temporalex_django.access import VIEW, policy, runs_for
 from temporalex_django.authoring import workflow as workflows
 from temporalex_django.core.names import quoted
 from temporalex_django.errors import WorkerNotFound
-from temporalex_django.models import SwitchedOff, Worker
+from temporalex_django.models import Instance, SwitchedOff, Worker
 from temporalex_django.operations.base import storage
 from temporalex_django.operations.fleet.drain import DrainWorker, UndrainWorker
 from temporalex_django.operations.fleet.queue_stats import QueueRow, all_queue_figures
 from temporalex_django.operations.fleet.switches import Switch, SwitchOff, SwitchOn, active_switches, redact_holds
+from temporalex_django.operations.read.project_state import lost_workers
 from temporalex_django.rest import serializers
 from temporalex_django.rest.base import ContractViewSet
 from temporalex_django.rest.contract import Contract, with_contract
@@ -51,6 +53,25 @@ class WorkerOut(Base):
     started_at = time_field()
     beat_at = time_field()
     expires_at = time_field()
+
+
+class LostWorkerOut(Base):
+    """A worker that was declared dead in the last 24 hours.
+
+    ``held_count`` is the number of activities that it had claimed, and ``held_activities`` are the first of them, as
+    ``{"activity", "workflow_id", "run_id"}``. The ids are empty for runs that the caller may not see. ``released_by``
+    is the process that released its work to others.
+    """
+
+    name = fields.CharField()
+    kind = fields.CharField()
+    queues = fields.ListField(child=fields.CharField())
+    started_at = time_field()
+    beat_at = time_field()
+    lost_at = time_field()
+    held_count = fields.IntegerField()
+    held_activities = fields.ListField(child=fields.DictField(child=fields.CharField(allow_blank=True)))
+    released_by = fields.CharField()
 
 
 def _drain_contract(action: type[DrainWorker], summary: str) -> Contract:
@@ -87,6 +108,24 @@ class WorkerViewSet(IdempotentViewSet):
         """Return all workers that have a row, also those that were declared dead. One read."""
         page = self.paginate_queryset(self.get_queryset()) or ()
         return self._page_response([*WorkerOut(page, many=True).data])
+
+    @with_contract(
+        Contract(
+            operation="view",
+            permission="view_worker",
+            summary="Lost workers",
+            answers={200: LostWorkerOut},
+            several=True,
+        )
+    )
+    def lost(self, request: Request) -> Response:
+        """Return the workers that were declared dead in the last 24 hours, the latest first. At most two reads."""
+        del request
+        alias = storage().alias
+        may_view_runs = policy().allows(self._user, VIEW)
+        runs = runs_for(self._user, alias=alias) if may_view_runs else Instance.objects.none()
+        workers = lost_workers(alias, now=storage().now(), runs=runs)
+        return Response({"next": None, "results": LostWorkerOut(workers, many=True).data})
 
     @with_contract(_drain_contract(DrainWorker, "Drain it: it takes nothing new"))
     @with_idempotency_key

@@ -68,6 +68,7 @@ _OTHER_ROUTES: tuple[tuple[str, str, type[ContractViewSet], dict[str, str]], ...
     ("", "root", RootViewSet, {"get": "list"}),
     *((("openapi/", "openapi", RootViewSet, {"get": "openapi"}),) if HAS_OPENAPI else ()),
     ("workers/", "workers", WorkerViewSet, {"get": "list"}),
+    ("workers/lost/", "lost_workers", WorkerViewSet, {"get": "lost"}),
     ("workers/<str:worker>/drain/", "drain_worker", WorkerViewSet, {"post": "drain"}),
     ("workers/<str:worker>/undrain/", "undrain_worker", WorkerViewSet, {"post": "undrain"}),
     ("queues/", "queues", QueueViewSet, {"get": "list"}),

@@ -120,7 +120,7 @@ def load_project_state(
 def lost_workers(alias: str, *, now: datetime, runs: Runs = None) -> list[LostWorker]:
     """Return the workers that were declared dead in the last day, the latest first.
 
-    The activities that they held have no business id if their run is not in ``runs``; None means all. One read, or two.
+    The activities that they held have empty ids if their run is not in ``runs``; None means all. One read, or two.
     """
     lost_since = now - policy.LOST_WORKER_PERIOD
     rows = LostWorker.objects.using(alias).filter(lost_at__gte=lost_since).order_by("-lost_at", "-pk")
@@ -132,7 +132,7 @@ def lost_workers(alias: str, *, now: datetime, runs: Runs = None) -> list[LostWo
         }
         for entry in activities:
             if entry["run_id"] not in visible:
-                entry["workflow_id"] = ""
+                entry["workflow_id"] = entry["run_id"] = ""
     return workers
 
 

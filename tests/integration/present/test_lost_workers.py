@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from django.contrib.auth import get_user_model
+from django.contrib.auth.models import Permission
 from django.test import Client
 from django.utils import timezone
 
@@ -84,6 +85,9 @@ def test_a_worker_that_died_is_shown_with_what_it_held(
     assert "Lost workers" in page
     assert "lost.count (berlin)" in page
     assert lost.released_by in page
+    (row,) = client.get("/api/workers/lost/").json()["results"]
+    assert (row["name"], row["held_count"], row["released_by"]) == ("web-2:7", 1, lost.released_by)
+    assert row["held_activities"] == lost.held_activities
 
     assert "few_workers" in ALERT_CODES
     assert "few_workers" not in shell("doctor", "--json").out
@@ -114,3 +118,12 @@ def test_a_lost_worker_shows_no_run_that_the_user_may_not_see(
 
     assert "2: lost.count (red-berlin), lost.count<" in page
     assert "blue-berlin" not in page
+    (row,) = client.get("/api/workers/lost/").json()["results"]
+    held = {entry["workflow_id"] or entry["run_id"] for entry in row["held_activities"]}
+    assert held == {"red-berlin", ""}
+
+    get_user_model().objects.get().user_permissions.remove(Permission.objects.get(codename="view_instance"))
+    assert "red-berlin" not in client.get("/admin/temporalex_django/worker/").content.decode()
+    (row,) = client.get("/api/workers/lost/").json()["results"]
+    assert row["held_count"] == 2
+    assert [*row["held_activities"][0].values()] == ["lost.count", "", ""]

@@ -202,6 +202,8 @@ class World:
 
     def __init__(self, cells: Sequence[Cell]) -> None:
         self.cells, count = cells, len(cells)
+        #: The models of which rows are damaged.
+        self.models = {cell.model for cell in cells}
         for number in range(count):
             Damaged.start({"n": 1}, id=f"damaged-{number}")
         drain()

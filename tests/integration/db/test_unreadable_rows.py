@@ -15,6 +15,7 @@ import pytest
 from django.contrib.auth import get_user_model
 from django.core.management import call_command
 from django.core.management.base import CommandError
+from django.db.models import Model
 from django.test import Client, override_settings
 from rest_framework.test import APIClient
 
@@ -22,14 +23,19 @@ from temporalex_django.db import background_hooks
 from temporalex_django.db.retention import Retention
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.models import (
+    ActivityTask,
+    BulkItem,
     BulkJob,
+    Chain,
     EndedTask,
     EnqueuedTask,
     HumanTask,
     Instance,
+    LostWorker,
     OperatorAction,
     Outbox,
     Schedule,
+    ScheduleSlot,
     SwitchedOff,
     Worker,
 )
@@ -70,6 +76,8 @@ class Campaign:
         self.world = world
         self.problems: dict[str, str] = {}
         self.said = ""
+        #: The runs whose rows are damaged. If rows are damaged that belong to no run, one run stands for all.
+        self.runs = world.runs if any(_belongs_to_run(model) for model in world.models) else world.runs[:1]
         self.root = get_user_model().objects.create_superuser("root", email="", password="x")
 
     @contextlib.contextmanager
@@ -113,13 +121,24 @@ class Campaign:
         with self.reader("retention"):
             Retention(DjangoStorage("default")).sweep()
 
+    def keys_of(self, model: type[Model]) -> list[Any]:
+        """The keys of the rows whose pages are read.
+
+        It is one row, unless rows of the model are damaged, or of a table that its pages show.
+        """
+        if model is Instance:
+            return [run.pk for run in self.runs]
+        shown = {model, *SHOWN.get(model, ())}
+        keys = [*model.objects.values_list("pk", flat=True)]
+        return keys if shown & self.world.models else keys[:1]
+
     def command(self) -> None:
         for words in ("doctor", "list", "schedules list", "outbox list", "health"):
             with self.reader(f"command {words}"):
                 said = _command(*words.split())
                 if words == "doctor":
                     self.said = said
-        for run in self.world.runs:
+        for run in self.runs:
             with self.reader(f"command describe {run.workflow_id}"):
                 _command("describe", run.workflow_id)
 
@@ -130,8 +149,8 @@ class Campaign:
         for model in (Instance, *ROWS, EnqueuedTask):
             name = model._meta.model_name
             pages.append(f"{name}/")
-            pages += [f"{name}/{key}/change/" for key in model.objects.values_list("pk", flat=True)]
-        pages += [f"instance/{run.pk}/history/" for run in self.world.runs]
+            pages += [f"{name}/{key}/change/" for key in self.keys_of(model)]
+        pages += [f"instance/{run.pk}/history/" for run in self.runs]
         for page in pages:
             with self.reader("admin " + page):
                 answer = client.get(ADMIN + page)
@@ -140,20 +159,29 @@ class Campaign:
     def rest(self) -> None:
         client = APIClient()
         client.force_authenticate(self.root)
-        paths = ["instances/", "schedules/", "workers/", "queues/", "switches/", "outbox/", "bulk/", "human-tasks/"]
-        for run in self.world.runs:
+        paths = [
+            "instances/",
+            "schedules/",
+            "workers/",
+            "workers/lost/",
+            "queues/",
+            "switches/",
+            "outbox/",
+            "bulk/",
+            "human-tasks/",
+        ]
+        for run in self.runs:
             parts = ("", "events/", "timeline/", "activities/", "messages/", "children/", "operations/")
             paths += [f"instances/{run.pk}/{part}" for part in parts]
-            paths += [f"schedules/{run.workflow_id}/{part}" for part in ("", "slots/")]
-        paths += [
-            f"bulk/{key}/{part}" for key in BulkJob.objects.values_list("pk", flat=True) for part in ("", "items/")
-        ]
-        paths += [f"human-tasks/{key}/" for key in HumanTask.objects.values_list("pk", flat=True)]
+        names = Schedule.objects.filter(pk__in=self.keys_of(Schedule)).values_list("name", flat=True)
+        paths += [f"schedules/{name}/{part}" for name in names for part in ("", "slots/")]
+        paths += [f"bulk/{key}/{part}" for key in self.keys_of(BulkJob) for part in ("", "items/")]
+        paths += [f"human-tasks/{key}/" for key in self.keys_of(HumanTask)]
         for path in paths:
             with self.reader("rest " + path):
                 answer = client.get(f"/api/{path}")
                 assert answer.status_code in (200, 404), (answer.status_code, answer.content[:200])
-        for run in self.world.runs:
+        for run in self.runs:
             with self.reader(f"delete of {run.workflow_id}"):
                 for name in ("terminate", "delete"):
                     answer = client.post(f"/api/instances/{run.pk}/{name}/", {"reason": "x"}, format="json")
@@ -161,7 +189,22 @@ class Campaign:
                 assert not Instance.objects.filter(pk=run.pk).exists(), answer.content[:200]
 
 
+def _belongs_to_run(model: type[Model]) -> bool:
+    names = {field.attname for field in model._meta.local_concrete_fields}
+    return model in (Instance, Chain) or bool(names & {"run_id", "chain_id"})
+
+
 ROWS = (BulkJob, EndedTask, HumanTask, OperatorAction, Outbox, SwitchedOff, Worker, Schedule)
+#: The tables of which the page of a row shows something, beside its own.
+SHOWN: dict[type[Model], tuple[type[Model], ...]] = {
+    BulkJob: (BulkItem, Instance, Chain),
+    EnqueuedTask: (ActivityTask, EndedTask),
+    HumanTask: (Instance, Chain),
+    OperatorAction: (Instance, Chain),
+    Outbox: (Instance, Chain),
+    Schedule: (ScheduleSlot,),
+    Worker: (ActivityTask, LostWorker),
+}
 
 
 #: What every column of its kind refuses, so that ``doctor`` names it for as long as it is stored.

@@ -422,6 +422,10 @@ class Switches:
         """The queues of which no activity may start for now, because one asked for that. Their runs may continue."""
         return frozenset(queue for queue, key in self.holds if not key)
 
+    def holds_keys_of(self, queue: str) -> bool:
+        """Return True if activities of the queue with some concurrency key are kept back."""
+        return any(key and name == queue for name, key in self.holds)
+
     def held_until(self, queue: str, key: str | None) -> datetime | None:
         """Return the time until which an activity of the queue with this concurrency key is kept back, or None."""
         ends = (self.holds.get((queue, "")), self.holds.get((queue, key or "")))

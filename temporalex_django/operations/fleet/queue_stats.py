@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
+from django.db.models import Count, Min, QuerySet
 from django.db.models.functions import Now
 from django.utils.translation import gettext as _
 
@@ -199,54 +200,6 @@ class _KeptBack(NamedTuple):
     oldest_other: datetime | None = None
 
 
-def _count_kept_back(store: DjangoStorage, queues: Sequence[str], switches: Switches) -> dict[str, _KeptBack]:
-    """Return which due activities of each queue are switched off, held with their key, or behind a limit.
-
-    Queues without such activities are left out. Of a queue, ``MAX_COUNT`` activities are looked at. No read if nothing
-    is off, held or limited. Otherwise one, two more if there are limits, and one for each queue with more activities.
-    """
-    limits, sql = queue_limits(), store.sql
-    held_keys = {(queue, key) for queue, key in switches.holds if key}
-    is_limited = bool(activity.limits_by_name)
-    concerned = {name for name in queues if limits.get(name, NO_LIMITS).is_limited} | {queue for queue, _ in held_keys}
-    if is_limited or switches.activities:
-        concerned |= {*queues}
-    if not concerned:
-        return {}
-    now, moment = sql.now_expression(None)
-    group_sql = (
-        "select queue, activity, line, count(*), min(due_at) from (select queue, activity, line, due_at from"  # noqa: S608 - constants
-        f" temporalex_activity_task where queue = %s and owner is null and not atomic and due_at <= {now}"
-        f" limit {MAX_COUNT}) due group by queue, activity, line"
-    )
-    rows = sql.select(
-        " union all ".join([group_sql] * len(concerned)),
-        [value for queue in sorted(concerned) for value in (queue, *moment)],
-        ("text", "text", "text", "int8", "timestamptz"),
-    )
-    usages = {}
-    if rows and (is_limited or any(limits.get(queue, NO_LIMITS).is_limited for queue in concerned)):
-        live_counts, starts, at = [*count_live(sql)], read_recent_starts(sql), store.now().timestamp()
-        usages = {
-            queue: LimitUsage(queue, limits.get(queue, NO_LIMITS), activity.limits_by_name, live_counts, starts, at)
-            for queue in {row[0] for row in rows}
-        }
-    result: dict[str, _KeptBack] = {}
-    for queue in sorted({row[0] for row in rows}):
-        groups = [_DueGroup(*row[1:]) for row in rows if row[0] == queue]
-        kept = [group for group in groups if group.is_kept_back(queue, switches, usages.get(queue))]
-        others = [group.oldest for group in groups if group not in kept]
-        oldest_other = min(others, default=None)
-        if kept and sum(group.number for group in groups) >= MAX_COUNT:
-            tasks = ActivityTask.objects.using(store.alias).filter(queue=queue, owner=None, atomic=False)
-            for group in kept:
-                tasks = tasks.exclude(activity=group.activity, line=group.line)
-            oldest_other = tasks.filter(due_at__lte=Now()).order_by("due_at").values_list("due_at", flat=True).first()
-        if kept:
-            result[queue] = _KeptBack(sum(group.number for group in kept), oldest_other)
-    return result
-
-
 class _DueGroup(NamedTuple):
     """Due activities of a queue with one name and one partition."""
 
@@ -261,6 +214,78 @@ class _DueGroup(NamedTuple):
         if self.activity in switches.activities or (key and (queue, key) in switches.holds):
             return True
         return usage is not None and usage.wait_seconds(self.activity, key) is not None
+
+
+def _count_kept_back(store: DjangoStorage, queues: Sequence[str], switches: Switches) -> dict[str, _KeptBack]:
+    """Return which due activities of each queue are switched off, held with their key, or behind a limit.
+
+    Queues in which nothing is off, held or limited are left out. Of a queue, ``MAX_COUNT`` activities are looked at. No
+    read if all are left out. Otherwise one, two more if there are limits, and one for each queue with more activities.
+    """
+    limits = {queue: queue_limits().get(queue, NO_LIMITS) for queue in queues}
+    concerned = [*queues]
+    if not activity.limits_by_name and not switches.activities:
+        concerned = [queue for queue in queues if limits[queue].is_limited or switches.holds_keys_of(queue)]
+    groups_by_queue = _read_due_groups(store.alias, concerned)
+    usages = _read_usages(store, {queue: limits[queue] for queue in groups_by_queue})
+    return {
+        queue: _kept_back_of(
+            groups,
+            [group for group in groups if group.is_kept_back(queue, switches, usages.get(queue))],
+            due_tasks=_due_activities(store.alias, queue),
+        )
+        for queue, groups in groups_by_queue.items()
+    }
+
+
+def _kept_back_of(
+    groups: Sequence[_DueGroup], kept_groups: Sequence[_DueGroup], *, due_tasks: QuerySet[ActivityTask]
+) -> _KeptBack:
+    """Return the figures of a queue, with these groups of due activities, of which ``kept_groups`` are kept back.
+
+    ``due_tasks`` are read only if there may be more of them than the groups have.
+    """
+    oldest_other = min((group.oldest for group in groups if group not in kept_groups), default=None)
+    if kept_groups and sum(group.number for group in groups) >= MAX_COUNT:
+        for group in kept_groups:
+            due_tasks = due_tasks.exclude(activity=group.activity, line=group.line)
+        oldest_other = due_tasks.order_by("due_at").values_list("due_at", flat=True).first()
+    return _KeptBack(sum(group.number for group in kept_groups), oldest_other)
+
+
+def _read_usages(store: DjangoStorage, limits: Mapping[str, Limits]) -> dict[str, LimitUsage]:
+    """Return the present use of the limits of queues, by queue; empty if neither these nor any activity has limits."""
+    if not limits or not (activity.limits_by_name or any(limit.is_limited for limit in limits.values())):
+        return {}
+    live_counts, starts, now = [*count_live(store.sql)], read_recent_starts(store.sql), store.now().timestamp()
+    return {
+        queue: LimitUsage(queue, limit, activity.limits_by_name, live_counts, starts, now)
+        for queue, limit in limits.items()
+    }
+
+
+def _due_activities(alias: str, queue: str) -> QuerySet[ActivityTask]:
+    """Return the activities of a queue that are due and that no worker has claimed."""
+    due_tasks = ActivityTask.objects.using(alias).filter(queue=queue, owner=None, atomic=False, due_at__lte=Now())
+    return due_tasks.order_by()
+
+
+def _read_due_groups(alias: str, queues: Sequence[str]) -> dict[str, list[_DueGroup]]:
+    """Return the groups of due activities of each queue in which activities are due. One read."""
+    if not queues:
+        return {}
+    selections = [
+        ActivityTask.objects.using(alias)
+        .filter(pk__in=_due_activities(alias, queue).values("pk")[:MAX_COUNT])
+        .order_by()
+        .values_list("queue", "activity", "line")
+        .annotate(number=Count("pk"), oldest=Min("due_at"))
+        for queue in queues
+    ]
+    groups: dict[str, list[_DueGroup]] = {}
+    for queue, *group in selections[0].union(*selections[1:], all=True).order_by():
+        groups.setdefault(queue, []).append(_DueGroup(*group))
+    return groups
 
 
 def _build_figures(

@@ -7,6 +7,7 @@ because payloads may be there. A log gets the type and the code locations that t
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, TypeGuard, TypeVar
 
@@ -34,6 +35,9 @@ _CODE_ERRORS = (
 _CODE_ERROR_NAMES = {errors.WorkflowDefinitionError.__name__, *(cls.__name__ for cls in _CODE_ERRORS)}
 #: Errors of database drivers that do not quote rows. Names are compared, because the core imports no driver.
 _DATABASE_ERROR_NAMES = frozenset({"OperationalError", "InterfaceError"})
+_PACKAGE = __name__.partition(".")[0]
+#: Code that the statements of this package pass. An error of a statement of other code may quote its text.
+_DATABASE_CODE = frozenset({_PACKAGE, "django", "psycopg", "psycopg_pool", *sys.stdlib_module_names})
 
 
 # The descriptors of the classes themselves: those of user code may raise, or say something else.
@@ -56,7 +60,7 @@ def error_line(exc: BaseException) -> str:
     only where it cannot quote a payload.
     """
     kind = f"{first_line(class_name(type(exc)))}{_field_path(exc)}"
-    if is_error(exc, *_CODE_ERRORS) or kind in _DATABASE_ERROR_NAMES:
+    if is_about_code(exc) or (kind in _DATABASE_ERROR_NAMES and {*_packages(exc)} <= _DATABASE_CODE):
         kind = f"{kind}: {first_line(_message_for_log(exc))}"
     at = " < ".join(_code_locations(exc))
     return _shorten(f"{kind} at {at}" if at else kind)
@@ -77,8 +81,22 @@ def _message_for_log(exc: BaseException) -> str:
 
 
 def is_about_code(exc: BaseException) -> bool:
-    """Return True if the message of the error only names code, so that it may go into a log."""
-    return is_error(exc, *_CODE_ERRORS)
+    """Return True if the message of the error only names code, so that it may go into a log.
+
+    That holds for messages of this package. Other code may raise these errors, too, with messages of its own. A codec
+    does so with ``KeyMissing``, whose message names a key.
+    """
+    if not is_error(exc, *_CODE_ERRORS):
+        return False
+    return is_error(exc, errors.KeyMissing) or [_PACKAGE, *_packages(exc)][-1] == _PACKAGE
+
+
+def _packages(exc: BaseException) -> Iterator[str]:
+    """Yield the top-level packages of the code that an error passed, outermost first."""
+    traceback = traceback_of(exc)
+    while traceback is not None:
+        yield str(traceback.tb_frame.f_globals.get("__name__")).partition(".")[0]
+        traceback = traceback.tb_next
 
 
 def failure_summary(attributes: Mapping[str, Any]) -> str:

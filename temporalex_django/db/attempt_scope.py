@@ -234,6 +234,12 @@ class AttemptScope:
                 if _depth(connection) != before:
                     _leave_blocks(connection, before)
                     problem = self._left_open(connection, "its writes were rolled back")
+                elif self._atomic and connection.needs_rollback:
+                    problem = TransactionManagementError(
+                        f"{self._activity} caught an error of the connection {connection.alias!r} and went on, or called "
+                        "set_rollback(): Django rolls back its writes. Let the error pass, or put the statement that "
+                        "may fail into a block `with transaction.atomic():`"
+                    )
                 if connection in self._changed:
                     mark_for_closing(connection)
             elif _has_begun(connection) or _is_in_transaction(connection):

@@ -207,11 +207,20 @@ class StorageSession:
         """Return True if a statement was cancelled, by its ``statement_timeout`` or by a person."""
         return self.sql.is_interrupted(exc)
 
-    def is_connection_lost(self, exc: BaseException) -> bool:
+    def is_connection_lost(self, exc: BaseException, *, is_of_code: bool = False) -> bool:
         """Return True if the connection is gone and the caller should reconnect.
 
-        Nothing was committed, unless the connection broke during a commit.
+        Nothing was committed, unless the connection broke during a commit. With ``is_of_code``, code of the user may
+        have raised the error, for example about a closed cursor or another database. Then the connection has to be
+        closed, too.
         """
+        if is_of_code and not _is_closed(connections[self.alias].connection):
+            return False
         if isinstance(exc, InterfaceError):
             return True
         return isinstance(exc, OperationalError) and not self.sql.is_transient(exc) and self.sql.is_connection_lost(exc)
+
+
+def _is_closed(raw: Any) -> bool:
+    """Return True if a connection of the driver is closed, or None."""
+    return raw is None or bool(getattr(raw, "closed", False))

@@ -28,18 +28,23 @@ class Effect(NamedTuple):
 
 
 _LONGEST_CACHED = 4_096
-_HINTS = ("advisory_lock", "set_config", "into temp", ";", "--", "/*")
+_HINT = re.compile(r"advisory_lock|set_config|pg_temp|\binto\s+(?:(?:global|local)\s+)?temp|;|--|/\*")
 _CONTROL_WORDS = frozenset({"begin", "start", "commit", "end", "rollback", "abort"})
 _SESSION_WORDS = frozenset({"listen", "load", "discard", "prepare", "attach"})
 #: Words of statements that leave something only with a certain text in them.
-_MARKS = {"pragma": "=", "declare": "with hold"}
+_MARKS = {"pragma": re.compile(r"=|\("), "declare": re.compile(r"with\s+hold")}
+#: PRAGMA with the name of a table or a limit in parentheses. Others set a value there, as with "=".
+_READING_PRAGMA = re.compile(r"pragma\s+(?:\w+\s*\.\s*)?(?:(?:table|index|foreign_key)_\w+|\w+_(?:check|list))\s*\(")
 _WORDS = _CONTROL_WORDS | _SESSION_WORDS | {"set", "reset", "create", *_MARKS}
-_SKIPPED = re.compile(r"'(?:[^']|'')*'|\$(\w*)\$.*?\$\1\$|--[^\n]*|/\*.*?\*/", re.DOTALL)
+_SKIPPED = re.compile(r"\be'(?:[^'\\]|''|\\.)*'|'(?:[^']|'')*'|\$(\w*)\$.*?\$\1\$|--[^\n]*|/\*.*?\*/", re.DOTALL)
 _SETTING = re.compile(
     r"(?:set|reset)\s+(?:(?:session|local)\s+(?!authorization))?(time\s+zone|session\s+authorization|(?:[\w.]|\"[^\"]+\")+)"
 )
 _SET_CONFIG = re.compile(r"set_config\s*\(\s*(?:'([^']*)'|[^,]*),[^;]*?,\s*([^,()]*?)\s*\)")
-_TEMPORARY = re.compile(r"create\s+(?:or\s+replace\s+)?(?:(?:global|local)\s+)?temp")
+_TEMPORARY = re.compile(r"create\s+(?:or\s+replace\s+)?(?:(?:global|local)\s+)?temp|.*\bpg_temp\s*\.", re.DOTALL)
+_INTO_TEMPORARY = re.compile(
+    r"\bselect\b.*\binto\s+(?:(?:global|local)\s+)?(?:temp(?:orary)?\s|(?:table\s+)?pg_temp\s*\.)", re.DOTALL
+)
 #: Words of SET that are no names of settings.
 _ALIASES = {
     "session_authorization": "session_authorization",
@@ -64,7 +69,7 @@ def effects_of(sql: str) -> tuple[Effect, ...]:
 def _find_effects(sql: str) -> tuple[Effect, ...]:
     text = sql.lower()
     first = text[:40].split(None, 1)
-    if (not first or first[0].rstrip(";") not in _WORDS) and not any(hint in text for hint in _HINTS):
+    if (not first or first[0].rstrip(";") not in _WORDS) and _HINT.search(text) is None:
         return ()
     text = _SKIPPED.sub(_blank, text)
     effects: list[Effect] = []
@@ -101,8 +106,8 @@ def _outlives_transaction(statement: str, word: str) -> bool:
     if word == "create":
         return _TEMPORARY.match(statement) is not None and "on commit drop" not in statement
     if word in _MARKS:
-        return _MARKS[word] in statement
-    return word in _SESSION_WORDS or "into temp" in statement or "advisory_lock" in statement
+        return _MARKS[word].search(statement) is not None and _READING_PRAGMA.match(statement) is None
+    return word in _SESSION_WORDS or "advisory_lock" in statement or _INTO_TEMPORARY.search(statement) is not None
 
 
 def _setting_effects(statement: str, word: str, second: str) -> list[Effect]:

@@ -255,7 +255,7 @@ class AtomicPhase:
             except BaseException as exc:
                 if not entered or (self._storage.is_transient(exc) and not self._storage.is_interrupted(exc)):
                     raise  # the transaction failed, not the activity: without its savepoint nothing can be undone
-                if self._storage.is_connection_lost(exc):
+                if self._storage.is_connection_lost(exc, is_of_code=True):
                     _raise_if_slow(task, time.monotonic() - started_at, exc)
                     raise
                 result = activity_policy.failed_result(

@@ -126,7 +126,7 @@ class Executors:
             is_done = self._rebuild_slice(work)
         except Exception as exc:
             # Any other error is one of this run, and the turn that claims the run next reports it.
-            if self.storage.is_connection_lost(exc) or self.storage.is_transient(exc):
+            if self.storage.is_connection_lost(exc, is_of_code=True) or self.storage.is_transient(exc):
                 self._rebuilding[run_id] = work
                 raise
             if work.entry is not None:

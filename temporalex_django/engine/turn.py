@@ -415,11 +415,10 @@ class WorkflowEngine(Executors):
 
         It is not the fault of the run: it comes from the queries of the judge, which decides who may send what.
         """
-        if isinstance(error, JudgingFailed):
-            cause = error.__cause__
-        else:
-            cause = error
-        if cause is not None and (self.storage.is_connection_lost(cause) or self.storage.is_transient(cause)):
+        cause = error.__cause__ if isinstance(error, JudgingFailed) else error
+        if cause is not None and (
+            self.storage.is_connection_lost(cause, is_of_code=True) or self.storage.is_transient(cause)
+        ):
             raise cause from cause.__cause__
 
     def _load_inboxes(
@@ -557,7 +556,7 @@ class WorkflowEngine(Executors):
         except NondeterminismError as found:
             return found
         except Exception as exc:
-            if self.storage.is_connection_lost(exc) or self.storage.is_transient(exc):
+            if self.storage.is_connection_lost(exc, is_of_code=True) or self.storage.is_transient(exc):
                 raise
         return error
 

@@ -94,6 +94,40 @@ def begin_and_fail() -> None:
     raise LookupError("its own error")
 
 
+def catch_database_error() -> str:
+    from django.contrib.auth import get_user_model
+    from django.db import IntegrityError
+
+    get_user_model().objects.create(username="one")
+    try:
+        get_user_model().objects.create(username="one")
+    except IntegrityError:
+        return "caught"
+    return "created twice"
+
+
+def catch_database_error_in_block() -> str:
+    from django.contrib.auth import get_user_model
+    from django.db import IntegrityError, transaction
+
+    get_user_model().objects.create(username="two")
+    try:
+        with transaction.atomic():
+            get_user_model().objects.create(username="two")
+    except IntegrityError:
+        return "undone"
+    return "created twice"
+
+
+def set_rollback() -> str:
+    from django.contrib.auth import get_user_model
+    from django.db import transaction
+
+    get_user_model().objects.create(username="one")
+    transaction.set_rollback(True)
+    return "done"
+
+
 def rolled_back_setting() -> str:
     from django.db import transaction
 
@@ -113,6 +147,7 @@ ACTIONS: dict[str, Callable[[], Any]] = {
     for function in (
         *(look, litter, count_users, use_caches, backend_pid, open_atomic, write_in_open_atomic),
         *(turn_autocommit_off, close_in_atomic, begin_and_fail, rolled_back_setting),
+        *(catch_database_error, catch_database_error_in_block, set_rollback),
     )
 }
 

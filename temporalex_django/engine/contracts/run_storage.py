@@ -152,8 +152,11 @@ class RunStorage(Protocol):
     def is_interrupted(self, exc: BaseException) -> bool:
         """Return True if a statement was cancelled. In an activity this counts as a failure of that activity."""
 
-    def is_connection_lost(self, exc: BaseException) -> bool:
-        """Return True if the connection is gone, so that nothing was committed."""
+    def is_connection_lost(self, exc: BaseException, *, is_of_code: bool = False) -> bool:
+        """Return True if the connection is gone, so that nothing was committed.
+
+        With ``is_of_code``, code of the user may have raised the error, and the state of the connection decides.
+        """
 
     def lock_run(self, chain: UUID, *, wait: float) -> RunState | None:
         """Lock one chain in any state and return it, or None if it is gone or not free within ``wait`` seconds."""

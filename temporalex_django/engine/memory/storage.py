@@ -55,7 +55,7 @@ class MemoryRunStorage(MemoryWrites):
     def is_interrupted(self, exc: BaseException) -> bool:
         return False
 
-    def is_connection_lost(self, exc: BaseException) -> bool:
+    def is_connection_lost(self, exc: BaseException, *, is_of_code: bool = False) -> bool:
         return False
 
     # -- claiming -----------------------------------------------------------------------------------------------------

@@ -190,6 +190,35 @@ def test_a_block_that_an_atomic_activity_leaves_open(action: str) -> None:
     assert not get_user_model().objects.exists()
 
 
+@pytest.mark.parametrize("host", ["worker", "drain", "environment"])
+@pytest.mark.parametrize("action", ["catch_database_error", "set_rollback"])
+def test_an_atomic_activity_whose_writes_are_lost_has_failed(host: str, action: str) -> None:
+    """Django rolls them back without an error when the block ends."""
+    steps = [["atomic", action], ["atomic", "count_users"], ["atomic", "catch_database_error_in_block"]]
+    if host == "worker":
+        with working():
+            failed, count, undone = results(*steps)
+    elif host == "drain":
+        handle = Steps.start(steps, id="steps")
+        drain()
+        failed, count, undone = handle.result(timeout=1)
+    else:
+        failed, count, undone = DjangoEnvironment().start(Steps, steps, id="steps").result()
+
+    assert "TransactionManagementError" in failed
+    assert "scopes.atomic caught an error of the connection 'default'" in failed
+    assert (count, undone) == (0, "undone")
+    assert [user.username for user in get_user_model().objects.all()] == ["two"]
+
+
+@pytest.mark.skipif(connection.vendor != "sqlite", reason="PRAGMA is a statement of SQLite")
+@pytest.mark.parametrize("kind", ["external", "local", "async"])
+@pytest.mark.parametrize("statement", ["pragma query_only(1)", "pragma query_only = 1"])
+def test_a_pragma_of_an_activity_ends_with_it(kind: str, statement: str) -> None:
+    with working():
+        assert results((kind, statement), (kind, "catch_database_error_in_block")) == [None, "undone"]
+
+
 @pytest.mark.parametrize("statement", ["commit", "rollback", "begin", "/* why */ Commit", "select 1 ;; end"])
 def test_an_atomic_activity_cannot_end_the_transaction_of_its_run(statement: str) -> None:
     with working():
@@ -234,6 +263,7 @@ SESSION = [
     ("listen somewhere", "select count(*) from pg_listening_channels() c where c = 'somewhere'"),
     ("create temp table left_behind (n int)", "select count(*) from pg_class where relname = 'left_behind'"),
     ("create temporary view left_behind as select 1", "select count(*) from pg_class where relname = 'left_behind'"),
+    ("create table pg_temp.left_behind (n int)", "select count(*) from pg_class where relname = 'left_behind'"),
     ("select 1 as n into temp left_behind", "select count(*) from pg_class where relname = 'left_behind'"),
     ("prepare left_behind as select 1", "select count(*) from pg_prepared_statements where name = 'left_behind'"),
 ]

@@ -8,6 +8,7 @@ import traceback
 
 import pytest
 from django.core.management import CommandError, call_command
+from django.db import OperationalError, connection
 from prometheus_client import generate_latest
 
 from temporalex_django import Ok, RetryPolicy, Workflow, WorkflowHandle, activity, api, errors, signal, update
@@ -30,6 +31,22 @@ def fail_with(text):
 @activity(retry=RetryPolicy(max_attempts=1), queue="planted")
 def find_class(text):
     raise errors.UnknownWorkflow(f"no workflow {text!r}")
+
+
+@activity(retry=RetryPolicy(max_attempts=1))
+def configure(text):
+    raise errors.NotConfigured(f"no settings for {text!r}")
+
+
+@activity(retry=RetryPolicy(max_attempts=1))
+def search_by_text(text):
+    with connection.cursor() as cursor:
+        cursor.execute(f"select {text}" if connection.vendor == "sqlite" else f"select error_in_{text}()")
+
+
+@activity(retry=RetryPolicy(max_attempts=1), atomic=True)
+def connect_as(text):
+    raise OperationalError(f"password of {text!r} refused")
 
 
 class Child(Workflow):
@@ -90,6 +107,9 @@ async def _raise(word):
 WAYS = {
     "open": _open,
     "activity": fail_with,
+    "configure": configure,
+    "search": search_by_text,
+    "connect": connect_as,
     "title": lambda word: api.approval(f"Approve {word}", role=MAY),
     "nobody": lambda word: api.approval(f"Approve {word}"),
     "user": lambda word: api.approval("Approve it", users=[f"{word}\n"]),

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any, Literal
 
 import pytest
+from django.db import utils as django_errors
 
 from temporalex_django import Async, Stop, Workflow, api, errors
 from temporalex_django.core.error_text import MAX_LENGTH, error_line, first_line
@@ -47,6 +48,26 @@ def test_of_a_payload_that_does_not_fit_the_field_is_named() -> None:
 def test_what_quotes_nothing_is_said() -> None:
     assert error_line(errors.NotAwaited("sleep was not awaited")) == "NotAwaited: sleep was not awaited"
     assert error_line(OperationalError("\n  connection refused\nDETAIL: x")) == "OperationalError: connection refused"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        OperationalError(SECRET),
+        django_errors.OperationalError(SECRET),
+        django_errors.InterfaceError(SECRET),
+        errors.NotConfigured(SECRET),
+        errors.NestingError(SECRET),
+        errors.NotAwaited(SECRET),
+        errors.OutsideWorkflow(SECRET),
+        errors.DeterminismViolation(SECRET),
+    ],
+)
+def test_an_error_that_other_code_raises_may_quote_data_whatever_its_class(error: BaseException) -> None:
+    text = error_line(raised(error))
+
+    assert text.startswith(f"{type(error).__name__} at core/test_telling.py:")
+    assert "4111" not in text
 
 
 def test_lines_are_cut_and_printable() -> None:

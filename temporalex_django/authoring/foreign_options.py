@@ -82,6 +82,15 @@ PHASE: Final = {
     **dict.fromkeys(("deadline", "due", "expires"), "until=..."),
     **dict.fromkeys(("initial", "initial_state"), "the state as the first argument"),
 }
+HANDLER: Final = {
+    **dict.fromkeys(("name", "key", "alias"), 'the name in the phase: api.phase(state, update={"name": handler})'),
+    **dict.fromkeys(("check", "validate", "validators"), "validator=..., which an update has"),
+    "validator": "update(handler, validator=...): a signal has no sender who waits for an answer",
+    **dict.fromkeys(("returns", "response", "result_type"), "update(handler, returns=...)"),
+    **dict.fromkeys(("perm", "permissions", "role"), 'permission="app.codename"'),
+    **dict.fromkeys(("title", "description"), "label=..."),
+    **dict.fromkeys(("unfinished_policy", "dynamic"), "api.wait_condition(...) before the end of run"),
+}
 UNIQUE: Final = {
     **dict.fromkeys(("field", "name", "prefix", "on", "by"), 'key="..."'),
     **dict.fromkeys(("per", "within", "together"), "scope=..."),

@@ -209,6 +209,32 @@ async def run_of_callable(self: Any, args: Callable[[], int]) -> Any: ...
 def unreadable(fn: Callable[[], int]) -> None: ...
 
 
+def signal_method() -> None:
+    class Paid(Workflow):
+        @signal  # type: ignore[arg-type]
+        def paid(self, amount: int) -> None: ...
+
+        run = quiet
+
+
+def update_method() -> None:
+    class Paid(Workflow):
+        @update  # type: ignore[arg-type]
+        async def pay(self, amount: int) -> int:
+            return amount
+
+        run = quiet
+
+
+class Handlers:
+    def pay(self, amount: int) -> Any:
+        return Stop(amount)
+
+
+def answering(**options: Any) -> Callable[[], Any]:
+    return lambda: update(lambda _, s: Reply(1, s), **options)
+
+
 REFUSED = errors.WorkflowDefinitionError
 DEFINITIONS: list[Row] = [
     ("run is a plain def", lambda: flow(plain_run), REFUSED, ("run must be an `async def`",)),
@@ -236,6 +262,13 @@ DEFINITIONS: list[Row] = [
     ("a query is below @staticmethod", query_below_staticmethod, REFUSED, ("over @staticmethod",)),
     ("a query is async", async_query, REFUSED, ("write a plain `def`",)),
     ("handle_query has self", handle_query_with_self, REFUSED, ("(name, args, state)", "static method")),
+    ("a signal handler is a method", signal_method, REFUSED, ("test_first_tries.py:", "outside of the class")),
+    ("an update handler is a method", update_method, REFUSED, ("takes (self, amount", "api.phase(state,")),
+    ("the name of a signal", lambda: signal("paid"), REFUSED, ('signal={"name": handler}',)),  # type: ignore[arg-type]
+    ("an answer whose type is a text", answering(returns="Order"), REFUSED, ("the type of the answer", "'Order'")),
+    ("an answer whose type is a reply", answering(returns=Reply[int, dict]), REFUSED, ("the type of the answer",)),
+    ("update(name=)", answering(name="pay"), TypeError, ("the name in the phase",)),
+    ("update(check=)", answering(check=print), TypeError, ("validator=",)),
     ("a key with a capital", lambda: Unique("Order"), REFUSED, ("lower-case letters and digits",)),
     (
         "six fields of cron",
@@ -463,6 +496,12 @@ MESSAGES: list[Row] = [
         lambda: updated(pay=update(lambda _, s: Stop(s), validator=lambda n: None)),  # type: ignore[arg-type,misc]
         CLOSED,
         ("the validator of update 'pay'", "takes (n)"),
+    ),
+    (
+        "a handler is a method without its object",
+        lambda: updated(pay=Handlers.pay),
+        CLOSED,
+        ("update 'pay'", "test_first_tries.py:", "outside of the class"),
     ),
     (
         "a signal handler with one parameter",

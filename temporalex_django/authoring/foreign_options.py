@@ -91,6 +91,25 @@ HANDLER: Final = {
     **dict.fromkeys(("title", "description"), "label=..."),
     **dict.fromkeys(("unfinished_policy", "dynamic"), "api.wait_condition(...) before the end of run"),
 }
+PARALLEL: Final = {
+    **dict.fromkeys(
+        ("return_exceptions",), "raise_errors=..., which is False by default: a branch that raised is an Err then"
+    ),
+    **dict.fromkeys(
+        ("max_concurrency", "max_workers", "concurrency", "max_parallel", "semaphore", "workers"), "limit=..."
+    ),
+    "timeout": "api.race(lambda: api.parallel(...), api.sleep(...))",
+}
+RACE: Final = {
+    **dict.fromkeys(("timeout", "until", "deadline"), "a branch more: api.race(..., api.sleep(...))"),
+    **dict.fromkeys(("return_when",), "api.parallel(...) to wait for all branches"),
+}
+SLEEP: Final = {
+    **dict.fromkeys(("days", "hours", "minutes", "weeks", "milliseconds"), "api.sleep(timedelta(...))"),
+    **dict.fromkeys(("seconds", "delay", "delta", "secs", "delay_seconds", "timeout"), "api.sleep(5), in seconds"),
+    **dict.fromkeys(("until", "deadline", "when", "eta", "at"), "api.sleep_until(instant)"),
+    **dict.fromkeys(("label", "summary", "description"), "then=..."),
+}
 UNIQUE: Final = {
     **dict.fromkeys(("field", "name", "prefix", "on", "by"), 'key="..."'),
     **dict.fromkeys(("per", "within", "together"), "scope=..."),

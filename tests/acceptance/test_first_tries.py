@@ -384,7 +384,49 @@ async def forgotten_sleep() -> Any:
     return Ok()
 
 
+async def compensation_without_argument() -> Any:
+    async with api.saga() as saga:
+        saga.add(double)  # type: ignore[call-arg]
+    return Ok()
+
+
+async def helper() -> int:
+    return 1
+
+
+def phase(**options: Any) -> Callable[[], Any]:
+    return calling(lambda: api.phase({}, **options))
+
+
 FAILED, OUTSIDE = errors.WorkflowFailed, errors.OutsideWorkflow
+BRANCHES: list[Row] = [
+    ("a set of branches", calling(lambda: api.parallel({double(1), double(2)})), FAILED, ("order", "write a list")),
+    ("a race of a set", calling(lambda: api.race(frozenset([double(1)]))), FAILED, ("race: a set", "write a list")),
+    ("an activity as a branch", calling(lambda: api.parallel(double, double)), FAILED, ("takes (number", "lambda:")),
+    ("a branch with a parameter", calling(lambda: api.race([lambda n: double(n)])), FAILED, ("takes (n)", "lambda:")),  # type: ignore[list-item,misc]
+    (
+        "one call many times",
+        calling(lambda: api.parallel([double(1)] * 3)),
+        FAILED,
+        ("twice", "double", "call it again"),
+    ),
+    ("parallel(return_exceptions=)", calling(lambda: api.parallel(return_exceptions=1)), FAILED, ("raise_errors=",)),  # type: ignore[call-overload]
+    ("parallel(max_concurrency=)", calling(lambda: api.parallel(max_concurrency=1)), FAILED, ("write limit=",)),  # type: ignore[call-overload]
+    ("race(timeout=)", calling(lambda: api.race(helper, timeout=1)), FAILED, ("api.race(..., api.sleep(...))",)),  # type: ignore[call-overload]
+    ("sleep(days=)", calling(lambda: api.sleep(days=3)), FAILED, ("api.sleep(timedelta(...))",)),  # type: ignore[call-arg]
+    ("a condition that is a value", calling(lambda: api.wait_condition(True)), FAILED, ("lambda:", "not True")),  # type: ignore[arg-type]
+    ("a condition of two", calling(lambda: api.wait_condition(lambda a, b: a)), FAILED, ("without parameters",)),  # type: ignore[arg-type,misc]
+    ("wait_condition(deadline=)", calling(lambda: api.wait_condition(bool, deadline=1)), FAILED, ("until=",)),  # type: ignore[call-arg]
+    ("publish without a parameter", phase(timeout=1, publish=lambda: 1), FAILED, ("publish", "(state)", "takes ()")),
+    ("publish with two", phase(timeout=1, publish=lambda a, b: 1), FAILED, ("publish", "takes (a, b)")),
+    ("a state without a copy", calling(lambda: api.phase((n for n in ()), timeout=1)), FAILED, ("state", "plain data")),
+    (
+        "a compensation without its argument",
+        lambda: ran(compensation_without_argument),
+        FAILED,
+        ("takes (number", "saga.add(undo, *args)"),
+    ),
+]
 CALLS: list[Row] = [
     ("a forgotten await in a sum", calling(lambda: double(1) + 1), FAILED, ("await", "double(...)")),  # type: ignore[operator]
     ("a forgotten await", lambda: ran(forgotten_sleep), FAILED, ("await sleep(...)",)),
@@ -544,7 +586,9 @@ MESSAGES: list[Row] = [
 
 
 @pytest.mark.parametrize(
-    "rows", [DEFINITIONS, OPTIONS, CALLS, MESSAGES], ids=["definitions", "options", "calls", "messages"]
+    "rows",
+    [DEFINITIONS, OPTIONS, CALLS, BRANCHES, MESSAGES],
+    ids=["definitions", "options", "calls", "branches", "messages"],
 )
 def test_a_first_try_is_answered_with_what_to_write(rows: list[Row]) -> None:
     assert answered(rows) == []

@@ -150,6 +150,16 @@ def require_storable_answer(answer_type: Any, *, label: str) -> None:
         )
 
 
+def _copy_of(state: Any) -> Any:
+    """Return a copy of the state of a phase. Raises ``PayloadError`` for a value that has none, such as a generator."""
+    try:
+        return deep_copy(state)
+    except TypeError as exc:
+        raise PayloadError(
+            f"phase: the state cannot be copied: {exception_message(exc)}; keep plain data in it, such as a list"
+        ) from exc
+
+
 class Publication:
     """The part of a phase that publishes its state.
 
@@ -161,6 +171,8 @@ class Publication:
     def __init__(self, runtime: WorkflowRuntime, publish: object) -> None:
         if publish is not True and (not callable(publish) or inspect.iscoroutinefunction(publish)):
             raise WorkflowDefinitionError(f"phase: publish is True, False or a plain function (state), not {publish!r}")
+        if publish is not True and not accepts_arguments(publish, 1):
+            raise WorkflowDefinitionError(f"phase: publish must be callable as (state): {signature_text(publish)}")
         self._fn = None if publish is True else publish
         guard.watch(self._fn)
         self._runtime = runtime
@@ -235,7 +247,7 @@ class Phase:
             )
         if not self.signals and not self.updates and not timed:
             raise WorkflowDefinitionError("phase: without a handler or a timeout it could never end")
-        self.state = deep_copy(state)
+        self.state = _copy_of(state)
         self.publication = publication
         self.host = host
         self.label = label
@@ -272,7 +284,7 @@ class Phase:
 
     def set_state(self, state: Any, encoded: Any) -> None:
         """Set the state to a copy of ``state``, and publish ``encoded``, which ``encode_state`` returned for it."""
-        self.state = deep_copy(state)  # the code may keep a reference to it
+        self.state = _copy_of(state)  # the code may keep a reference to it
         if self.publication is not None:
             self.publication.publish(encoded)
 

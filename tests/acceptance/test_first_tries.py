@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 
 from temporalex_django import (
+    Async,
     ContinueAsNew,
     Err,
     NoReply,
@@ -508,6 +509,15 @@ def before_a_phase() -> Any:
     return WorkflowEnvironment().start(flow(run)).update("pay", 1)
 
 
+@activity
+def wrapped(kind: str) -> Any:
+    return Ok(1) if kind == "ok" else Err("declined")
+
+
+async def replying() -> Any:
+    return Reply(1, {})
+
+
 CLOSED = errors.WorkflowClosed
 MESSAGES: list[Row] = [
     ("a bare value", lambda: ran(returning(5)), FAILED, ("Ok(result)",)),
@@ -519,6 +529,26 @@ MESSAGES: list[Row] = [
         FAILED,
         ("`$.a`", "str(value)"),
     ),  # type: ignore[func-returns-value]
+    ("an Ok of an activity", awaiting(lambda: wrapped("ok")), FAILED, ("wrapped has Ok(...)", "value.value")),
+    ("an Err of an activity", awaiting(lambda: wrapped("err")), FAILED, ("Err(...)", "by an exception")),
+    (
+        "an end inside a result",
+        lambda: ran(returning(Ok(ContinueAsNew(1)))),
+        FAILED,
+        ("ContinueAsNew(...)", "run alone"),
+    ),
+    (
+        "a reply inside a reply",
+        lambda: updated(pay=lambda _, s: Reply(Stop(s), s)),
+        errors.UpdateFailed,
+        ("Stop(...)", "value.response"),
+    ),
+    (
+        "a reply of a background function",
+        lambda: updated(pay=lambda _, s: Async(replying, s)),
+        errors.UpdateFailed,
+        ("Reply(...)", "value.response"),
+    ),
     (
         "a datetime in a reply",
         lambda: updated(pay=lambda _, s: Reply(api.now(), s)),

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequenc
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Any, Literal, TypeVar, cast, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, get_args
 
 from temporalex_django.authoring import foreign_options
 from temporalex_django.authoring.approvals import Escalation, human_task_spec
@@ -364,7 +364,7 @@ def wait_condition(
     return cast("AwaitableCall[bool]", call)
 
 
-@foreign_options.answers_foreign_options("api.child", foreign_options.START)
+@foreign_options.answers_foreign_options("api.child", foreign_options.START, fields=foreign_options.INPUT)
 def child(
     workflow: type[TypedWorkflow[A, R]],
     args: A | None = None,
@@ -592,3 +592,9 @@ def _child_id(workflow: type[Workflow], id: str | None, value: str | int | uuid.
 
 def _patch_id(value: object) -> str:
     return names.check_code_name(value, label="the id of a patch", reserved=False)
+
+
+if not TYPE_CHECKING:  # type checkers report these names themselves
+
+    def __getattr__(name: str) -> Any:
+        raise AttributeError(foreign_options.unknown_name("api", name, globals(), foreign_options.PRIMITIVES))

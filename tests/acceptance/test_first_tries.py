@@ -300,6 +300,11 @@ def started(**chosen: Any) -> Callable[[], Any]:
     return lambda: WorkflowEnvironment().start(flow(quiet), **chosen)
 
 
+def open_run() -> Any:
+    return WorkflowEnvironment().start(flow(quiet))
+
+
+FAILED, OUTSIDE = errors.WorkflowFailed, errors.OutsideWorkflow
 ATTEMPTS = "retry=RetryPolicy(max_attempts=...)"
 OPTIONS: list[Row] = [
     *(
@@ -335,6 +340,19 @@ OPTIONS: list[Row] = [
         errors.WorkflowFailed,
         ('signal={"name": handler}',),
     ),  # type: ignore[call-arg]
+    ("child(customer=)", calling(lambda: api.child(flow(quiet), customer=5)), FAILED, ('args={"customer": ...}',)),  # type: ignore[call-arg]
+    *(
+        (f"an activity called with {name}=", awaiting(functools.partial(double, 1, **{name: 3})), FAILED, parts)
+        for name, parts in {
+            "retry": ("double.options(...)(...)", "retry=..."),
+            "timeout": ("double.options(...)(...)", "start_to_close="),
+            "countdown": ("double.options(...)(...)", "api.sleep"),
+        }.items()
+    ),
+    ("update(amount=)", lambda: open_run().update("pay", amount=5), TypeError, ('{"amount": ...}', "one value")),  # type: ignore[call-overload]
+    ("signal(amount=)", lambda: open_run().signal("pay", amount=5), TypeError, ('{"amount": ...}',)),  # type: ignore[call-arg]
+    ("query(limit=)", lambda: open_run().query("pay", limit=5), TypeError, ('{"limit": ...}',)),  # type: ignore[call-overload]
+    ("update(user=)", lambda: open_run().update("pay", user=5), TypeError, ("by=",)),  # type: ignore[call-overload]
     ("child(workflow_id=)", calling(lambda: api.child(flow(quiet), workflow_id="x")), errors.WorkflowFailed, ("id=",)),  # type: ignore[call-arg]
 ]
 
@@ -399,7 +417,6 @@ def phase(**options: Any) -> Callable[[], Any]:
     return calling(lambda: api.phase({}, **options))
 
 
-FAILED, OUTSIDE = errors.WorkflowFailed, errors.OutsideWorkflow
 BRANCHES: list[Row] = [
     ("a set of branches", calling(lambda: api.parallel({double(1), double(2)})), FAILED, ("order", "write a list")),
     ("a race of a set", calling(lambda: api.race(frozenset([double(1)]))), FAILED, ("race: a set", "write a list")),
@@ -464,6 +481,38 @@ CALLS: list[Row] = [
     ("delay", lambda: double.delay(1), AttributeError, ("await double(...)", ".start(")),  # type: ignore[attr-defined]
     ("apply_async", lambda: double.apply_async((1,)), AttributeError, ("await double(...)",)),  # type: ignore[attr-defined]
     ("enqueue", lambda: double.enqueue(1), AttributeError, ("await double(...)",)),  # type: ignore[attr-defined]
+    ("with_options", lambda: double.with_options(retries=3), AttributeError, ("double.options(...)(...)",)),  # type: ignore[attr-defined]
+    ("no attribute", lambda: double.colour, AttributeError, ("test_first_tries.double", "'colour'")),  # type: ignore[attr-defined]
+    *(
+        (
+            f"a workflow has no {name}",
+            lambda name=name: getattr(flow(quiet), name),
+            AttributeError,
+            (name, "FirstTry.start("),
+        )
+        for name in ("delay", "apply_async", "enqueue")
+    ),
+    *(
+        (f"api.{name}", lambda name=name: getattr(api, name), AttributeError, (name, *parts))
+        for name, parts in {
+            "execute_activity": ("called like a function", ".options("),
+            "execute_child_workflow": ("api.child(",),
+            "gather": ("api.parallel(",),
+            "wait_for": ("timeout=",),
+            "continue_as_new": ("return ContinueAsNew(args)",),
+            "sleeep": ("did you mean sleep",),
+        }.items()
+    ),
+    *(
+        (f"handle.{name}", lambda name=name: getattr(open_run(), name), AttributeError, (name, part))
+        for name, part in {
+            "get_result": "write result()",
+            "wait": "write result()",
+            "revoke": "cancel()",
+            "state": "describe()",
+            "discribe": "did you mean describe",
+        }.items()
+    ),
     ("with saga", lambda: ran(plain_saga), FAILED, ("`async with api.saga()`",)),
     ("with shield", lambda: ran(plain_shield), FAILED, ("`async with api.shield()`",)),
     ("a compensation that was called", lambda: ran(called_undo), FAILED, ("saga.add(undo, *args)",)),

@@ -39,6 +39,8 @@ def members(cls: type) -> Iterator[str]:
             continue
         if member.startswith(("get_next_by_", "get_previous_by_")):
             continue  # Django's
+        if not hasattr(cls, member) and not hasattr(cls, f"_{member}"):
+            continue  # the name of another package, which raises an error with ours
         # A class has ``cancel`` and its kind only with a rule for uniqueness; their code is below private names.
         value = getattr(cls, member, None) or getattr(cls, f"_{member}", None)
         yield f"    {member}{signature(value) if inspect.isroutine(value) else ''}"

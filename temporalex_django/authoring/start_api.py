@@ -70,7 +70,7 @@ def _missing_message(owner: type[Startable], name: str) -> str:
     return f"{owner.__name__} has scope 'none': several runs share a value, so it has no {name!r}"
 
 
-class _ForeignMethod:
+class ForeignMethod:
     """A descriptor for a method by which other packages start a task; it raises ``AttributeError`` with ours."""
 
     def __init__(self, name: str) -> None:
@@ -111,7 +111,7 @@ class Startable:
     definition_place: ClassVar[DefinitionPlace]
 
     if not TYPE_CHECKING:  # type checkers report these names themselves
-        delay, apply_async, enqueue, aenqueue, submit, defer, execute, send = map(_ForeignMethod, _SENDERS)
+        delay, apply_async, enqueue, aenqueue, submit, defer, execute, send = map(ForeignMethod, _SENDERS)
 
     if TYPE_CHECKING:  # both kinds define these; an ABC would force its metaclass on users' classes
 

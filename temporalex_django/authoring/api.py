@@ -71,7 +71,7 @@ def sleep(duration: timedelta | float, *, then: str | None = None) -> AwaitableC
     """
     port = current.runtime_for(table.SLEEP)
     try:
-        wait = names.wait_seconds(duration, label="sleep")
+        wait = names.wait_seconds(duration, label="sleep", instant="sleep_until(...)")
     except ValueError as exc:
         advice = "sleep until an instant with sleep_until, or take max(…, timedelta()) of a duration that may be over"
         raise ValueError(f"{exc}: {advice}") from None
@@ -183,7 +183,7 @@ def approval(
     if isinstance(due, datetime):
         wait: float | None = names.seconds_until(names.aware_datetime(due, label="approval: due"), port.run_context.now)
     else:
-        wait = None if due is None else names.timeout_seconds(due, label="approval: due")
+        wait = None if due is None else names.timeout_seconds(due, label="approval: due", instant="a datetime")
     return cast("AwaitableCall[Decision]", Call(table.APPROVAL, lambda: port.approvals.request_decision(spec, wait)))
 
 
@@ -324,8 +324,9 @@ def _timeout(
 
     Raises ``WorkflowDefinitionError`` if both a duration and an instant are given.
     """
+    label = f"the timeout of {primitive}"
     if until is None:
-        return None if timeout is None else names.timeout_seconds(timeout, label=f"the timeout of {primitive}")
+        return None if timeout is None else names.timeout_seconds(timeout, label=label, instant="until=...")
     if timeout is not None:
         raise WorkflowDefinitionError(f"{primitive}: give either timeout or until, not both")
     moment = names.aware_datetime(until, label=f"{primitive}: until")
@@ -393,8 +394,7 @@ def child(
     port = current.runtime_for(table.CHILD)
     if not (isinstance(workflow, type) and issubclass(workflow, Startable) and hasattr(workflow, "name")):
         raise WorkflowDefinitionError(f"child: {workflow!r} is not a workflow class")
-    # A child has no further options, so `version_for` of a dispatcher gets none.
-    workflow_class = cast("type[Startable]", workflow).choose(version, {})
+    workflow_class = cast("type[Startable]", workflow).choose(version, {})  # `version_for` gets no further options
     check_use(port, workflow_class.require_registered)
     backend = port.run_context.backend
     if backend is not None and workflow_class.backend not in (None, backend) and not port.run_context.replaying:

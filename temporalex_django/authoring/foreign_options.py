@@ -135,6 +135,25 @@ SLEEP: Final = {
     **dict.fromkeys(("until", "deadline", "when", "eta", "at"), "api.sleep_until(instant)"),
     **dict.fromkeys(("label", "summary", "description"), "then=..."),
 }
+WAIT_FOR_EVENT: Final = {
+    **dict.fromkeys(("due", "deadline", "expires"), "until=..."),
+    **dict.fromkeys(("event", "signal"), "the name of the event as the first argument"),
+}
+ESCALATION: Final = {
+    **dict.fromkeys(("group", "to_group"), 'groups=["..."]'),
+    **dict.fromkeys(("user", "to", "assignee"), 'users=["..."]'),
+    **dict.fromkeys(("permission", "roles"), 'role="app.codename"'),
+    **dict.fromkeys(("delay", "timeout", "due"), "after=..."),
+}
+SCHEDULE: Final = {
+    **dict.fromkeys(("crontab", "cron_expression"), 'cron="30 2 * * *"'),
+    **dict.fromkeys(("interval", "run_every", "seconds", "minutes", "hours", "days"), "every=timedelta(...)"),
+    **dict.fromkeys(("timezone", "time_zone", "zone"), 'tz="Europe/Berlin"'),
+    **dict.fromkeys(("kwargs", "input", "params", "payload", "data"), "args={...}"),
+    **dict.fromkeys(("eta", "run_at", "start_at", "when", "clocked"), "at=[...]"),
+    **dict.fromkeys(("id", "schedule_id", "key", "title"), "the name as the first argument"),
+    **dict.fromkeys(("task", "func", "action"), "the workflow class as the second argument"),
+}
 UNIQUE: Final = {
     **dict.fromkeys(("field", "name", "prefix", "on", "by"), 'key="..."'),
     **dict.fromkeys(("per", "within", "together"), "scope=..."),

@@ -19,9 +19,11 @@ from typing import Any
 import pytest
 
 from temporalex_django import (
+    Approval,
     Async,
     ContinueAsNew,
     Err,
+    Escalation,
     NoReply,
     Ok,
     Reply,
@@ -29,6 +31,7 @@ from temporalex_django import (
     Schedule,
     Stop,
     Unique,
+    WaitForEvent,
     Workflow,
     activity,
     api,
@@ -207,6 +210,15 @@ async def run_with_two(self: Any, a: Any, b: Any) -> Any: ...
 async def run_of_callable(self: Any, args: Callable[[], int]) -> Any: ...
 
 
+async def run_with_options(self: Any, **options: Any) -> Any: ...
+
+
+async def run_with_names(self: Any, *, order: int) -> Any: ...
+
+
+def with_order(self: Any, order: int) -> None: ...
+
+
 def unreadable(fn: Callable[[], int]) -> None: ...
 
 
@@ -270,6 +282,13 @@ DEFINITIONS: list[Row] = [
     ("an answer whose type is a reply", answering(returns=Reply[int, dict]), REFUSED, ("the type of the answer",)),
     ("update(name=)", answering(name="pay"), TypeError, ("the name in the phase",)),
     ("update(check=)", answering(check=print), TypeError, ("validator=",)),
+    ("no run", lambda: type("Empty", (Workflow,), {}), REFUSED, ("async def run(self, args)", "abstract=True")),
+    ("run takes options", lambda: flow(run_with_options), REFUSED, ("run must take (self, args)",)),
+    ("run takes names", lambda: flow(run_with_names), REFUSED, ("run must take (self, args)",)),
+    ("a class with arguments", define(__init__=with_order), REFUSED, ("__init__ must take self alone", "run")),
+    ("a class with retries", define(max_retries=3), REFUSED, ("RetryPolicy(...) at its activities",)),
+    ("a class with cron", define(cron="0 2 * * *"), REFUSED, ("Schedule(",)),
+    ("a class with a permission", define(permission="shop.pay"), REFUSED, ("'start_permission'",)),
     ("a key with a capital", lambda: Unique("Order"), REFUSED, ("lower-case letters and digits",)),
     (
         "six fields of cron",
@@ -298,6 +317,10 @@ def options(**chosen: Any) -> Callable[[], Any]:
 
 def started(**chosen: Any) -> Callable[[], Any]:
     return lambda: WorkflowEnvironment().start(flow(quiet), **chosen)
+
+
+def phase(**options: Any) -> Callable[[], Any]:
+    return calling(lambda: api.phase({}, **options))
 
 
 def open_run() -> Any:
@@ -340,6 +363,23 @@ OPTIONS: list[Row] = [
         errors.WorkflowFailed,
         ('signal={"name": handler}',),
     ),  # type: ignore[call-arg]
+    ("Schedule(crontab=)", lambda: Schedule("x", flow(quiet), crontab="1 2 * * *"), TypeError, ("cron=",)),  # type: ignore[call-arg]
+    ("Schedule(interval=)", lambda: Schedule("x", flow(quiet), interval=5), TypeError, ("every=",)),  # type: ignore[call-arg]
+    ("Schedule(timezone=)", lambda: Schedule("x", flow(quiet), timezone="UTC"), TypeError, ("tz=",)),  # type: ignore[call-arg]
+    ("WaitForEvent(due=)", lambda: WaitForEvent("paid", due=1), TypeError, ("until=",)),  # type: ignore[call-arg]
+    ("Approval(group=)", lambda: Approval("Refund?", group="x"), TypeError, ("groups=[",)),  # type: ignore[call-arg]
+    ("Approval(timeout=)", lambda: Approval("Refund?", timeout=1), TypeError, ("due=",)),  # type: ignore[call-arg]
+    ("Escalation(group=)", lambda: Escalation(after=1, group="x"), TypeError, ("groups=[",)),  # type: ignore[call-arg]
+    ("start of a function", lambda: WorkflowEnvironment().start(quiet), TypeError, ("pass the class",)),
+    ("hold of a function", lambda: WorkflowEnvironment().hold(quiet), TypeError, ("@activity",)),  # type: ignore[arg-type]
+    ("mock with a value", lambda: WorkflowEnvironment().mock(double, 5), TypeError, ("lambda *args: 5",)),  # type: ignore[arg-type]
+    ("an instant as a timeout", phase(timeout=datetime(2027, 1, 1, tzinfo=UTC)), FAILED, ("write until=",)),
+    (
+        "an instant as a pause",
+        calling(lambda: api.sleep(datetime(2027, 1, 1, tzinfo=UTC))),
+        FAILED,
+        ("write sleep_until(...)",),
+    ),  # type: ignore[arg-type]
     ("child(customer=)", calling(lambda: api.child(flow(quiet), customer=5)), FAILED, ('args={"customer": ...}',)),  # type: ignore[call-arg]
     *(
         (f"an activity called with {name}=", awaiting(functools.partial(double, 1, **{name: 3})), FAILED, parts)
@@ -411,10 +451,6 @@ async def compensation_without_argument() -> Any:
 
 async def helper() -> int:
     return 1
-
-
-def phase(**options: Any) -> Callable[[], Any]:
-    return calling(lambda: api.phase({}, **options))
 
 
 BRANCHES: list[Row] = [
@@ -567,6 +603,30 @@ async def replying() -> Any:
     return Reply(1, {})
 
 
+class FakeRow:
+    _meta, pk = None, 5
+
+
+def signal_as_update() -> Any:
+    async def run(self: Any, args: Any) -> Any:
+        return Ok(await api.phase({}, signal={"paid": lambda _, s: Stop(s)}))
+
+    return WorkflowEnvironment().start(flow(run)).update("paid")
+
+
+def unpublished() -> Any:
+    class Asked(Workflow):
+        @query("total")
+        @staticmethod
+        def total(state: Any) -> Any:
+            return state["total"]
+
+        async def run(self, args: Any) -> Any:
+            return Ok(await api.sleep(5))
+
+    return WorkflowEnvironment().start(Asked).query("total")
+
+
 CLOSED = errors.WorkflowClosed
 MESSAGES: list[Row] = [
     ("a bare value", lambda: ran(returning(5)), FAILED, ("Ok(result)",)),
@@ -638,6 +698,9 @@ MESSAGES: list[Row] = [
     ),
     ("an update before a phase", before_a_phase, errors.NotAccepting, ("accepted now: none",)),
     ("a misspelt update", lambda: updated(pay=lambda _, s: Stop(s), name="pya"), errors.NotAccepting, ("now: pay",)),
+    ("an update of a signal", signal_as_update, errors.NotAccepting, ("'paid' is a signal", "signal()")),
+    ("a query before the first state", unpublished, errors.QueryFailed, ("has published none",)),
+    ("a row as a value", lambda: Unique("order").id_for(FakeRow()), errors.InvalidId, ("pass its pk",)),
     ("an unknown query", lambda: asked("status"), errors.UnknownQuery, ("it answers: none",)),
     ("an id in use", taken_id, errors.AlreadyRunning, ("use its handle, or another id",)),
     (

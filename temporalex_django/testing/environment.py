@@ -114,7 +114,7 @@ class Environment(EnvironmentActivities):
         if not (isinstance(workflow, type) and issubclass(workflow, Startable)):
             raise TypeError(f"start: {workflow!r} is not a workflow class: pass the class, and its input as args")
         request = StartRequest(
-            workflow=cast("type[Startable]", workflow).choose(version, options),
+            workflow=workflow.choose(version, options),
             args=args,
             id=id,
             value=key_text(value),

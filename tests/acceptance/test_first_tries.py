@@ -701,6 +701,9 @@ MESSAGES: list[Row] = [
     ("an update of a signal", signal_as_update, errors.NotAccepting, ("'paid' is a signal", "signal()")),
     ("a query before the first state", unpublished, errors.QueryFailed, ("has published none",)),
     ("a row as a value", lambda: Unique("order").id_for(FakeRow()), errors.InvalidId, ("pass its pk",)),
+    ("update(returns='Order')", lambda: open_run().update("pay", returns="Order"), REFUSED, ("'Order'", "a type")),
+    ("update(returns=5)", lambda: open_run().update("pay", returns=5), REFUSED, ("a type", "5")),
+    ("query(returns=object())", lambda: open_run().query("pay", returns=open), REFUSED, ("a type",)),
     ("an unknown query", lambda: asked("status"), errors.UnknownQuery, ("it answers: none",)),
     ("an id in use", taken_id, errors.AlreadyRunning, ("use its handle, or another id",)),
     (

@@ -88,8 +88,6 @@ def name_function(cls: type[Workflow] | None, request: RunRequest[T]) -> RunRequ
     if kind not in ("update", "query"):
         return request
     message, returns = request.inputs[kind], request.returns
-    if returns is not None:  # before the message is sent: its handler acts, and cannot be read then
-        _require_readable_type(kind, returns)
     if isinstance(message, str):
         if returns is None and cls is not None and kind == "update":
             declared = messages_of(cast("Any", cls)).get(("update", message))
@@ -107,15 +105,6 @@ def name_function(cls: type[Workflow] | None, request: RunRequest[T]) -> RunRequ
         else:
             returns = resolve_hints(fn).get("return", Any)
     return replace(request, inputs={**request.inputs, kind: name}, returns=returns)
-
-
-def _require_readable_type(kind: str, returns: Any) -> None:
-    """Raise ``WorkflowDefinitionError`` if no answer can be read as ``returns``."""
-    reason = "it is a text" if isinstance(returns, str) else unreadable_reason(returns)
-    if reason is not None:
-        raise WorkflowDefinitionError(
-            f"{kind}: returns must be a type that payloads may have, not {returns!r}: {reason}"
-        )
 
 
 def _name_of_function(cls: type[Workflow] | None, kind: str, fn: Callable[..., Any]) -> str:

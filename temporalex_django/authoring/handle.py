@@ -21,6 +21,7 @@ from temporalex_django.authoring.requests.run_request import (
     async_method,
     inputs,
     operation_method,
+    readable_type,
 )
 from temporalex_django.authoring.requests.start_policy import StartOutcome
 from temporalex_django.authoring.type_hints import T2, T3, P, R, Result_co, T, TypedWorkflow
@@ -191,7 +192,7 @@ class WorkflowHandle(Generic[Result_co]):
             ``InvalidHeaders``. Raises ``ActionNotPermitted`` if ``by`` lacks the ``permission`` of the handler.
             """
             message = inputs(update=name, args=args, id=id, timeout=timeout, mode=mode, headers=headers)
-            return RunRequest("update", by, message, returns)
+            return RunRequest("update", by, message, readable_type("update", returns))
 
         aupdate = async_method(update)
 
@@ -284,7 +285,8 @@ class WorkflowHandle(Generic[Result_co]):
             one that this function declares. With ``fresh``, unread messages are delivered to the run first. Raises
             ``UnknownQuery``, ``QueryFailed``, and ``UnknownWorkflow`` if this process lacks the class.
             """
-            return RunRequest("query", by, inputs(query=name, args=args, fresh=fresh), returns)
+            message = inputs(query=name, args=args, fresh=fresh)
+            return RunRequest("query", by, message, readable_type("query", returns))
 
         aquery = async_method(query)
 

@@ -627,6 +627,14 @@ def unpublished() -> Any:
     return WorkflowEnvironment().start(Asked).query("total")
 
 
+def forgotten_helper() -> Any:
+    coroutine = helper()
+    try:
+        return ran(returning(Ok({"n": coroutine})))
+    finally:
+        coroutine.close()
+
+
 CLOSED = errors.WorkflowClosed
 MESSAGES: list[Row] = [
     ("a bare value", lambda: ran(returning(5)), FAILED, ("Ok(result)",)),
@@ -640,6 +648,7 @@ MESSAGES: list[Row] = [
     ),  # type: ignore[func-returns-value]
     ("an Ok of an activity", awaiting(lambda: wrapped("ok")), FAILED, ("wrapped has Ok(...)", "value.value")),
     ("an Err of an activity", awaiting(lambda: wrapped("err")), FAILED, ("Err(...)", "by an exception")),
+    ("a coroutine in a result", forgotten_helper, FAILED, ("write `await`", "`$.n`")),
     (
         "an end inside a result",
         lambda: ran(returning(Ok(ContinueAsNew(1)))),

@@ -221,16 +221,22 @@ def _misspelling_problems(cls: type[Workflow], base: type[Workflow]) -> Iterator
     for name in cls.__dict__:
         if name.startswith("_") or name in attribute_names or name in _ORDINARY_WORDS or hasattr(base, name):
             continue
-        if name in _FOREIGN_NAMES:
-            yield f"there is no attribute {name!r}: did you mean {_FOREIGN_NAMES[name]!r}? (if not, rename it)"
-            continue
-        if name in _FOREIGN_SETTINGS:
-            yield f"{name} sets nothing here: write {_FOREIGN_SETTINGS[name]} (if it is yours, rename it)"
+        if problem := _foreign_problem(name):
+            yield problem
             continue
         distances = [(edit_distance(name, other), other) for other in attribute_names if other not in _INTERNAL]
         best, other = min(distances)
         if best <= (2 if len(other) >= _LONG_NAME else 1):
             yield f"there is no attribute {name!r}: did you mean {other!r}? (if not, choose a less similar name)"
+
+
+def _foreign_problem(name: str) -> str:
+    """Return the sentence about an attribute that other parts or other packages have; "" for any other."""
+    if name in _FOREIGN_NAMES:
+        return f"there is no attribute {name!r}: did you mean {_FOREIGN_NAMES[name]!r}? (if not, rename it)"
+    if name in _FOREIGN_SETTINGS:
+        return f"{name} sets nothing here: write {_FOREIGN_SETTINGS[name]} (if it is yours, rename it)"
+    return ""
 
 
 def json_problems(label: str, value: Any, path: str = "") -> Iterator[str]:

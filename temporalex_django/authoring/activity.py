@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Generic, Literal, ParamSpec, Protocol, TypedDi
 
 from temporalex_django.authoring import activity_function
 from temporalex_django.authoring.foreign_options import ACTIVITY as FOREIGN_OPTIONS
-from temporalex_django.authoring.foreign_options import answers_foreign_options, unknown_options
+from temporalex_django.authoring.foreign_options import answers_foreign_options, call_options, unknown_options
 from temporalex_django.authoring.redefinitions import check_use, execution_of, require_same_activity
 from temporalex_django.authoring.retry import RetryPolicy
 from temporalex_django.core import aliases, current
@@ -332,7 +332,9 @@ class Activity(activity_function.ForeignMethods, Generic[P, R]):
         try:
             return self._signature.bind(*args, **kwargs)
         except TypeError as exc:
-            raise TypeError(f"{self.name}: {exc}") from None
+            options = {field.name for field in fields(ActivityOptions)}
+            advice = call_options(self.__wrapped__.__name__, kwargs.keys() - self._signature.parameters, options)
+            raise TypeError(f"{self.name}: {exc}{advice}") from None
 
     def decode_call(
         self, args: Sequence[Any], kwargs: Any, source: RunSource

@@ -17,7 +17,24 @@ from temporalex_django.errors import WorkflowDefinitionError
 _SENDERS = frozenset(
     {"delay", "delay_on_commit", "apply", "apply_async", "apply_async_on_commit", "s", "si", "signature", "subtask"}
     | {"send", "send_with_options", "schedule", "defer", "defer_async", "enqueue", "aenqueue", "adelay"}
-    | {"run", "map", "starmap", "chunks", "retry", "submit", "execute"}
+    | {
+        "run",
+        "map",
+        "starmap",
+        "chunks",
+        "retry",
+        "submit",
+        "execute",
+        "execute_async",
+        "start",
+        "call",
+        "kiq",
+        "remote",
+    }
+)
+#: Methods by which they make a copy with other options, and attributes that have these.
+_OPTIONS = frozenset(
+    {"with_options", "set", "configure", "override", "using", "kicker", "bind", "retry_policy", "timeout"}
 )
 _LAMBDA = "<lambda>"
 
@@ -105,11 +122,13 @@ class ForeignMethods:
     if not TYPE_CHECKING:  # type checkers report these names themselves
 
         def __getattr__(self, attribute: str) -> Any:
-            text = f"an activity has no attribute {attribute!r}"
+            name = vars(self).get("name", "")  # absent while a copy is made
+            text, call = f"activity {name} has no attribute {attribute!r}", name.rpartition(".")[2]
+            if attribute in _OPTIONS:
+                text += f": write {call}.options(...)(...) for the options of one call"
             if attribute in _SENDERS:
                 text = (
-                    f"activity {self.name} has no {attribute}(): a workflow calls it, with "
-                    f"`await {self.name.rpartition('.')[2]}(...)` in run(). From elsewhere, start the workflow: "
-                    "YourWorkflow.start(...)"
+                    f"activity {name} has no {attribute}(): a workflow calls it, with `await {call}(...)` in run(). From "
+                    "elsewhere, start the workflow: YourWorkflow.start(...)"
                 )
             raise AttributeError(text, name=attribute, obj=self)

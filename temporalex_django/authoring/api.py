@@ -12,8 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequenc
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
-from inspect import isawaitable
-from typing import Any, Literal, TypeVar, cast, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, get_args
 
 from temporalex_django.authoring import foreign_options
 from temporalex_django.authoring.approvals import Escalation, human_task_spec
@@ -27,13 +26,13 @@ from temporalex_django.authoring.unique import check_id
 from temporalex_django.authoring.workflow import Workflow, decode_result, input_or_default, read_input, start_options
 from temporalex_django.core import current, external_runs, names, primitives
 from temporalex_django.core import primitive_table as table
-from temporalex_django.core.messages.phase import Phase, Publication
+from temporalex_django.core.messages.phase import Phase, Publication, accepts_arguments
 from temporalex_django.core.messages.sender import Sender
 from temporalex_django.core.payloads import codec
 from temporalex_django.core.payloads.round_trip import require_readable, warn_lossy_value
 from temporalex_django.core.people.approvals import Decision
 from temporalex_django.core.runtime_protocol import WorkflowRuntime
-from temporalex_django.core.units.branches import Parallel, Race
+from temporalex_django.core.units.branches import Parallel, Race, branch_list
 from temporalex_django.core.units.ivar import AwaitableCall, Call
 from temporalex_django.core.units.scopes import Saga, Shield
 from temporalex_django.errors import InvalidId, WorkflowDefinitionError
@@ -63,6 +62,7 @@ class Info:
     scheduled_for: datetime | None
 
 
+@foreign_options.answers_foreign_options("api.sleep", foreign_options.SLEEP)
 def sleep(duration: timedelta | float, *, then: str | None = None) -> AwaitableCall[None]:
     """Wait for a durable timer of ``duration``, a timedelta or a number of seconds.
 
@@ -71,7 +71,7 @@ def sleep(duration: timedelta | float, *, then: str | None = None) -> AwaitableC
     """
     port = current.runtime_for(table.SLEEP)
     try:
-        wait = names.wait_seconds(duration, label="sleep")
+        wait = names.wait_seconds(duration, label="sleep", instant="sleep_until(...)")
     except ValueError as exc:
         advice = "sleep until an instant with sleep_until, or take max(…, timedelta()) of a duration that may be over"
         raise ValueError(f"{exc}: {advice}") from None
@@ -183,7 +183,7 @@ def approval(
     if isinstance(due, datetime):
         wait: float | None = names.seconds_until(names.aware_datetime(due, label="approval: due"), port.run_context.now)
     else:
-        wait = None if due is None else names.timeout_seconds(due, label="approval: due")
+        wait = None if due is None else names.timeout_seconds(due, label="approval: due", instant="a datetime")
     return cast("AwaitableCall[Decision]", Call(table.APPROVAL, lambda: port.approvals.request_decision(spec, wait)))
 
 
@@ -285,6 +285,7 @@ def phase(
 
 
 @parallel_type
+@foreign_options.answers_foreign_options("api.parallel", foreign_options.PARALLEL)
 def parallel(*branches: Any, limit: int | None = None, raise_errors: bool = False) -> AwaitableCall[list[Any]]:
     """Run branches side by side and wait for all of them.
 
@@ -297,11 +298,12 @@ def parallel(*branches: Any, limit: int | None = None, raise_errors: bool = Fals
     # `type`, not `isinstance`: True is an int, and `limit=True` is a mistake.
     if limit is not None and (type(limit) is not int or limit < 1):
         raise WorkflowDefinitionError(f"parallel: limit must be a whole number of 1 or more, not {limit!r}")
-    runner = Parallel(port, _branch_list("parallel", branches), limit, raise_errors=raise_errors)
+    runner = Parallel(port, branch_list("parallel", branches), limit, raise_errors=raise_errors)
     return cast("AwaitableCall[list[Any]]", Call(table.PARALLEL, runner.run))
 
 
 @race_type
+@foreign_options.answers_foreign_options("api.race", foreign_options.RACE)
 def race(*branches: Any) -> AwaitableCall[tuple[int, Any]]:
     """Run branches side by side and return ``(index, value)`` of the first that finishes.
 
@@ -310,22 +312,9 @@ def race(*branches: Any) -> AwaitableCall[tuple[int, Any]]:
     others are cancelled, and all of them have ended when this returns.
     """
     port = current.runtime_for(table.RACE)
-    if not (listed := _branch_list("race", branches)):
+    if not (listed := branch_list("race", branches)):
         raise WorkflowDefinitionError("race: give it at least one branch, or it would never end")
     return cast("AwaitableCall[tuple[int, Any]]", Call(table.RACE, Race(port, listed).run))
-
-
-def _branch_list(primitive: str, branches: Sequence[Any]) -> list[Any]:
-    """Return the branches of a call of ``primitive``, which are its arguments or the items of the only one.
-
-    Raises ``WorkflowDefinitionError`` for an only argument that is neither a branch nor a list of branches.
-    """
-    if len(branches) != 1 or callable(branches[0]) or isawaitable(branches[0]):
-        return [*branches]
-    (only,) = branches
-    if isinstance(only, (str, bytes, Mapping)) or not hasattr(only, "__iter__"):
-        raise WorkflowDefinitionError(f"{primitive}: branches must be a list of functions or awaitables, not {only!r}")
-    return [*only]
 
 
 def _timeout(
@@ -335,8 +324,9 @@ def _timeout(
 
     Raises ``WorkflowDefinitionError`` if both a duration and an instant are given.
     """
+    label = f"the timeout of {primitive}"
     if until is None:
-        return None if timeout is None else names.timeout_seconds(timeout, label=f"the timeout of {primitive}")
+        return None if timeout is None else names.timeout_seconds(timeout, label=label, instant="until=...")
     if timeout is not None:
         raise WorkflowDefinitionError(f"{primitive}: give either timeout or until, not both")
     moment = names.aware_datetime(until, label=f"{primitive}: until")
@@ -352,6 +342,7 @@ def update_state(fn: Callable[[Any], tuple[T, Any]]) -> AwaitableCall[T]:
     return cast("AwaitableCall[T]", Call(table.UPDATE_STATE, lambda: primitives.update_state(port, fn)))
 
 
+@foreign_options.answers_foreign_options("api.wait_condition", foreign_options.PHASE)
 def wait_condition(
     predicate: Callable[[], object] | Callable[[Any], object],
     timeout: timedelta | float | None = None,
@@ -365,12 +356,16 @@ def wait_condition(
     phase.
     """
     port = current.runtime_for(table.WAIT_CONDITION)
+    if not (callable(predicate) and (accepts_arguments(predicate, 0) or accepts_arguments(predicate, 1))):
+        raise WorkflowDefinitionError(
+            f"wait_condition: write a plain function without parameters, such as `lambda: self.paid`, not {predicate!r}"
+        )
     wait = _timeout(port, "wait_condition", timeout, until)
     call = Call(table.WAIT_CONDITION, lambda: primitives.wait_condition(port, predicate, wait))
     return cast("AwaitableCall[bool]", call)
 
 
-@foreign_options.answers_foreign_options("api.child", foreign_options.START)
+@foreign_options.answers_foreign_options("api.child", foreign_options.START, fields=foreign_options.INPUT)
 def child(
     workflow: type[TypedWorkflow[A, R]],
     args: A | None = None,
@@ -399,8 +394,7 @@ def child(
     port = current.runtime_for(table.CHILD)
     if not (isinstance(workflow, type) and issubclass(workflow, Startable) and hasattr(workflow, "name")):
         raise WorkflowDefinitionError(f"child: {workflow!r} is not a workflow class")
-    # A child has no further options, so `version_for` of a dispatcher gets none.
-    workflow_class = cast("type[Startable]", workflow).choose(version, {})
+    workflow_class = cast("type[Startable]", workflow).choose(version, {})  # `version_for` gets no further options
     check_use(port, workflow_class.require_registered)
     backend = port.run_context.backend
     if backend is not None and workflow_class.backend not in (None, backend) and not port.run_context.replaying:
@@ -598,3 +592,9 @@ def _child_id(workflow: type[Workflow], id: str | None, value: str | int | uuid.
 
 def _patch_id(value: object) -> str:
     return names.check_code_name(value, label="the id of a patch", reserved=False)
+
+
+if not TYPE_CHECKING:  # type checkers report these names themselves
+
+    def __getattr__(name: str) -> Any:
+        raise AttributeError(foreign_options.unknown_name("api", name, globals(), foreign_options.PRIMITIVES))

@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 from temporalex_django.authoring.authorization import candidate_of_role
+from temporalex_django.authoring.foreign_options import ESCALATION, answers_foreign_arguments
 from temporalex_django.core import names
 from temporalex_django.core.names import wait_seconds
 from temporalex_django.core.people.four_eyes import parse_scope
@@ -15,6 +16,7 @@ from temporalex_django.core.people.human_tasks import OVERDUE, HumanTaskSpec, bu
 from temporalex_django.errors import WorkflowDefinitionError
 
 
+@answers_foreign_arguments("Escalation", ESCALATION)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Escalation:
     """More people who may decide an approval when nobody has decided it for a while.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from temporalex_django.authoring.start_api import START_API
 from temporalex_django.authoring.unique import Unique
 from temporalex_django.core import names
-from temporalex_django.core.messages.phase import accepts_arguments
+from temporalex_django.core.messages.phase import accepts_arguments, signature_text
 from temporalex_django.core.names import to_seconds
 from temporalex_django.core.payloads import search_attributes
 from temporalex_django.core.payloads.codec import check_text
@@ -35,7 +35,16 @@ _LONG_NAME = 6
 #: Longest name of a stored field or search attribute that a column and a query string can hold.
 _LONGEST_NAME = 100
 #: Names that other parts use for one of our attributes (activities have `queue`), and the attribute meant.
-_FOREIGN_NAMES = {"queue": "task_queue"}
+_FOREIGN_NAMES = {"queue": "task_queue", "permission": "start_permission"}
+#: Attributes that set something for tasks of other packages, and what to write instead.
+_FOREIGN_SETTINGS = {
+    **dict.fromkeys(
+        ("retries", "max_retries", "retry_policy", "default_retry_delay", "autoretry_for", "max_attempts"),
+        "retry=RetryPolicy(...) at its activities, since a run is not tried again",
+    ),
+    **dict.fromkeys(("cron", "crontab", "run_every"), "Schedule(key, workflow, cron=...) in schedules.py of an app"),
+    **dict.fromkeys(("time_limit", "soft_time_limit"), "execution_timeout, for all runs of a chain, or run_timeout"),
+}
 #: Ordinary words that are close to one of our attributes and are no misspellings of it.
 _ORDINARY_WORDS = frozenset({"interval", "store", "stores", "started", "sorted", "scored"})
 
@@ -43,10 +52,14 @@ _ORDINARY_WORDS = frozenset({"interval", "store", "stores", "started", "sorted",
 def problems(cls: type[Workflow], base: type[Workflow]) -> Iterator[str]:
     """Yield one sentence for each problem of the class ``cls``. ``base`` is ``Workflow`` itself."""
     run = inspect.getattr_static(cls, "run")
+    if run is inspect.getattr_static(base, "run"):
+        yield "it has no method run: write `async def run(self, args)`, or make a base class (Workflow, abstract=True)"
     if not inspect.iscoroutinefunction(run):
         yield "run must be an `async def` method"
-    elif len(inspect.signature(run).parameters) != 2:
+    elif len(inspect.signature(run).parameters) != 2 or not accepts_arguments(run, 2):
         yield "run must take (self, args)"
+    if cls.__init__ is not object.__init__ and not accepts_arguments(cls.__init__, 1):
+        yield f"__init__ must take self alone: the input comes to run ({signature_text(cls.__init__)})"
     yield from _identity_problems(cls)
     yield from _label_problems(cls)
     yield from _duration_problems(cls)
@@ -208,13 +221,22 @@ def _misspelling_problems(cls: type[Workflow], base: type[Workflow]) -> Iterator
     for name in cls.__dict__:
         if name.startswith("_") or name in attribute_names or name in _ORDINARY_WORDS or hasattr(base, name):
             continue
-        if name in _FOREIGN_NAMES:
-            yield f"there is no attribute {name!r}: did you mean {_FOREIGN_NAMES[name]!r}? (if not, rename it)"
+        if problem := _foreign_problem(name):
+            yield problem
             continue
         distances = [(edit_distance(name, other), other) for other in attribute_names if other not in _INTERNAL]
         best, other = min(distances)
         if best <= (2 if len(other) >= _LONG_NAME else 1):
             yield f"there is no attribute {name!r}: did you mean {other!r}? (if not, choose a less similar name)"
+
+
+def _foreign_problem(name: str) -> str:
+    """Return the sentence about an attribute that other parts or other packages have; "" for any other."""
+    if name in _FOREIGN_NAMES:
+        return f"there is no attribute {name!r}: did you mean {_FOREIGN_NAMES[name]!r}? (if not, rename it)"
+    if name in _FOREIGN_SETTINGS:
+        return f"{name} sets nothing here: write {_FOREIGN_SETTINGS[name]} (if it is yours, rename it)"
+    return ""
 
 
 def json_problems(label: str, value: Any, path: str = "") -> Iterator[str]:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, Generic, Self, overload
 
 from temporalex_django.authoring import backend as backends
+from temporalex_django.authoring import foreign_options
 from temporalex_django.authoring.authorization import Person
 from temporalex_django.authoring.backend import Description
 from temporalex_django.authoring.human_tasks import OpenHumanTask
@@ -20,9 +21,10 @@ from temporalex_django.authoring.requests.run_request import (
     async_method,
     inputs,
     operation_method,
+    readable_type,
 )
 from temporalex_django.authoring.requests.start_policy import StartOutcome
-from temporalex_django.authoring.type_hints import T2, T3, R, Result_co, T, TypedWorkflow
+from temporalex_django.authoring.type_hints import T2, T3, P, R, Result_co, T, TypedWorkflow
 from temporalex_django.core.history.events import HistoryEvent
 
 if TYPE_CHECKING:
@@ -38,6 +40,12 @@ if TYPE_CHECKING:
 #: Default waits in seconds: for the answer of an update, resume or decision, and for a result.
 ANSWER_TIMEOUT: Final = 10.0
 RESULT_TIMEOUT: Final = 30.0
+
+
+def _answers_options(name: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Return a decorator for a method that sends a message: it answers fields of the value that are options."""
+    fields = "the arguments are one value, so write it after the name: "
+    return foreign_options.answers_foreign_options(name, foreign_options.MESSAGE, fields=fields)
 
 
 class WorkflowHandle(Generic[Result_co]):
@@ -82,6 +90,12 @@ class WorkflowHandle(Generic[Result_co]):
         """The id of the chain, if the handle belongs to one particular chain."""
         return self._address.chain_id
 
+    if not TYPE_CHECKING:  # type checkers report these names themselves
+
+        def __getattr__(self, name: str) -> Any:
+            text = foreign_options.unknown_name("a handle", name, dir(type(self)), foreign_options.HANDLE)
+            raise AttributeError(text, name=name, obj=self)
+
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.id!r}>"
 
@@ -96,6 +110,7 @@ class WorkflowHandle(Generic[Result_co]):
     # -- messages ------------------------------------------------------------------------------------------------------
 
     @operation_method
+    @_answers_options("signal")
     def signal(
         self,
         name: str,
@@ -147,6 +162,7 @@ class WorkflowHandle(Generic[Result_co]):
     else:
 
         @operation_method
+        @_answers_options("update")
         def update(
             self,
             name: Any,
@@ -176,7 +192,7 @@ class WorkflowHandle(Generic[Result_co]):
             ``InvalidHeaders``. Raises ``ActionNotPermitted`` if ``by`` lacks the ``permission`` of the handler.
             """
             message = inputs(update=name, args=args, id=id, timeout=timeout, mode=mode, headers=headers)
-            return RunRequest("update", by, message, returns)
+            return RunRequest("update", by, message, readable_type("update", returns))
 
         aupdate = async_method(update)
 
@@ -259,6 +275,7 @@ class WorkflowHandle(Generic[Result_co]):
     else:
 
         @operation_method
+        @_answers_options("query")
         def query(
             self, name: Any, args: Any = None, *, fresh: bool = True, by: Person | None = None, returns: Any = None
         ) -> RunRequest[Any]:
@@ -268,7 +285,8 @@ class WorkflowHandle(Generic[Result_co]):
             one that this function declares. With ``fresh``, unread messages are delivered to the run first. Raises
             ``UnknownQuery``, ``QueryFailed``, and ``UnknownWorkflow`` if this process lacks the class.
             """
-            return RunRequest("query", by, inputs(query=name, args=args, fresh=fresh), returns)
+            message = inputs(query=name, args=args, fresh=fresh)
+            return RunRequest("query", by, message, readable_type("query", returns))
 
         aquery = async_method(query)
 

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Literal
 
+from temporalex_django.authoring.foreign_options import HANDLER, answers_foreign_options
 from temporalex_django.core import names
-from temporalex_django.core.messages.phase import Handler, handler_types, require_storable_answer
+from temporalex_django.core.messages.phase import Handler, handler_types, require_storable_answer, self_problem
+from temporalex_django.core.results import answer_type_of
 from temporalex_django.errors import WorkflowDefinitionError
 
 
+@answers_foreign_options("update", HANDLER)
 def update(
     handler: Callable[[Any, Any], Any],
     *,
@@ -29,12 +32,16 @@ def update(
     ``returns`` is the type as which the answer is stored and read, for a handler without the annotation
     ``-> Reply[Answer, State]``. Raises ``WorkflowDefinitionError`` for a type that cannot be stored.
     """
-    if not callable(handler) or (validator is not None and not callable(validator)):
-        raise WorkflowDefinitionError(f"update: not callable: {handler!r}, validator {validator!r}")
+    _check_function("update", handler)
+    if validator is not None and not callable(validator):
+        raise WorkflowDefinitionError(f"update: the validator is not callable: {validator!r}")
     # Options are checked here, and not by the phase, so that the error names the line that made the handler.
     _check_permission("update", permission)
     args_type, answer_type = handler_types(handler)
     if returns is not None:
+        # A text would name the type at the first answer, after the handler has acted.
+        if isinstance(returns, str) or answer_type_of(returns) is not Any:
+            raise WorkflowDefinitionError(f"update: returns is the type of the answer alone, not {returns!r}")
         answer_type = returns
     require_storable_answer(answer_type, label=f"update: {handler!r}")
     return Handler(
@@ -47,6 +54,7 @@ def update(
     )
 
 
+@answers_foreign_options("signal", HANDLER)
 def signal(
     handler: Callable[[Any, Any], Any],
     *,
@@ -64,8 +72,7 @@ def signal(
     effect and leaves an audit row. The permission is checked when the signal arrives. For a signal that arrived before
     its phase was open, it is checked when the phase takes it. ``label`` is the name that people see.
     """
-    if not callable(handler):
-        raise WorkflowDefinitionError(f"signal: not callable: {handler!r}")
+    _check_function("signal", handler)
     _check_permission("signal", permission)
     # "keep" is the default, so that a sender of bad payloads cannot stop a run (see decision 46).
     if on_error not in ("keep", "block"):
@@ -73,6 +80,17 @@ def signal(
     label = names.fit_optional_label(label, owner="signal")
     args_type, _ = handler_types(handler)
     return Handler(handler, permission=permission, args_type=args_type, label=label, on_error=on_error)
+
+
+def _check_function(kind: str, handler: object) -> None:
+    """Raise ``WorkflowDefinitionError`` if no phase can call ``handler``. ``kind`` is "signal" or "update"."""
+    if not callable(handler):
+        raise WorkflowDefinitionError(
+            f"{kind}: not callable: {handler!r}: its first argument is the handler, a function (args, state); "
+            f'the phase names it: api.phase(state, {kind}={{"name": handler}})'
+        )
+    if (problem := self_problem(handler)) is not None:
+        raise WorkflowDefinitionError(f"{kind}: {problem}")
 
 
 def _check_permission(label: str, permission: object) -> None:

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from temporalex_django.authoring.workflow import Workflow
 
 _UNSET: Any = object()
+#: Methods by which other packages start a task.
+_SENDERS = ("delay", "apply_async", "enqueue", "aenqueue", "submit", "defer", "execute", "send")
 M = TypeVar("M", bound="Callable[..., Any]")
 
 
@@ -68,6 +70,19 @@ def _missing_message(owner: type[Startable], name: str) -> str:
     return f"{owner.__name__} has scope 'none': several runs share a value, so it has no {name!r}"
 
 
+class ForeignMethod:
+    """A descriptor for a method by which other packages start a task; it raises ``AttributeError`` with ours."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __get__(self, instance: object, owner: type[Startable]) -> Any:
+        raise AttributeError(
+            f"workflow {owner.__name__} has no {self._name!r}: write {owner.__name__}.start(args), with start_delay= or "
+            "start_at= for later, and a Schedule for each day"
+        )
+
+
 def _takes_arguments_of(build: Callable[..., Any]) -> Callable[[M], M]:
     """Return a decorator that gives a method the name, the docstring and the signature of ``build``.
 
@@ -94,6 +109,9 @@ class Startable:
     dispatched_by: ClassVar[type[Startable] | None] = None
     #: The place of the definition in the source.
     definition_place: ClassVar[DefinitionPlace]
+
+    if not TYPE_CHECKING:  # type checkers report these names themselves
+        delay, apply_async, enqueue, aenqueue, submit, defer, execute, send = map(ForeignMethod, _SENDERS)
 
     if TYPE_CHECKING:  # both kinds define these; an ABC would force its metaclass on users' classes
 

@@ -236,9 +236,10 @@ class Workflow(Startable):
         except TemporalexError as exc:
             raise QueryFailed(f"query {name!r} of {cls.name}: {exception_message(exc)}") from exc
         except Exception as exc:
-            raise QueryFailed(
-                f"query {name!r} of {cls.name} raised {exception_name(type(exc))}: {exception_message(exc)}"
-            ) from exc
+            raised = f"{exception_name(type(exc))}: {exception_message(exc)}"
+            # The code that reads the state is right, and the run has not come to the place that publishes one.
+            hint = "" if state is not None else "; the state is None, since the run has published none yet"
+            raise QueryFailed(f"query {name!r} of {cls.name} raised {raised}{hint}") from exc
         label = f"the answer to query {name!r}"
         answer = codec.to_plain(value, label=label)
         require_readable(value, answer, lambda: codec.resolve_hints(fn).get("return", Any), label=label)

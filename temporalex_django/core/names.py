@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import unicodedata
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from typing import Any, cast
 from uuid import UUID
 
@@ -109,7 +109,10 @@ def counted(count: int, singular: str, plural: str) -> str:
 
 def type_advice(value: object) -> str:
     """Return advice to append to the error about an id: its type if ``value`` is not a string, otherwise ""."""
-    return "" if isinstance(value, str) else f"; it must be a string, not {type(value).__name__}"
+    if isinstance(value, str):
+        return ""
+    row = ": pass its pk" if hasattr(type(value), "_meta") and hasattr(value, "pk") else ""
+    return f"; it must be a string, not {type(value).__name__}{row}"
 
 
 def check_message_id(value: object, *, label: str) -> str:
@@ -164,9 +167,10 @@ def is_permission(value: object) -> bool:
 MAX_SECONDS = 100 * 366 * 86400.0
 
 
-def to_seconds(value: Any, *, label: str = "duration") -> float:
+def to_seconds(value: Any, *, label: str = "duration", instant: str = "") -> float:
     """Return ``value``, a timedelta or a number of seconds, in seconds. ``label`` names it in errors.
 
+    ``instant`` says in the error about a date or datetime what takes an instant instead.
     Raises ``TypeError`` for a value that is not a duration, and ``ValueError`` for one that is not finite or too long.
     """
     if isinstance(value, timedelta):
@@ -177,30 +181,31 @@ def to_seconds(value: Any, *, label: str = "duration") -> float:
         except OverflowError:  # an int that no float can hold
             number = math.inf
     else:
-        raise TypeError(f"{label} must be a timedelta or a number of seconds, not {quoted(value)}")
+        advice = f"; write {instant}" if instant and isinstance(value, date) else ""
+        raise TypeError(f"{label} must be a timedelta or a number of seconds, not {quoted(value)}{advice}")
     # ``isfinite`` comes first: every comparison with NaN is False, so the second test alone would let NaN pass.
     if not math.isfinite(number) or number > MAX_SECONDS:
         raise ValueError(f"{label} of {quoted(value)} is longer than 100 years")
     return number
 
 
-def wait_seconds(value: Any, *, label: str) -> float:
+def wait_seconds(value: Any, *, label: str, instant: str = "") -> float:
     """Return a time to wait in seconds. Arguments and errors are those of ``to_seconds``.
 
     Also raises ``ValueError`` if the time is negative.
     """
-    number = to_seconds(value, label=label)
+    number = to_seconds(value, label=label, instant=instant)
     if number < 0:
         raise ValueError(f"{label} must not be negative: {quoted(value)}")
     return number
 
 
-def timeout_seconds(value: Any, *, label: str) -> float:
+def timeout_seconds(value: Any, *, label: str, instant: str = "") -> float:
     """Return the duration of a timeout in seconds: a negative one, which has passed, is zero.
 
     Arguments and errors are those of ``to_seconds``.
     """
-    return max(to_seconds(value, label=label), 0.0)
+    return max(to_seconds(value, label=label, instant=instant), 0.0)
 
 
 def seconds_until(deadline: datetime, now: datetime) -> float:

@@ -18,6 +18,7 @@ from temporalex_django.authoring.activity import Activity
 from temporalex_django.authoring.approvals import Escalation, human_task_spec
 from temporalex_django.authoring.authorization import candidate_of_role
 from temporalex_django.authoring.django_tasks import is_task
+from temporalex_django.authoring.foreign_options import APPROVAL, WAIT_FOR_EVENT, answers_foreign_arguments
 from temporalex_django.core import names
 from temporalex_django.core.names import to_seconds, wait_seconds
 from temporalex_django.core.people.four_eyes import parse_scope
@@ -143,6 +144,7 @@ class Wait(Step):
         return Pending()
 
 
+@answers_foreign_arguments("WaitForEvent", WAIT_FOR_EVENT)
 @dataclass(frozen=True)
 class WaitForEvent(Step):
     """A step that waits until somebody sends the event ``name`` by ``resume(name)``, and then emits it.
@@ -194,6 +196,7 @@ class WaitForEvent(Step):
         return Pending()
 
 
+@answers_foreign_arguments("Approval", APPROVAL)
 @dataclass(frozen=True)
 class Approval(Step):
     """A step that a person decides: ``approved`` or ``rejected``, in their inbox or by ``resume("approved", by=user)``.

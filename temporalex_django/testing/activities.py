@@ -44,6 +44,8 @@ class EnvironmentActivities(EnvironmentBase):
 
         The stand-in takes the arguments of the original and may be a plain or an async function.
         """
+        if not callable(stand_in):
+            raise TypeError(f"mock: the stand-in is a function, such as `lambda *args: {stand_in!r}`, not {stand_in!r}")
         self._stand_ins[_activity_name(activity)] = stand_in
 
     def hold(self, activity: Activity[Any, Any] | StepRef) -> None:
@@ -275,6 +277,8 @@ def _activity_name(activity: Activity[Any, Any] | StepRef) -> str:
     if is_task(activity):
         return task_activity(activity).name
     is_step = isinstance(activity, (Step, type))
+    if not is_step and not isinstance(activity, Activity):
+        raise TypeError(f"{activity!r} is not an activity: pass the name under which @activity stands")
     return activity_of(activity).name if is_step else activity.name  # type: ignore[arg-type,union-attr] # by is_step
 
 

@@ -111,8 +111,10 @@ class Environment(EnvironmentActivities):
         ``version_for`` of a dispatcher. The other arguments are those of ``Workflow.start``. Raises ``AlreadyRunning``,
         ``InvalidId``, ``UnknownVersion``, ``PayloadError``, ``ActionNotPermitted``, ``NotConfigured``.
         """
+        if not (isinstance(workflow, type) and issubclass(workflow, Startable)):
+            raise TypeError(f"start: {workflow!r} is not a workflow class: pass the class, and its input as args")
         request = StartRequest(
-            workflow=cast("type[Startable]", workflow).choose(version, options),
+            workflow=workflow.choose(version, options),
             args=args,
             id=id,
             value=key_text(value),

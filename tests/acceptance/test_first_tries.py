@@ -19,8 +19,11 @@ from typing import Any
 import pytest
 
 from temporalex_django import (
+    Approval,
+    Async,
     ContinueAsNew,
     Err,
+    Escalation,
     NoReply,
     Ok,
     Reply,
@@ -28,6 +31,7 @@ from temporalex_django import (
     Schedule,
     Stop,
     Unique,
+    WaitForEvent,
     Workflow,
     activity,
     api,
@@ -206,7 +210,42 @@ async def run_with_two(self: Any, a: Any, b: Any) -> Any: ...
 async def run_of_callable(self: Any, args: Callable[[], int]) -> Any: ...
 
 
+async def run_with_options(self: Any, **options: Any) -> Any: ...
+
+
+async def run_with_names(self: Any, *, order: int) -> Any: ...
+
+
+def with_order(self: Any, order: int) -> None: ...
+
+
 def unreadable(fn: Callable[[], int]) -> None: ...
+
+
+def signal_method() -> None:
+    class Paid(Workflow):
+        @signal  # type: ignore[arg-type]
+        def paid(self, amount: int) -> None: ...
+
+        run = quiet
+
+
+def update_method() -> None:
+    class Paid(Workflow):
+        @update  # type: ignore[arg-type]
+        async def pay(self, amount: int) -> int:
+            return amount
+
+        run = quiet
+
+
+class Handlers:
+    def pay(self, amount: int) -> Any:
+        return Stop(amount)
+
+
+def answering(**options: Any) -> Callable[[], Any]:
+    return lambda: update(lambda _, s: Reply(1, s), **options)
 
 
 REFUSED = errors.WorkflowDefinitionError
@@ -236,6 +275,20 @@ DEFINITIONS: list[Row] = [
     ("a query is below @staticmethod", query_below_staticmethod, REFUSED, ("over @staticmethod",)),
     ("a query is async", async_query, REFUSED, ("write a plain `def`",)),
     ("handle_query has self", handle_query_with_self, REFUSED, ("(name, args, state)", "static method")),
+    ("a signal handler is a method", signal_method, REFUSED, ("test_first_tries.py:", "outside of the class")),
+    ("an update handler is a method", update_method, REFUSED, ("takes (self, amount", "api.phase(state,")),
+    ("the name of a signal", lambda: signal("paid"), REFUSED, ('signal={"name": handler}',)),  # type: ignore[arg-type]
+    ("an answer whose type is a text", answering(returns="Order"), REFUSED, ("the type of the answer", "'Order'")),
+    ("an answer whose type is a reply", answering(returns=Reply[int, dict]), REFUSED, ("the type of the answer",)),
+    ("update(name=)", answering(name="pay"), TypeError, ("the name in the phase",)),
+    ("update(check=)", answering(check=print), TypeError, ("validator=",)),
+    ("no run", lambda: type("Empty", (Workflow,), {}), REFUSED, ("async def run(self, args)", "abstract=True")),
+    ("run takes options", lambda: flow(run_with_options), REFUSED, ("run must take (self, args)",)),
+    ("run takes names", lambda: flow(run_with_names), REFUSED, ("run must take (self, args)",)),
+    ("a class with arguments", define(__init__=with_order), REFUSED, ("__init__ must take self alone", "run")),
+    ("a class with retries", define(max_retries=3), REFUSED, ("RetryPolicy(...) at its activities",)),
+    ("a class with cron", define(cron="0 2 * * *"), REFUSED, ("Schedule(",)),
+    ("a class with a permission", define(permission="shop.pay"), REFUSED, ("'start_permission'",)),
     ("a key with a capital", lambda: Unique("Order"), REFUSED, ("lower-case letters and digits",)),
     (
         "six fields of cron",
@@ -266,6 +319,15 @@ def started(**chosen: Any) -> Callable[[], Any]:
     return lambda: WorkflowEnvironment().start(flow(quiet), **chosen)
 
 
+def phase(**options: Any) -> Callable[[], Any]:
+    return calling(lambda: api.phase({}, **options))
+
+
+def open_run() -> Any:
+    return WorkflowEnvironment().start(flow(quiet))
+
+
+FAILED, OUTSIDE = errors.WorkflowFailed, errors.OutsideWorkflow
 ATTEMPTS = "retry=RetryPolicy(max_attempts=...)"
 OPTIONS: list[Row] = [
     *(
@@ -301,6 +363,36 @@ OPTIONS: list[Row] = [
         errors.WorkflowFailed,
         ('signal={"name": handler}',),
     ),  # type: ignore[call-arg]
+    ("Schedule(crontab=)", lambda: Schedule("x", flow(quiet), crontab="1 2 * * *"), TypeError, ("cron=",)),  # type: ignore[call-arg]
+    ("Schedule(interval=)", lambda: Schedule("x", flow(quiet), interval=5), TypeError, ("every=",)),  # type: ignore[call-arg]
+    ("Schedule(timezone=)", lambda: Schedule("x", flow(quiet), timezone="UTC"), TypeError, ("tz=",)),  # type: ignore[call-arg]
+    ("WaitForEvent(due=)", lambda: WaitForEvent("paid", due=1), TypeError, ("until=",)),  # type: ignore[call-arg]
+    ("Approval(group=)", lambda: Approval("Refund?", group="x"), TypeError, ("groups=[",)),  # type: ignore[call-arg]
+    ("Approval(timeout=)", lambda: Approval("Refund?", timeout=1), TypeError, ("due=",)),  # type: ignore[call-arg]
+    ("Escalation(group=)", lambda: Escalation(after=1, group="x"), TypeError, ("groups=[",)),  # type: ignore[call-arg]
+    ("start of a function", lambda: WorkflowEnvironment().start(quiet), TypeError, ("pass the class",)),
+    ("hold of a function", lambda: WorkflowEnvironment().hold(quiet), TypeError, ("@activity",)),  # type: ignore[arg-type]
+    ("mock with a value", lambda: WorkflowEnvironment().mock(double, 5), TypeError, ("lambda *args: 5",)),  # type: ignore[arg-type]
+    ("an instant as a timeout", phase(timeout=datetime(2027, 1, 1, tzinfo=UTC)), FAILED, ("write until=",)),
+    (
+        "an instant as a pause",
+        calling(lambda: api.sleep(datetime(2027, 1, 1, tzinfo=UTC))),
+        FAILED,
+        ("write sleep_until(...)",),
+    ),  # type: ignore[arg-type]
+    ("child(customer=)", calling(lambda: api.child(flow(quiet), customer=5)), FAILED, ('args={"customer": ...}',)),  # type: ignore[call-arg]
+    *(
+        (f"an activity called with {name}=", awaiting(functools.partial(double, 1, **{name: 3})), FAILED, parts)
+        for name, parts in {
+            "retry": ("double.options(...)(...)", "retry=..."),
+            "timeout": ("double.options(...)(...)", "start_to_close="),
+            "countdown": ("double.options(...)(...)", "api.sleep"),
+        }.items()
+    ),
+    ("update(amount=)", lambda: open_run().update("pay", amount=5), TypeError, ('{"amount": ...}', "one value")),  # type: ignore[call-overload]
+    ("signal(amount=)", lambda: open_run().signal("pay", amount=5), TypeError, ('{"amount": ...}',)),  # type: ignore[call-arg]
+    ("query(limit=)", lambda: open_run().query("pay", limit=5), TypeError, ('{"limit": ...}',)),  # type: ignore[call-overload]
+    ("update(user=)", lambda: open_run().update("pay", user=5), TypeError, ("by=",)),  # type: ignore[call-overload]
     ("child(workflow_id=)", calling(lambda: api.child(flow(quiet), workflow_id="x")), errors.WorkflowFailed, ("id=",)),  # type: ignore[call-arg]
 ]
 
@@ -351,7 +443,44 @@ async def forgotten_sleep() -> Any:
     return Ok()
 
 
-FAILED, OUTSIDE = errors.WorkflowFailed, errors.OutsideWorkflow
+async def compensation_without_argument() -> Any:
+    async with api.saga() as saga:
+        saga.add(double)  # type: ignore[call-arg]
+    return Ok()
+
+
+async def helper() -> int:
+    return 1
+
+
+BRANCHES: list[Row] = [
+    ("a set of branches", calling(lambda: api.parallel({double(1), double(2)})), FAILED, ("order", "write a list")),
+    ("a race of a set", calling(lambda: api.race(frozenset([double(1)]))), FAILED, ("race: a set", "write a list")),
+    ("an activity as a branch", calling(lambda: api.parallel(double, double)), FAILED, ("takes (number", "lambda:")),
+    ("a branch with a parameter", calling(lambda: api.race([lambda n: double(n)])), FAILED, ("takes (n)", "lambda:")),  # type: ignore[list-item,misc]
+    (
+        "one call many times",
+        calling(lambda: api.parallel([double(1)] * 3)),
+        FAILED,
+        ("twice", "double", "call it again"),
+    ),
+    ("parallel(return_exceptions=)", calling(lambda: api.parallel(return_exceptions=1)), FAILED, ("raise_errors=",)),  # type: ignore[call-overload]
+    ("parallel(max_concurrency=)", calling(lambda: api.parallel(max_concurrency=1)), FAILED, ("write limit=",)),  # type: ignore[call-overload]
+    ("race(timeout=)", calling(lambda: api.race(helper, timeout=1)), FAILED, ("api.race(..., api.sleep(...))",)),  # type: ignore[call-overload]
+    ("sleep(days=)", calling(lambda: api.sleep(days=3)), FAILED, ("api.sleep(timedelta(...))",)),  # type: ignore[call-arg]
+    ("a condition that is a value", calling(lambda: api.wait_condition(True)), FAILED, ("lambda:", "not True")),  # type: ignore[arg-type]
+    ("a condition of two", calling(lambda: api.wait_condition(lambda a, b: a)), FAILED, ("without parameters",)),  # type: ignore[arg-type,misc]
+    ("wait_condition(deadline=)", calling(lambda: api.wait_condition(bool, deadline=1)), FAILED, ("until=",)),  # type: ignore[call-arg]
+    ("publish without a parameter", phase(timeout=1, publish=lambda: 1), FAILED, ("publish", "(state)", "takes ()")),
+    ("publish with two", phase(timeout=1, publish=lambda a, b: 1), FAILED, ("publish", "takes (a, b)")),
+    ("a state without a copy", calling(lambda: api.phase((n for n in ()), timeout=1)), FAILED, ("state", "plain data")),
+    (
+        "a compensation without its argument",
+        lambda: ran(compensation_without_argument),
+        FAILED,
+        ("takes (number", "saga.add(undo, *args)"),
+    ),
+]
 CALLS: list[Row] = [
     ("a forgotten await in a sum", calling(lambda: double(1) + 1), FAILED, ("await", "double(...)")),  # type: ignore[operator]
     ("a forgotten await", lambda: ran(forgotten_sleep), FAILED, ("await sleep(...)",)),
@@ -388,6 +517,38 @@ CALLS: list[Row] = [
     ("delay", lambda: double.delay(1), AttributeError, ("await double(...)", ".start(")),  # type: ignore[attr-defined]
     ("apply_async", lambda: double.apply_async((1,)), AttributeError, ("await double(...)",)),  # type: ignore[attr-defined]
     ("enqueue", lambda: double.enqueue(1), AttributeError, ("await double(...)",)),  # type: ignore[attr-defined]
+    ("with_options", lambda: double.with_options(retries=3), AttributeError, ("double.options(...)(...)",)),  # type: ignore[attr-defined]
+    ("no attribute", lambda: double.colour, AttributeError, ("test_first_tries.double", "'colour'")),  # type: ignore[attr-defined]
+    *(
+        (
+            f"a workflow has no {name}",
+            lambda name=name: getattr(flow(quiet), name),
+            AttributeError,
+            (name, "FirstTry.start("),
+        )
+        for name in ("delay", "apply_async", "enqueue")
+    ),
+    *(
+        (f"api.{name}", lambda name=name: getattr(api, name), AttributeError, (name, *parts))
+        for name, parts in {
+            "execute_activity": ("called like a function", ".options("),
+            "execute_child_workflow": ("api.child(",),
+            "gather": ("api.parallel(",),
+            "wait_for": ("timeout=",),
+            "continue_as_new": ("return ContinueAsNew(args)",),
+            "sleeep": ("did you mean sleep",),
+        }.items()
+    ),
+    *(
+        (f"handle.{name}", lambda name=name: getattr(open_run(), name), AttributeError, (name, part))
+        for name, part in {
+            "get_result": "write result()",
+            "wait": "write result()",
+            "revoke": "cancel()",
+            "state": "describe()",
+            "discribe": "did you mean describe",
+        }.items()
+    ),
     ("with saga", lambda: ran(plain_saga), FAILED, ("`async with api.saga()`",)),
     ("with shield", lambda: ran(plain_shield), FAILED, ("`async with api.shield()`",)),
     ("a compensation that was called", lambda: ran(called_undo), FAILED, ("saga.add(undo, *args)",)),
@@ -433,6 +594,47 @@ def before_a_phase() -> Any:
     return WorkflowEnvironment().start(flow(run)).update("pay", 1)
 
 
+@activity
+def wrapped(kind: str) -> Any:
+    return Ok(1) if kind == "ok" else Err("declined")
+
+
+async def replying() -> Any:
+    return Reply(1, {})
+
+
+class FakeRow:
+    _meta, pk = None, 5
+
+
+def signal_as_update() -> Any:
+    async def run(self: Any, args: Any) -> Any:
+        return Ok(await api.phase({}, signal={"paid": lambda _, s: Stop(s)}))
+
+    return WorkflowEnvironment().start(flow(run)).update("paid")
+
+
+def unpublished() -> Any:
+    class Asked(Workflow):
+        @query("total")
+        @staticmethod
+        def total(state: Any) -> Any:
+            return state["total"]
+
+        async def run(self, args: Any) -> Any:
+            return Ok(await api.sleep(5))
+
+    return WorkflowEnvironment().start(Asked).query("total")
+
+
+def forgotten_helper() -> Any:
+    coroutine = helper()
+    try:
+        return ran(returning(Ok({"n": coroutine})))
+    finally:
+        coroutine.close()
+
+
 CLOSED = errors.WorkflowClosed
 MESSAGES: list[Row] = [
     ("a bare value", lambda: ran(returning(5)), FAILED, ("Ok(result)",)),
@@ -444,6 +646,27 @@ MESSAGES: list[Row] = [
         FAILED,
         ("`$.a`", "str(value)"),
     ),  # type: ignore[func-returns-value]
+    ("an Ok of an activity", awaiting(lambda: wrapped("ok")), FAILED, ("wrapped has Ok(...)", "value.value")),
+    ("an Err of an activity", awaiting(lambda: wrapped("err")), FAILED, ("Err(...)", "by an exception")),
+    ("a coroutine in a result", forgotten_helper, FAILED, ("write `await`", "`$.n`")),
+    (
+        "an end inside a result",
+        lambda: ran(returning(Ok(ContinueAsNew(1)))),
+        FAILED,
+        ("ContinueAsNew(...)", "run alone"),
+    ),
+    (
+        "a reply inside a reply",
+        lambda: updated(pay=lambda _, s: Reply(Stop(s), s)),
+        errors.UpdateFailed,
+        ("Stop(...)", "value.response"),
+    ),
+    (
+        "a reply of a background function",
+        lambda: updated(pay=lambda _, s: Async(replying, s)),
+        errors.UpdateFailed,
+        ("Reply(...)", "value.response"),
+    ),
     (
         "a datetime in a reply",
         lambda: updated(pay=lambda _, s: Reply(api.now(), s)),
@@ -465,6 +688,12 @@ MESSAGES: list[Row] = [
         ("the validator of update 'pay'", "takes (n)"),
     ),
     (
+        "a handler is a method without its object",
+        lambda: updated(pay=Handlers.pay),
+        CLOSED,
+        ("update 'pay'", "test_first_tries.py:", "outside of the class"),
+    ),
+    (
         "a signal handler with one parameter",
         lambda: updated(pay=lambda _, s: Stop(s), more=signal(lambda state: NoReply(state))),  # type: ignore[arg-type,misc]
         CLOSED,
@@ -478,6 +707,12 @@ MESSAGES: list[Row] = [
     ),
     ("an update before a phase", before_a_phase, errors.NotAccepting, ("accepted now: none",)),
     ("a misspelt update", lambda: updated(pay=lambda _, s: Stop(s), name="pya"), errors.NotAccepting, ("now: pay",)),
+    ("an update of a signal", signal_as_update, errors.NotAccepting, ("'paid' is a signal", "signal()")),
+    ("a query before the first state", unpublished, errors.QueryFailed, ("has published none",)),
+    ("a row as a value", lambda: Unique("order").id_for(FakeRow()), errors.InvalidId, ("pass its pk",)),
+    ("update(returns='Order')", lambda: open_run().update("pay", returns="Order"), REFUSED, ("'Order'", "a type")),
+    ("update(returns=5)", lambda: open_run().update("pay", returns=5), REFUSED, ("a type", "5")),
+    ("query(returns=object())", lambda: open_run().query("pay", returns=open), REFUSED, ("a type",)),
     ("an unknown query", lambda: asked("status"), errors.UnknownQuery, ("it answers: none",)),
     ("an id in use", taken_id, errors.AlreadyRunning, ("use its handle, or another id",)),
     (
@@ -505,7 +740,9 @@ MESSAGES: list[Row] = [
 
 
 @pytest.mark.parametrize(
-    "rows", [DEFINITIONS, OPTIONS, CALLS, MESSAGES], ids=["definitions", "options", "calls", "messages"]
+    "rows",
+    [DEFINITIONS, OPTIONS, CALLS, BRANCHES, MESSAGES],
+    ids=["definitions", "options", "calls", "branches", "messages"],
 )
 def test_a_first_try_is_answered_with_what_to_write(rows: list[Row]) -> None:
     assert answered(rows) == []

@@ -12,6 +12,9 @@ from dataclasses import dataclass, field
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Concatenate, Final, Generic, ParamSpec, Protocol, TypeVar, cast
 
+from temporalex_django.core.payloads.external_types import unreadable_reason
+from temporalex_django.errors import WorkflowDefinitionError
+
 if TYPE_CHECKING:
     from uuid import UUID
 
@@ -60,6 +63,19 @@ class RunRequest(Generic[T]):
 def inputs(**values: Any) -> dict[str, Any]:
     """Return the keyword arguments that are not ``UNSET`` as a dict: the inputs of a request."""
     return {name: value for name, value in values.items() if value is not UNSET}
+
+
+def readable_type(operation: str, returns: Any) -> Any:
+    """Return ``returns``, the type as which the answer to an update or query is read; None for plain data.
+
+    It is checked before the message is sent, whose handler acts. Raises ``WorkflowDefinitionError``.
+    """
+    reason = "it is a text" if isinstance(returns, str) else unreadable_reason(returns)
+    if reason is not None:
+        raise WorkflowDefinitionError(
+            f"{operation}: returns must be a type that payloads may have, not {returns!r}: {reason}"
+        )
+    return returns
 
 
 class Handle(Protocol):

@@ -11,6 +11,7 @@ from itertools import islice
 from types import CodeType, FrameType
 from typing import Any, TypeAlias, TypeVar, overload
 
+from temporalex_django.authoring.foreign_options import SCHEDULE, answers_foreign_arguments
 from temporalex_django.authoring.schedules.functions import ARGUMENTS, HOLIDAYS
 from temporalex_django.authoring.schedules.run_ids import DEFAULT_TEMPLATE, has_slot, render_run_id
 from temporalex_django.authoring.schedules.run_inputs import plain_input
@@ -58,6 +59,7 @@ class Overlap(StrEnum):
 _SIDE_BY_SIDE = frozenset({Overlap.ALLOW_ALL, Overlap.CANCEL_OTHER})
 
 
+@answers_foreign_arguments("Schedule", SCHEDULE)
 @dataclass(frozen=True, eq=False)
 class Schedule:
     """A workflow that starts by itself, at times that specs say. Declare it in an app's ``schedules.py``.
@@ -390,6 +392,8 @@ def _register(schedule: Schedule, code: CodeType, line: int) -> None:
 def _declaring_frame() -> FrameType:
     """Return the stack frame of the code that creates a ``Schedule``, to know its module and line."""
     frame = sys._getframe(1)  # noqa: SLF001
-    while frame.f_globals.get("__name__") == __name__ and frame.f_back is not None:
+    while (
+        frame.f_globals.get("__name__") in (__name__, answers_foreign_arguments.__module__) and frame.f_back is not None
+    ):
         frame = frame.f_back
     return frame

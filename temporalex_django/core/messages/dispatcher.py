@@ -549,8 +549,9 @@ class Dispatcher:
             return WorkflowClosed(f"{run} is closed" if failure is None else f"{run} {failed_text(failure)}")
         accepts = self.accepts
         takes = ", ".join(accepts["updates"]) or "none"
+        hint = f"; {name!r} is a signal: send it with signal()" if name in accepts["signals"] else ""
         return NotAccepting(
-            f"{run} is not accepting the update {name!r} at this time (accepted now: {takes})",
+            f"{run} is not accepting the update {name!r} at this time (accepted now: {takes}){hint}",
             accepts={"signals": accepts["signals"], "updates": accepts["updates"]},
         )
 

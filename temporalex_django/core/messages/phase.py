@@ -11,6 +11,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from types import FunctionType
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from temporalex_django.core import names
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from temporalex_django.core.runtime_protocol import WorkflowRuntime
 
 _NOTHING: Final = object()
+#: First parameters of a method.
+_SELF: Final = (("self",), ("cls",))
 RETURN_TYPES = {
     "signal": ((NoReply, Stop, Async), "NoReply(state), Stop(state) or Async(fn, state)"),
     "update": ((Reply, Stop, Async), "Reply(response, state), Stop(state, response) or Async(fn, state)"),
@@ -71,6 +74,8 @@ def build_handler(name: str, kind: str, value: Any) -> Handler:
             f"phase: nothing can be read back from JSON as the annotation of {kind} {name!r}: {reason}; declare a type "
             "that payloads may have, or take plain data"
         )
+    if (problem := self_problem(handler.fn)) is not None:
+        raise WorkflowDefinitionError(f"phase: the handler of {kind} {name!r}: {problem}")
     if kind == "update":
         require_storable_answer(handler.answer_type, label=f"phase: the handler of update {name!r}")
     for fn, role in ((handler.fn, "handler"), (handler.validator, "validator")):
@@ -91,6 +96,17 @@ def accepts_arguments(fn: Callable[..., Any], count: int) -> bool:
     except TypeError:
         return False
     return True
+
+
+def self_problem(fn: Any) -> str | None:
+    """Return why ``fn`` is no handler if it is a method without its object, else None."""
+    # No run has an object to call it on: `self` would be the arguments of the message, and these the state.
+    if type(fn) is not FunctionType or fn.__code__.co_varnames[: min(fn.__code__.co_argcount, 1)] not in _SELF:
+        return None
+    return (
+        f"{signature_text(fn)}, but a handler is a function (args, state) that a phase calls: define it in run() or "
+        'outside of the class, and pass it as api.phase(state, update={"name": handler})'
+    )
 
 
 def signature_text(fn: Any) -> str:
@@ -134,6 +150,16 @@ def require_storable_answer(answer_type: Any, *, label: str) -> None:
         )
 
 
+def _copy_of(state: Any) -> Any:
+    """Return a copy of the state of a phase. Raises ``PayloadError`` for a value that has none, such as a generator."""
+    try:
+        return deep_copy(state)
+    except TypeError as exc:
+        raise PayloadError(
+            f"phase: the state cannot be copied: {exception_message(exc)}; keep plain data in it, such as a list"
+        ) from exc
+
+
 class Publication:
     """The part of a phase that publishes its state.
 
@@ -145,6 +171,8 @@ class Publication:
     def __init__(self, runtime: WorkflowRuntime, publish: object) -> None:
         if publish is not True and (not callable(publish) or inspect.iscoroutinefunction(publish)):
             raise WorkflowDefinitionError(f"phase: publish is True, False or a plain function (state), not {publish!r}")
+        if publish is not True and not accepts_arguments(publish, 1):
+            raise WorkflowDefinitionError(f"phase: publish must be callable as (state): {signature_text(publish)}")
         self._fn = None if publish is True else publish
         guard.watch(self._fn)
         self._runtime = runtime
@@ -219,7 +247,7 @@ class Phase:
             )
         if not self.signals and not self.updates and not timed:
             raise WorkflowDefinitionError("phase: without a handler or a timeout it could never end")
-        self.state = deep_copy(state)
+        self.state = _copy_of(state)
         self.publication = publication
         self.host = host
         self.label = label
@@ -256,7 +284,7 @@ class Phase:
 
     def set_state(self, state: Any, encoded: Any) -> None:
         """Set the state to a copy of ``state``, and publish ``encoded``, which ``encode_state`` returned for it."""
-        self.state = deep_copy(state)  # the code may keep a reference to it
+        self.state = _copy_of(state)  # the code may keep a reference to it
         if self.publication is not None:
             self.publication.publish(encoded)
 

@@ -70,6 +70,8 @@ def encode_external(value: Any) -> Any:
         )
     if hasattr(kind, "as_manager") and hasattr(value, "query"):
         raise TypeError("a QuerySet is not data: pass the pks of its rows, list(rows.values_list('pk', flat=True))")
+    if hasattr(kind, "__await__"):
+        raise TypeError(f"a {kind.__name__} is a call that nobody has awaited: write `await` before it")
     raise TypeError(f"objects of type {kind.__name__} are not supported")
 
 

@@ -23,6 +23,7 @@ from uuid import UUID
 
 from temporalex_django.core import current
 from temporalex_django.core.payloads import codec, external_types
+from temporalex_django.core.results import Async, ContinueAsNew, Err, NoReply, Ok, Reply, Stop
 from temporalex_django.errors import PayloadError, PayloadWarning, TemporalexError
 
 logger = logging.getLogger("temporalex_django.core")
@@ -39,6 +40,16 @@ _LOSSY_TYPES: Final[tuple[tuple[type | tuple[type, ...], str, str, str], ...]] =
     ((bytes, bytearray, memoryview), "bytes", "a base64 string", "value.hex()"),
     ((set, frozenset), "a set", "a list", "sorted(value)"),
 )
+
+
+#: Values that mean something where the engine gets them, and nothing as data: what to write instead.
+_RESULT_TYPES: Final = {
+    Ok: "value.value, since an Ok means something as the value of run alone",
+    Err: "value.reason; an activity or a handler fails by an exception",
+    ContinueAsNew: "value.args, since a ContinueAsNew means something as the value of run alone",
+    **dict.fromkeys((Reply, Stop), "value.response, since it means something as the value of a handler alone"),
+    **dict.fromkeys((NoReply, Async), "value.state, since it means something as the value of a handler alone"),
+}
 
 
 class _Missing:
@@ -311,6 +322,8 @@ def _compare_record(part: _Part, kind: type) -> LossyValue | Iterator[_Part]:
         )
     if part.is_owned or type(decoded) not in _PLAIN_TYPES:
         return _mismatch(part)
+    if kind in _RESULT_TYPES:
+        return LossyValue(part.path, f"{kind.__name__}(...)", "a dict", _RESULT_TYPES[kind])
     if getattr(kind, "__pydantic_root_model__", False):
         return iter([part._replace(value=record.root)])
     return (

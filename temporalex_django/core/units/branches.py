@@ -6,14 +6,16 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from temporalex_django.core.error_text import is_error
 from temporalex_django.core.failures import exception_message, exception_name
 from temporalex_django.core.messages.handlers import invoke
 from temporalex_django.core.messages.mailbox import Signal
+from temporalex_django.core.messages.phase import accepts_arguments, signature_text
 from temporalex_django.core.results import Async, Err
 from temporalex_django.core.runtime_protocol import WorkflowRuntime
 from temporalex_django.core.units.ivar import Call, IVar
@@ -22,6 +24,39 @@ from temporalex_django.errors import Cancelled, NestingError, WorkflowDefinition
 
 TakenSignals = tuple[Signal, ...]
 BranchCallback = Callable[[int, Any, BaseException | None, TakenSignals], None]
+
+
+def branch_list(primitive: str, branches: Sequence[Any]) -> list[Any]:
+    """Return the branches of a call of ``primitive``, which are its arguments or the items of the only one.
+
+    Raises ``WorkflowDefinitionError`` for an only argument that is neither a branch nor a list of branches.
+    """
+    if len(branches) != 1 or callable(branches[0]) or inspect.isawaitable(branches[0]):
+        return [*branches]
+    (only,) = branches
+    if isinstance(only, (str, bytes, Mapping)) or not hasattr(only, "__iter__"):
+        raise WorkflowDefinitionError(f"{primitive}: branches must be a list of functions or awaitables, not {only!r}")
+    # The order of calls in a set depends on where they are in memory, so a replay would start them in another one.
+    if isinstance(only, (set, frozenset)):
+        raise WorkflowDefinitionError(
+            f"{primitive}: a set of branches has no order that a replay repeats: write a list"
+        )
+    return [*only]
+
+
+def _branch_problem(branch: Any) -> str | None:
+    """Return why ``branch`` cannot run, or None."""
+    if inspect.isawaitable(branch):
+        return None
+    if not callable(branch):
+        return f"{branch!r} is neither a function without arguments nor an awaitable (in a loop, use functools.partial)"
+    code = getattr(branch, "__code__", None)
+    # A look at the code is a tenth of a look at the signature, which a function without parameters does not need.
+    if isinstance(branch, partial) or (code is not None and not code.co_argcount and not code.co_kwonlyargcount):
+        return None
+    if accepts_arguments(branch, 0):
+        return None
+    return f"a branch is a function without arguments: {signature_text(branch)}. Pass `lambda: fn(...)`, or the call fn(...)"
 
 
 class _BranchGroup:
@@ -33,12 +68,14 @@ class _BranchGroup:
     """
 
     def __init__(self, runtime: WorkflowRuntime, name: str, branches: Sequence[Any]) -> None:
+        once: set[int] = set()
         for branch in branches:
-            if not callable(branch) and not inspect.isawaitable(branch):
-                raise WorkflowDefinitionError(
-                    f"{name}: {branch!r} is neither a function without arguments nor an awaitable "
-                    "(in a loop, use functools.partial)"
-                )
+            if (problem := _branch_problem(branch)) is not None:
+                raise WorkflowDefinitionError(f"{name}: {problem}")
+            if isinstance(branch, Call) or inspect.iscoroutine(branch):
+                if id(branch) in once:
+                    raise WorkflowDefinitionError(f"{name}: {branch!r} is there twice: call it again for each branch")
+                once.add(id(branch))
         for branch in branches:
             if isinstance(branch, Call):
                 branch.settle()

@@ -11,6 +11,8 @@ from temporalex_django.core import current
 from temporalex_django.core.determinism import guard
 from temporalex_django.core.error_text import is_error
 from temporalex_django.core.failures import unexpected_error
+from temporalex_django.core.messages.phase import accepts_arguments, signature_text
+from temporalex_django.core.names import counted
 from temporalex_django.core.primitive_table import SAGA, SHIELD, Primitive
 from temporalex_django.core.units.ivar import Halt
 from temporalex_django.core.units.scheduler import Unit
@@ -84,6 +86,12 @@ class Saga(_Scope):
             )
         if not self._open:
             raise NestingError("saga: call add inside `async with api.saga() as saga:`")
+        # A compensation that cannot be called would be seen when it is needed, and in the log alone.
+        if not accepts_arguments(undo, len(args)):
+            raise WorkflowDefinitionError(
+                f"saga: a compensation cannot be called with {counted(len(args), 'argument', 'arguments')}: {signature_text(undo)}; "
+                "write saga.add(undo, *args)"
+            )
         guard.watch(undo)
         self._compensations.append((undo, args))
 

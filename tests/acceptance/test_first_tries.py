@@ -546,7 +546,7 @@ CALLS: list[Row] = [
             "wait": "write result()",
             "revoke": "cancel()",
             "state": "describe()",
-            "discribe": "did you mean describe",
+            "describee": "did you mean describe",
         }.items()
     ),
     ("with saga", lambda: ran(plain_saga), FAILED, ("`async with api.saga()`",)),

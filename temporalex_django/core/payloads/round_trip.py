@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 import math
+import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from datetime import date, datetime, time, timedelta
@@ -366,7 +367,9 @@ def _compare_other(part: _Part, kind: type) -> LossyValue | Iterator[_Part]:
         # A lazy text is stored as the text.
         return iter(()) if type(part.decoded) is str and is_unchanged(part.decoded, part.value) else _mismatch(part)
     state, decoded_state = _attributes_of(part.value), _attributes_of(part.decoded)
-    if not state and not decoded_state:
+    # Types of the standard library, such as paths, keep caches in their attributes, and their ``__eq__`` is no user's.
+    is_of_python = kind.__module__.partition(".")[0] in sys.stdlib_module_names
+    if is_of_python or (not state and not decoded_state):
         return iter(()) if is_unchanged(part.decoded, part.value) else _mismatch(part)
     return (
         part.inner(f".{name}", name, state.get(name, _MISSING), decoded_state.get(name, _MISSING))

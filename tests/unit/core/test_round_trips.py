@@ -11,6 +11,8 @@ from dataclasses import InitVar, dataclass, field
 from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from enum import Enum, Flag, IntEnum, StrEnum
+from ipaddress import IPv4Address
+from pathlib import Path
 from typing import Annotated, Any, Generic, Literal, NamedTuple, TypedDict, TypeVar
 from uuid import UUID
 from zoneinfo import ZoneInfo
@@ -446,6 +448,18 @@ def test_secret_bytes_are_refused_and_the_path_leads_to_a_secret() -> None:
         to_plain([pydantic.SecretBytes(b"x")])
     with pytest.raises(PayloadError, match="is a secret"):
         to_plain({"a": pydantic.Secret[int](5)})
+
+
+def test_fields_of_the_standard_library_are_compared_by_their_own_equality() -> None:
+    class Host(pydantic.BaseModel):
+        home: Path
+        address: IPv4Address
+
+    sent = Host(home=Path("/srv/app"), address=IPv4Address("192.0.2.7"))
+    assert {str(sent.home), hash(sent.home)}  # now the path keeps both
+
+    plain = encode_lossless(sent, label="host", read=lambda data: convert(data, Host))
+    assert convert(plain, Host) == sent
 
 
 def test_no_error_about_a_model_quotes_its_data() -> None:

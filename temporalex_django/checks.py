@@ -27,7 +27,7 @@ from temporalex_django.authoring import activity as activities
 from temporalex_django.authoring import workflow as workflows
 from temporalex_django.authoring.activity_function import is_nameless
 from temporalex_django.authoring.declared_messages import handler_problems
-from temporalex_django.authoring.lint.activities import named_activities
+from temporalex_django.authoring.lint.activities import named_activities, unresolved_annotations
 from temporalex_django.authoring.lint.checks import findings_in, roles_in
 from temporalex_django.authoring.lint.names import duplicate_names
 from temporalex_django.core.determinism.rules import is_project_file
@@ -412,10 +412,7 @@ def check_queues(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[Chec
 
 @register(TAG)
 def check_stored_fields(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[CheckMessage]:
-    """Warn about values stored as plain text when the project sets its own codec, which may encrypt payloads.
-
-    The values are the fields in ``stored`` of the published state, and the search attributes.
-    """
+    """Warn about published state and search attributes that are plain text beside a codec, which may encrypt."""
     del app_configs
     from temporalex_django.authoring import workflow  # noqa: PLC0415 - filled by autodiscovery
 
@@ -474,12 +471,9 @@ def check_workflow_code(app_configs: Sequence[AppConfig] | None, **_: Any) -> li
 
 @register(TAG)
 def check_calls(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[CheckMessage]:
-    """Warn about handlers that their phase would refuse, and about activities that no name identifies.
-
-    Handlers are read from the source, and nothing is called.
-    """
+    """Warn about handlers that their phase would refuse, annotations that name nothing, and nameless activities."""
     del app_configs
-    messages: list[CheckMessage] = [
+    handler_warnings: list[CheckMessage] = [
         Warning(
             f"{problem} ({cls.name}).",
             hint="Correct it: the phase raises WorkflowDefinitionError when a run opens it.",
@@ -489,7 +483,15 @@ def check_calls(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[Check
         if _is_in_app(cls.__module__) and is_project_file(cls.definition_place.path)
         for problem in handler_problems(cls)
     ]
-    return messages + [
+    annotation_warnings = [
+        Warning(
+            f"{place}: the annotation {annotation!r} of {name} names nothing when the process runs.",
+            hint="Import it outside of TYPE_CHECKING, or define it in the module. Until then, plain data arrive.",
+            id="temporalex_django.W016",
+        )
+        for place, name, annotation in unresolved_annotations(_is_in_app)
+    ]
+    activity_warnings = [
         Warning(
             f"The activity {activity.name} ({source_line(activity.__wrapped__)}) is a lambda without a name.",
             hint="Write a `def`, or give it a name: activity(name=...). Its calls raise WorkflowDefinitionError.",
@@ -498,6 +500,7 @@ def check_calls(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[Check
         for activity in activities.registry.values()
         if is_nameless(activity) and _is_in_app(activity.__wrapped__.__module__)
     ]
+    return [*handler_warnings, *annotation_warnings, *activity_warnings]
 
 
 @register(TAG)

@@ -173,6 +173,9 @@ class BookShop(Workflow):
         }))
 
 nameless = activity(local=True)(lambda order: order)
+
+@activity
+def late(order: "Imported", other: int) -> "list[Absent]": ...
 """,
     "flows.py": """
 from temporalex_django import Workflow, activity
@@ -213,6 +216,8 @@ def test_definitions_that_would_fail_later_are_warnings_with_their_lines(
         "17 the handler of update 'd'",
         "18 nothing can be read back",
         "22 ",
+        "24 the annotation 'Imported'",
+        "24 the annotation 'list[Abse",
     }
     unloaded = [m for m in messages if m.id == "temporalex_django.W017"]
     assert [m.msg.rpartition("/")[2] for m in unloaded] == [

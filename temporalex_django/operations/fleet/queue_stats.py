@@ -115,7 +115,11 @@ def queue_figures(queues: Collection[str] | None = None) -> list[QueueFigures]:
         )
     )
     switches = read_switches(sql)
-    kept_back = _count_kept_back(store, queue_names, switches)
+    *_, task_counts, partitioned_counts, _ = zip(*rows, strict=True)
+    busy_queues = [
+        queue for queue, *counts in zip(queue_names, task_counts, partitioned_counts, strict=True) if any(counts)
+    ]
+    kept_back = _count_kept_back(store, busy_queues, switches)
     live_workers = Worker.objects.using(store.alias).filter(expires_at__gt=Now(), buried_at=None, drained_at=None)
     pollers = [
         (str(worker), {*worker.queues}) for worker in live_workers.only("host", "pid", "queues").order_by("host", "pid")

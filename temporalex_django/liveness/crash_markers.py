@@ -113,7 +113,8 @@ class MarkerSlot:
 
     def __del__(self) -> None:
         """Release the slot when its thread has ended."""
-        self.release()
+        if hasattr(self, "_at"):  # a deadlock may interrupt the thread before it has the slot
+            self.release()
 
 
 class _ThreadSlot(threading.local):

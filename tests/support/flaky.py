@@ -96,9 +96,11 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
     for report in flaky:
         load = config.stash[_loads].get(report.nodeid, 0.0)
         terminalreporter.write_line(f"FLAKY {report.nodeid} (seed {seed}, load {load:.1f})")
-        terminalreporter.write_line(f"      {_last_line(report)}")
+        for line in _first_and_last_line(report):
+            terminalreporter.write_line(f"      {line}")
 
 
-def _last_line(report: Any) -> str:
+def _first_and_last_line(report: Any) -> list[str]:
     crash = getattr(report.longrepr, "reprcrash", None)
-    return str(crash.message if crash is not None else report.longrepr).strip().splitlines()[0][:200]
+    lines = str(crash.message if crash is not None else report.longrepr).strip().splitlines()
+    return [line[:200] for line in dict.fromkeys((lines[0], lines[-1]))]

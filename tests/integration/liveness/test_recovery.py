@@ -85,6 +85,15 @@ def _no_markers_of_others() -> None:
     judge_abandoned_markers(DjangoStorage(worker=True))
 
 
+def test_a_slot_that_was_interrupted_before_it_was_acquired_releases_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    unraisable: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", unraisable.append)
+
+    MarkerSlot.__new__(MarkerSlot)
+
+    assert unraisable == []
+
+
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made, monotonic = Clock(), time.monotonic

@@ -16,6 +16,7 @@ import typing
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
+from tokenize import TokenError
 from types import FunctionType, ModuleType
 from typing import Any, Literal, TypeVar, cast
 
@@ -203,7 +204,7 @@ def _parse_source(fn: FunctionType) -> ast.AST | None:
     """Return the source of a function as a syntax tree, or None if the source cannot be read."""
     try:
         return ast.parse(textwrap.dedent(inspect.getsource(fn)))
-    except (OSError, TypeError, SyntaxError, ValueError):
+    except (OSError, TypeError, SyntaxError, ValueError, TokenError):
         # The function was typed in a console, or its file has changed since it was imported.
         return None
 

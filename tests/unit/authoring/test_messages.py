@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import linecache
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -116,3 +118,26 @@ def test_nonsense_in_annotations_is_any(annotation: str, tmp_path: Any, monkeypa
     odd = __import__(name).Odd
 
     assert messages_of(odd)["update", "odd"].args_type in (Any, 5)
+
+
+SOURCE = """from temporalex_django import Ok, Workflow, api
+
+
+class Changed(Workflow):
+    name = "test.ChangedSince"
+
+    async def run(self, args):
+        return Ok(await api.wait_for_signal("go"))
+"""
+
+
+def test_a_module_whose_file_has_changed_since_its_import_declares_nothing(tmp_path: Path) -> None:
+    """A deploy replaces the files of a process that runs, and a line may end inside of a text."""
+    path = tmp_path / "changed_since.py"
+    path.write_text(SOURCE)
+    scope: dict[str, Any] = {"__name__": "changed_since", "__file__": str(path)}
+    exec(compile(SOURCE, str(path), "exec"), scope)
+    path.write_text("\n" * 6 + "    these are people's words,\n    (and the end isn't there\n")
+    linecache.checkcache(str(path))
+
+    assert messages_of(scope["Changed"]) == {}

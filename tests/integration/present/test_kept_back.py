@@ -168,3 +168,29 @@ def test_many_activities_behind_a_limit_do_not_hide_one_that_waits(monkeypatch: 
     ActivityTask.objects.filter(line__endswith="a").update(owner=7)
     told()
     assert figures().waiting_since == ActivityTask.objects.filter(activity=mail.name).earliest("due_at").due_at
+
+
+@activity(name="kept.letter", queue="kept-apart", concurrency=1)
+def letter() -> int:
+    return 1
+
+
+class Letter(Workflow):
+    """Sends a letter."""
+
+    name = "kept.Letter"
+
+    async def run(self, args: Any) -> Any:
+        return Ok(await letter())
+
+
+def test_each_of_several_queues_has_figures_of_its_own() -> None:
+    sent("a", "b")
+    Letter.start(None)
+    Letter.start(None)
+    run_until_idle(queues=["default"])
+    ActivityTask.objects.filter(pk=ActivityTask.objects.filter(activity=letter.name).values("pk")[:1]).update(owner=7)
+
+    found = {row.queue: (row.due_activities, row.kept_back) for row in queue_figures(["kept", "kept-apart", "other"])}
+
+    assert found == {"kept": (2, 0), "kept-apart": (1, 1), "other": (0, 0)}

@@ -226,35 +226,38 @@ def _count_kept_back(store: DjangoStorage, queues: Sequence[str], switches: Swit
     Queues in which nothing is off, held or limited are left out. Of a queue, ``MAX_COUNT`` activities are looked at. No
     read if all are left out. Otherwise one, two more if there are limits, and one for each queue with more activities.
     """
-    limits = {queue: queue_limits().get(queue, NO_LIMITS) for queue in queues}
+    queue_settings = queue_limits()
+    limits = {queue: queue_settings.get(queue, NO_LIMITS) for queue in queues}
     concerned = [*queues]
     if not activity.limits_by_name and not switches.activities:
         concerned = [queue for queue in queues if limits[queue].is_limited or switches.holds_keys_of(queue)]
     groups_by_queue = _read_due_groups(store.alias, concerned)
     usages = _read_usages(store, {queue: limits[queue] for queue in groups_by_queue})
-    return {
-        queue: _kept_back_of(
-            groups,
-            [group for group in groups if group.is_kept_back(queue, switches, usages.get(queue))],
-            due_tasks=_due_activities(store.alias, queue),
-        )
-        for queue, groups in groups_by_queue.items()
-    }
+    result: dict[str, _KeptBack] = {}
+    for queue, groups in groups_by_queue.items():
+        kept_groups, other_groups = [], []
+        for group in groups:
+            is_kept = group.is_kept_back(queue, switches, usages.get(queue))
+            (kept_groups if is_kept else other_groups).append(group)
+        oldest_other = min((group.oldest for group in other_groups), default=None)
+        if kept_groups and sum(group.number for group in groups) >= MAX_COUNT:
+            oldest_other = _oldest_without(_due_activities(store.alias, queue), kept_groups, other_groups)
+        result[queue] = _KeptBack(sum(group.number for group in kept_groups), oldest_other)
+    return result
 
 
-def _kept_back_of(
-    groups: Sequence[_DueGroup], kept_groups: Sequence[_DueGroup], *, due_tasks: QuerySet[ActivityTask]
-) -> _KeptBack:
-    """Return the figures of a queue, with these groups of due activities, of which ``kept_groups`` are kept back.
+def _oldest_without(
+    due_tasks: QuerySet[ActivityTask], kept_groups: Sequence[_DueGroup], other_groups: Sequence[_DueGroup]
+) -> datetime | None:
+    """Return the time since which the oldest of the activities is due that is not in ``kept_groups``; None without one.
 
-    ``due_tasks`` are read only if there may be more of them than the groups have.
+    Only names and partitions of which all groups are kept back are left out. One read, whose length does not depend on
+    the number of groups: a queue may have thousands of keys.
     """
-    oldest_other = min((group.oldest for group in groups if group not in kept_groups), default=None)
-    if kept_groups and sum(group.number for group in groups) >= MAX_COUNT:
-        for group in kept_groups:
-            due_tasks = due_tasks.exclude(activity=group.activity, line=group.line)
-        oldest_other = due_tasks.order_by("due_at").values_list("due_at", flat=True).first()
-    return _KeptBack(sum(group.number for group in kept_groups), oldest_other)
+    names = {group.activity for group in kept_groups} - {group.activity for group in other_groups}
+    lines = {group.line for group in kept_groups if group.line} - {group.line for group in other_groups}
+    others = due_tasks.exclude(activity__in=names).exclude(line__in=lines)
+    return others.order_by("due_at").values_list("due_at", flat=True).first()
 
 
 def _read_usages(store: DjangoStorage, limits: Mapping[str, Limits]) -> dict[str, LimitUsage]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from copy import copy
 from datetime import timedelta
 from typing import Any
 
@@ -167,6 +168,22 @@ def test_many_activities_behind_a_limit_do_not_hide_one_that_waits(monkeypatch: 
     sent("a", "b", "c")
     ActivityTask.objects.filter(line__endswith="a").update(owner=7)
     told()
+    assert figures().waiting_since == ActivityTask.objects.filter(activity=mail.name).earliest("due_at").due_at
+
+
+def test_thousands_of_keys_are_one_short_statement(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(queue_stats, "MAX_COUNT", 1_500)
+    sent("a")
+    told()
+    row = ActivityTask.objects.get(activity=fax.name)
+    ActivityTask.objects.filter(pk=row.pk).update(owner=7)
+    copies = []
+    for number in range(1_500):
+        row.pk, row.seq, row.line, row.owner = None, 1_000 + number, f"a:{fax.name}\n{number}", None
+        copies.append(copy(row))
+    ActivityTask.objects.bulk_create(copies)
+
+    assert figures().kept_back > 1_000
     assert figures().waiting_since == ActivityTask.objects.filter(activity=mail.name).earliest("due_at").due_at
 
 

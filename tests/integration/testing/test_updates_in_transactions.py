@@ -6,13 +6,18 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from django.contrib.auth import get_user_model
 from django.db import transaction
 
 from temporalex_django import errors
-from temporalex_django.models import HistoryEvent, Message
 from temporalex_django.testing import DjangoEnvironment
-from tests.integration.client.test_updates_in_transactions import Desk, book, fails, users
+from tests.integration.client.test_updates_in_transactions import (
+    Desk,
+    book,
+    fails,
+    test_an_atomic_activity_runs_in_the_callers_transaction,  # noqa: F401 - with the fixture of this module
+    test_it_lives_and_dies_with_the_transaction,  # noqa: F401 - as above
+    users,
+)
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -25,16 +30,9 @@ def env() -> Iterator[DjangoEnvironment]:
 
 @pytest.fixture
 def desk(env: DjangoEnvironment) -> Any:
-    return Desk.start(id="desk")
-
-
-@pytest.mark.parametrize("update", ["one", "apart"])
-def test_an_atomic_activity_runs_in_the_callers_transaction(desk: Any, update: str) -> None:
-    with transaction.atomic():
-        pk = desk.update(update, "ann")
-        assert get_user_model().objects.get(pk=pk).username == "ann"
-
-    assert users() == ["ann"]
+    handle = Desk.start(id="desk")
+    env.work()
+    return handle
 
 
 def test_several_run_one_after_the_other(env: DjangoEnvironment, desk: Any) -> None:
@@ -45,21 +43,6 @@ def test_several_run_one_after_the_other(env: DjangoEnvironment, desk: Any) -> N
     desk.signal("stop")
     env.work()
     assert desk.result(timeout=0) == ["bob"]
-
-
-def test_it_lives_and_dies_with_the_transaction(env: DjangoEnvironment, desk: Any) -> None:
-    env.work()
-    events = HistoryEvent.objects.count()
-    with transaction.atomic():
-        assert len(desk.update("two", "bob", id="u1")) == 2
-        transaction.set_rollback(True)
-
-    assert users() == []
-    assert HistoryEvent.objects.count() == events
-    assert not Message.objects.filter(request_id="u1").exists()
-    with transaction.atomic():
-        assert len(desk.update("two", "bob", id="u1")) == 2
-    assert users() == ["bob-1", "bob-2"]
 
 
 def test_a_stand_in_runs_in_the_callers_transaction(env: DjangoEnvironment, desk: Any) -> None:

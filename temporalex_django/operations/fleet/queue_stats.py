@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence, Set
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
@@ -233,21 +233,32 @@ def _count_kept_back(store: DjangoStorage, queues: Sequence[str], switches: Swit
         concerned = [queue for queue in queues if limits[queue].is_limited or switches.holds_keys_of(queue)]
     groups_by_queue = _read_due_groups(store.alias, concerned)
     usages = _read_usages(store, {queue: limits[queue] for queue in groups_by_queue})
-    result: dict[str, _KeptBack] = {}
-    for queue, groups in groups_by_queue.items():
-        kept_groups, other_groups = [], []
-        for group in groups:
-            is_kept = group.is_kept_back(queue, switches, usages.get(queue))
-            (kept_groups if is_kept else other_groups).append(group)
-        oldest_other = min((group.oldest for group in other_groups), default=None)
-        if kept_groups and sum(group.number for group in groups) >= MAX_COUNT:
-            oldest_other = _oldest_without(_due_activities(store.alias, queue), kept_groups, other_groups)
-        result[queue] = _KeptBack(sum(group.number for group in kept_groups), oldest_other)
-    return result
+    return {
+        queue: _kept_back_of(
+            groups,
+            {group for group in groups if group.is_kept_back(queue, switches, usages.get(queue))},
+            due_tasks=_due_activities(store.alias, queue),
+        )
+        for queue, groups in groups_by_queue.items()
+    }
+
+
+def _kept_back_of(
+    groups: Sequence[_DueGroup], kept_groups: Set[_DueGroup], *, due_tasks: QuerySet[ActivityTask]
+) -> _KeptBack:
+    """Return the figures of a queue with these groups of due activities, of which ``kept_groups`` are kept back.
+
+    ``due_tasks`` are read only if there may be more of them than the groups have.
+    """
+    other_groups = [group for group in groups if group not in kept_groups]
+    oldest_other = min((group.oldest for group in other_groups), default=None)
+    if kept_groups and sum(group.number for group in groups) >= MAX_COUNT:
+        oldest_other = _oldest_without(due_tasks, kept_groups, other_groups)
+    return _KeptBack(sum(group.number for group in kept_groups), oldest_other)
 
 
 def _oldest_without(
-    due_tasks: QuerySet[ActivityTask], kept_groups: Sequence[_DueGroup], other_groups: Sequence[_DueGroup]
+    due_tasks: QuerySet[ActivityTask], kept_groups: Collection[_DueGroup], other_groups: Collection[_DueGroup]
 ) -> datetime | None:
     """Return the time since which the oldest of the activities is due that is not in ``kept_groups``; None without one.
 

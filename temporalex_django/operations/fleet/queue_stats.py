@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence, Set
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
@@ -244,7 +244,7 @@ def _count_kept_back(store: DjangoStorage, queues: Sequence[str], switches: Swit
 
 
 def _kept_back_of(
-    groups: Sequence[_DueGroup], kept_groups: Set[_DueGroup], *, due_tasks: QuerySet[ActivityTask]
+    groups: Sequence[_DueGroup], kept_groups: set[_DueGroup], *, due_tasks: QuerySet[ActivityTask]
 ) -> _KeptBack:
     """Return the figures of a queue with these groups of due activities, of which ``kept_groups`` are kept back.
 

@@ -13,7 +13,7 @@ import pytest
 from temporalex_django import Ok, Workflow, api
 from temporalex_django.core import current
 from temporalex_django.core.determinism import guard, rules
-from temporalex_django.core.determinism.profiling import Profile
+from temporalex_django.core.determinism.guard import Profile
 from temporalex_django.core.determinism.reachable_code import reachable_code
 from temporalex_django.core.determinism.rules import GENERATED
 from temporalex_django.core.history.replay import replay

@@ -20,9 +20,7 @@ import pytest
 
 from temporalex_django.core import current
 from temporalex_django.core.determinism import forbidden, guard, rules
-from temporalex_django.core.determinism.monitoring import Monitor
-from temporalex_django.core.determinism.needs_watching import _is_refused
-from temporalex_django.core.determinism.profiling import Profile
+from temporalex_django.core.determinism.guard import Monitor, Profile, _is_refused
 from temporalex_django.core.determinism.reachable_code import reachable_code
 from temporalex_django.errors import DeterminismViolation, DeterminismWarning
 from tests.support.runs import once, work
@@ -140,14 +138,14 @@ class TestMonitor:
             assert called(harmless.__code__, offset, len, []) is None
 
     def test_without_a_free_tool_it_says_so_and_sees_nothing(self, monkeypatch):
-        monkeypatch.setattr("temporalex_django.core.determinism.monitoring._TOOL_IDS", ())
+        monkeypatch.setattr("temporalex_django.core.determinism.guard._TOOL_IDS", ())
         blind = Monitor(pytest.fail)
         assert not blind.is_available
         blind.watch(asks)
         assert not blind._instrumented
 
     def test_it_warns_when_there_is_none(self, monkeypatch):
-        monkeypatch.setattr("temporalex_django.core.determinism.monitoring._TOOL_IDS", ())
+        monkeypatch.setattr("temporalex_django.core.determinism.guard._TOOL_IDS", ())
         monkeypatch.setattr(guard, "_guard", None)
         monkeypatch.setattr(guard, "_guard_environment", lambda: None)
         with pytest.warns(DeterminismWarning, match="all tool ids of sys.monitoring are in use"):

@@ -24,7 +24,7 @@ from temporalex_django.authoring.lint.awaits import unawaited_calls
 from temporalex_django.authoring.lint.order import unordered_uses
 from temporalex_django.authoring.lint.sagas import uncompensated_returns
 from temporalex_django.core import names
-from temporalex_django.core.determinism import forbidden
+from temporalex_django.core.determinism import rules
 
 _PACKAGE: Final = "temporalex_django"
 _WORKFLOWS: Final = frozenset(f"{_PACKAGE}.{name}" for name in ("Workflow", "GraphWorkflow", "VersionedWorkflow"))
@@ -335,9 +335,9 @@ def _forbidden_use(node: ast.AST, names: Mapping[str, str]) -> tuple[str, str] |
             arguments = [arg for arg in args if not (isinstance(arg, ast.Constant) and arg.value is None)]
             return _forbidden_call(func, names, argument=bool(arguments or keywords))
         case ast.Subscript(value=value) if _dotted_name(value, names) in ("os.environ", "os.environb"):
-            return "os.environ[...]", forbidden.ENVIRONMENT
+            return "os.environ[...]", rules.ENVIRONMENT
         case ast.Compare(comparators=[right]) if _dotted_name(right, names) == "os.environ":
-            return "... in os.environ", forbidden.ENVIRONMENT
+            return "... in os.environ", rules.ENVIRONMENT
     return None
 
 
@@ -351,19 +351,19 @@ def _forbidden_call(func: ast.expr, names: Mapping[str, str], *, argument: bool)
     if isinstance(func, ast.Attribute) and isinstance(func.value, ast.Call):
         constructor = _dotted_name(func.value.func, names)
         # Making a path is harmless; only methods that touch the file system count.
-        if constructor == "pathlib.Path" and func.attr in forbidden.PATH_METHODS:
-            return f"pathlib.Path.{func.attr}", forbidden.FILES
+        if constructor == "pathlib.Path" and func.attr in rules.PATH_METHODS:
+            return f"pathlib.Path.{func.attr}", rules.FILES
         if constructor == "threading.Thread" and func.attr == "start":
-            return "threading.Thread.start", forbidden.THREADS
+            return "threading.Thread.start", rules.THREADS
     if isinstance(func, ast.Attribute) and isinstance(func.value, ast.Attribute) and func.value.attr == "objects":
         # Models are not imported here; a capital letter before `.objects` is the sign of one.
         model = func.value.value
         if isinstance(model, ast.Name) and model.id[:1].isupper():
-            return f"{model.id}.objects.{func.attr}", forbidden.DATABASE
+            return f"{model.id}.objects.{func.attr}", rules.DATABASE
     dotted = _dotted_name(func, names)
     if dotted is None:
         return None
-    advice = forbidden.advice(dotted, argument=argument)
+    advice = rules.advice(dotted, argument=argument)
     return None if advice is None else (dotted, advice)
 
 

@@ -35,17 +35,19 @@ from types import (
 from typing import Any, Final, Literal
 
 from temporalex_django.core import current
-from temporalex_django.core.determinism import forbidden
-from temporalex_django.core.determinism.call_sites import MISSING, find_call_sites, resolve
-from temporalex_django.core.determinism.reachable_code import reachable_code
+from temporalex_django.core.determinism import rules as forbidden
 from temporalex_django.core.determinism.rules import (
     GENERATED,
+    MISSING,
     READS_CLOCK,
     Rule,
+    find_call_sites,
     is_environment,
     is_excused,
     is_project,
     is_project_file,
+    reachable_code,
+    resolve,
     rule_of_builtin,
     rule_of_class,
     rule_of_code,

@@ -14,8 +14,7 @@ from temporalex_django import Ok, Workflow, api
 from temporalex_django.core import current
 from temporalex_django.core.determinism import guard, rules
 from temporalex_django.core.determinism.guard import Profile
-from temporalex_django.core.determinism.reachable_code import reachable_code
-from temporalex_django.core.determinism.rules import GENERATED
+from temporalex_django.core.determinism.rules import GENERATED, reachable_code
 from temporalex_django.core.history.replay import replay
 from temporalex_django.core.payloads import codec
 from temporalex_django.errors import DeterminismViolation, NondeterminismError, PayloadError

@@ -19,9 +19,9 @@ import uuid
 import pytest
 
 from temporalex_django.core import current
-from temporalex_django.core.determinism import forbidden, guard, rules
+from temporalex_django.core.determinism import guard, rules
 from temporalex_django.core.determinism.guard import Monitor, Profile, _is_refused
-from temporalex_django.core.determinism.reachable_code import reachable_code
+from temporalex_django.core.determinism.rules import reachable_code
 from temporalex_django.errors import DeterminismViolation, DeterminismWarning
 from tests.support.runs import once, work
 
@@ -154,7 +154,7 @@ class TestMonitor:
 
 
 def guard_sites_of(function):
-    from temporalex_django.core.determinism.call_sites import find_call_sites
+    from temporalex_django.core.determinism.rules import find_call_sites
 
     return [offset for offset, site in find_call_sites(function.__code__).calls.items() if site.chain]
 
@@ -314,10 +314,10 @@ class TestModes:
 
 class TestRules:
     def test_names(self):
-        assert forbidden.advice("pathlib.Path.read_text") is not None
-        assert forbidden.advice("time.localtime") is None and forbidden.advice("time.localtime", argument=False)
-        assert forbidden.advice("subprocess.CalledProcessError") is None
-        assert forbidden.advice("json.dumps") is None
+        assert rules.advice("pathlib.Path.read_text") is not None
+        assert rules.advice("time.localtime") is None and rules.advice("time.localtime", argument=False)
+        assert rules.advice("subprocess.CalledProcessError") is None
+        assert rules.advice("json.dumps") is None
 
     def test_functions_written_in_python(self):
         rule_of = rules.rule_of_code

@@ -21,10 +21,16 @@ from temporalex_django.core import current
 from temporalex_django.core.close_command import build_close_command
 from temporalex_django.core.determinism import guard
 from temporalex_django.core.history import kinds, matching
-from temporalex_django.core.history.activation import Activation, Completion, Definition, RunInfo
+from temporalex_django.core.history.activation import (
+    Activation,
+    Completion,
+    Definition,
+    RecordedActivation,
+    RunInfo,
+    split_activations,
+)
 from temporalex_django.core.history.events import ANSWERS, CLOSING, ENGINE_VERSION, OUTPUT_OF, HistoryEvent, Job
 from temporalex_django.core.history.inputs import ReplayDifference
-from temporalex_django.core.history.split_activations import RecordedActivation, split_activations
 from temporalex_django.core.journal import Journal
 from temporalex_django.core.messages import sender
 from temporalex_django.core.messages.arrivals import order_deliveries

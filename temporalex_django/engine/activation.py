@@ -12,8 +12,7 @@ from uuid import UUID
 
 from temporalex_django.core.failures import error_data
 from temporalex_django.core.history import kinds
-from temporalex_django.core.history.activation import Activation, Completion, Fault
-from temporalex_django.core.history.activation_events import activation_events
+from temporalex_django.core.history.activation import Activation, Completion, Fault, activation_events
 from temporalex_django.core.history.events import DELIVERED, SUGGEST_CONTINUE_AS_NEW, Job
 from temporalex_django.core.history.prefix import EXTERNAL_KINDS
 from temporalex_django.core.messages.headers import headers_attributes

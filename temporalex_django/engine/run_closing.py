@@ -7,7 +7,7 @@ from typing import Any
 from uuid import UUID
 
 from temporalex_django.core.failures import child_result, error_data
-from temporalex_django.core.history import activation_events
+from temporalex_django.core.history import activation
 from temporalex_django.core.history.events import CLOSING
 from temporalex_django.engine.contracts.records import NewEvent, NewRun, Outcome, RunRecord, RunState, RunWrite
 from temporalex_django.engine.contracts.typed_dicts import RowChanges
@@ -17,7 +17,7 @@ from temporalex_django.errors import WorkflowClosed
 
 def started_attributes(record: RunRecord) -> dict[str, Any]:
     """Return the attributes of the event ``WorkflowStarted`` of a run."""
-    return activation_events.started_attributes(
+    return activation.started_attributes(
         record.info,
         args=record.args,
         seed=record.seed,

@@ -18,8 +18,7 @@ from temporalex_django.authoring.workflow import Workflow
 from temporalex_django.core.error_text import error_line
 from temporalex_django.core.executor import Executor
 from temporalex_django.core.failures import error_data
-from temporalex_django.core.history.activation import NO_DELIVERY, Activation, Completion, RunInfo
-from temporalex_django.core.history.activation_events import started_attributes
+from temporalex_django.core.history.activation import NO_DELIVERY, Activation, Completion, RunInfo, started_attributes
 from temporalex_django.core.history.events import Command
 from temporalex_django.core.messages.signal_failures import HandlerFixed
 from temporalex_django.core.names import TEMPORAL

@@ -6,7 +6,7 @@ import pytest
 
 from temporalex_django import Ok, api, errors
 from temporalex_django.core import executor
-from temporalex_django.core.history import activation_events, events
+from temporalex_django.core.history import activation, events
 from tests.support.runs import flow, forget
 
 
@@ -17,7 +17,7 @@ async def run(self, args):
 @pytest.mark.parametrize("engine", [events.ENGINE_VERSION - 1, events.ENGINE_VERSION + 1])
 def test_it_is_blocked_and_says_why_and_goes_on_under_that_version(env, monkeypatch, engine):
     """TX-178 ST-080: nothing of it is run or lost."""
-    monkeypatch.setattr(activation_events, "ENGINE_VERSION", engine)
+    monkeypatch.setattr(activation, "ENGINE_VERSION", engine)
     h = env.start(flow(run), id="old")
     h.signal("go", 1)
     forget(env)
@@ -36,7 +36,7 @@ def test_it_is_blocked_and_says_why_and_goes_on_under_that_version(env, monkeypa
     assert all(word in str(h.blocked) for word in words)
     with pytest.raises(errors.EngineChanged):
         env.replay(h)
-    monkeypatch.setattr(activation_events, "ENGINE_VERSION", engine)
+    monkeypatch.setattr(activation, "ENGINE_VERSION", engine)
     monkeypatch.setattr(executor, "ENGINE_VERSION", engine)
     env.advance(1)
     assert (h.blocked, h.result()) == (None, [1, 2])

@@ -14,7 +14,7 @@ import pytest
 
 from temporalex_django import Async, ContinueAsNew, Err, Ok, Stop, Workflow, activity, api, errors
 from temporalex_django.core.executor import Executor
-from temporalex_django.core.history import split_activations
+from temporalex_django.core.history import activation as split_activations
 from temporalex_django.core.history.activation import Activation, RunInfo
 from temporalex_django.engine import activation as engine_activation
 from tests.support.hosts import in_memory

@@ -1,15 +1,33 @@
-"""The border of the core: hosts give it activations, and it returns completions."""
+"""Activations: the input of the executor, the events that one leaves, and how a history is split into them.
+
+The border of the core: hosts give it activations, and it returns completions.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, Final, Literal
 
-from temporalex_django.core.history.attributes import SignalFailedAttributes
-from temporalex_django.core.history.events import Command, Job
-from temporalex_django.core.messages.headers import Headers
+from temporalex_django.core.history import kinds
+from temporalex_django.core.history.attributes import (
+    ActivationStartedAttributes,
+    SignalFailedAttributes,
+    WorkflowStartedAttributes,
+)
+from temporalex_django.core.history.events import (
+    DELIVERED,
+    ENGINE_VERSION,
+    FORMAT,
+    INPUTS,
+    SUGGEST_CONTINUE_AS_NEW,
+    Command,
+    HistoryEvent,
+    Job,
+    is_external_close,
+)
+from temporalex_django.core.messages.headers import Headers, headers_attributes
 from temporalex_django.core.messages.sender import Sender
 from temporalex_django.core.typed_dicts import CarriedMessages
 from temporalex_django.errors import TemporalexError
@@ -247,3 +265,148 @@ class Completion:
     delivery: DeliveryRecord = NO_DELIVERY
     closed: str | None = None
     changed: bool = False
+
+
+# --- activation events ------------------------------------------------------------------------------------------------
+#
+# The events that an activation adds to the history of its run. Every host makes them here, from its completion.
+
+
+def started_attributes(
+    info: RunInfo,
+    *,
+    args: Any,
+    seed: int,
+    carried: CarriedMessages | None = None,
+    snapshot: Mapping[str, Any] | None = None,
+    search_attributes: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Return the attributes of the event ``WorkflowStarted`` of a run, which are ``Activation.start``, too.
+
+    ``carried`` are the messages that the previous run of the chain passed on; None if the run continues no other.
+    """
+    attributes: dict[str, Any] = {
+        "workflow": info.workflow,
+        "id": info.id,
+        "run_id": info.run_id,
+        "version": info.version,
+        "args": args,
+        "seed": seed,
+        "engine": ENGINE_VERSION,
+        "format": FORMAT,
+        "attempt": info.attempt,
+        "parent": info.parent,
+    }
+    if info.scheduled_for is not None:
+        attributes["scheduled_for"] = info.scheduled_for.astimezone(UTC).isoformat()
+    if carried is not None:
+        attributes["carried"] = len(carried["signals"])
+        if failed := carried.get("failed"):
+            attributes["failed"] = failed
+    if snapshot is not None:
+        attributes["snapshot"] = snapshot
+    if search_attributes:
+        attributes["search_attributes"] = search_attributes
+    attributes |= headers_attributes(info.headers)
+    return attributes
+
+
+def activation_events(
+    completion: Completion, *, start: dict[str, Any] | None, stamp: Mapping[str, Any]
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield ``(kind, attributes)`` of each event that an activation adds, in the order of the history.
+
+    ``start`` are the attributes of ``WorkflowStarted``, or None for a run that has started. ``stamp`` has the
+    attributes of ``ActivationStarted`` that are the host's: its limits, and what it identifies the activation by. The
+    attributes of inputs are those of the jobs themselves. Call this for a completion that has ``changed``.
+    """
+    if start is not None:
+        yield "WorkflowStarted", start
+    stamp = dict(stamp)
+    if delivered_numbers := [job.attributes["seq"] for job in completion.jobs if job.kind == DELIVERED]:
+        stamp["delivered"] = delivered_numbers
+    delivery = completion.delivery
+    if delivery is not NO_DELIVERY:
+        stamp |= delivery.stamp()
+    yield "ActivationStarted", stamp
+    for job in completion.jobs:
+        if job.kind != DELIVERED:
+            yield job.kind, job.attributes
+    # From the record and not from ``completion.failed``, which is empty in a replay.
+    for failed in delivery.failed.values():
+        yield "SignalFailed", dict(failed)
+    for command in completion.commands:
+        yield command.event_kind, command.event_attributes()
+
+
+# --- split activations ------------------------------------------------------------------------------------------------
+#
+# A history, split into the activations that wrote it.
+
+
+@dataclass(slots=True)
+class RecordedActivation:
+    """One past activation: its input, and its ``outputs``, the events of its commands in order."""
+
+    activation: Activation
+    outputs: list[HistoryEvent] = field(default_factory=list)
+
+
+def split_activations(events: Sequence[HistoryEvent]) -> Iterator[RecordedActivation]:
+    """Group ``events``, which begin at an activation boundary, into the activations that the executor takes."""
+    group: list[HistoryEvent] = []
+    for event in events:
+        if is_external_close(event.kind, event.attributes):
+            continue
+        if group and event.activation != group[0].activation:
+            yield _build_activation(group)
+            group = []
+        group.append(event)
+    # A run that was closed before its first turn has a start, but no activation.
+    if group and not (len(group) == 1 and group[0].kind == "WorkflowStarted"):
+        yield _build_activation(group)
+
+
+def _build_activation(group: Sequence[HistoryEvent]) -> RecordedActivation:
+    start: WorkflowStartedAttributes | None = None
+    stamp: ActivationStartedAttributes = {"head": 0}  # until that of the activation is read
+    jobs: list[Job] = []
+    outputs: list[HistoryEvent] = []
+    failed: dict[int, SignalFailedAttributes] = {}
+    for event in group:
+        match event.kind:
+            case "WorkflowStarted":
+                start = kinds.WORKFLOW_STARTED.read(event)
+            case "ActivationStarted":
+                stamp = kinds.ACTIVATION_STARTED.read(event)
+                jobs.extend(Job(DELIVERED, {"seq": number}) for number in stamp.get("delivered", ()))
+            case "SignalFailed":
+                failure = kinds.SIGNAL_FAILED.read(event)
+                failed[failure["number"]] = failure
+            case kind if kind in INPUTS:
+                jobs.append(Job(kind, event.attributes))
+            case _:
+                outputs.append(event)
+    length = group[0].number - 1
+    activation = Activation(
+        now=group[0].at,
+        jobs=tuple(jobs),
+        start=start,
+        history_length=length,
+        suggests_continue_as_new=length >= SUGGEST_CONTINUE_AS_NEW,
+        seed=stamp.get("seed"),
+        replaying=True,
+        copied=stamp.get("copied"),
+        admit_updates=stamp.get("admit_updates", False),
+        max_pending=stamp.get("max_pending"),
+        delivery=_delivery_record(stamp, failed),
+    )
+    return RecordedActivation(activation, outputs)
+
+
+def _delivery_record(stamp: ActivationStartedAttributes, failed: dict[int, SignalFailedAttributes]) -> DeliveryRecord:
+    """Return the delivery record of an activation. ``failed`` has its failed signals."""
+    refused, dispatched = stamp.get("refused", ()), stamp.get("dispatched")
+    if not refused and not failed and dispatched is None:
+        return NO_DELIVERY
+    return DeliveryRecord(refused=tuple(refused), failed=failed, dispatched=dispatched)

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from temporalex_django.core.history import kinds
-from temporalex_django.core.history.activation import Activation
+from temporalex_django.core.history.activation import Activation, RecordedActivation
 from temporalex_django.core.history.events import ANSWERS, Job
-from temporalex_django.core.history.split_activations import RecordedActivation
 from temporalex_django.core.messages import sender
 from temporalex_django.core.messages.headers import headers_from
 from temporalex_django.core.messages.mailbox import Update

@@ -12,10 +12,14 @@ import pytest
 from temporalex_django import Err, NoReply, Ok, Reply, Stop, Unique, api, errors, signal, update
 from temporalex_django.core.executor import Executor
 from temporalex_django.core.history import kinds, matching
-from temporalex_django.core.history.activation import Activation, DeliveryRecord, RunInfo
-from temporalex_django.core.history.activation_events import activation_events
+from temporalex_django.core.history.activation import (
+    Activation,
+    DeliveryRecord,
+    RunInfo,
+    activation_events,
+    split_activations,
+)
 from temporalex_django.core.history.events import Job, is_external_close
-from temporalex_django.core.history.split_activations import split_activations
 from temporalex_django.core.messages.signal_failures import HandlerFixed
 from temporalex_django.graph import Done, GraphWorkflow, WaitForEvent, event
 from tests.histories.test_histories import FILES, stored

@@ -15,8 +15,7 @@ from typing import Any
 import django
 
 from temporalex_django import conf, errors
-from temporalex_django.core.history.events import CLOSING
-from temporalex_django.core.history.kinds import KINDS
+from temporalex_django.core.history.events import CLOSING, KINDS
 from temporalex_django.core.primitive_table import (
     ACTIVITY,
     ASYNC_WITH,

@@ -22,7 +22,7 @@ from temporalex_django.core import aliases, current
 from temporalex_django.core.determinism import guard
 from temporalex_django.core.failures import exception_message, exception_name
 from temporalex_django.core.history.activation import Definition
-from temporalex_django.core.history.inputs import InputReading, to_reading
+from temporalex_django.core.history.events import InputReading, to_reading
 from temporalex_django.core.names import to_seconds
 from temporalex_django.core.payloads import codec
 from temporalex_django.core.payloads import search_attributes as attributes

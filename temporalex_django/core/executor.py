@@ -20,7 +20,7 @@ from typing import Any
 from temporalex_django.core import current
 from temporalex_django.core.close_command import build_close_command
 from temporalex_django.core.determinism import guard
-from temporalex_django.core.history import kinds, matching
+from temporalex_django.core.history import events as kinds
 from temporalex_django.core.history.activation import (
     Activation,
     Completion,
@@ -29,8 +29,15 @@ from temporalex_django.core.history.activation import (
     RunInfo,
     split_activations,
 )
-from temporalex_django.core.history.events import ANSWERS, CLOSING, ENGINE_VERSION, OUTPUT_OF, HistoryEvent, Job
-from temporalex_django.core.history.inputs import ReplayDifference
+from temporalex_django.core.history.events import (
+    ANSWERS,
+    CLOSING,
+    ENGINE_VERSION,
+    OUTPUT_OF,
+    HistoryEvent,
+    Job,
+    ReplayDifference,
+)
 from temporalex_django.core.journal import Journal
 from temporalex_django.core.messages import sender
 from temporalex_django.core.messages.arrivals import order_deliveries
@@ -170,7 +177,7 @@ class Executor:
                 yield
                 continue
             completion = self._activate(recorded.activation, recorded)
-            differences = matching.check_commands(
+            differences = kinds.check_commands(
                 recorded.outputs,
                 completion.commands,
                 run=run_context.run_label,
@@ -179,7 +186,7 @@ class Executor:
             )
             self.differences += differences
             if self._strict and (inputs := [difference for difference in differences if difference.kind == "input"]):
-                raise matching.input_error(run_context.run_label, inputs[0])
+                raise kinds.input_error(run_context.run_label, inputs[0])
             yield
 
     def expect_markers(self, patches: Iterable[str]) -> None:

@@ -6,8 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from temporalex_django.core.failures import child_failure, external_failure
-from temporalex_django.core.history.events import DELIVERED, Job
-from temporalex_django.core.history.inputs import Reader
+from temporalex_django.core.history.events import DELIVERED, Job, Reader
 from temporalex_django.core.payloads.copying import deep_copy
 from temporalex_django.core.runtime_protocol import WorkflowRuntime
 from temporalex_django.core.units.ivar import IVar

@@ -9,8 +9,7 @@ from itertools import islice
 from typing import Any
 
 from temporalex_django.core.failures import activity_failure
-from temporalex_django.core.history.events import Command, Job
-from temporalex_django.core.history.inputs import Reader
+from temporalex_django.core.history.events import Command, Job, Reader
 from temporalex_django.core.journal import Journal
 from temporalex_django.core.payloads import codec
 from temporalex_django.core.payloads.copying import deep_copy

@@ -11,7 +11,7 @@ from typing import Any
 from uuid import UUID
 
 from temporalex_django.core.failures import error_data
-from temporalex_django.core.history import kinds
+from temporalex_django.core.history import events
 from temporalex_django.core.history.activation import Activation, Completion, Fault, activation_events
 from temporalex_django.core.history.events import DELIVERED, SUGGEST_CONTINUE_AS_NEW, Job
 from temporalex_django.core.history.prefix import EXTERNAL_KINDS
@@ -555,7 +555,7 @@ class ActivationStep:
         if completion.closed == "ContinueAsNew":
             write.next_run = NewRun(
                 run_id=self._new_run_id(),
-                args=kinds.WORKFLOW_CONTINUED_AS_NEW.read(event)["args"],
+                args=events.WORKFLOW_CONTINUED_AS_NEW.read(event)["args"],
                 seed=entry.executor.rng.getrandbits(62),
                 carried_messages=completion.carried,
                 snapshot=visible.four_eyes,

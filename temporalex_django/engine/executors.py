@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from temporalex_django.core.executor import Executor
-from temporalex_django.core.history import kinds
+from temporalex_django.core.history import events as kinds
 from temporalex_django.core.messages.signal_failures import HandlerFixed
 from temporalex_django.engine.cache import Cache, CachedRun
 from temporalex_django.engine.scheduling import policy

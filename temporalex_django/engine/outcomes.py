@@ -9,7 +9,7 @@ from temporalex_django import errors
 from temporalex_django.authoring.backend import Description
 from temporalex_django.core.error_text import is_about_code
 from temporalex_django.core.failures import describe, step_prefix
-from temporalex_django.core.history import kinds
+from temporalex_django.core.history import events
 from temporalex_django.core.history.activation import Completion, Fault
 from temporalex_django.core.payloads.copying import deep_copy
 from temporalex_django.engine.contracts.records import Outcome
@@ -160,11 +160,11 @@ def update_outcomes(completion: Completion) -> dict[str, Outcome]:
     for command in completion.commands:
         match command.kind:
             case "AcceptUpdate":
-                outcomes[kinds.UPDATE_ACCEPTED.read(command)["id"]] = Outcome(status="accepted")
+                outcomes[events.UPDATE_ACCEPTED.read(command)["id"]] = Outcome(status="accepted")
             case "CompleteUpdate":
-                answer = kinds.UPDATE_COMPLETED.read(command)
+                answer = events.UPDATE_COMPLETED.read(command)
                 outcomes[answer["id"]] = Outcome(status="completed", value=answer["result"])
             case "FailUpdate":
-                outcomes[kinds.UPDATE_FAILED.read(command)["id"]] = failed_outcome(command.attributes)
+                outcomes[events.UPDATE_FAILED.read(command)["id"]] = failed_outcome(command.attributes)
     outcomes.update((request, Outcome(status="completed")) for request in completion.granted)
     return outcomes

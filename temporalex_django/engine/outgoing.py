@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any
 from uuid import uuid5
 
-from temporalex_django.core.history import kinds
+from temporalex_django.core.history import events
 from temporalex_django.core.history.activation import Definition
 from temporalex_django.core.history.events import Command
 from temporalex_django.core.messages.headers import Headers, check_headers
@@ -35,7 +35,7 @@ def new_task(command: Command, run: RunState, record: RunRecord, definition: Def
     ``definition`` describes the workflow class of the run.
     """
     assert command.seq is not None
-    attributes = kinds.ACTIVITY_SCHEDULED.read(command)
+    attributes = events.ACTIVITY_SCHEDULED.read(command)
     options = attributes.get("options", {})
     return NewTask(
         run_id=run.run_id,
@@ -83,7 +83,7 @@ def new_message(command: Command, run: RunState, record: RunRecord) -> NewMessag
     assert command.seq is not None
     ask = (run.chain_id, run.run_id, command.seq)
     if command.kind == "SignalExternal":
-        signal = kinds.EXTERNAL_SIGNAL_SENT.read(command)
+        signal = events.EXTERNAL_SIGNAL_SENT.read(command)
         return NewMessage(
             kind="signal",
             name=signal["name"],
@@ -92,7 +92,7 @@ def new_message(command: Command, run: RunState, record: RunRecord) -> NewMessag
             ask=ask,
             headers=outgoing_headers(record, "signal", signal["name"], signal["id"]),
         )
-    request = kinds.EXTERNAL_CANCEL_SENT.read(command)
+    request = events.EXTERNAL_CANCEL_SENT.read(command)
     payload = {"reason": f"requested by {record.workflow_id}"}
     target = None
     if command.kind == "CancelChild":

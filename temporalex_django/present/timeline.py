@@ -10,8 +10,7 @@ from typing import Any
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from temporalex_django.core.history.events import CLOSING, HistoryEvent, end_kinds_of, kinds_of
-from temporalex_django.core.history.kinds import KINDS, Thing
+from temporalex_django.core.history.events import CLOSING, KINDS, HistoryEvent, Thing, end_kinds_of, kinds_of
 from temporalex_django.core.process import RECORDED_AS
 from temporalex_django.present.formatting import capitalize, format_at, format_time, humanize_name
 

@@ -19,8 +19,7 @@ from temporalex_django.authoring.unique import check_id
 from temporalex_django.authoring.workflow import (
     Workflow,
 )
-from temporalex_django.core.history.events import HistoryEvent
-from temporalex_django.core.history.inputs import ReplayDifference
+from temporalex_django.core.history.events import HistoryEvent, ReplayDifference
 from temporalex_django.core.history.replay import replay
 from temporalex_django.core.names import key_text, wait_seconds
 from temporalex_django.engine.turn_report import TurnReport

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from temporalex_django.core.history import json_file
-from temporalex_django.core.history.events import CLOSED_FROM_OUTSIDE, ENGINE_VERSION, INPUTS, HistoryEvent
-from temporalex_django.core.history.kinds import KINDS
+from temporalex_django.core.history.events import CLOSED_FROM_OUTSIDE, ENGINE_VERSION, INPUTS, KINDS, HistoryEvent
 from temporalex_django.core.history.replay import replay
 from temporalex_django.errors import NondeterminismError
 from tests.histories import flows

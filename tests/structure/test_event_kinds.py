@@ -7,9 +7,8 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable
 
-from temporalex_django.core.history import kinds
-from temporalex_django.core.history.events import DELIVERED, OUTPUT_OF
-from temporalex_django.core.history.kinds import KINDS, EventKind
+from temporalex_django.core.history import events
+from temporalex_django.core.history.events import DELIVERED, KINDS, OUTPUT_OF, EventKind
 from temporalex_django.core.process import REQUESTED
 from temporalex_django.db.messages import notify
 from tests.structure.source import PACKAGE, modules, name, parse
@@ -116,7 +115,7 @@ def test_a_kind_without_a_row_is_named() -> None:
 
 
 def test_each_row_of_the_module_is_in_the_table_under_its_own_name() -> None:
-    rows = {key: row for key, row in vars(kinds).items() if isinstance(row, EventKind)}
+    rows = {key: row for key, row in vars(events).items() if isinstance(row, EventKind)}
     assert {*rows.values()} == {*KINDS.values()}
     assert [key for key, row in rows.items() if key != re.sub(r"(?<=[a-z])(?=[A-Z])", "_", row.name).upper()] == []
 

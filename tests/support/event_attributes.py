@@ -7,7 +7,7 @@ from typing import Any, NotRequired, get_origin, get_type_hints
 
 import msgspec
 
-from temporalex_django.core.history.kinds import KINDS
+from temporalex_django.core.history.events import KINDS
 
 
 def keys_of(declared: Any) -> tuple[set[str], set[str]]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final, Literal
 
-from temporalex_django.core.history import kinds
+from temporalex_django.core.history import events as kinds
 from temporalex_django.core.history.attributes import (
     ActivationStartedAttributes,
     SignalFailedAttributes,

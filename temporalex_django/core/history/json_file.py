@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from temporalex_django.core.history import kinds
+from temporalex_django.core.history import events as kinds
 from temporalex_django.core.history.events import ENGINE_VERSION, FORMAT, HistoryEvent
 from temporalex_django.errors import PayloadError
 

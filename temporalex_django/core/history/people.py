@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from temporalex_django.core.history import kinds
+from temporalex_django.core.history import events as kinds
 from temporalex_django.core.history.events import HistoryEvent
 from temporalex_django.core.people import four_eyes
 from temporalex_django.core.process import RECORDED_AS

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from temporalex_django.core.history import kinds
+from temporalex_django.core.history import events as kinds
 from temporalex_django.core.history.activation import FailedSignal
 from temporalex_django.core.history.attributes import (
     ActivityScheduledAttributes,

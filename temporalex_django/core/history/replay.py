@@ -8,8 +8,7 @@ from functools import partial
 
 from temporalex_django.core.executor import Executor
 from temporalex_django.core.history.activation import Definition, RunInfo
-from temporalex_django.core.history.events import HistoryEvent
-from temporalex_django.core.history.inputs import ReplayDifference
+from temporalex_django.core.history.events import HistoryEvent, ReplayDifference
 from temporalex_django.core.history.tracing import TracingExecutor
 from temporalex_django.core.messages.headers import headers_from
 from temporalex_django.core.messages.signal_failures import HandlerFixed

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from temporalex_django.core.history import kinds
+from temporalex_django.core.history import events
 from temporalex_django.core.history.activation import Activation, RecordedActivation
 from temporalex_django.core.history.events import ANSWERS, Job
 from temporalex_django.core.messages import sender
@@ -74,7 +74,7 @@ def _order_recorded(
     # the offset waited since an earlier activation; the others go back between the signals of this activation.
     signal_offset = received + carried
     accepted_attributes = [
-        kinds.UPDATE_ACCEPTED.read(event) for event in recorded.outputs if event.kind == "UpdateAccepted"
+        events.UPDATE_ACCEPTED.read(event) for event in recorded.outputs if event.kind == "UpdateAccepted"
     ]
     updates = [
         Update(

@@ -11,7 +11,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from uuid import UUID
 
-from temporalex_django.core.history import kinds
+from temporalex_django.core.history import events
 from temporalex_django.core.history.events import HistoryEvent
 from temporalex_django.core.history.prefix import EXTERNAL_KINDS
 from temporalex_django.engine.contracts.records import Inbox, InboxMessage, RunRecord, RunState
@@ -160,7 +160,7 @@ class MemoryRunStorage(MemoryWrites):
         return self._history(run_id)[after : after + limit]
 
     def patch_markers(self, run_id: UUID) -> set[str]:
-        return {kinds.PATCH_MARKED.read(event)["id"] for event in self._history(run_id) if event.kind == "PatchMarked"}
+        return {events.PATCH_MARKED.read(event)["id"] for event in self._history(run_id) if event.kind == "PatchMarked"}
 
     def _history(self, run_id: UUID) -> list[HistoryEvent]:
         run = self.runs.get(run_id)

@@ -15,7 +15,7 @@ from typing import Any
 from uuid import UUID
 
 from temporalex_django.core.failures import error_data
-from temporalex_django.core.history import kinds
+from temporalex_django.core.history import events as kinds
 from temporalex_django.core.history.activation import FailedSignal
 from temporalex_django.core.history.events import DELIVERED, HistoryEvent, end_kinds_of
 from temporalex_django.core.history.prefix import COPIED, HistoryPrefix, PendingMessage, build_copy_mark

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
-from temporalex_django.core.history import kinds
+from temporalex_django.core.history import events as kinds
 from temporalex_django.core.history.events import CLOSING, RESOLUTIONS, HistoryEvent, Job
 from temporalex_django.core.process import RECORDED_AS
 from temporalex_django.errors import TemporalexError

@@ -28,8 +28,7 @@ from django.db.models import QuerySet
 from temporalex_django.authoring import workflow
 from temporalex_django.conf import get_settings
 from temporalex_django.core.history import json_file, replay
-from temporalex_django.core.history.events import HistoryEvent
-from temporalex_django.core.history.inputs import ReplayDifference
+from temporalex_django.core.history.events import HistoryEvent, ReplayDifference
 from temporalex_django.core.names import counted
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine.watchdog import watchdog

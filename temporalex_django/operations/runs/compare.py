@@ -18,8 +18,7 @@ from temporalex_django.backends.tables import inline_turn
 from temporalex_django.backends.target import RunTarget, find_run_class, runs_in_workers_only
 from temporalex_django.conf import get_settings
 from temporalex_django.core.history import replay
-from temporalex_django.core.history.events import HistoryEvent
-from temporalex_django.core.history.inputs import ReplayDifference
+from temporalex_django.core.history.events import HistoryEvent, ReplayDifference
 from temporalex_django.engine.watchdog import watchdog
 from temporalex_django.errors import ActionNotPossible, NondeterminismError, TemporalexError
 from temporalex_django.models import Instance

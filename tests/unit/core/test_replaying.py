@@ -11,7 +11,7 @@ import pytest
 
 from temporalex_django import Err, NoReply, Ok, Reply, Stop, Unique, api, errors, signal, update
 from temporalex_django.core.executor import Executor
-from temporalex_django.core.history import kinds, matching
+from temporalex_django.core.history import events as kinds
 from temporalex_django.core.history.activation import (
     Activation,
     DeliveryRecord,
@@ -79,9 +79,7 @@ def test_a_stored_history_executes_again_activation_by_activation(path):
         jobs, received = deliveries(recorded, received)
         activation = replace(recorded.activation, jobs=tuple(jobs))
         completion = executor.activate(activation, is_budget_spent=never, judge=never)
-        matching.check_commands(
-            recorded.outputs, completion.commands, run="run", place_of=executor.place_of, readers={}
-        )
+        kinds.check_commands(recorded.outputs, completion.commands, run="run", place_of=executor.place_of, readers={})
         assert completion.delivery == recorded.activation.delivery
         host_stamp = {"head": next(stamps)["head"]}
         host_stamp |= {"admit_updates": True} if activation.admit_updates else {}

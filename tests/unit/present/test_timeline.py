@@ -6,8 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from temporalex_django.core.history.events import CLOSING, HistoryEvent
-from temporalex_django.core.history.kinds import KINDS
+from temporalex_django.core.history.events import CLOSING, KINDS, HistoryEvent
 from temporalex_django.present.timeline import build_rows
 
 #: Kinds that are a row by themselves; the others begin or end a row together.

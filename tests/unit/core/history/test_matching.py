@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from temporalex_django.core.history import matching
+from temporalex_django.core.history import events as kinds
 from temporalex_django.core.history.events import OUTPUT_OF, Command, HistoryEvent
 from temporalex_django.errors import NondeterminismError
 
@@ -38,7 +38,7 @@ def recorded(*commands):
 
 
 def check(events, commands):
-    matching.check_commands(events, commands, run="Flow one", place_of=lambda index: f"flow.py:{index}", readers={})
+    kinds.check_commands(events, commands, run="Flow one", place_of=lambda index: f"flow.py:{index}", readers={})
 
 
 def test_every_kind_of_command_is_looked_at():

@@ -12,7 +12,7 @@ from uuid import UUID
 
 from temporalex_django.core.error_text import error_line, is_error, traceback_of
 from temporalex_django.core.failures import FailureCause, cause_at, error_attribute, exception_message, exception_name
-from temporalex_django.core.history.tracing import is_user_code
+from temporalex_django.core.history.replay import is_user_code
 from temporalex_django.core.names import counted
 from temporalex_django.engine.contracts.records import RunState, RunWrite
 from temporalex_django.engine.contracts.typed_dicts import BlockMark

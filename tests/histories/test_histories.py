@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from temporalex_django.core.history import json_file
+from temporalex_django.core.history import replay as json_file
 from temporalex_django.core.history.events import CLOSED_FROM_OUTSIDE, ENGINE_VERSION, INPUTS, KINDS, HistoryEvent
 from temporalex_django.core.history.replay import replay
 from temporalex_django.errors import NondeterminismError

@@ -21,7 +21,7 @@ from temporalex_django.authoring.run_tables.run_columns import UNREAD_COLUMNS
 from temporalex_django.backends.routing import backend_of
 from temporalex_django.backends.target import RunTarget
 from temporalex_django.conf import get_settings
-from temporalex_django.core.history import json_file
+from temporalex_django.core.history import replay
 from temporalex_django.core.history.events import CLOSED_STATUSES
 from temporalex_django.core.names import counted
 from temporalex_django.db.querying import iterate_pages
@@ -127,7 +127,7 @@ def _write_history(row: Instance, folder: Path, redactor: Redactor, storage: Dja
         folder.mkdir(parents=True, exist_ok=True)
         # Payloads may be confidential, so only the owner can read the file.
         with os.fdopen(os.open(path, _NEW_FILE, 0o600), "w") as file:
-            file.write(json_file.dump(events))
+            file.write(replay.dump(events))
     except OSError as exc:
         raise exit_codes.usage_error(
             f"{printing.escape(path)} cannot be written: {exc.strerror}", "Choose another --output."

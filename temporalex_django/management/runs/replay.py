@@ -27,7 +27,7 @@ from django.db.models import QuerySet
 
 from temporalex_django.authoring import workflow
 from temporalex_django.conf import get_settings
-from temporalex_django.core.history import json_file, replay
+from temporalex_django.core.history import replay
 from temporalex_django.core.history.events import HistoryEvent, ReplayDifference
 from temporalex_django.core.names import counted
 from temporalex_django.db.storage import DjangoStorage
@@ -270,7 +270,7 @@ def replay_files(
     batch = ReplayBatch(len(paths), [], [])
     for path in paths:
         try:
-            history_file = json_file.load(Path(path).read_bytes(), source=path)
+            history_file = replay.load(Path(path).read_bytes(), source=path)
             if only and history_file.workflow not in only:
                 raise PayloadError(
                     f"{path}: event 1 belongs to the workflow {history_file.workflow}, not to {', '.join(only)}"

@@ -12,7 +12,7 @@ import pytest
 
 from temporalex_django import errors
 from temporalex_django.core import names
-from temporalex_django.core.history.tracing import _frames_of, is_user_code
+from temporalex_django.core.history.replay import _frames_of, is_user_code
 from temporalex_django.core.payloads import codec as payloads
 from temporalex_django.core.payloads.copying import deep_copy
 

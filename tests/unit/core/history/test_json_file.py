@@ -7,7 +7,7 @@ import json
 import pytest
 
 from temporalex_django import Ok, Stop, api, errors
-from temporalex_django.core.history import json_file
+from temporalex_django.core.history import replay as json_file
 from temporalex_django.core.history.replay import replay
 from temporalex_django.testing import WorkflowEnvironment
 from tests.support.runs import flow, work

@@ -11,10 +11,10 @@ from temporalex_django.core.history.attributes import SignalFailedAttributes
 from temporalex_django.core.history.events import Job
 from temporalex_django.core.journal import Journal
 from temporalex_django.core.messages import sender as senders
-from temporalex_django.core.messages.budget import Budget
 from temporalex_django.core.messages.handlers import HandlerRunner
 from temporalex_django.core.messages.headers import headers_attributes, headers_from
 from temporalex_django.core.messages.mailbox import (
+    Budget,
     Mailbox,
     Signal,
     Update,

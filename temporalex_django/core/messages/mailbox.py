@@ -1,4 +1,6 @@
-"""The mailbox: signals and updates that reached the run and are not dispatched yet.
+"""The mailbox of a run: messages that have arrived, and how many an activation takes.
+
+The mailbox: signals and updates that reached the run and are not dispatched yet.
 
 They are in order of arrival. The position of a signal is its number among the signals of the run. The position of an
 update is the number of signals before it, which ``UpdateAccepted.attributes["after"]`` records. A replay sees only
@@ -10,15 +12,22 @@ from __future__ import annotations
 
 from bisect import insort
 from collections import deque
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Sequence
 from operator import attrgetter
 from typing import Any
 
-from temporalex_django.core.messages.headers import Headers
+from temporalex_django.core.history import events
+from temporalex_django.core.history.activation import Activation, RecordedActivation
+from temporalex_django.core.history.events import ANSWERS, Job
+from temporalex_django.core.journal import Journal
+from temporalex_django.core.messages import sender
+from temporalex_django.core.messages.headers import Headers, headers_from
 from temporalex_django.core.messages.sender import Sender
+from temporalex_django.core.process import REQUESTED
+from temporalex_django.core.run_context import RunContext
 from temporalex_django.core.units.ivar import IVar
 from temporalex_django.core.units.scheduler import Unit
-from temporalex_django.errors import NondeterminismError, WorkflowClosed
+from temporalex_django.errors import NondeterminismError, TemporalexError, WorkflowClosed
 
 
 class Signal:
@@ -220,3 +229,156 @@ def untaken_message_error(run: str, message: str) -> NondeterminismError:
 
 _number = attrgetter("number")
 _NO_WAITERS: deque[tuple[Unit, IVar]] = deque()
+
+
+# --- arrivals ---------------------------------------------------------------------------------------------------------
+#
+# The order in which an activation delivers its messages, from jobs or from a recorded activation.
+
+
+_NON_MESSAGE_KINDS = ANSWERS | {"CancelRequested"}
+
+
+def order_deliveries(
+    activation: Activation, recorded: RecordedActivation | None, *, received: int, carried: int, run: str
+) -> tuple[list[Update], list[Job | Update]]:
+    """Return the updates that waited since an earlier activation, and the messages that arrive now.
+
+    Both lists are in order of arrival. ``recorded`` is ``activation`` with its outputs in a replay of events, else
+    None. ``received`` is the number of signals before this activation. The first ``carried`` signals are in the mailbox
+    before everything else, so they are not among the messages that arrive. ``run`` names the run in errors. Raises
+    ``TemporalexError`` for a job that cannot be delivered.
+    """
+    if recorded is not None:
+        return _order_recorded(activation.jobs, recorded, received=received, carried=carried)
+    incoming: list[Job | Update] = []
+    waiting: list[Update] = []
+    for job in activation.jobs:
+        if job.kind == "SignalReceived":
+            if carried:
+                carried -= 1
+            else:
+                incoming.append(job)
+        elif job.kind == "UpdateRequested":
+            attributes = job.attributes
+            after = attributes.get("after")
+            update = Update(
+                attributes["id"],
+                attributes["name"],
+                attributes["args"],
+                0 if after is None else after,  # the dispatcher sets it when a new update arrives
+                # A rejected update leaves no trace, so no replay delivers it.
+                accepted=activation.replaying or attributes.get("accepted", False),
+                redelivered=attributes.get("redelivered", False),
+                sender=sender.sender_from(attributes),
+                headers=headers_from(attributes),
+            )
+            if after is None:
+                incoming.append(update)
+            else:
+                waiting.append(update)
+        elif job.kind == REQUESTED:
+            incoming.append(job)
+        elif job.kind not in _NON_MESSAGE_KINDS:
+            raise TemporalexError(f"{run}: {job.kind!r} is not a job that can be delivered to a run")
+    # A replay sorts by the same value. Ids of inbox rows need not be in order of arrival.
+    waiting.sort(key=lambda update: update.after)
+    return waiting, incoming
+
+
+def _order_recorded(
+    jobs: Sequence[Job], recorded: RecordedActivation, *, received: int, carried: int
+) -> tuple[list[Update], list[Job | Update]]:
+    """Return the updates that waited and the messages that arrive, for an activation that is replayed.
+
+    The arguments and the result are those of ``order_deliveries``; ``recorded`` is the activation of the history.
+    """
+    # The history has only the accepted updates, each with the number of signals before it. Updates with a number below
+    # the offset waited since an earlier activation; the others go back between the signals of this activation.
+    signal_offset = received + carried
+    accepted_attributes = [
+        events.UPDATE_ACCEPTED.read(event) for event in recorded.outputs if event.kind == "UpdateAccepted"
+    ]
+    updates = [
+        Update(
+            *(a["id"], a["name"], a["args"], a["after"]),
+            accepted=True,
+            sender=sender.sender_from(a),
+            headers=headers_from(a),
+        )
+        for a in accepted_attributes
+    ]
+    updates.sort(key=lambda update: update.after)
+    waiting = [update for update in updates if update.after < signal_offset]
+    later_updates = updates[len(waiting) :]
+    signals = [job for job in jobs if job.kind == "SignalReceived"][carried:]
+    incoming: list[Job | Update] = []
+    for count in range(len(signals) + 1):
+        incoming.extend(update for update in later_updates if update.after == signal_offset + count)
+        incoming.extend(signals[count : count + 1])
+    return waiting, incoming
+
+
+# --- budget -----------------------------------------------------------------------------------------------------------
+#
+# The budget of an activation: how many messages it takes before the rest waits for the next activation.
+#
+# The host decides during the first execution. A replay takes as many messages as the history says. See decision 20.
+
+
+class Budget:
+    """The budget of the current activation.
+
+    ``dispatch_count`` is the number of messages taken from the mailbox. ``spent_at`` is that number when the budget was
+    spent while more messages were in the mailbox; None until then.
+    """
+
+    __slots__ = ("_dispatch_limit", "_is_budget_spent", "_journal", "_run_context", "dispatch_count", "spent_at")
+
+    def __init__(self, run_context: RunContext, journal: Journal) -> None:
+        self._run_context = run_context
+        self._journal = journal
+        self._is_budget_spent: Callable[[], bool] | None = None
+        self._dispatch_limit: int | None = None
+        self.dispatch_count = 0
+        self.spent_at: int | None = None
+
+    def begin(self, *, is_budget_spent: Callable[[], bool] | None, dispatch_limit: int | None) -> None:
+        """Begin a new activation.
+
+        ``is_budget_spent()`` returns True once the host has had enough; see ``Executor.activate``. ``dispatch_limit``
+        is the number of messages after which a replay stops (``DeliveryRecord.dispatched``).
+        """
+        self._is_budget_spent, self._dispatch_limit = is_budget_spent, dispatch_limit
+        self.dispatch_count, self.spent_at = 0, None
+
+    def count_dispatch(self) -> None:
+        """Count a message that is taken from the mailbox."""
+        self.dispatch_count += 1
+
+    def is_spent_before(self, index: int) -> bool:
+        """Return True if the activation must end before it takes the arriving message with this ``index``, from 0.
+
+        That message and the later ones then wait for the next activation. The first message is always taken, unless the
+        activation has already had another effect. So each activation makes progress.
+        """
+        return (
+            self._is_budget_spent is not None and (index > 0 or self._journal.is_recording) and self._is_budget_spent()
+        )
+
+    def is_spent(self, *, since: int) -> bool:
+        """Return True if the messages that are still in the mailbox must wait for the next activation.
+
+        The budget is not spent before more than ``since`` messages of the activation were taken: a caller that passes
+        the number so far takes at least one more. Once it is spent, it stays so until the activation ends. Call this
+        only where a message would be taken next, because a replay decides by the number of messages taken.
+        """
+        # The clock of the host differs between executions, so the count at which it stopped is part of the history.
+        if self.spent_at is None:
+            if self._run_context.replaying:
+                full = self.dispatch_count == self._dispatch_limit
+            else:
+                full = self.dispatch_count > since and self._is_budget_spent is not None and self._is_budget_spent()
+            if full:
+                self.spent_at = self.dispatch_count
+        return self.spent_at is not None

@@ -15,8 +15,7 @@ from temporalex_django.authoring.workflow import Workflow
 from temporalex_django.backends.polling import Deadline, WaitSlot
 from temporalex_django.backends.target import AuditSubject, RunTarget
 from temporalex_django.core.history.events import HistoryEvent
-from temporalex_django.core.messages.headers import Headers
-from temporalex_django.core.messages.sender import Sender
+from temporalex_django.core.messages.sender import Headers, Sender
 from temporalex_django.db.inserts import InsertedMessage, NewStart, StartedRun
 from temporalex_django.db.messages.failed_messages import HandledMessage
 from temporalex_django.db.storage import DjangoStorage

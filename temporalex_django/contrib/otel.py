@@ -13,7 +13,7 @@ from functools import lru_cache, partial
 from types import TracebackType
 from typing import Any, ClassVar
 
-from temporalex_django.core.messages.headers import MAX_HEADER_BYTES
+from temporalex_django.core.messages.sender import MAX_HEADER_BYTES
 from temporalex_django.errors import NotConfigured
 from temporalex_django.interceptors import ActivationCall, AttemptCall, ClientCall, Interceptor, Outgoing
 from temporalex_django.telemetry.definitions import METRICS, Kind, Metric

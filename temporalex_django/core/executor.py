@@ -41,9 +41,8 @@ from temporalex_django.core.history.events import (
 from temporalex_django.core.journal import Journal
 from temporalex_django.core.messages import sender
 from temporalex_django.core.messages.dispatcher import Dispatcher
-from temporalex_django.core.messages.headers import headers_attributes
 from temporalex_django.core.messages.mailbox import Signal, Update, order_deliveries, untaken_message_error
-from temporalex_django.core.messages.sender import Judge
+from temporalex_django.core.messages.sender import Judge, headers_attributes
 from temporalex_django.core.patches import Patches
 from temporalex_django.core.payloads import codec
 from temporalex_django.core.payloads import search_attributes as attributes

@@ -10,8 +10,7 @@ from typing import Any
 
 from temporalex_django.core.error_text import error_line, failure_summary
 from temporalex_django.core.history.activation import RunInfo
-from temporalex_django.core.messages.headers import Headers
-from temporalex_django.core.messages.sender import Sender
+from temporalex_django.core.messages.sender import Headers, Sender
 from temporalex_django.core.payloads import codec
 from temporalex_django.core.payloads.round_trip import encode_lossless, require_readable
 from temporalex_django.core.primitive_table import PureContext

@@ -22,8 +22,7 @@ from django.db import models
 from temporalex_django.authoring.run_tables.run_columns import RUN_COLUMNS, Origin
 from temporalex_django.conf import codec
 from temporalex_django.core.failures import AttemptFailure
-from temporalex_django.core.messages.headers import Headers
-from temporalex_django.core.messages.sender import Sender
+from temporalex_django.core.messages.sender import Headers, Sender
 from temporalex_django.engine.contracts.dialect import Columns, Placeholder
 from temporalex_django.engine.run_start import RunStart
 from temporalex_django.models import (

@@ -9,7 +9,7 @@ from uuid import UUID
 
 from temporalex_django.authoring.workflow import find_version, require_signal
 from temporalex_django.core.history.events import DELIVERED
-from temporalex_django.core.messages.headers import Headers
+from temporalex_django.core.messages.sender import Headers
 from temporalex_django.engine.run_start import RunStart
 from temporalex_django.errors import AlreadyRunning, AmbiguousId, TemporalexError, UnknownSignal
 

@@ -9,7 +9,7 @@ from uuid import uuid5
 from temporalex_django.core.history import events
 from temporalex_django.core.history.activation import Definition
 from temporalex_django.core.history.events import Command
-from temporalex_django.core.messages.headers import Headers, check_headers
+from temporalex_django.core.messages.sender import Headers, check_headers
 from temporalex_django.engine.cache import CachedRun
 from temporalex_django.engine.contracts.records import NewTask, RunRecord, RunState
 from temporalex_django.engine.external_messages import NewChild, NewMessage

@@ -9,7 +9,7 @@ from typing import Any
 from uuid import UUID
 
 from temporalex_django.core.aliases import original_name
-from temporalex_django.core.messages.headers import Headers
+from temporalex_django.core.messages.sender import Headers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

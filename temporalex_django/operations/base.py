@@ -29,8 +29,7 @@ from temporalex_django.backends.host import host
 from temporalex_django.backends.target import AuditSubject
 from temporalex_django.conf import get_settings
 from temporalex_django.core import current
-from temporalex_django.core.messages.headers import Headers, check_headers
-from temporalex_django.core.messages.sender import Sender
+from temporalex_django.core.messages.sender import Headers, Sender, check_headers
 from temporalex_django.core.payloads import codec
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.errors import ActionNotPermitted, NestingError, UpdateTimeout

@@ -9,7 +9,7 @@ from typing import Any
 
 from temporalex_django.authoring.requests.run_request import RunAddress, RunRequest
 from temporalex_django.authoring.requests.start_request import StartRequest
-from temporalex_django.core.messages.headers import Headers, check_headers
+from temporalex_django.core.messages.sender import Headers, check_headers
 from temporalex_django.interceptors import ClientCall
 from temporalex_django.interceptors.chain import around, chain
 

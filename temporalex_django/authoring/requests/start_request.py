@@ -17,7 +17,7 @@ from temporalex_django.authoring.requests.start_policy import (
 )
 from temporalex_django.authoring.requests.start_times import StartTimes, check_start_times
 from temporalex_django.authoring.unique import check_id
-from temporalex_django.core.messages.headers import Headers, check_headers
+from temporalex_django.core.messages.sender import Headers, check_headers
 from temporalex_django.core.names import wait_seconds
 from temporalex_django.errors import InvalidId, InvalidStart
 

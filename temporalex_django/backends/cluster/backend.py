@@ -18,8 +18,7 @@ from temporalex_django.backends.protocol import ActivityCall, OperatorCall, Requ
 from temporalex_django.backends.target import RunTarget
 from temporalex_django.conf import codec
 from temporalex_django.core.history.events import HistoryEvent
-from temporalex_django.core.messages.headers import Headers
-from temporalex_django.core.messages.sender import Sender
+from temporalex_django.core.messages.sender import Headers, Sender
 from temporalex_django.core.names import TEMPORAL
 from temporalex_django.db import outbox
 from temporalex_django.db.inserts import (

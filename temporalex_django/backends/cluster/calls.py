@@ -21,8 +21,7 @@ from temporalio.api.workflowservice import v1 as service
 from temporalex_django.backends.cluster import names as own_names
 from temporalex_django.backends.cluster.client import ClusterClient
 from temporalex_django.backends.cluster.runs import ClusterRun
-from temporalex_django.core.messages.headers import Headers
-from temporalex_django.core.messages.sender import Sender
+from temporalex_django.core.messages.sender import Headers, Sender
 from temporalex_django.temporal import names
 
 _COMPLETED = UpdateWorkflowExecutionLifecycleStage.UPDATE_WORKFLOW_EXECUTION_LIFECYCLE_STAGE_COMPLETED

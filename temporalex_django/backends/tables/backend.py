@@ -13,8 +13,7 @@ from temporalex_django.backends.tables.requests import TablesRequest
 from temporalex_django.backends.target import RunTarget
 from temporalex_django.conf import codec, get_settings
 from temporalex_django.core.history.events import HistoryEvent
-from temporalex_django.core.messages.headers import Headers
-from temporalex_django.core.messages.sender import Sender
+from temporalex_django.core.messages.sender import Headers, Sender
 from temporalex_django.core.payloads import codec as payloads
 from temporalex_django.db.activity_tasks import open_tasks
 from temporalex_django.db.graphs.graph_storage import TaskSource

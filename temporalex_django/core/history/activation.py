@@ -27,8 +27,7 @@ from temporalex_django.core.history.events import (
     Job,
     is_external_close,
 )
-from temporalex_django.core.messages.headers import Headers, headers_attributes
-from temporalex_django.core.messages.sender import Sender
+from temporalex_django.core.messages.sender import Headers, Sender, headers_attributes
 from temporalex_django.core.typed_dicts import CarriedMessages
 from temporalex_django.errors import TemporalexError
 

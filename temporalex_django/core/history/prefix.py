@@ -20,8 +20,7 @@ from temporalex_django.core.history.attributes import (
 )
 from temporalex_django.core.history.events import CLOSING, DELIVERED, HistoryEvent, end_kinds_of, is_external_close
 from temporalex_django.core.messages import sender as senders
-from temporalex_django.core.messages.headers import Headers, headers_from
-from temporalex_django.core.messages.sender import Sender
+from temporalex_django.core.messages.sender import Headers, Sender, headers_from
 from temporalex_django.core.people import four_eyes
 from temporalex_django.core.process import RECORDED_AS, REQUEST, recorded_request
 

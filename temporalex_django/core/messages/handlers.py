@@ -13,10 +13,9 @@ from temporalex_django.core.failures import describe, exception_message, is_refu
 from temporalex_django.core.history.activation import Fault, Refusal
 from temporalex_django.core.journal import Journal
 from temporalex_django.core.messages import sender
-from temporalex_django.core.messages.headers import NO_HEADERS, headers_attributes
 from temporalex_django.core.messages.mailbox import Signal, Update
 from temporalex_django.core.messages.phase import Handler, Phase, check_return_value
-from temporalex_django.core.messages.sender import Permissions
+from temporalex_django.core.messages.sender import NO_HEADERS, Permissions, headers_attributes
 from temporalex_django.core.messages.signal_failures import EffectSnapshot, SignalFailures
 from temporalex_django.core.payloads import codec
 from temporalex_django.core.payloads.copying import deep_copy

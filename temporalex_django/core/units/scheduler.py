@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from temporalex_django.core.determinism import guard
 from temporalex_django.core.error_text import is_error
-from temporalex_django.core.messages.headers import Headers
-from temporalex_django.core.messages.sender import Sender
+from temporalex_django.core.messages.sender import Headers, Sender
 from temporalex_django.core.units.contexts import inherit_context
 from temporalex_django.core.units.ivar import Halt, IVar
 from temporalex_django.core.units.unawaited import Unawaited

@@ -14,8 +14,7 @@ from uuid import UUID
 from temporalex_django.authoring.run_tables.run_columns import RUN_COLUMNS, Origin
 from temporalex_django.core.aliases import all_names
 from temporalex_django.core.history.events import HistoryEvent
-from temporalex_django.core.messages.headers import Headers
-from temporalex_django.core.messages.sender import Sender
+from temporalex_django.core.messages.sender import Headers, Sender
 from temporalex_django.core.payloads.copying import deep_copy
 from temporalex_django.engine.contracts.records import (
     HumanTaskWrite,

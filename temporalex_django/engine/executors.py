@@ -17,7 +17,7 @@ from uuid import UUID
 
 from temporalex_django.core.executor import Executor
 from temporalex_django.core.history import events as kinds
-from temporalex_django.core.messages.signal_failures import HandlerFixed
+from temporalex_django.core.messages.phase import HandlerFixed
 from temporalex_django.engine.cache import Cache, CachedRun
 from temporalex_django.engine.scheduling import policy
 from temporalex_django.engine.watchdog import watchdog

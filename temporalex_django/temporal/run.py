@@ -20,7 +20,7 @@ from temporalex_django.core.executor import Executor
 from temporalex_django.core.failures import error_data
 from temporalex_django.core.history.activation import NO_DELIVERY, Activation, Completion, RunInfo, started_attributes
 from temporalex_django.core.history.events import Command
-from temporalex_django.core.messages.signal_failures import HandlerFixed
+from temporalex_django.core.messages.phase import HandlerFixed
 from temporalex_django.core.names import TEMPORAL
 from temporalex_django.errors import TemporalexError, WorkflowClosed
 from temporalex_django.temporal import names

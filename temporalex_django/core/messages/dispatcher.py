@@ -11,7 +11,6 @@ from temporalex_django.core.history.attributes import SignalFailedAttributes
 from temporalex_django.core.history.events import Job
 from temporalex_django.core.journal import Journal
 from temporalex_django.core.messages import sender as senders
-from temporalex_django.core.messages.handlers import HandlerRunner
 from temporalex_django.core.messages.mailbox import (
     Budget,
     Mailbox,
@@ -21,7 +20,7 @@ from temporalex_django.core.messages.mailbox import (
     undelivered_error,
     untaken_message_error,
 )
-from temporalex_django.core.messages.phase import Phase
+from temporalex_django.core.messages.phase import HandlerRunner, Phase
 from temporalex_django.core.messages.sender import Judge, Permissions, Sender, headers_attributes, headers_from
 from temporalex_django.core.payloads.copying import deep_copy
 from temporalex_django.core.people.human_tasks import unexpected_decision

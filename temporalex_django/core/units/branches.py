@@ -13,9 +13,8 @@ from typing import Any
 
 from temporalex_django.core.error_text import is_error
 from temporalex_django.core.failures import exception_message, exception_name
-from temporalex_django.core.messages.handlers import invoke
 from temporalex_django.core.messages.mailbox import Signal
-from temporalex_django.core.messages.phase import accepts_arguments, signature_text
+from temporalex_django.core.messages.phase import accepts_arguments, invoke, signature_text
 from temporalex_django.core.results import Async, Err
 from temporalex_django.core.runtime_protocol import WorkflowRuntime
 from temporalex_django.core.units.ivar import Call, IVar

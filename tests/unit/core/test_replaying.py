@@ -20,7 +20,7 @@ from temporalex_django.core.history.activation import (
     split_activations,
 )
 from temporalex_django.core.history.events import Job, is_external_close
-from temporalex_django.core.messages.signal_failures import HandlerFixed
+from temporalex_django.core.messages.phase import HandlerFixed
 from temporalex_django.graph import Done, GraphWorkflow, WaitForEvent, event
 from tests.histories.test_histories import FILES, stored
 from tests.support.runs import flow, once, other, work

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast, get_args, get_origin, get_
 
 from temporalex_django.core.limits import NO_LIMITS, Limits, queue_errors
 from temporalex_django.core.names import TABLES, TEMPORAL, quoted
-from temporalex_django.core.payloads.project_codec import ProjectCodec
+from temporalex_django.core.payloads.codec import ProjectCodec
 from temporalex_django.core.setting_values import (
     ALERTS_KIND,
     CLUSTER_KIND,

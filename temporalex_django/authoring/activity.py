@@ -19,7 +19,7 @@ from temporalex_django.core.history.events import InputReading, to_reading
 from temporalex_django.core.limits import Limits, key_error, limit_errors
 from temporalex_django.core.names import check_code_name, fit_optional_label, is_name, quoted, to_seconds
 from temporalex_django.core.payloads import codec
-from temporalex_django.core.payloads.copying import deep_copy
+from temporalex_django.core.payloads.codec import deep_copy
 from temporalex_django.core.primitive_table import ACTIVITY
 from temporalex_django.core.runtime_protocol import WorkflowRuntime
 from temporalex_django.core.units.ivar import AwaitableCall, Call

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from temporalex_django.core import current
-from temporalex_django.core.payloads.copying import deep_copy
+from temporalex_django.core.payloads.codec import deep_copy
 from temporalex_django.core.payloads.round_trip import encode_lossless
 from temporalex_django.errors import OutsideWorkflow
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from temporalex_django.core.error_text import source_line
-from temporalex_django.core.payloads.annotations import parameter_problems
+from temporalex_django.core.payloads.codec import parameter_problems
 from temporalex_django.errors import WorkflowDefinitionError
 
 #: Methods by which tasks of Celery, Dramatiq, Huey, RQ, Procrastinate and ``django.tasks`` are sent to a queue.

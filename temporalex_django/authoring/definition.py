@@ -13,8 +13,7 @@ from temporalex_django.core import names
 from temporalex_django.core.messages.phase import accepts_arguments, signature_text
 from temporalex_django.core.names import to_seconds
 from temporalex_django.core.payloads import search_attributes
-from temporalex_django.core.payloads.codec import check_text
-from temporalex_django.core.payloads.stored_fields import FIELD_TYPES
+from temporalex_django.core.payloads.codec import FIELD_TYPES, check_text
 from temporalex_django.errors import PayloadError
 
 if TYPE_CHECKING:

@@ -26,8 +26,7 @@ from temporalex_django.core.history.events import InputReading, to_reading
 from temporalex_django.core.names import to_seconds
 from temporalex_django.core.payloads import codec
 from temporalex_django.core.payloads import search_attributes as attributes
-from temporalex_django.core.payloads.annotations import annotation_problems
-from temporalex_django.core.payloads.copying import deep_copy
+from temporalex_django.core.payloads.codec import annotation_problems, deep_copy
 from temporalex_django.core.payloads.round_trip import encode_lossless, require_readable
 from temporalex_django.core.results import ContinueAsNew, Err, Ok
 from temporalex_django.errors import (

@@ -46,8 +46,7 @@ from temporalex_django.core.messages.sender import Judge, headers_attributes
 from temporalex_django.core.patches import Patches
 from temporalex_django.core.payloads import codec
 from temporalex_django.core.payloads import search_attributes as attributes
-from temporalex_django.core.payloads.copying import deep_copy
-from temporalex_django.core.payloads.stored_fields import stored_fields
+from temporalex_django.core.payloads.codec import deep_copy, stored_fields
 from temporalex_django.core.pending_commands import PendingCommands
 from temporalex_django.core.people import four_eyes
 from temporalex_django.core.people.approvals import Approvals

@@ -7,7 +7,7 @@ from typing import Any
 
 from temporalex_django.core.failures import child_failure, external_failure
 from temporalex_django.core.history.events import DELIVERED, Job, Reader
-from temporalex_django.core.payloads.copying import deep_copy
+from temporalex_django.core.payloads.codec import deep_copy
 from temporalex_django.core.runtime_protocol import WorkflowRuntime
 from temporalex_django.core.units.ivar import IVar
 from temporalex_django.errors import PayloadError

@@ -12,7 +12,7 @@ from temporalex_django.core.failures import activity_failure
 from temporalex_django.core.history.events import Command, Job, Reader
 from temporalex_django.core.journal import Journal
 from temporalex_django.core.payloads import codec
-from temporalex_django.core.payloads.copying import deep_copy
+from temporalex_django.core.payloads.codec import deep_copy
 from temporalex_django.core.run_context import RunContext
 from temporalex_django.core.units.ivar import IVar
 from temporalex_django.errors import PayloadError, TemporalexError

@@ -10,7 +10,7 @@ from typing import Any
 from temporalex_django.core.determinism import guard
 from temporalex_django.core.messages.phase import Phase
 from temporalex_django.core.names import to_seconds
-from temporalex_django.core.payloads.copying import deep_copy
+from temporalex_django.core.payloads.codec import deep_copy
 from temporalex_django.core.runtime_protocol import WorkflowRuntime
 from temporalex_django.core.typed_dicts import WaitInfo
 from temporalex_django.core.units.conditions import Condition, takes_state

@@ -11,7 +11,7 @@ from temporalex_django.core.error_text import is_about_code
 from temporalex_django.core.failures import describe, step_prefix
 from temporalex_django.core.history import events
 from temporalex_django.core.history.activation import Completion, Fault
-from temporalex_django.core.payloads.copying import deep_copy
+from temporalex_django.core.payloads.codec import deep_copy
 from temporalex_django.engine.contracts.records import Outcome
 
 #: Errors that refuse a message under their own type. An update that is refused otherwise raises ``UpdateRejected``.

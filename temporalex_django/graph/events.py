@@ -14,7 +14,7 @@ from temporalex_django.core.determinism import guard
 from temporalex_django.core.failures import refusal_reason
 from temporalex_django.core.messages.phase import accepts_arguments
 from temporalex_django.core.payloads import codec
-from temporalex_django.core.payloads.copying import deep_copy
+from temporalex_django.core.payloads.codec import deep_copy
 from temporalex_django.core.results import Err, Ok
 from temporalex_django.errors import PayloadError, UpdateRejected, WorkflowDefinitionError
 

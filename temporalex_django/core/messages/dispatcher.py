@@ -22,7 +22,7 @@ from temporalex_django.core.messages.mailbox import (
 )
 from temporalex_django.core.messages.phase import HandlerRunner, Phase
 from temporalex_django.core.messages.sender import Judge, Permissions, Sender, headers_attributes, headers_from
-from temporalex_django.core.payloads.copying import deep_copy
+from temporalex_django.core.payloads.codec import deep_copy
 from temporalex_django.core.people.human_tasks import unexpected_decision
 from temporalex_django.core.process import QUESTION, RECORDED_AS, REQUEST, REQUESTED, RequestJudge, recorded_request
 from temporalex_django.core.run_context import RunContext

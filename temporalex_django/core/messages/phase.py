@@ -27,7 +27,7 @@ from temporalex_django.core.messages import sender
 from temporalex_django.core.messages.mailbox import Signal, Update
 from temporalex_django.core.messages.sender import NO_HEADERS, Permissions, headers_attributes
 from temporalex_django.core.payloads import codec
-from temporalex_django.core.payloads.copying import deep_copy
+from temporalex_django.core.payloads.codec import deep_copy
 from temporalex_django.core.payloads.external_types import unreadable_reason
 from temporalex_django.core.results import Async, Err, NoReply, Ok, Reply, Stop, TimedOut, answer_type_of
 from temporalex_django.core.run_context import RunContext

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from temporalex_django.core.messages.sender import Sender
 from temporalex_django.core.payloads import codec
-from temporalex_django.core.payloads.copying import deep_copy
+from temporalex_django.core.payloads.codec import deep_copy
 from temporalex_django.core.people.human_tasks import OVERDUE, HumanTasks, HumanTaskSpec, Permits, due_time
 from temporalex_django.core.runtime_protocol import WorkflowRuntime
 from temporalex_django.core.typed_dicts import WaitInfo

@@ -18,7 +18,7 @@ import msgspec
 from temporalex_django.core.failures import exception_message
 from temporalex_django.core.messages.sender import Sender
 from temporalex_django.core.payloads import codec
-from temporalex_django.core.payloads.copying import deep_copy
+from temporalex_django.core.payloads.codec import deep_copy
 from temporalex_django.core.pending_commands import PendingCommands
 from temporalex_django.core.people import four_eyes
 from temporalex_django.core.run_context import RunContext

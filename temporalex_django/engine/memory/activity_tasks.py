@@ -16,8 +16,7 @@ from uuid import UUID
 
 from temporalex_django.authoring.backend import OpenActivity
 from temporalex_django.core.failures import AttemptFailure
-from temporalex_django.core.payloads.codec import JsonCodec
-from temporalex_django.core.payloads.copying import deep_copy
+from temporalex_django.core.payloads.codec import JsonCodec, deep_copy
 from temporalex_django.engine import activity_policy
 from temporalex_django.engine.contracts.records import Hold, NewTask, Retry, TaskResult, TaskState
 from temporalex_django.engine.external_messages import FinishedActivity

@@ -15,7 +15,7 @@ from temporalex_django.authoring.run_tables.run_columns import RUN_COLUMNS, Orig
 from temporalex_django.core.aliases import all_names
 from temporalex_django.core.history.events import HistoryEvent
 from temporalex_django.core.messages.sender import Headers, Sender
-from temporalex_django.core.payloads.copying import deep_copy
+from temporalex_django.core.payloads.codec import deep_copy
 from temporalex_django.engine.contracts.records import (
     HumanTaskWrite,
     InboxMessage,

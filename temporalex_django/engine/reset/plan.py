@@ -28,7 +28,7 @@ from temporalex_django.core.history.prefix import (
 from temporalex_django.core.history.replay import try_replay
 from temporalex_django.core.names import quoted
 from temporalex_django.core.payloads import codec
-from temporalex_django.core.payloads.copying import deep_copy
+from temporalex_django.core.payloads.codec import deep_copy
 from temporalex_django.engine import activity_policy
 from temporalex_django.engine.contracts.records import InboxMessage, RunRecord, TaskState
 from temporalex_django.engine.operator_overrides import allows_overrides, input_digests

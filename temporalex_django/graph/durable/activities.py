@@ -13,7 +13,7 @@ from temporalex_django.authoring.activity import Activity, ActivityOptions, RunS
 from temporalex_django.authoring.retry import RetryPolicy
 from temporalex_django.core.history.events import InputReading, to_reading
 from temporalex_django.core.payloads import codec
-from temporalex_django.core.payloads.copying import deep_copy
+from temporalex_django.core.payloads.codec import deep_copy
 from temporalex_django.core.results import Event
 from temporalex_django.errors import ActivityNotFound, PayloadError
 from temporalex_django.graph.context import Context

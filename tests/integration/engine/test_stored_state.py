@@ -13,7 +13,7 @@ from django.test import override_settings
 
 from temporalex_django import ContinueAsNew, NoReply, Ok, Stop, VersionedWorkflow, Workflow, api
 from temporalex_django.authoring.workflow import registry
-from temporalex_django.core.payloads.stored_fields import stored_fields
+from temporalex_django.core.payloads.codec import stored_fields
 from temporalex_django.errors import NotConfigured, WorkflowDefinitionError
 from temporalex_django.models import Instance
 from temporalex_django.models.states import WorkflowStateQuerySet

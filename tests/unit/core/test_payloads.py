@@ -14,7 +14,7 @@ from temporalex_django import errors
 from temporalex_django.core import names
 from temporalex_django.core.history.replay import _frames_of, is_user_code
 from temporalex_django.core.payloads import codec as payloads
-from temporalex_django.core.payloads.copying import deep_copy
+from temporalex_django.core.payloads.codec import deep_copy
 
 
 class TestCodec:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from temporalex_django.authoring.unique import Unique
     from temporalex_django.authoring.versions import VersionedWorkflow
     from temporalex_django.authoring.workflow import Workflow
-    from temporalex_django.core.people.approvals import Decision
+    from temporalex_django.core.human_tasks import Decision
     from temporalex_django.core.results import (
         Async,
         ContinueAsNew,
@@ -58,7 +58,7 @@ _HOME = {
     "event": "temporalex_django.graph.events",
     "transit": "temporalex_django.graph.definition.transitions",
     **dict.fromkeys(("Approval", "Debug", "Done", "Step", "Wait", "WaitForEvent"), "temporalex_django.graph.steps"),
-    "Decision": "temporalex_django.core.people.approvals",
+    "Decision": "temporalex_django.core.human_tasks",
     "Escalation": "temporalex_django.authoring.approvals",
     "query": "temporalex_django.authoring.queries",
     "WorkflowHandle": "temporalex_django.authoring.handle",

@@ -26,11 +26,11 @@ from temporalex_django.authoring.unique import check_id
 from temporalex_django.authoring.workflow import Workflow, decode_result, input_or_default, read_input, start_options
 from temporalex_django.core import current, external_runs, names, primitives
 from temporalex_django.core import primitive_table as table
+from temporalex_django.core.human_tasks import Decision
 from temporalex_django.core.messages.phase import Phase, Publication, accepts_arguments
 from temporalex_django.core.messages.sender import Sender
 from temporalex_django.core.payloads import codec
 from temporalex_django.core.payloads.round_trip import require_readable, warn_lossy_value
-from temporalex_django.core.people.approvals import Decision
 from temporalex_django.core.runtime_protocol import WorkflowRuntime
 from temporalex_django.core.units.branches import Parallel, Race, branch_list
 from temporalex_django.core.units.ivar import AwaitableCall, Call

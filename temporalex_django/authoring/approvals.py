@@ -10,9 +10,8 @@ from typing import Any
 from temporalex_django.authoring.authorization import candidate_of_role
 from temporalex_django.authoring.foreign_options import ESCALATION, answers_foreign_arguments
 from temporalex_django.core import names
+from temporalex_django.core.human_tasks import OVERDUE, HumanTaskSpec, build_form_spec, parse_scope
 from temporalex_django.core.names import wait_seconds
-from temporalex_django.core.people.four_eyes import parse_scope
-from temporalex_django.core.people.human_tasks import OVERDUE, HumanTaskSpec, build_form_spec
 from temporalex_django.errors import WorkflowDefinitionError
 
 

@@ -8,8 +8,8 @@ from datetime import datetime
 from importlib import import_module
 from typing import Any
 
+from temporalex_django.core.human_tasks import HumanTaskState
 from temporalex_django.core.payloads import codec
-from temporalex_django.core.people.human_tasks import HumanTaskState
 from temporalex_django.errors import HumanTaskClosed, HumanTaskNotFound, PayloadError
 
 

@@ -16,7 +16,7 @@ from typing import Any
 from temporalex_django.authoring import workflow as workflows
 from temporalex_django.authoring.backend import FailedMessage, OpenActivity
 from temporalex_django.core.history.events import HistoryEvent, kinds_of
-from temporalex_django.core.people.approvals import DECISION_PREFIX
+from temporalex_django.core.human_tasks import DECISION_PREFIX
 from temporalex_django.errors import ActionNotPermitted
 
 VIEW_PAYLOAD = "temporalex_django.view_payload"

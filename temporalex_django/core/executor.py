@@ -18,6 +18,7 @@ from itertools import islice
 from typing import Any
 
 from temporalex_django.core import current
+from temporalex_django.core import human_tasks as four_eyes
 from temporalex_django.core.close_command import build_close_command
 from temporalex_django.core.determinism import guard
 from temporalex_django.core.history import events as kinds
@@ -38,6 +39,7 @@ from temporalex_django.core.history.events import (
     Job,
     ReplayDifference,
 )
+from temporalex_django.core.human_tasks import Approvals, HumanTaskChange, HumanTasks
 from temporalex_django.core.journal import Journal
 from temporalex_django.core.messages import sender
 from temporalex_django.core.messages.dispatcher import Dispatcher
@@ -48,9 +50,6 @@ from temporalex_django.core.payloads import codec
 from temporalex_django.core.payloads import search_attributes as attributes
 from temporalex_django.core.payloads.codec import deep_copy, stored_fields
 from temporalex_django.core.pending_commands import PendingCommands
-from temporalex_django.core.people import four_eyes
-from temporalex_django.core.people.approvals import Approvals
-from temporalex_django.core.people.human_tasks import HumanTaskChange, HumanTasks
 from temporalex_django.core.process import RequestJudge
 from temporalex_django.core.run_context import RunContext
 from temporalex_django.core.typed_dicts import AcceptedNames, CarriedMessages, WaitInfo

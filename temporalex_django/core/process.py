@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final, Protocol
 
-from temporalex_django.core.people.human_tasks import Permits
+from temporalex_django.core.human_tasks import Permits
 
 #: The kind of a request as a message in an inbox, as a job of an activation, and the name of its signal in a history.
 REQUEST: Final = "resume"

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from temporalex_django.core.people.human_tasks import HumanTaskState
+from temporalex_django.core.human_tasks import HumanTaskState
 from temporalex_django.core.typed_dicts import AcceptedNames, WaitInfo
 
 

@@ -15,9 +15,9 @@ from temporalex_django.core.history import events
 from temporalex_django.core.history.activation import Activation, Completion, Fault, activation_events
 from temporalex_django.core.history.events import DELIVERED, SUGGEST_CONTINUE_AS_NEW, Job
 from temporalex_django.core.history.prefix import EXTERNAL_KINDS
+from temporalex_django.core.human_tasks import HumanTaskChange
 from temporalex_django.core.messages.mailbox import undelivered_error
 from temporalex_django.core.messages.sender import Judge, headers_attributes, sender_attributes
-from temporalex_django.core.people.human_tasks import HumanTaskChange
 from temporalex_django.core.process import REQUEST, REQUESTED
 from temporalex_django.engine.blocked import block_cause, block_mark_of, next_retry_at
 from temporalex_django.engine.cache import CachedRun

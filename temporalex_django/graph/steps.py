@@ -20,9 +20,8 @@ from temporalex_django.authoring.authorization import candidate_of_role
 from temporalex_django.authoring.django_tasks import is_task
 from temporalex_django.authoring.foreign_options import APPROVAL, WAIT_FOR_EVENT, answers_foreign_arguments
 from temporalex_django.core import names
+from temporalex_django.core.human_tasks import HumanTaskSpec, parse_scope
 from temporalex_django.core.names import to_seconds, wait_seconds
-from temporalex_django.core.people.four_eyes import parse_scope
-from temporalex_django.core.people.human_tasks import HumanTaskSpec
 from temporalex_django.core.results import Event, Pending
 from temporalex_django.errors import WorkflowDefinitionError
 

@@ -8,8 +8,8 @@ from typing import Any
 from temporalex_django.core.executor import Executor
 from temporalex_django.core.history.activation import Activation, Completion, activation_events
 from temporalex_django.core.history.events import CLOSING, HistoryEvent
+from temporalex_django.core.human_tasks import HumanTaskState
 from temporalex_django.core.payloads import codec
-from temporalex_django.core.people.human_tasks import HumanTaskState
 
 
 class TemporalHistory:

@@ -35,10 +35,10 @@ from temporalex_django.authoring.workflow import (
     start_options,
 )
 from temporalex_django.core.history.events import CLOSED_STATUSES
+from temporalex_django.core.human_tasks import fork_snapshot
 from temporalex_django.core.messages.sender import Headers, check_headers
 from temporalex_django.core.names import check_message_id, check_name, check_wait, fit_note
 from temporalex_django.core.payloads import codec
-from temporalex_django.core.people.four_eyes import fork_snapshot
 from temporalex_django.engine.contracts.records import RunState
 from temporalex_django.engine.ids import parse_run_id
 from temporalex_django.engine.outcomes import update_result

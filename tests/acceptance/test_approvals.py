@@ -354,7 +354,7 @@ def test_what_cannot_be_asked(env: Any, given: dict[str, Any], words: str) -> No
 
 def test_nobody_is_reminded_for_ever(env: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of what is never due it would be a timer for each day until the end of days."""
-    monkeypatch.setattr("temporalex_django.core.people.human_tasks.MAX_REMINDERS", 2)
+    monkeypatch.setattr("temporalex_django.core.human_tasks.MAX_REMINDERS", 2)
     run = env.start(once(lambda: api.approval("Approve it", role=MAY, remind=DAY), name="test.ApprovalForEver"))
     for _ in range(4):
         env.advance(DAY)

@@ -10,7 +10,7 @@ import pytest
 
 from temporalex_django import Ok, Workflow, activity, errors
 from temporalex_django.core import current
-from temporalex_django.core.people.human_tasks import Permits
+from temporalex_django.core.human_tasks import Permits
 from temporalex_django.core.units.ivar import IVar
 from temporalex_django.testing import WorkflowEnvironment
 from tests.structure.source import PACKAGE, modules, parse

@@ -23,7 +23,7 @@ from temporalex_django.backends.cluster.mirrored_run import (
 )
 from temporalex_django.conf import codec, get_settings
 from temporalex_django.core.error_text import error_line
-from temporalex_django.core.people.human_tasks import HumanTaskChange
+from temporalex_django.core.human_tasks import HumanTaskChange
 from temporalex_django.temporal.options import HostOptions
 from temporalex_django.temporal.run import TemporalRun
 

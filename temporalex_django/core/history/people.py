@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from temporalex_django.core import human_tasks
 from temporalex_django.core.history import events as kinds
 from temporalex_django.core.history.events import HistoryEvent
-from temporalex_django.core.people import four_eyes
 from temporalex_django.core.process import RECORDED_AS
 
 
@@ -28,10 +28,10 @@ def next_run_snapshot(events: Iterable[HistoryEvent]) -> dict[str, Any]:
                 snapshot = kinds.WORKFLOW_STARTED.read(event).get("snapshot")
             case "ActivationStarted":
                 if (mark := kinds.ACTIVATION_STARTED.read(event).get("copied")) is not None:
-                    snapshot = four_eyes.snapshot_after_mark(snapshot, mark)
+                    snapshot = human_tasks.snapshot_after_mark(snapshot, mark)
             case "SignalReceived":
                 signal = kinds.SIGNAL_RECEIVED.read(event)
                 if signal["name"] == RECORDED_AS and "question" in signal:
                     deciders[signal["payload"].get("by_key", "")] = None
     deciders.pop("", None)  # decisions of code have no key
-    return four_eyes.next_run_snapshot(snapshot, deciders) or {}
+    return human_tasks.next_run_snapshot(snapshot, deciders) or {}

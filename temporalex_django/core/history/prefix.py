@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from temporalex_django.core import human_tasks
 from temporalex_django.core.history import events as kinds
 from temporalex_django.core.history.activation import FailedSignal
 from temporalex_django.core.history.attributes import (
@@ -21,7 +22,6 @@ from temporalex_django.core.history.attributes import (
 from temporalex_django.core.history.events import CLOSING, DELIVERED, HistoryEvent, end_kinds_of, is_external_close
 from temporalex_django.core.messages import sender as senders
 from temporalex_django.core.messages.sender import Headers, Sender, headers_from
-from temporalex_django.core.people import four_eyes
 from temporalex_django.core.process import RECORDED_AS, REQUEST, recorded_request
 
 #: Kinds of messages that are sent to a run from outside and whose order must be kept.
@@ -136,7 +136,7 @@ def build_copy_mark(
     If somebody edited inputs, the caller adds "edited": a dict by command number whose values are ``EditedInput``.
     """
     named = {"how": mode, "from": source_run_id, "activation": activation, "run_id": run_id, "id": id, "parent": parent}
-    return {**named, **four_eyes.mark_attributes(snapshot)}
+    return {**named, **human_tasks.mark_attributes(snapshot)}
 
 
 def count_activations(events: Sequence[HistoryEvent]) -> int:

@@ -11,8 +11,8 @@ from typing import Any
 from uuid import UUID
 
 from temporalex_django.conf import codec
+from temporalex_django.core.human_tasks import FormSpec, HumanTaskSpec, HumanTaskState, question
 from temporalex_django.core.names import MAX_LENGTH
-from temporalex_django.core.people.human_tasks import FormSpec, HumanTaskSpec, HumanTaskState, question
 from temporalex_django.engine.contracts.records import HumanTaskWrite, RunWrite
 from temporalex_django.models import Candidate, Ending, HumanTask
 

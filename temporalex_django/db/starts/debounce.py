@@ -10,8 +10,8 @@ from uuid import UUID
 from django.db import DatabaseError
 
 from temporalex_django.conf import codec, get_settings
+from temporalex_django.core.human_tasks import add_starter
 from temporalex_django.core.messages.sender import Sender
-from temporalex_django.core.people.four_eyes import add_starter
 from temporalex_django.db.inserts import NewStart, StartedRun, pending_error
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.models import Instance

@@ -14,9 +14,9 @@ from temporalex_django.core.failures import AttemptFailure
 from temporalex_django.core.history.activation import FailedSignal, RunInfo
 from temporalex_django.core.history.events import Command, is_external_close
 from temporalex_django.core.history.prefix import EXTERNAL_KINDS
+from temporalex_django.core.human_tasks import HumanTaskState
 from temporalex_django.core.messages.sender import Headers, Sender
 from temporalex_django.core.names import BEFORE_ALL, FIRST_YEAR, LAST_YEAR
-from temporalex_django.core.people.human_tasks import HumanTaskState
 from temporalex_django.core.typed_dicts import CarriedMessages
 from temporalex_django.engine.contracts.typed_dicts import RowChanges
 from temporalex_django.engine.external_messages import NewChild, NewMessage

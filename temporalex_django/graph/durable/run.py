@@ -14,9 +14,9 @@ from typing import Any, Protocol
 from temporalex_django.authoring.authorization import Person, matches_candidate
 from temporalex_django.core.failures import RunFailure
 from temporalex_django.core.history.events import Job
+from temporalex_django.core.human_tasks import OVERDUE, HumanTaskSpec, Permits
 from temporalex_django.core.messages.sender import Sender
 from temporalex_django.core.payloads import codec
-from temporalex_django.core.people.human_tasks import OVERDUE, HumanTaskSpec, Permits
 from temporalex_django.core.results import Err, Event
 from temporalex_django.core.runtime_protocol import WorkflowRuntime
 from temporalex_django.core.typed_dicts import WaitInfo

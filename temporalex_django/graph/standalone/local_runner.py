@@ -24,11 +24,11 @@ from temporalex_django.authoring.authorization import matches_candidate, split_d
 from temporalex_django.authoring.authorization import sender_key as key_of_user
 from temporalex_django.authoring.definition import DURATIONS
 from temporalex_django.authoring.unique import check_id
+from temporalex_django.core import human_tasks
 from temporalex_django.core.error_text import error_line
+from temporalex_django.core.human_tasks import require_four_eyes, roles_text
 from temporalex_django.core.names import wait_seconds
 from temporalex_django.core.payloads import codec
-from temporalex_django.core.people import four_eyes
-from temporalex_django.core.people.human_tasks import require_four_eyes, roles_text
 from temporalex_django.errors import (
     ActionNotPermitted,
     AlreadyRunning,
@@ -220,7 +220,7 @@ class LocalRunner:
                     )
                 if spec.four_eyes:
                     start_data = {"started_by": progress.instance.started_by}
-                    excluded_keys = four_eyes.barred_people(spec.four_eyes, start_data, deciders(progress.instance))
+                    excluded_keys = human_tasks.barred_people(spec.four_eyes, start_data, deciders(progress.instance))
                     require_four_eyes(label, excluded_keys, key=request["by_key"])
                 if spec.form is not None:
                     codec.convert(data, spec.form.type, label=f"the data of resume({event!r})")

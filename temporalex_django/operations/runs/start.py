@@ -19,9 +19,9 @@ from temporalex_django.authoring.workflow import Workflow, input_or_default, sta
 from temporalex_django.backends.host import host
 from temporalex_django.backends.routing import backend_of_class
 from temporalex_django.backends.target import AuditSubject, RunTarget
+from temporalex_django.core.human_tasks import add_schedulers
 from temporalex_django.core.payloads import codec
 from temporalex_django.core.payloads.round_trip import require_readable, warn_lossy_value
-from temporalex_django.core.people.four_eyes import add_schedulers
 from temporalex_django.db.inserts import NewStart, StartedRun
 from temporalex_django.db.starts.conflicts import last_ended_status
 from temporalex_django.db.starts.throttle import throttle_start

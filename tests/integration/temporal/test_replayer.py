@@ -17,7 +17,7 @@ from temporalio.workflow import NondeterminismError as SdkNondeterminismError
 from temporalex_django.authoring import workflow as workflows
 from temporalex_django.core.history.events import HistoryEvent
 from temporalex_django.core.history.replay import replay
-from temporalex_django.core.people.human_tasks import question
+from temporalex_django.core.human_tasks import question
 from temporalex_django.errors import NondeterminismError
 from temporalex_django.temporal import names
 from temporalex_django.temporal.payloads import Payloads

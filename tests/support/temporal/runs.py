@@ -17,7 +17,7 @@ from temporalio.common import RawValue
 
 from temporalex_django.core.history.activation import Completion
 from temporalex_django.core.history.events import HistoryEvent
-from temporalex_django.core.people.human_tasks import HumanTaskState
+from temporalex_django.core.human_tasks import HumanTaskState
 from temporalex_django.core.visible_state import VisibleState
 from temporalex_django.errors import NondeterminismError
 from temporalex_django.temporal.names import REST_TIMERS

@@ -1,4 +1,6 @@
-"""Human tasks: the decisions that a run asks people for, with their reminders, escalations and permissions.
+"""Human tasks, approvals, and the four eyes that they may ask for.
+
+Human tasks: the decisions that a run asks people for, with their reminders, escalations and permissions.
 
 A decision is a request (see ``core.process``), which a turn judges. The open tasks are a function of the history, like
 everything in this module. Hosts keep rows of them, so that people find them.
@@ -20,8 +22,10 @@ from temporalex_django.core.messages.sender import Sender
 from temporalex_django.core.payloads import codec
 from temporalex_django.core.payloads.codec import deep_copy
 from temporalex_django.core.pending_commands import PendingCommands
-from temporalex_django.core.people import four_eyes
 from temporalex_django.core.run_context import RunContext
+from temporalex_django.core.runtime_protocol import WorkflowRuntime
+from temporalex_django.core.typed_dicts import WaitInfo
+from temporalex_django.core.units.ivar import IVar
 from temporalex_django.errors import (
     ActionNotPermitted,
     FourEyes,
@@ -269,7 +273,7 @@ class HumanTasks:
                 candidates=spec.candidates or (DEFAULT_CANDIDATE,),
                 opened_at=now,
                 due_at=due_at,
-                barred=four_eyes.barred_people(spec.four_eyes, run_context.snapshot, [*self.deciders, *deciders]),
+                barred=barred_people(spec.four_eyes, run_context.snapshot, [*self.deciders, *deciders]),
                 requested_by=requested_by,
             ),
         )
@@ -298,7 +302,7 @@ class HumanTasks:
     def update_barred(self) -> None:
         """Exclude people from open tasks if they became excluded after these tasks were opened."""
         for task in [*self.open_tasks.values()]:
-            barred = four_eyes.barred_people(task.spec.four_eyes, self._run_context.snapshot, self.deciders)
+            barred = barred_people(task.spec.four_eyes, self._run_context.snapshot, self.deciders)
             if not barred.keys() <= task.barred.keys():
                 self._record_change("barred", replace(task, barred={**barred, **task.barred}))
 
@@ -518,3 +522,320 @@ def roles_text(candidates: Iterable[str]) -> str:
 def due_time(now: datetime, seconds: float | None) -> datetime | None:
     """Return the time that is ``seconds`` after ``now``; None if ``seconds`` is None."""
     return None if seconds is None else now + timedelta(seconds=seconds)
+
+
+# --- approvals --------------------------------------------------------------------------------------------------------
+#
+# ``api.approval``: human tasks that workflow code asks for.
+
+
+#: Prefix of the label of a wait for a decision; the title follows.
+DECISION_PREFIX: Final = "decision "
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """The outcome of an approval.
+
+    - ``outcome`` is one of the outcomes of the approval, or ``overdue`` if nobody decided in time. ``by`` is then None.
+    - ``data`` is the data of the form.
+    - ``at`` is the time of the decision, or the time at which it became overdue.
+    - ``stood_in_for`` is the name of the person in whose place somebody decided, or empty.
+    - ``shown`` is the digest of the data that people saw (``shows`` of ``api.approval``). It is empty if they saw the
+      title alone.
+    """
+
+    outcome: str
+    data: Any = None
+    by: Sender | None = None
+    at: datetime
+    comment: str = ""
+    stood_in_for: str = ""
+    shown: str = ""
+
+    def covers(self, value: Any) -> bool:
+        """Return True if a person decided about this value: the data shown to them equals it as plain data.
+
+        Returns False if nobody decided in time, and if no data was shown. Raises ``PayloadError`` for a value that is
+        no payload.
+        """
+        return bool(self.shown) and self.shown == codec.digest(codec.to_plain(value, label="the value of covers()"))
+
+
+class Approvals:
+    """The part that judges decisions of people for ``api.approval`` in workflow code; declared steps have another one.
+
+    It is attached to the run when the run asks for its first approval.
+    """
+
+    def __init__(self, runtime: WorkflowRuntime) -> None:
+        self._runtime = runtime
+        self._tasks: HumanTasks = runtime.human_tasks
+        self._decision_ivars: dict[str, IVar] = {}
+        self._due_timers: dict[str, int] = {}
+
+    async def request_decision(self, spec: HumanTaskSpec, due: float | None) -> Decision:
+        """Open a human task and wait for its decision.
+
+        ``due`` is in seconds. When it has passed, the decision has the outcome ``overdue``. A wait that is cancelled
+        closes the task.
+        """
+        runtime, tasks = self._runtime, self._tasks
+        key, now = tasks.next_key(), runtime.run_context.now
+        spec = replace(spec, label=f"the human task {key!r}")  # the readers of errors may not see the title
+        deadline = due_time(now, due)
+        ivar = self._decision_ivars[key] = IVar(f"{DECISION_PREFIX}{spec.title}")
+        ivar.wait_info = _build_wait_info(key, spec, now, deadline)
+        # The snapshot is part of the history, so a replay finds the same starter.
+        snapshot = runtime.run_context.snapshot or {}
+        requester = Sender(snapshot["started_by"], snapshot.get("started_as", "")) if "started_by" in snapshot else None
+        tasks.add(key, spec, due_at=deadline, requested_by=requester)
+        if due is not None:
+            self._due_timers[key] = runtime.pending_commands.start_timer(
+                due, lambda: self._expire(key), task=key, then=OVERDUE
+            )
+        try:
+            decision: Decision = await ivar
+            return decision
+        finally:
+            self._close(key, "cancelled")
+
+    def _expire(self, key: str) -> None:
+        self._due_timers.pop(key)
+        ivar = self._decision_ivars[key]
+        # Close before the IVar is filled: the ``_close`` of the waiter then finds nothing to do.
+        self._close(key, OVERDUE)
+        ivar.put(Decision(outcome=OVERDUE, at=self._runtime.run_context.now))
+
+    def _close(self, key: str, ending: str, **decision_fields: Any) -> None:
+        """Close the human task, if its approval is still open, and cancel its timer.
+
+        The arguments have the same meaning as in ``HumanTasks.close``.
+        """
+        if self._decision_ivars.pop(key, None) is None:
+            return
+        if (timer := self._due_timers.pop(key, None)) is not None:
+            self._runtime.pending_commands.cancel_timer(timer)
+        self._tasks.close(key, ending, **decision_fields)
+
+    # -- request judge ------------------------------------------------------------------------------------------------
+
+    def judge(self, request: dict[str, Any], permits: Permits) -> None:
+        """Judge a decision.
+
+        ``request`` and ``permits`` are those of ``HumanTasks.judge``. Raises ``HumanTaskClosed``, ``PayloadError`` and
+        the other errors of ``HumanTasks.judge``.
+        """
+        self._tasks.require_this_run(request)
+        key, outcome = self._resolve_key(request), request["event"]
+        task = self._tasks.open_task(key)
+        if outcome not in task.spec.outcomes:
+            raise PayloadError(f"{outcome!r} is not one of the outcomes: {', '.join(task.spec.outcomes)}")
+        self._tasks.judge(key, request, permits)
+
+    def build_payload(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Return the payload that the history records for a decision. Raises ``HumanTaskClosed``, ``PayloadError``."""
+        key = self._resolve_key(request)
+        label = f"the data for {self._tasks.open_task(key).spec.label}"
+        data = codec.to_plain(request.get("data"), label=label, limit=self._runtime.run_context.payload_limit)
+        # Pages show the beginning of it: who decided, and what they wrote.
+        return {"event": request["event"], **self._tasks.recorded_fields(key, request), "step": key, "data": data}
+
+    def _resolve_key(self, request: dict[str, Any]) -> str:
+        """Return the key of the human task that a decision is for.
+
+        If a reset or fork delivers the decision again, its key may mean another task now. So the task is found by the
+        question that was answered.
+        """
+        # New code may number its tasks otherwise, but the question identifies the task. See decision 47.
+        key: str = request.get("step") or ""
+        question = request.get("question") if request.get("again") else None
+        task = self._tasks.open_tasks.get(key)
+        if question is None or (task is not None and task.spec.question == question):
+            return key
+        return self._tasks.key_by_question(question) or key
+
+    def apply(self, payload: dict[str, Any]) -> None:
+        """Apply a decision that was accepted, in this activation or when the history was made."""
+        key = payload["step"]
+        self._tasks.require_same_question(key, payload)
+        ivar, task = self._decision_ivars.get(key), self._tasks.open_tasks.get(key)
+        if ivar is None or task is None:
+            return  # the code asks for something else now; the comparison of commands reports it
+        form, data = task.spec.form, payload.get("data")
+        form_type = form.type if form is not None and form.kind == "type" else None
+        try:
+            decoded = codec.convert(deep_copy(data), form_type, label=f"the data for {task.spec.label}")
+        except PayloadError as exc:  # the form has changed since the decision
+            ivar.fail(exc)
+            self._close(key, "cancelled")
+            return
+        decider = Sender(payload["by_key"], payload.get("by", "")) if payload.get("by_key") else None
+        decision_fields = {"comment": payload.get("comment", ""), "decided_for": payload.get("for", "")}
+        self._close(key, "decided", outcome=payload["event"], decided_by=decider, **decision_fields)
+        ivar.put(
+            Decision(
+                outcome=payload["event"],
+                data=decoded,
+                by=decider,
+                at=self._runtime.run_context.now,
+                comment=decision_fields["comment"],
+                stood_in_for=decision_fields["decided_for"],
+                shown=payload.get("question", {}).get("shows", ""),
+            )
+        )
+
+
+def _build_wait_info(key: str, spec: HumanTaskSpec, now: datetime, due: datetime | None) -> WaitInfo:
+    """Return the data for programs about the wait for a decision. ``due`` is the time at which it ends, or None."""
+    wait_info: WaitInfo = {"kind": "human_task", "name": key, "label": spec.title, "since": now.isoformat()}
+    wait_info["events"] = [*spec.outcomes]
+    wait_info["role"] = ", ".join(word.partition(":")[2] for word in spec.candidates)
+    if due is not None:
+        wait_info["until"] = due.isoformat()
+    return wait_info
+
+
+# --- four eyes --------------------------------------------------------------------------------------------------------
+#
+# Four eyes: the people who may not decide a human task, because a different person must decide. See decision 49.
+#
+# A run excludes people by their keys. It starts with some of them: its snapshot names who started its chain, and has the
+# other excluded users under ``EXCLUDED``, with a reason. People who decide its human tasks are added when they decide.
+# All functions are pure.
+
+
+#: Scopes of four eyes: the chain with the runs that it comes from, or one run. An empty text means no four eyes.
+CHAIN: Final = "chain"
+RUN: Final = "run"
+#: The key in a snapshot, and in the mark of a reset or fork, of the mapping from user keys to reasons.
+EXCLUDED: Final = "excluded"
+STARTED, FORKED, DECIDED, ORIGIN, SCHEDULED = "started", "forked", "decided", "origin", "scheduled"
+_REASON_TEXTS: Final = {
+    STARTED: "they started the run",
+    FORKED: "they forked the run",
+    DECIDED: "they decided an earlier approval",
+    ORIGIN: "they started a run that this one comes from",
+    SCHEDULED: "they triggered, backfilled or edited the schedule of the run",
+}
+#: Reasons that also count in the scope of one run.
+_RUN_REASONS: Final = (STARTED, FORKED, SCHEDULED)
+_STARTER_KEYS: Final = ("started_by", "started_as")
+
+Snapshot = Mapping[str, Any] | None
+
+
+def parse_scope(option: object) -> str | None:
+    """Return the scope that the option ``four_eyes=`` names: ``CHAIN``, ``RUN``, or an empty text for no four eyes.
+
+    True means ``CHAIN``, and False no four eyes. Returns None for an invalid value.
+    """
+    if isinstance(option, bool):
+        return CHAIN if option else ""
+    return option if isinstance(option, str) and option in (CHAIN, RUN) else None
+
+
+def barred_people(scope: str, snapshot: Snapshot, deciders: Iterable[str]) -> dict[str, str]:
+    """Return the users who are excluded from a human task: the reason as a sentence, by the key of the user.
+
+    ``scope`` is the scope of its four eyes; with an empty scope nobody is excluded. ``deciders`` are the keys of people
+    who have decided a task of the same run.
+    """
+    if not scope:
+        return {}
+    reasons = _exclusions_of(snapshot)
+    if scope == RUN:
+        reasons = {key: reason for key, reason in reasons.items() if reason in _RUN_REASONS}
+    reasons |= dict.fromkeys((key for key in deciders if key not in reasons), DECIDED)
+    if starter := (snapshot or {}).get("started_by"):
+        reasons[starter] = STARTED
+    return {key: _REASON_TEXTS[reason] for key, reason in reasons.items()}
+
+
+def next_run_snapshot(snapshot: Snapshot, deciders: Iterable[str]) -> dict[str, Any] | None:
+    """Return the starter of a chain and the users who may not decide in it, to pass them to its next run.
+
+    They are a part of the snapshot: the data that a run starts with besides its input. ``snapshot`` is that of this
+    run, and ``deciders`` are the keys of people who decided its human tasks. Returns None if there is nothing to pass
+    on.
+    """
+    starter = {name: snapshot[name] for name in _STARTER_KEYS if name in snapshot} if snapshot else {}
+    reasons = _exclusions_of(snapshot)
+    reasons |= dict.fromkeys((key for key in deciders if key not in reasons), DECIDED)
+    return {**starter, EXCLUDED: reasons} if reasons else starter or None
+
+
+def child_snapshot(snapshot: Snapshot, deciders: Iterable[str]) -> dict[str, Any] | None:
+    """Return the users whom a run excludes from decisions when it starts a child; None if it excludes nobody.
+
+    The child gets them in its snapshot, the data that it starts with besides its input. ``snapshot`` is that of the
+    parent, and ``deciders`` are the keys of people who decided its human tasks.
+    """
+    # The reasons of the parent become ``ORIGIN``: these people did not start or fork the child itself.
+    reasons = {key: reason if reason == DECIDED else ORIGIN for key, reason in _exclusions_of(snapshot).items()}
+    reasons |= dict.fromkeys((key for key in deciders if key not in reasons), DECIDED)
+    if starter := (snapshot or {}).get("started_by"):
+        reasons[starter] = ORIGIN
+    return {EXCLUDED: reasons} if reasons else None
+
+
+def fork_snapshot(snapshot: Snapshot, forker: Sender | None) -> dict[str, Any] | None:
+    """Return the snapshot of a fork: the one of the forked run, with the person who forks it as an excluded user.
+
+    ``forker`` is None if code forks the run. A snapshot is data that a run starts with besides its input; it names the
+    users who may not decide.
+    """
+    if forker is None or not forker.key:
+        return None if snapshot is None else dict(snapshot)
+    return {**(snapshot or {}), EXCLUDED: {**_exclusions_of(snapshot), forker.key: FORKED}}
+
+
+def add_starter(snapshot: Snapshot, starter: Sender) -> dict[str, Any]:
+    """Return the snapshot of a run that has not begun, after one more person (``starter``) has started it.
+
+    From then on this person counts as the one who started the run. Those who did so before stay excluded from its
+    decisions.
+    """
+    reasons = _exclusions_of(snapshot)
+    if earlier := (snapshot or {}).get("started_by"):
+        reasons[earlier] = STARTED
+    reasons.pop(starter.key, None)
+    people = {EXCLUDED: reasons} if reasons else {}
+    others = {name: value for name, value in (snapshot or {}).items() if name != EXCLUDED}
+    return {**others, **people, "started_by": starter.key, "started_as": starter.name}
+
+
+def add_schedulers(snapshot: Snapshot, keys: Iterable[str]) -> dict[str, Any] | None:
+    """Return the snapshot of a run that a schedule starts, with the users who had a part in that as excluded users.
+
+    ``keys`` are the keys of those who triggered or backfilled it, or edited its times or its input.
+    """
+    starter = (snapshot or {}).get("started_by")
+    reasons = {key: SCHEDULED for key in keys if key and key != starter}
+    if not reasons:
+        return None if snapshot is None else dict(snapshot)
+    return {**(snapshot or {}), EXCLUDED: {**_exclusions_of(snapshot), **reasons}}
+
+
+def mark_attributes(snapshot: Snapshot) -> dict[str, Any]:
+    """Return the users whom ``snapshot`` excludes, as attributes of the mark in a copied history.
+
+    The mark follows the part of the history that a reset or fork copies. The result is empty if nobody is excluded.
+    """
+    reasons = _exclusions_of(snapshot)
+    return {EXCLUDED: reasons} if reasons else {}
+
+
+def snapshot_after_mark(snapshot: Snapshot, mark: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the snapshot of a run that was reset or forked, once its replay has passed the mark.
+
+    ``snapshot`` is the one that holds for the copied part of the history. ``mark`` has the attributes from
+    ``mark_attributes``.
+    """
+    if not (exclusions := mark.get(EXCLUDED)):
+        return None if snapshot is None else dict(snapshot)
+    return {**(snapshot or {}), EXCLUDED: {**_exclusions_of(snapshot), **exclusions}}
+
+
+def _exclusions_of(snapshot: Snapshot) -> dict[str, str]:
+    return dict((snapshot or {}).get(EXCLUDED) or {})

@@ -53,10 +53,9 @@ from temporalex_django.core.pending_commands import PendingCommands
 from temporalex_django.core.process import RequestJudge
 from temporalex_django.core.run_context import RunContext
 from temporalex_django.core.typed_dicts import AcceptedNames, CarriedMessages, WaitInfo
-from temporalex_django.core.units import eviction
-from temporalex_django.core.units.cancellation import Cancellation
+from temporalex_django.core.units import scheduler as eviction
 from temporalex_django.core.units.conditions import Conditions
-from temporalex_django.core.units.scheduler import Scheduler, Unit
+from temporalex_django.core.units.scheduler import Cancellation, Scheduler, Unit
 from temporalex_django.core.visible_state import VisibleState
 from temporalex_django.errors import EngineChanged
 from temporalex_django.interceptors import WorkflowCode

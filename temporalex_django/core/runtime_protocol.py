@@ -14,9 +14,8 @@ if TYPE_CHECKING:
     from temporalex_django.core.pending_commands import PendingCommands
     from temporalex_django.core.process import RequestJudge
     from temporalex_django.core.run_context import RunContext
-    from temporalex_django.core.units.cancellation import Cancellation
     from temporalex_django.core.units.conditions import Conditions
-    from temporalex_django.core.units.scheduler import Scheduler
+    from temporalex_django.core.units.scheduler import Cancellation, Scheduler
 
 
 class WorkflowRuntime(Protocol):

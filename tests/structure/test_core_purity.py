@@ -123,7 +123,7 @@ def test_the_check_lets_the_pure_forms_pass(source: str) -> None:
 GENERATORS = {"Iterator", "Iterable", "Generator"}
 MAY_SUSPEND = {
     "temporalex_django/core/units/ivar.py",
-    "temporalex_django/core/units/eviction.py",  # probes the interpreter with a coroutine of its own
+    "temporalex_django/core/units/scheduler.py",  # probes the interpreter with a coroutine of its own
 }
 
 

@@ -24,8 +24,7 @@ from temporalex_django.core.history.events import ENGINE_VERSION, FORMAT, Comman
 from temporalex_django.core.journal import Journal
 from temporalex_django.core.messages.phase import HandlerFixed
 from temporalex_django.core.messages.sender import headers_from
-from temporalex_django.core.units.eviction import suspended_parts
-from temporalex_django.core.units.scheduler import Unit
+from temporalex_django.core.units.scheduler import Unit, suspended_parts
 from temporalex_django.errors import NondeterminismError, PayloadError
 
 

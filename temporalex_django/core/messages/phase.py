@@ -31,9 +31,8 @@ from temporalex_django.core.payloads.codec import deep_copy
 from temporalex_django.core.payloads.external_types import unreadable_reason
 from temporalex_django.core.results import Async, Err, NoReply, Ok, Reply, Stop, TimedOut, answer_type_of
 from temporalex_django.core.run_context import RunContext
-from temporalex_django.core.units.contexts import inherit_context
 from temporalex_django.core.units.ivar import IVar
-from temporalex_django.core.units.scheduler import Scheduler, Unit, ignore_failure
+from temporalex_django.core.units.scheduler import Scheduler, Unit, ignore_failure, inherit_context
 from temporalex_django.errors import (
     ActionNotPermitted,
     Cancelled,

@@ -12,9 +12,8 @@ from typing import Any
 
 from temporalex_django.core.journal import Journal
 from temporalex_django.core.run_context import RunContext
-from temporalex_django.core.units.contexts import inherit_context
 from temporalex_django.core.units.ivar import IVar
-from temporalex_django.core.units.scheduler import Scheduler, Unit
+from temporalex_django.core.units.scheduler import Scheduler, Unit, inherit_context
 from temporalex_django.errors import NestingError
 
 

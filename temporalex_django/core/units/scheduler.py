@@ -1,4 +1,6 @@
-"""The scheduler: units and the rounds in which they are stepped. See decision 10.
+"""The scheduler of an activation: its units, their cancellation and their end.
+
+The scheduler: units and the rounds in which they are stepped. See decision 10.
 
 A unit is a coroutine of workflow code: ``run``, a handler, a branch. Ready units are stepped in the order in which they
 were created, each until it blocks. Units that are woken or created meanwhile join the next round. Nothing here depends
@@ -7,23 +9,29 @@ on time, on hash order or on which wait ended first. So the same inputs give the
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
+import decimal
+import gc
+import sys
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Coroutine
-from contextvars import Context
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable
+from contextvars import Context, ContextVar
 from operator import attrgetter
 from types import AsyncGeneratorType
 from typing import TYPE_CHECKING, Any, cast
 
+from temporalex_django.core import current
 from temporalex_django.core.determinism import guard
 from temporalex_django.core.error_text import is_error
 from temporalex_django.core.messages.sender import Headers, Sender
-from temporalex_django.core.units.contexts import inherit_context
 from temporalex_django.core.units.ivar import Halt, IVar
 from temporalex_django.core.units.unawaited import Unawaited
 from temporalex_django.errors import Cancelled, DeterminismViolation, NestingError
 
 if TYPE_CHECKING:
     from temporalex_django.core.messages.mailbox import Signal
+
 
 FinishCallback = Callable[[Any, BaseException | None], None]
 _number = attrgetter("number")
@@ -397,3 +405,165 @@ def ignore_failure(_label: object, _error: BaseException | None) -> None:
 def _is_fatal(error: BaseException | None) -> bool:
     """Return True if the error of a coroutine fails the whole activation, which is then repeated."""
     return is_error(error, MemoryError, RecursionError)
+
+
+# --- eviction ---------------------------------------------------------------------------------------------------------
+#
+# Eviction: drop suspended coroutines without running their code. See decision 29.
+#
+# ``coroutine.close()`` and the garbage collector throw ``GeneratorExit`` into a suspended coroutine. Its ``finally``
+# blocks and context managers would run, in any thread and at any moment, as if they were part of another run. A coroutine
+# whose FINALIZED bit is set in its GC header is freed like any other object instead. That header is an implementation
+# detail of CPython with the GIL. ``SAFE`` is True if a probe at import found that it works.
+
+
+_WRAPPERS = ("coroutine_wrapper", "async_generator_asend", "async_generator_athrow")
+
+
+def _mark_finalized(target: object) -> None:
+    """Mark ``target`` as finalized: set bit 0 of ``_gc_prev``, the word before the object."""
+    ctypes.c_size_t.from_address(id(target) - 8).value |= 1
+
+
+def suspended_parts(coroutine: Any) -> Iterable[Any]:
+    """Yield the coroutine and all coroutines and generators that it is suspended in, from the outermost inwards.
+
+    A wrapper (``coroutine.__await__()``) has no attribute for the coroutine in it, so ``gc`` is asked for that.
+    """
+    # The limit on ``seen`` ends the loop if coroutines await each other in a cycle.
+    seen = 0
+    while coroutine is not None and seen < 10_000:
+        seen += 1
+        if type(coroutine).__name__ in ("coroutine", "generator", "async_generator"):
+            yield coroutine
+        inner = getattr(coroutine, "cr_await", None)
+        if inner is None:
+            inner = getattr(coroutine, "gi_yieldfrom", None)
+        if inner is None:
+            inner = getattr(coroutine, "ag_await", None)
+        if inner is None and type(coroutine).__name__ in _WRAPPERS:
+            inner = next(iter(gc.get_referents(coroutine)), None)
+        coroutine = inner
+
+
+def _can_mark_finalized() -> bool:
+    if (
+        sys.implementation.name != "cpython"
+        or ctypes.sizeof(ctypes.c_size_t) != 8
+        or not getattr(sys, "_is_gil_enabled", lambda: True)()
+    ):
+        return False
+    ran: list[int] = []
+
+    class Trap:
+        def __await__(self) -> Any:
+            return iter((None,))
+
+    async def probe() -> None:
+        with contextlib.ExitStack() as stack:
+            stack.callback(ran.append, 1)
+            await Trap()
+
+    # The probe suspends inside a context manager. If its exit runs nevertheless, this interpreter ignores the bit.
+    coroutine = probe()
+    coroutine.send(None)
+    _mark_finalized(coroutine)
+    del coroutine
+    return not ran
+
+
+SAFE = _can_mark_finalized()
+
+
+def discard(coroutines: Iterable[Any]) -> None:
+    """Drop suspended coroutines and async generators, without running their code if ``SAFE`` is True.
+
+    If ``SAFE`` is False, the coroutines are closed while every primitive refuses to act.
+
+    The safe path touches no context variable. A finalizer may run at any moment. On Python 3.11 the collector runs
+    inside allocations, and so also inside ``ContextVar.set``, which cannot be entered again.
+    """
+    if SAFE:
+        for coroutine in coroutines:
+            for part in list(suspended_parts(coroutine)):
+                _mark_finalized(part)
+        return
+    with current.outside_workflow("workflow that is being evicted"):
+        for coroutine in coroutines:
+            with contextlib.suppress(BaseException):  # the run is gone, so nothing can handle the error
+                Context().run(coroutine.close)
+
+
+# --- contexts ---------------------------------------------------------------------------------------------------------
+#
+# Context variables of workflow code. Each unit has a context of its own, isolated from other runs. See decision 30.
+#
+# ``run`` begins in an empty context, every other unit in a copy of its parent's. Predicates and validators are evaluated
+# for a unit but are no part of it. They get a copy that is discarded.
+
+
+def _decimal_variable() -> ContextVar[Any]:
+    """Return the context variable in which ``decimal`` keeps its context. The module has no name for it."""
+    # In an empty context, ``getcontext`` creates the variable, and it is the only one there.
+    context = Context()
+    context.run(decimal.getcontext)
+    (variable,) = context
+    return variable
+
+
+_DECIMAL = _decimal_variable()
+
+
+def inherit_context(context: Context) -> Context:
+    """Return a copy of the context, with a copy of the mutable context object of ``decimal``."""
+    own = context.copy()
+    # A plain copy would share that object: a precision set in one branch would change the results of another one.
+    if _DECIMAL in own:
+        own.run(_DECIMAL.set, own[_DECIMAL].copy())
+    return own
+
+
+# --- cancellation -----------------------------------------------------------------------------------------------------
+#
+# The cancel request of a run, and which of its units it has reached.
+
+
+class Cancellation:
+    """The cancel request of a run, as far as there is one.
+
+    ``requested`` becomes True, and the IVar ``notice`` is set, when the request arrives.
+    """
+
+    __slots__ = ("_attributes", "_scheduler", "notice", "requested")
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._scheduler = scheduler
+        self._attributes: dict[str, Any] = {}
+        self.requested = False
+        self.notice = IVar("a cancel request")
+
+    def request(self, attributes: dict[str, Any]) -> None:
+        """Record the cancel request, and raise ``Cancelled`` in every coroutine of the run that is not in a shield.
+
+        It is raised at the present wait of the coroutine, or at its next one. A coroutine that waits for the request
+        itself (``wait_cancelled``) continues without an error. ``attributes`` are those of the job that delivers the
+        request.
+        """
+        self.requested = True
+        self._attributes = attributes
+        for unit in list(self._scheduler.units.values()):
+            if unit.parent is None:
+                self._scheduler.cancel(unit, requested=True, notice=self.notice)
+        # A unit that waits for the notice continues without an error, so it counts as a unit that knows of the request.
+        if self.notice.waiters:
+            self._scheduler.acknowledge_request()
+        self.notice.put()
+
+    def acknowledge(self) -> None:
+        """Note that workflow code has noticed the cancel request, because it asked whether there is one."""
+        self._scheduler.acknowledge_request()
+
+    @property
+    def unseen_request(self) -> dict[str, Any] | None:
+        """The attributes of a cancel request that the code of the run has not noticed; None if there is none."""
+        return self._attributes if self.requested and not self._scheduler.request_seen else None

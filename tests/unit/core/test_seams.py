@@ -15,7 +15,7 @@ from temporalex_django.core.history import replay
 from temporalex_django.core.history.activation import Activation, RunInfo
 from temporalex_django.core.history.events import HistoryEvent, Job
 from temporalex_django.core.messages import phase
-from temporalex_django.core.units import conditions, eviction
+from temporalex_django.core.units import conditions, scheduler
 from temporalex_django.testing import WorkflowEnvironment
 from tests.support.runs import flow, kinds, once, other, produced_kinds, work
 
@@ -328,7 +328,7 @@ def test_a_replay_runs_in_what_it_is_given():
 
 def test_where_coroutines_cannot_be_dropped_silently_they_are_closed_and_may_do_nothing(monkeypatch):
     """ST-096: ``finally`` blocks run there, and no primitive acts for a run that is gone."""
-    monkeypatch.setattr(eviction, "SAFE", False)
+    monkeypatch.setattr(scheduler, "SAFE", False)
     seen = []
 
     async def run(self, args):
@@ -348,8 +348,8 @@ def test_where_coroutines_cannot_be_dropped_silently_they_are_closed_and_may_do_
 
 
 def test_an_interpreter_of_another_kind_is_not_trusted(monkeypatch):
-    monkeypatch.setattr(eviction.ctypes, "sizeof", lambda _: 4)
-    assert eviction._can_mark_finalized() is False
+    monkeypatch.setattr(scheduler.ctypes, "sizeof", lambda _: 4)
+    assert scheduler._can_mark_finalized() is False
 
 
 def test_a_circle_of_awaits_is_looked_at_so_often_and_no_more():
@@ -358,7 +358,7 @@ def test_a_circle_of_awaits_is_looked_at_so_often_and_no_more():
         def cr_await(self):
             return self
 
-    assert list(eviction.suspended_parts(Circle())) == []
+    assert list(scheduler.suspended_parts(Circle())) == []
 
 
 def test_an_evicted_run_does_not_run_its_clean_up_however_deep(caplog):

@@ -32,9 +32,8 @@ from temporalex_django.core.messages.sender import Sender
 from temporalex_django.core.payloads import codec
 from temporalex_django.core.payloads.round_trip import require_readable, warn_lossy_value
 from temporalex_django.core.runtime_protocol import WorkflowRuntime
-from temporalex_django.core.units.branches import Parallel, Race, branch_list
+from temporalex_django.core.units.branches import Parallel, Race, Saga, Shield, branch_list
 from temporalex_django.core.units.ivar import AwaitableCall, Call
-from temporalex_django.core.units.scopes import Saga, Shield
 from temporalex_django.errors import InvalidId, WorkflowDefinitionError
 
 T = TypeVar("T")

@@ -173,7 +173,7 @@ UNREAD: dict[str, list[str]] = {
     "core/pending_commands.py": ["resolve:_"],
     "core/executor.py": ["place_of:index"],
     "core/units/scheduler.py": ["on_close:_"],
-    "core/units/scopes.py": ["__aexit__:kind", "__aexit__:_"],
+    "core/units/branches.py": ["__aexit__:kind", "__aexit__:_"],
     "core/units/unawaited.py": ["_track_collector:_"],
     "graph/durable/activities.py": ["decode_call:kwargs"],
     "graph/standalone/attempts.py": ["workflow:version", "instance:version"],

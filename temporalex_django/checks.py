@@ -31,7 +31,7 @@ from temporalex_django.authoring.lint.activities import named_activities, unreso
 from temporalex_django.authoring.lint.checks import findings_in, roles_in
 from temporalex_django.authoring.lint.names import duplicate_names
 from temporalex_django.core.determinism.rules import is_project_file
-from temporalex_django.core.error_text import source_line
+from temporalex_django.core.failures import source_line
 from temporalex_django.core.names import TABLES, TEMPORAL
 from temporalex_django.db.dialects.checks import check_connection
 from temporalex_django.errors import ScheduleInvalid, WorkflowDefinitionError

@@ -9,7 +9,7 @@ import inspect
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from temporalex_django.core.error_text import source_line
+from temporalex_django.core.failures import source_line
 from temporalex_django.core.payloads.codec import parameter_problems
 from temporalex_django.errors import WorkflowDefinitionError
 

@@ -23,7 +23,7 @@ from typing import Any, Literal, TypeVar, cast
 from temporalex_django.authoring import api, handlers
 from temporalex_django.authoring.requests.run_request import RunRequest
 from temporalex_django.authoring.workflow import Workflow
-from temporalex_django.core.error_text import source_line
+from temporalex_django.core.failures import source_line
 from temporalex_django.core.messages.phase import Handler, accepts_arguments, handler_types
 from temporalex_django.core.payloads import codec
 from temporalex_django.core.payloads.codec import is_exact, resolve_hints

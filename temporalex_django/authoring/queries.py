@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from temporalex_django.authoring.type_hints import QueryDecorator
-from temporalex_django.core.error_text import source_line
+from temporalex_django.core.failures import source_line
 from temporalex_django.errors import WorkflowDefinitionError
 
 

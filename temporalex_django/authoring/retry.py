@@ -10,8 +10,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from temporalex_django.authoring.foreign_options import RETRY_POLICY, answers_foreign_arguments
-from temporalex_django.core.error_text import is_error
-from temporalex_django.core.failures import failure_types, retry_request
+from temporalex_django.core.failures import failure_types, is_error, retry_request
 from temporalex_django.core.names import to_seconds
 from temporalex_django.errors import OutsideWorkflow, WorkflowDefinitionError
 

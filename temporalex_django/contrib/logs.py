@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from temporalex_django.contrib.request_id import current_request_id
-from temporalex_django.core.error_text import error_line
+from temporalex_django.core.failures import error_line
 
 __all__ = ["JsonFormatter", "PlainFormatter"]
 

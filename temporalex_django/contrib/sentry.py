@@ -13,7 +13,7 @@ from typing import Any
 from django.urls import NoReverseMatch, reverse
 
 from temporalex_django.conf import get_settings
-from temporalex_django.core.error_text import error_line
+from temporalex_django.core.failures import error_line
 from temporalex_django.errors import NotConfigured
 from temporalex_django.interceptors import Interceptor, Problem
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from temporalex_django.core.error_text import is_error
 from temporalex_django.core.failures import (
     RunFailure,
     exception_message,
     exception_name,
+    is_error,
     run_failure,
     unexpected_error,
 )

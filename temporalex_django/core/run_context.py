@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any
 
-from temporalex_django.core.error_text import error_line, failure_summary
+from temporalex_django.core.failures import error_line, failure_summary
 from temporalex_django.core.history.activation import RunInfo
 from temporalex_django.core.messages.sender import Headers, Sender
 from temporalex_django.core.payloads import codec

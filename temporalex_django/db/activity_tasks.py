@@ -16,7 +16,7 @@ from uuid import UUID
 
 from temporalex_django.authoring.backend import OpenActivity
 from temporalex_django.conf import codec
-from temporalex_django.core.error_text import error_line
+from temporalex_django.core.failures import error_line
 from temporalex_django.core.names import is_readable_time
 from temporalex_django.db import background_tasks
 from temporalex_django.db.failed_attempts import keep_failed_attempts

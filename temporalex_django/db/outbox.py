@@ -24,7 +24,7 @@ from django.db.models import Exists, Min, OuterRef, QuerySet
 from temporalex_django import signals
 from temporalex_django.conf import codec
 from temporalex_django.core import crash_points
-from temporalex_django.core.error_text import error_line
+from temporalex_django.core.failures import error_line
 from temporalex_django.core.messages.sender import Sender
 from temporalex_django.db.inserts import notify_on_commit
 from temporalex_django.db.storage import DjangoStorage

@@ -14,7 +14,7 @@ from temporalex_django.authoring import activity
 from temporalex_django.authoring.run_tables.run_columns import NextRun, names_for_next_run
 from temporalex_django.authoring.run_tables.run_filters import is_wait_of
 from temporalex_django.conf import codec, queue_limits
-from temporalex_django.core.error_text import error_line
+from temporalex_django.core.failures import error_line
 from temporalex_django.core.limits import QueuePartition
 from temporalex_django.db.activity_tasks import ActivityTasks, earliest_moment
 from temporalex_django.db.failed_attempts import process_name, store_failed_attempts

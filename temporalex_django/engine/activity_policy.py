@@ -12,7 +12,6 @@ from typing import Any
 from temporalex_django.authoring.activity import Activity
 from temporalex_django.authoring.activity_context import ActivityContext, PreviousFailure
 from temporalex_django.authoring.retry import delay_after, jitter_draw, next_delay
-from temporalex_django.core.error_text import is_error
 from temporalex_django.core.failures import (
     AttemptFailure,
     ReturnedErr,
@@ -21,6 +20,7 @@ from temporalex_django.core.failures import (
     describe,
     error_attribute,
     exception_message,
+    is_error,
     retry_request,
 )
 from temporalex_django.core.payloads import codec

@@ -10,8 +10,16 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 from uuid import UUID
 
-from temporalex_django.core.error_text import error_line, is_error, traceback_of
-from temporalex_django.core.failures import FailureCause, cause_at, error_attribute, exception_message, exception_name
+from temporalex_django.core.failures import (
+    FailureCause,
+    cause_at,
+    error_attribute,
+    error_line,
+    exception_message,
+    exception_name,
+    is_error,
+    traceback_of,
+)
 from temporalex_django.core.history.replay import is_user_code
 from temporalex_django.core.names import counted
 from temporalex_django.engine.contracts.records import RunState, RunWrite

@@ -7,8 +7,7 @@ from typing import Any, Final
 
 from temporalex_django import errors
 from temporalex_django.authoring.backend import Description
-from temporalex_django.core.error_text import is_about_code
-from temporalex_django.core.failures import describe, step_prefix
+from temporalex_django.core.failures import describe, is_about_code, step_prefix
 from temporalex_django.core.history import events
 from temporalex_django.core.history.activation import Completion, Fault
 from temporalex_django.core.payloads.codec import deep_copy

@@ -17,7 +17,7 @@ from typing import Any
 from uuid import UUID
 
 from temporalex_django.authoring import workflow
-from temporalex_django.core.error_text import error_line
+from temporalex_django.core.failures import error_line
 from temporalex_django.core.history.events import Job
 from temporalex_django.core.history.replay import replay
 from temporalex_django.core.messages.sender import Judge

@@ -25,8 +25,7 @@ from django.db import Error as DatabaseError
 from django.db import connections
 
 from temporalex_django.conf import codec, get_settings
-from temporalex_django.core.error_text import error_line
-from temporalex_django.core.failures import cause_from, error_data
+from temporalex_django.core.failures import cause_from, error_data, error_line
 from temporalex_django.core.names import counted
 from temporalex_django.core.process import REQUEST
 from temporalex_django.db.failed_attempts import keep_lost_attempts, process_name

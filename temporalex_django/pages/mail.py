@@ -21,7 +21,7 @@ from django.urls import reverse
 from django.utils.translation import gettext as _
 
 from temporalex_django import signals
-from temporalex_django.core.error_text import error_line
+from temporalex_django.core.failures import error_line
 from temporalex_django.errors import HumanTaskNotFound
 from temporalex_django.models import HumanTask
 from temporalex_django.operations.alerts.message import mail_deadline, send_mail

@@ -10,8 +10,7 @@ from typing import Literal
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from temporalex_django.core.error_text import MAX_LENGTH
-from temporalex_django.core.failures import AttemptFailure
+from temporalex_django.core.failures import MAX_LENGTH, AttemptFailure
 from temporalex_django.present.formatting import capitalize, format_at, format_duration, format_time
 from temporalex_django.present.project_view import FailureGroup
 from temporalex_django.present.view_models import (

@@ -11,8 +11,7 @@ from temporalio.api.enums.v1 import RetryState, TimeoutType, WorkflowTaskFailedC
 from temporalio.api.failure.v1 import Failure
 from temporalio.bridge.proto.workflow_completion import Failure as Failed
 
-from temporalex_django.core.error_text import error_line, is_about_code
-from temporalex_django.core.failures import child_result, describe
+from temporalex_django.core.failures import child_result, describe, error_line, is_about_code
 from temporalex_django.core.history.activation import Fault
 from temporalex_django.core.history.events import Job
 from temporalex_django.errors import NondeterminismError

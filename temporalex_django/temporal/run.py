@@ -15,9 +15,8 @@ from temporalio.bridge.proto.workflow_commands import WorkflowCommand
 from temporalio.bridge.proto.workflow_completion import WorkflowActivationCompletion
 
 from temporalex_django.authoring.workflow import Workflow
-from temporalex_django.core.error_text import error_line
 from temporalex_django.core.executor import Executor
-from temporalex_django.core.failures import error_data
+from temporalex_django.core.failures import error_data, error_line
 from temporalex_django.core.history.activation import NO_DELIVERY, Activation, Completion, RunInfo, started_attributes
 from temporalex_django.core.history.events import Command
 from temporalex_django.core.messages.phase import HandlerFixed

@@ -20,8 +20,7 @@ from temporalex_django.authoring.activity_context import use_context
 from temporalex_django.authoring.django_tasks import activity_of as task_activity
 from temporalex_django.authoring.django_tasks import is_task
 from temporalex_django.core import current
-from temporalex_django.core.error_text import is_error
-from temporalex_django.core.failures import ReturnedErr
+from temporalex_django.core.failures import ReturnedErr, is_error
 from temporalex_django.engine import activity_policy, background_task
 from temporalex_django.engine.attempt_hooks import attempt_hooks
 from temporalex_django.engine.contracts.records import TaskResult, TaskState

@@ -13,7 +13,7 @@ from typing import Any
 from django.db import connections
 
 from temporalex_django.backends.host import use_host
-from temporalex_django.core.error_text import error_line
+from temporalex_django.core.failures import error_line
 
 logger = logging.getLogger("temporalex_django.testing")
 

@@ -22,7 +22,7 @@ from temporalex_django.authoring.backend import FailedMessage
 from temporalex_django.authoring.human_tasks import OpenHumanTask
 from temporalex_django.authoring.workflow import Workflow
 from temporalex_django.conf import get_settings
-from temporalex_django.core.error_text import is_error
+from temporalex_django.core.failures import is_error
 from temporalex_django.core.history.events import HistoryEvent
 from temporalex_django.core.messages.sender import Judge
 from temporalex_django.db import background_hooks

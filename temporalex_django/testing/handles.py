@@ -14,7 +14,7 @@ from temporalex_django.authoring.authorization import Person
 from temporalex_django.authoring.handle import WorkflowHandle
 from temporalex_django.authoring.requests.run_request import RunAddress
 from temporalex_django.authoring.type_hints import Result_co
-from temporalex_django.core.error_text import failure_summary
+from temporalex_django.core.failures import failure_summary
 from temporalex_django.core.messages.mailbox import failed_text
 from temporalex_django.engine.contracts.records import Outcome
 from temporalex_django.engine.outcomes import update_result

@@ -113,12 +113,12 @@ def _run_call(call: dict[str, Any], calls: CallReader, send: Any) -> dict[str, A
 
 def _encode_error(exc: BaseException) -> dict[str, Any]:
     """Return the message with an error: its description, the names of its classes and its traceback."""
-    from temporalex_django.core.error_text import is_error  # noqa: PLC0415 - as above
     from temporalex_django.core.failures import (  # noqa: PLC0415
         clean_traceback,
         describe,
         error_attribute,
         exception_name,
+        is_error,  # noqa: PLC0415 - as above
         retry_request,
     )
     from temporalex_django.errors import ApplicationError  # noqa: PLC0415

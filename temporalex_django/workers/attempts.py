@@ -18,7 +18,7 @@ from temporalex_django.authoring.activity import Activity
 from temporalex_django.authoring.activity_context import ActivityContext, use_context
 from temporalex_django.conf import get_settings
 from temporalex_django.core import crash_points
-from temporalex_django.core.error_text import error_line
+from temporalex_django.core.failures import error_line
 from temporalex_django.db.atomic_activities import completed_result, encode_payload, send_activity_signal
 from temporalex_django.db.attempt_scope import AttemptScope, call_in_scope
 from temporalex_django.db.failed_attempts import process_name

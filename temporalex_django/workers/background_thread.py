@@ -6,7 +6,7 @@ import logging
 import threading
 from collections.abc import Sequence
 
-from temporalex_django.core.error_text import error_line
+from temporalex_django.core.failures import error_line
 from temporalex_django.db import background_hooks
 from temporalex_django.db.background_hooks import BackgroundHook
 from temporalex_django.db.connections import worker_session

@@ -12,7 +12,7 @@ from uuid import UUID
 
 from temporalex_django.backends.routing import cluster_module
 from temporalex_django.conf import get_settings
-from temporalex_django.core.error_text import error_line
+from temporalex_django.core.failures import error_line
 from temporalex_django.db.background_hooks import BackgroundHook
 from temporalex_django.db.claims.limited import Switches
 from temporalex_django.engine.scheduling import policy

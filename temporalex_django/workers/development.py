@@ -8,7 +8,7 @@ import threading
 
 from django.db import DatabaseError
 
-from temporalex_django.core.error_text import error_line
+from temporalex_django.core.failures import error_line
 from temporalex_django.workers.loop import WorkerLoop
 
 log = logging.getLogger("temporalex_django.workers")

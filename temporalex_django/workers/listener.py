@@ -14,7 +14,7 @@ from typing import Any
 import psycopg
 from django.db import connections
 
-from temporalex_django.core.error_text import error_line
+from temporalex_django.core.failures import error_line
 from temporalex_django.db.inserts import CHANNEL, NOTIFY
 from temporalex_django.db.outbox import OUTBOX_QUEUE
 from temporalex_django.engine.scheduling import policy

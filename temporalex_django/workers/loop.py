@@ -15,7 +15,7 @@ from django.db import connections
 from temporalex_django.authoring import workflow
 from temporalex_django.conf import get_settings, uses_cluster
 from temporalex_django.core import crash_points
-from temporalex_django.core.error_text import error_line
+from temporalex_django.core.failures import error_line
 from temporalex_django.core.names import TABLES, TEMPORAL
 from temporalex_django.db import background_hooks, background_tasks
 from temporalex_django.db.atomic_activities import run_atomic_activity

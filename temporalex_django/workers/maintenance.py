@@ -16,7 +16,7 @@ from django.db import Error as DatabaseError
 from django.db import connections
 
 from temporalex_django.conf import get_settings
-from temporalex_django.core.error_text import error_line
+from temporalex_django.core.failures import error_line
 from temporalex_django.core.names import counted
 from temporalex_django.db.background_hooks import ALERT_HOOKS, BACKGROUND_HOOKS, SCHEDULE_HOOKS
 from temporalex_django.db.claims.limited import read_switches

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from django.db import Error as DatabaseError
 from django.db import connections
 
-from temporalex_django.core.error_text import error_line
+from temporalex_django.core.failures import error_line
 from temporalex_django.db import outbox
 from temporalex_django.db.connections import worker_session
 from temporalex_django.db.storage import DjangoStorage

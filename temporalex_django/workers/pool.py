@@ -20,7 +20,7 @@ from typing import Any
 from django.db import close_old_connections, connections
 
 from temporalex_django.authoring import activity
-from temporalex_django.core.error_text import error_line
+from temporalex_django.core.failures import error_line
 from temporalex_django.db.connections import keep_open
 from temporalex_django.engine.contracts.records import TaskResult, TaskState
 from temporalex_django.engine.scheduling import policy

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from django.db import Error as DatabaseError
 from django.db import connections
 
-from temporalex_django.core.error_text import error_line
+from temporalex_django.core.failures import error_line
 from temporalex_django.engine.contracts.task_storage import WorkerStorage
 from temporalex_django.engine.scheduling import policy
 

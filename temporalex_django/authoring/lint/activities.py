@@ -12,7 +12,7 @@ from temporalex_django.authoring.activity_function import is_nameless
 from temporalex_django.authoring.django_tasks import DjangoTask
 from temporalex_django.authoring.workflow import Workflow, concrete_classes
 from temporalex_django.core.determinism.rules import reachable_code
-from temporalex_django.core.error_text import source_line
+from temporalex_django.core.failures import source_line
 from temporalex_django.core.payloads.codec import resolve_hints
 
 

@@ -11,7 +11,7 @@ from temporalio.api.failure.v1 import Failure
 from temporalio.service import RPCError, RPCStatusCode
 
 from temporalex_django.backends.cluster.client import ClusterUnavailable
-from temporalex_django.core.error_text import error_line
+from temporalex_django.core.failures import error_line
 from temporalex_django.engine.contracts.records import Outcome
 from temporalex_django.engine.outcomes import FAULT, failed_outcome
 from temporalex_django.errors import ActionNotPossible, UpdateTimeout

@@ -21,7 +21,7 @@ from temporalio.service import TLSConfig
 
 from temporalex_django.backends.cluster.logs import core_runtime
 from temporalex_django.conf import cluster_address, codec, get_settings
-from temporalex_django.core.error_text import error_line
+from temporalex_django.core.failures import error_line
 from temporalex_django.core.names import TEMPORAL
 from temporalex_django.db.outbox import DeliveryFailed
 from temporalex_django.errors import NotConfigured

@@ -19,8 +19,7 @@ from temporalex_django.backends.cluster.answers import report_unavailable
 from temporalex_django.backends.cluster.client import ClusterUnavailable, cluster_client
 from temporalex_django.backends.cluster.pending import LOOK_SECONDS, describe_run
 from temporalex_django.backends.cluster.runs import ClusterRun
-from temporalex_django.core.error_text import traceback_of
-from temporalex_django.core.failures import failure_cause
+from temporalex_django.core.failures import failure_cause, traceback_of
 from temporalex_django.engine.blocked import block_mark
 from temporalex_django.engine.contracts.typed_dicts import BlockMark
 from temporalex_django.temporal.failures import read_failure

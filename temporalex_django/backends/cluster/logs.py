@@ -14,7 +14,7 @@ from typing import Final
 from temporalio import activity as sdk
 from temporalio.runtime import LogForwardingConfig, LoggingConfig, Runtime, TelemetryConfig, TelemetryFilter
 
-from temporalex_django.core.error_text import error_line
+from temporalex_django.core.failures import error_line
 
 
 class _ErrorLines(logging.Filter):

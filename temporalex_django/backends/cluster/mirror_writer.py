@@ -18,7 +18,7 @@ from django.db import DatabaseError, IntegrityError, close_old_connections
 
 from temporalex_django.backends.cluster import mirror
 from temporalex_django.backends.cluster.mirrored_run import FailedTask, ObservedRun
-from temporalex_django.core.error_text import error_line
+from temporalex_django.core.failures import error_line
 from temporalex_django.core.names import counted
 from temporalex_django.db.connections import keep_open, worker_session
 from temporalex_django.db.messages.notify import send_turn_signals

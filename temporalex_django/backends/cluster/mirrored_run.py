@@ -24,7 +24,7 @@ from temporalio.worker import WorkflowInstanceDetails, WorkflowRunner
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner
 
 from temporalex_django.backends.cluster import elsewhere, failing, names
-from temporalex_django.core.error_text import error_line
+from temporalex_django.core.failures import error_line
 from temporalex_django.core.history.activation import Activation, Completion, FailedSignal, RunInfo
 from temporalex_django.core.history.events import HistoryEvent, Job
 from temporalex_django.core.human_tasks import HumanTaskChange

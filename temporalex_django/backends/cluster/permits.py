@@ -25,7 +25,7 @@ from temporalio.worker import (
 
 from temporalex_django.backends.cluster.places import ActivitySlots
 from temporalex_django.conf import queue_limits
-from temporalex_django.core.error_text import error_line
+from temporalex_django.core.failures import error_line
 from temporalex_django.core.limits import NO_LIMITS
 from temporalex_django.db.claims import permits
 from temporalex_django.db.storage import DjangoStorage

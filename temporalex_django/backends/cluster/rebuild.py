@@ -22,7 +22,7 @@ from temporalex_django.backends.cluster.mirrored_run import (
     ObservedRun,
 )
 from temporalex_django.conf import codec, get_settings
-from temporalex_django.core.error_text import error_line
+from temporalex_django.core.failures import error_line
 from temporalex_django.core.human_tasks import HumanTaskChange
 from temporalex_django.temporal.options import HostOptions
 from temporalex_django.temporal.run import TemporalRun

@@ -34,7 +34,7 @@ from temporalex_django.backends.cluster.mirrored_run import MirroredPlugin, Obse
 from temporalex_django.backends.cluster.permits import Permits, slots_of
 from temporalex_django.backends.cluster.places import ActivitySlots, PoolExecutor, Threads
 from temporalex_django.conf import codec, get_settings
-from temporalex_django.core.error_text import error_line
+from temporalex_django.core.failures import error_line
 from temporalex_django.core.messages.sender import Judge
 from temporalex_django.db.people.deciders import DatabaseJudge
 from temporalex_django.temporal.options import find_class

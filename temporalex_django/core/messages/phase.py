@@ -18,8 +18,16 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from temporalex_django.core import names
 from temporalex_django.core.determinism import guard
-from temporalex_django.core.error_text import error_line, is_error, source_line
-from temporalex_django.core.failures import describe, exception_message, exception_name, is_refusal, refusal_reason
+from temporalex_django.core.failures import (
+    describe,
+    error_line,
+    exception_message,
+    exception_name,
+    is_error,
+    is_refusal,
+    refusal_reason,
+    source_line,
+)
 from temporalex_django.core.history.activation import Completion, FailedSignal, Fault, Refusal
 from temporalex_django.core.history.attributes import SignalFailedAttributes
 from temporalex_django.core.journal import Journal

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from temporalex_django.core import current
 from temporalex_django.core.determinism import guard
-from temporalex_django.core.error_text import is_error
-from temporalex_django.core.failures import exception_message, exception_name, unexpected_error
+from temporalex_django.core.failures import exception_message, exception_name, is_error, unexpected_error
 from temporalex_django.core.messages.mailbox import Signal
 from temporalex_django.core.messages.phase import accepts_arguments, invoke, signature_text
 from temporalex_django.core.names import counted

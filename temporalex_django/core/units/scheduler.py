@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from temporalex_django.core import current
 from temporalex_django.core.determinism import guard
-from temporalex_django.core.error_text import is_error
+from temporalex_django.core.failures import is_error
 from temporalex_django.core.messages.sender import Headers, Sender
 from temporalex_django.core.units.ivar import Halt, IVar, Unawaited
 from temporalex_django.errors import Cancelled, DeterminismViolation, NestingError

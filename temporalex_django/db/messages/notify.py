@@ -14,7 +14,7 @@ from django.db import DatabaseError, connections
 from temporalex_django import signals
 from temporalex_django.authoring import workflow
 from temporalex_django.conf import get_settings
-from temporalex_django.core.error_text import error_line
+from temporalex_django.core.failures import error_line
 from temporalex_django.core.history.events import CLOSING
 from temporalex_django.db.dialects.base import get_dialect
 from temporalex_django.db.inserts import CHANNEL, NOTIFY

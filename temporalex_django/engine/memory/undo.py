@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, TypeVar
 
-from temporalex_django.core.error_text import error_line
+from temporalex_django.core.failures import error_line
 
 logger = logging.getLogger("temporalex_django.engine")
 

@@ -15,7 +15,7 @@ from uuid import UUID
 from temporalex_django.authoring import activity
 from temporalex_django.authoring.unique import SEPARATOR, Unique, check_id
 from temporalex_django.authoring.workflow import Workflow
-from temporalex_django.core.error_text import error_line
+from temporalex_django.core.failures import error_line
 from temporalex_django.core.history import events as kinds
 from temporalex_django.core.history.events import HistoryEvent
 from temporalex_django.core.history.prefix import (

@@ -25,7 +25,7 @@ from temporalex_django.authoring.authorization import sender_key as key_of_user
 from temporalex_django.authoring.definition import DURATIONS
 from temporalex_django.authoring.unique import check_id
 from temporalex_django.core import human_tasks
-from temporalex_django.core.error_text import error_line
+from temporalex_django.core.failures import error_line
 from temporalex_django.core.human_tasks import require_four_eyes, roles_text
 from temporalex_django.core.names import wait_seconds
 from temporalex_django.core.payloads import codec

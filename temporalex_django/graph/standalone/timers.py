@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from temporalex_django.core.error_text import error_line
+from temporalex_django.core.failures import error_line
 
 logger = logging.getLogger("temporalex_django.graph")
 

@@ -23,7 +23,7 @@ from django.utils import timezone
 from temporalex_django.authoring.redaction import Redactor
 from temporalex_django.backends.host import host
 from temporalex_django.conf import get_settings
-from temporalex_django.core.error_text import error_line
+from temporalex_django.core.failures import error_line
 from temporalex_django.core.names import counted
 from temporalex_django.db.process_leases import is_lease_free, set_lease, take_lease
 from temporalex_django.engine.scheduling import policy

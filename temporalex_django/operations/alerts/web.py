@@ -10,7 +10,7 @@ from django.db import Error as DatabaseError
 from django.db import connections
 
 from temporalex_django.conf import get_settings
-from temporalex_django.core.error_text import error_line
+from temporalex_django.core.failures import error_line
 from temporalex_django.engine.scheduling import policy
 from temporalex_django.operations.alerts.rounds import is_round_due, run_round
 

@@ -25,7 +25,7 @@ from temporalex_django.backends.host import host
 from temporalex_django.backends.refusals import acts_at_once
 from temporalex_django.backends.target import RunTarget
 from temporalex_django.conf import codec, get_settings, uses_cluster
-from temporalex_django.core.error_text import error_line
+from temporalex_django.core.failures import error_line
 from temporalex_django.core.names import TEMPORAL, counted
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine.scheduling import policy

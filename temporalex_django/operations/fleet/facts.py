@@ -13,7 +13,7 @@ from django.db.models import Min
 from django.db.models.functions import Now
 
 from temporalex_django.backends.host import host
-from temporalex_django.core.error_text import error_line
+from temporalex_django.core.failures import error_line
 from temporalex_django.db.outbox import oldest_due
 from temporalex_django.models import HumanTask, Outbox, Schedule, SwitchedOff, Worker
 from temporalex_django.operations.base import storage

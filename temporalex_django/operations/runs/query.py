@@ -7,8 +7,7 @@ from typing import Any, ClassVar
 from temporalex_django import access
 from temporalex_django.backends.routing import backend_of
 from temporalex_django.backends.target import RunTarget
-from temporalex_django.core.error_text import is_error
-from temporalex_django.core.failures import exception_name
+from temporalex_django.core.failures import exception_name, is_error
 from temporalex_django.errors import QueryFailed, TemporalexError, UnknownQuery
 from temporalex_django.operations.base import CODE, Actor
 from temporalex_django.operations.run_lookup import RunAction

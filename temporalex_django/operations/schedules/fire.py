@@ -22,7 +22,7 @@ from temporalex_django.authoring import workflow as workflows
 from temporalex_django.authoring.schedules.functions import ARGUMENTS
 from temporalex_django.backends.host import host
 from temporalex_django.conf import get_settings
-from temporalex_django.core.error_text import error_line
+from temporalex_django.core.failures import error_line
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine.schedules.firing import ScheduleFirer, SlotFailure
 from temporalex_django.engine.schedules.records import SlotCause, SlotOutcome

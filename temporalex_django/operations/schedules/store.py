@@ -17,7 +17,7 @@ from temporalex_django import access
 from temporalex_django.authoring.authorization import APP
 from temporalex_django.authoring.requests.start_request import StartRequest
 from temporalex_django.backends.host import host
-from temporalex_django.core.error_text import error_line
+from temporalex_django.core.failures import error_line
 from temporalex_django.db.schedules import insert_slots, write_states
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine.schedules.firing import RunningSlot, SlotFailure, SlotStart

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Protocol
 from uuid import UUID
 
-from temporalex_django.core.error_text import error_line
+from temporalex_django.core.failures import error_line
 from temporalex_django.core.names import counted
 from temporalex_django.engine.contracts.records import TaskResult
 from temporalex_django.engine.contracts.task_storage import WorkerStorage

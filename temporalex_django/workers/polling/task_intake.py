@@ -7,7 +7,7 @@ from collections.abc import Callable
 from datetime import datetime
 
 from temporalex_django.conf import get_settings
-from temporalex_django.core.error_text import error_line
+from temporalex_django.core.failures import error_line
 from temporalex_django.core.payloads.codec import error_reason
 from temporalex_django.engine import activity_policy
 from temporalex_django.engine.contracts.records import TaskResult, TaskState

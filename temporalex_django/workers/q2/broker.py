@@ -19,7 +19,7 @@ from django_q.brokers import Broker as BaseBroker
 from django_q.conf import Conf
 
 from temporalex_django.conf import get_settings
-from temporalex_django.core.error_text import error_line
+from temporalex_django.core.failures import error_line
 from temporalex_django.engine.scheduling import policy
 from temporalex_django.workers.q2.worker_processes import WorkerProcesses
 

@@ -18,7 +18,7 @@ from typing import Any
 from django.conf import settings as django_settings
 
 from temporalex_django.conf import get_settings
-from temporalex_django.core.error_text import error_line
+from temporalex_django.core.failures import error_line
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine.scheduling import policy
 from temporalex_django.liveness.guardian import WorkerGuardian

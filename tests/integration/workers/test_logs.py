@@ -8,7 +8,7 @@ import pytest
 from django.db import IntegrityError
 
 from temporalex_django import Err, Ok, RetryPolicy, Workflow, activity, api, errors, update
-from temporalex_django.core.error_text import MAX_LENGTH
+from temporalex_django.core.failures import MAX_LENGTH
 from tests.support.client_flows import drain
 
 pytestmark = pytest.mark.django_db(transaction=True)

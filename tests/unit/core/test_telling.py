@@ -10,7 +10,7 @@ import pytest
 from django.db import utils as django_errors
 
 from temporalex_django import Async, Stop, Workflow, api, errors
-from temporalex_django.core.error_text import MAX_LENGTH, error_line, first_line
+from temporalex_django.core.failures import MAX_LENGTH, error_line, first_line
 from temporalex_django.core.payloads.codec import convert
 from temporalex_django.testing import WorkflowEnvironment
 

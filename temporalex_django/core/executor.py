@@ -15,12 +15,19 @@ from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 from temporalex_django.core import current
 from temporalex_django.core import human_tasks as four_eyes
-from temporalex_django.core.close_command import build_close_command
 from temporalex_django.core.determinism import guard
+from temporalex_django.core.failures import (
+    RunFailure,
+    exception_message,
+    exception_name,
+    is_error,
+    run_failure,
+    unexpected_error,
+)
 from temporalex_django.core.history import events as kinds
 from temporalex_django.core.history.activation import (
     Activation,
@@ -39,7 +46,7 @@ from temporalex_django.core.history.events import (
     Job,
     ReplayDifference,
 )
-from temporalex_django.core.human_tasks import Approvals, HumanTaskChange, HumanTasks
+from temporalex_django.core.human_tasks import Approvals, HumanTaskChange, HumanTasks, HumanTaskState
 from temporalex_django.core.journal import Journal
 from temporalex_django.core.messages import sender
 from temporalex_django.core.messages.dispatcher import Dispatcher
@@ -51,13 +58,13 @@ from temporalex_django.core.payloads import search_attributes as attributes
 from temporalex_django.core.payloads.codec import deep_copy, stored_fields
 from temporalex_django.core.pending_commands import PendingCommands
 from temporalex_django.core.process import RequestJudge
+from temporalex_django.core.results import Async, ContinueAsNew, Err, Ok
 from temporalex_django.core.run_context import RunContext
 from temporalex_django.core.typed_dicts import AcceptedNames, CarriedMessages, WaitInfo
 from temporalex_django.core.units import scheduler as eviction
 from temporalex_django.core.units.conditions import Conditions
 from temporalex_django.core.units.scheduler import Cancellation, Scheduler, Unit
-from temporalex_django.core.visible_state import VisibleState
-from temporalex_django.errors import EngineChanged
+from temporalex_django.errors import Cancelled, EngineChanged, NestingError, PayloadError
 from temporalex_django.interceptors import WorkflowCode
 from temporalex_django.interceptors.chain import around, chain
 
@@ -600,3 +607,101 @@ def _signal_attributes(signal: Signal) -> dict[str, Any]:
     own_id = {} if signal.message_id is None else {"id": signal.message_id}
     origin = {**sender.sender_attributes(signal.sender), **headers_attributes(signal.headers)}
     return {"name": signal.name, "payload": signal.payload, **own_id, **origin}
+
+
+# --- close command ----------------------------------------------------------------------------------------------------
+#
+# The command that closes a run, built from what ``run`` returned or raised.
+
+
+def build_close_command(
+    value: Any,
+    error: BaseException | None,
+    to_plain: Callable[[Any, str], Any],
+    encode_input: Callable[[Any, str], Any],
+    encode_result: Callable[[Any], Any],
+    *,
+    blocks_run: bool,
+) -> tuple[str, dict[str, Any]]:
+    """Return the kind and the attributes of the command that closes a run: ``("CompleteWorkflow", {"result": 1})``.
+
+    ``value`` is what ``run`` returned, and ``error`` is the exception that it raised, or None. ``to_plain(value,
+    label)`` converts a value to JSON data; error messages name the value by ``label``. ``encode_input(value, label)``
+    does so for the input of the next run, and ``encode_result(value)`` for the value of ``Ok``.
+
+    An unexpected error (see ``failures.unexpected_error``) fails the workflow. With ``blocks_run``, this function
+    raises the error instead, which fails the activation and so blocks the run. ``MemoryError`` and ``RecursionError``
+    are always raised.
+    """
+    if is_error(error, Cancelled):
+        return "CancelWorkflow", {}
+    # The process lacks memory or stack. Another worker may have them, so the workflow does not fail.
+    if is_error(error, MemoryError, RecursionError):
+        raise error
+    if is_error(error, RunFailure):
+        return "FailWorkflow", error.attributes
+    if error is not None:
+        if blocks_run and (unexpected := unexpected_error(error, "run")) is not None:
+            raise unexpected
+        return "FailWorkflow", run_failure(error)
+    try:
+        match value:
+            case Ok(given):
+                return "CompleteWorkflow", {"result": encode_result(given)}
+            case Err(reason):
+                reason = to_plain(_describe_reason(reason), "the reason of run")
+                return "FailWorkflow", {"reason": reason, "type": None, "message": None}
+            case ContinueAsNew(args):
+                return "ContinueAsNew", {"args": encode_input(args, "the arguments of ContinueAsNew")}
+            case Async():
+                raise NestingError("run returned Async: only a handler of a phase may return it")
+            case _:
+                raise TypeError(
+                    f"run returned {value!r}: it must return Ok(result), Err(reason) or ContinueAsNew(args)"
+                )
+    except (PayloadError, NestingError, TypeError) as exc:
+        # The code returned a value that it may not return. A deploy can correct that, so blocking the run may help.
+        if blocks_run:
+            raise
+        return "FailWorkflow", run_failure(exc)
+
+
+def _describe_reason(reason: Any) -> Any:
+    """Return the reason in ``Err`` as a payload. An exception becomes its name and message."""
+    if issubclass(type(reason), BaseException):  # ``isinstance`` would call its ``__class__``, which may raise
+        return f"{exception_name(type(reason))}: {exception_message(reason)}"
+    return reason
+
+
+# --- visible state ----------------------------------------------------------------------------------------------------
+#
+# Everything that a host shows of a run in memory.
+
+
+class VisibleState(NamedTuple):
+    """The state of a run after an activation, as far as a host shows it to people and programs.
+
+    - ``status``: "running" if activities or children have no result yet, else "waiting"; once the run has closed, the
+      status of its end.
+    - ``waiting_for``, ``waits``, ``accepts``: the waits of its units as texts and for programs, and the names that the
+      open phase handles. They are empty once the run has closed, as is ``human_tasks``.
+    - ``published``: the published state, and ``published_at`` the time at which it was published. ``publications``
+      counts how often that happened, so that equal numbers of one run mean an equal state. ``stored`` has the declared
+      fields of the state, in the form of SQL.
+    - ``search_attributes``: in stored form.
+    - ``human_tasks``: those that are open.
+    - ``four_eyes``: the part of the snapshot of its next run that is about people, or None; see
+      ``core.people.four_eyes``.
+    """
+
+    status: str
+    waiting_for: list[str]
+    waits: list[WaitInfo]
+    accepts: AcceptedNames
+    published: Any
+    publications: int
+    stored: dict[str, Any]
+    search_attributes: Mapping[str, Any]
+    human_tasks: tuple[HumanTaskState, ...]
+    four_eyes: dict[str, Any] | None
+    published_at: datetime | None = None

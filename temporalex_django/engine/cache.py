@@ -7,8 +7,7 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from uuid import UUID
 
-from temporalex_django.core.executor import Executor
-from temporalex_django.core.visible_state import VisibleState
+from temporalex_django.core.executor import Executor, VisibleState
 from temporalex_django.engine.contracts.records import RunRecord
 
 #: Bytes of an executor that does next to nothing, of each event that it has seen, and of a byte of payload as Python

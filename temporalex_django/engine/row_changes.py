@@ -5,8 +5,8 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
+from temporalex_django.core.executor import VisibleState
 from temporalex_django.core.failures import run_failure_cause
-from temporalex_django.core.visible_state import VisibleState
 from temporalex_django.engine.cache import CachedRun
 from temporalex_django.engine.contracts.records import RunWrite
 from temporalex_django.engine.contracts.typed_dicts import RowChanges

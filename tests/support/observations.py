@@ -10,9 +10,9 @@ from uuid import UUID
 from temporalex_django import Ok, Workflow, api
 from temporalex_django.backends.cluster import mirror
 from temporalex_django.backends.cluster.mirrored_run import MirroredFacts, ObservedRun
+from temporalex_django.core.executor import VisibleState
 from temporalex_django.core.history.activation import RunInfo
 from temporalex_django.core.history.events import HistoryEvent
-from temporalex_django.core.visible_state import VisibleState
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.models import Instance
 from temporalex_django.temporal.start_facts import StartFacts

@@ -24,11 +24,11 @@ from temporalio.worker import WorkflowInstanceDetails, WorkflowRunner
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner
 
 from temporalex_django.backends.cluster import elsewhere, failing, names
+from temporalex_django.core.executor import VisibleState
 from temporalex_django.core.failures import error_line
 from temporalex_django.core.history.activation import Activation, Completion, FailedSignal, RunInfo
 from temporalex_django.core.history.events import HistoryEvent, Job
 from temporalex_django.core.human_tasks import HumanTaskChange
-from temporalex_django.core.visible_state import VisibleState
 from temporalex_django.engine.ids import next_run_id, uuid7
 from temporalex_django.errors import NondeterminismError
 from temporalex_django.temporal.activation import ActivationReader, Inbound

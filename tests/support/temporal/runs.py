@@ -15,10 +15,10 @@ from temporalio import activity as sdk
 from temporalio.bridge.proto.workflow_activation import RemoveFromCache
 from temporalio.common import RawValue
 
+from temporalex_django.core.executor import VisibleState
 from temporalex_django.core.history.activation import Completion
 from temporalex_django.core.history.events import HistoryEvent
 from temporalex_django.core.human_tasks import HumanTaskState
-from temporalex_django.core.visible_state import VisibleState
 from temporalex_django.errors import NondeterminismError
 from temporalex_django.temporal.names import REST_TIMERS
 from temporalex_django.temporal.plugin import TemporalexPlugin

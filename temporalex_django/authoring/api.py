@@ -24,7 +24,7 @@ from temporalex_django.authoring.start_api import Startable
 from temporalex_django.authoring.type_hints import A, R, TypedWorkflow
 from temporalex_django.authoring.unique import check_id
 from temporalex_django.authoring.workflow import Workflow, decode_result, input_or_default, read_input, start_options
-from temporalex_django.core import current, external_runs, names, primitives
+from temporalex_django.core import current, names, pending_commands, primitives
 from temporalex_django.core import primitive_table as table
 from temporalex_django.core.human_tasks import Decision
 from temporalex_django.core.messages.phase import Phase, Publication, accepts_arguments
@@ -427,7 +427,7 @@ def child(
     input_reader = partial(read_input, workflow_class)
     return cast(
         "AwaitableCall[R]",
-        Call(table.CHILD, lambda: external_runs.start_child(port, attributes, result_reader, input_reader)),
+        Call(table.CHILD, lambda: pending_commands.start_child(port, attributes, result_reader, input_reader)),
     )
 
 
@@ -441,7 +441,7 @@ def signal_external(id: str, name: str, payload: Any = None) -> AwaitableCall[No
     names.check_code_name(name, label="signal_external")
     plain = port.run_context.to_plain(payload, f"the payload of signal {name!r}")
     attributes = {"id": check_id(id), "name": name, "payload": plain}
-    call = Call(table.SIGNAL_EXTERNAL, lambda: external_runs.send_external(port, "SignalExternal", attributes))
+    call = Call(table.SIGNAL_EXTERNAL, lambda: pending_commands.send_external(port, "SignalExternal", attributes))
     return cast("AwaitableCall[None]", call)
 
 
@@ -452,7 +452,7 @@ def cancel_external(id: str) -> AwaitableCall[None]:
     """
     port = current.runtime_for(table.CANCEL_EXTERNAL)
     attributes = {"id": check_id(id)}
-    call = Call(table.CANCEL_EXTERNAL, lambda: external_runs.send_external(port, "CancelExternal", attributes))
+    call = Call(table.CANCEL_EXTERNAL, lambda: pending_commands.send_external(port, "CancelExternal", attributes))
     return cast("AwaitableCall[None]", call)
 
 

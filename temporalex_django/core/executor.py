@@ -47,7 +47,6 @@ from temporalex_django.core.history.events import (
     ReplayDifference,
 )
 from temporalex_django.core.human_tasks import Approvals, HumanTaskChange, HumanTasks, HumanTaskState
-from temporalex_django.core.journal import Journal
 from temporalex_django.core.messages import sender
 from temporalex_django.core.messages.dispatcher import Dispatcher
 from temporalex_django.core.messages.mailbox import Signal, Update, order_deliveries, untaken_message_error
@@ -56,7 +55,7 @@ from temporalex_django.core.patches import Patches
 from temporalex_django.core.payloads import codec
 from temporalex_django.core.payloads import search_attributes as attributes
 from temporalex_django.core.payloads.codec import deep_copy, stored_fields
-from temporalex_django.core.pending_commands import PendingCommands
+from temporalex_django.core.pending_commands import Journal, PendingCommands
 from temporalex_django.core.process import RequestJudge
 from temporalex_django.core.results import Async, ContinueAsNew, Err, Ok
 from temporalex_django.core.run_context import RunContext

@@ -1,4 +1,7 @@
-"""Pending commands: calls of workflow code that the host answers, such as activities, timers, children and messages."""
+"""Commands of an activation: those that are pending, and their order.
+
+Pending commands: calls of workflow code that the host answers, such as activities, timers, children and messages.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +11,13 @@ from datetime import datetime, timedelta
 from itertools import islice
 from typing import Any
 
-from temporalex_django.core.failures import activity_failure
-from temporalex_django.core.history.events import Command, Job, Reader
-from temporalex_django.core.journal import Journal
+from temporalex_django.core.failures import activity_failure, child_failure, external_failure
+from temporalex_django.core.history.activation import Completion, Refusal
+from temporalex_django.core.history.events import DELIVERED, Command, Job, Reader
 from temporalex_django.core.payloads import codec
 from temporalex_django.core.payloads.codec import deep_copy
 from temporalex_django.core.run_context import RunContext
+from temporalex_django.core.runtime_protocol import WorkflowRuntime
 from temporalex_django.core.units.ivar import IVar
 from temporalex_django.errors import PayloadError, TemporalexError
 
@@ -250,3 +254,144 @@ class PendingCommands:
     def _pending_count(self) -> int:
         """Return the number of unresolved calls, timers not counted."""
         return len(self._resolvers) - len(self._timers)
+
+
+# --- journal ----------------------------------------------------------------------------------------------------------
+#
+# The journal: the record of an activation while its code runs.
+
+
+class Journal:
+    """The record of the current activation, kept in its ``completion``.
+
+    It has the commands in the order of the calls, the jobs that took effect, and the answers that the host must give.
+    """
+
+    __slots__ = ("completion",)
+
+    def __init__(self) -> None:
+        self.completion = Completion()
+
+    def begin(self, *, changed: bool) -> Completion:
+        """Begin the record of a new activation, and return the completion that it fills.
+
+        ``changed`` is True if the host must store something even if nothing takes effect.
+        """
+        self.completion = Completion(changed=changed)
+        return self.completion
+
+    @property
+    def is_recording(self) -> bool:
+        """True if the current activation has had an effect, so that the history will contain it."""
+        completion = self.completion
+        return completion.changed or bool(completion.jobs or completion.commands or completion.failed)
+
+    def emit(self, kind: str, number: int | None, attributes: dict[str, Any]) -> None:
+        """Record a command of this kind. ``number`` is its command number, or None for a command without one."""
+        self.add(Command(kind, number, attributes))
+
+    def add(self, command: Command) -> None:
+        self.completion.commands.append(command)
+
+    def record(self, job: Job) -> None:
+        """Record a job that took effect, so that it goes into the history."""
+        self.completion.jobs.append(job)
+
+    def add_note(self, name: str, facts: dict[str, Any]) -> None:
+        """Add a notice for listeners of the run, which the host sends after the commit.
+
+        ``name`` says what happened, and ``facts`` has the details. Do not call this during a replay.
+        """
+        self.completion.notes.append((name, facts))
+
+    def refuse_signal(self, refusal: Refusal) -> None:
+        """Record that a signal was refused because its sender lacks a permission."""
+        self.completion.refused.append(refusal)
+
+    def reject_update(self, update_id: str, error: TemporalexError) -> None:
+        """Record that an update, or a request, was rejected with ``error``."""
+        self.completion.rejected.append((update_id, error))
+
+    def grant_request(self, request_id: str) -> None:
+        """Record that the request with this id was accepted."""
+        self.completion.granted.append(request_id)
+
+
+# --- external runs ----------------------------------------------------------------------------------------------------
+#
+# Other runs: children that this run starts and waits for, and messages to runs that it knows by id.
+
+
+_MAX_ID_LENGTH = 200
+
+
+def start_child(
+    runtime: WorkflowRuntime, attributes: dict[str, Any], decode_result: Callable[[Any], Any], reader: Reader
+) -> IVar:
+    """Emit ``StartChild`` and return the IVar (a value to await) of the child.
+
+    ``attributes`` are those of the event ``ChildStarted``; if their ``id`` is None, one is made. The IVar holds the
+    result of the child, converted by ``decode_result``, or raises ``ChildWorkflowFailure``. A replay uses ``reader`` to
+    read the input as the child does.
+
+    A cancelled wait asks the child to cancel, unless ``parent_close`` is "abandon". When the parent closes, a child
+    that is still open gets what ``parent_close`` says.
+    """
+    number = runtime.pending_commands.next_number()
+    if attributes["id"] is None:
+        # The run id is used where the business id leaves no space for the number. Both are in the history, so a replay
+        # makes the same id.
+        generated_id = f"{runtime.run_context.info.id}:{number}"
+        attributes = {
+            **attributes,
+            "id": generated_id
+            if len(generated_id) <= _MAX_ID_LENGTH
+            else f"{runtime.run_context.info.run_id}:{number}",
+        }
+    workflow_id = attributes["id"]
+    name = f"{attributes['workflow']} {workflow_id}"
+    ivar = IVar(f"child {name}")
+    since = runtime.run_context.now.isoformat()
+    ivar.wait_info = {"kind": "child", "seq": number, "name": attributes["workflow"], "id": workflow_id, "since": since}
+
+    def resolve(job: Job) -> None:
+        if job.kind == "ChildCompleted":
+            try:
+                # A copy, because the job goes into the history and user code may change its result.
+                ivar.put(decode_result(deep_copy(job.attributes.get("result"))))
+            except PayloadError as exc:
+                ivar.fail(exc)
+        else:
+            ivar.fail(child_failure(job.attributes, name))
+
+    def abandon() -> None:
+        if runtime.pending_commands.abandon(number) and attributes["parent_close"] != "abandon":
+            runtime.pending_commands.cancel_child(number, workflow_id)
+
+    ivar.abandon = abandon
+    runtime.pending_commands.start_child(number, attributes, resolve, reader)
+    return ivar
+
+
+def send_external(runtime: WorkflowRuntime, kind: str, attributes: dict[str, Any]) -> IVar:
+    """Emit a message to another run and return its IVar, a value to await.
+
+    ``kind`` is "SignalExternal" or "CancelExternal", and ``attributes`` are those of its event. The IVar is set when
+    the message is in the inbox of an open run. If no open run gets the message, it raises the error of
+    ``external_failure``.
+    """
+    label = f"signal {attributes['name']}" if kind == "SignalExternal" else "cancel request"
+    ivar = IVar(f"{label} to {attributes['id']}")
+
+    def resolve(job: Job) -> None:
+        if job.kind == DELIVERED:
+            ivar.put()
+        else:
+            ivar.fail(external_failure(job.attributes))
+
+    def abandon() -> None:
+        runtime.pending_commands.abandon(number)
+
+    ivar.abandon = abandon
+    number = runtime.pending_commands.submit(kind, attributes, resolve)
+    return ivar

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 # Imported for types only: some of these modules import this one, so a real import would be a cycle.
 if TYPE_CHECKING:
     from temporalex_django.core.human_tasks import Approvals, HumanTasks
-    from temporalex_django.core.journal import Journal
     from temporalex_django.core.messages.dispatcher import Dispatcher
     from temporalex_django.core.patches import Patches
-    from temporalex_django.core.pending_commands import PendingCommands
+    from temporalex_django.core.pending_commands import Journal, PendingCommands
     from temporalex_django.core.process import RequestJudge
     from temporalex_django.core.run_context import RunContext
     from temporalex_django.core.units.conditions import Conditions

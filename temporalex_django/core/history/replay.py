@@ -21,9 +21,9 @@ from temporalex_django.core.executor import Executor
 from temporalex_django.core.history import events as kinds
 from temporalex_django.core.history.activation import Completion, Definition, RunInfo
 from temporalex_django.core.history.events import ENGINE_VERSION, FORMAT, Command, HistoryEvent, ReplayDifference
-from temporalex_django.core.journal import Journal
 from temporalex_django.core.messages.phase import HandlerFixed
 from temporalex_django.core.messages.sender import headers_from
+from temporalex_django.core.pending_commands import Journal
 from temporalex_django.core.units.scheduler import Unit, suspended_parts
 from temporalex_django.errors import NondeterminismError, PayloadError
 

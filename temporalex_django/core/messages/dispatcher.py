@@ -10,7 +10,6 @@ from temporalex_django.core.history.activation import NO_DELIVERY, DeliveryRecor
 from temporalex_django.core.history.attributes import SignalFailedAttributes
 from temporalex_django.core.history.events import Job
 from temporalex_django.core.human_tasks import unexpected_decision
-from temporalex_django.core.journal import Journal
 from temporalex_django.core.messages import sender as senders
 from temporalex_django.core.messages.mailbox import (
     Budget,
@@ -24,6 +23,7 @@ from temporalex_django.core.messages.mailbox import (
 from temporalex_django.core.messages.phase import HandlerRunner, Phase
 from temporalex_django.core.messages.sender import Judge, Permissions, Sender, headers_attributes, headers_from
 from temporalex_django.core.payloads.codec import deep_copy
+from temporalex_django.core.pending_commands import Journal
 from temporalex_django.core.process import QUESTION, RECORDED_AS, REQUEST, REQUESTED, RequestJudge, recorded_request
 from temporalex_django.core.run_context import RunContext
 from temporalex_django.core.typed_dicts import AcceptedNames

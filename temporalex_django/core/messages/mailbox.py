@@ -19,9 +19,9 @@ from typing import Any
 from temporalex_django.core.history import events
 from temporalex_django.core.history.activation import Activation, RecordedActivation
 from temporalex_django.core.history.events import ANSWERS, Job
-from temporalex_django.core.journal import Journal
 from temporalex_django.core.messages import sender
 from temporalex_django.core.messages.sender import Headers, Sender, headers_from
+from temporalex_django.core.pending_commands import Journal
 from temporalex_django.core.process import REQUESTED
 from temporalex_django.core.run_context import RunContext
 from temporalex_django.core.units.ivar import IVar

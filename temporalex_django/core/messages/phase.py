@@ -30,13 +30,13 @@ from temporalex_django.core.failures import (
 )
 from temporalex_django.core.history.activation import Completion, FailedSignal, Fault, Refusal
 from temporalex_django.core.history.attributes import SignalFailedAttributes
-from temporalex_django.core.journal import Journal
 from temporalex_django.core.messages import sender
 from temporalex_django.core.messages.mailbox import Signal, Update
 from temporalex_django.core.messages.sender import NO_HEADERS, Permissions, headers_attributes
 from temporalex_django.core.payloads import codec
 from temporalex_django.core.payloads.codec import deep_copy
 from temporalex_django.core.payloads.external_types import unreadable_reason
+from temporalex_django.core.pending_commands import Journal
 from temporalex_django.core.results import Async, Err, NoReply, Ok, Reply, Stop, TimedOut, answer_type_of
 from temporalex_django.core.run_context import RunContext
 from temporalex_django.core.units.ivar import IVar

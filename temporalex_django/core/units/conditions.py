@@ -10,7 +10,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from temporalex_django.core.journal import Journal
+from temporalex_django.core.pending_commands import Journal
 from temporalex_django.core.run_context import RunContext
 from temporalex_django.core.units.ivar import IVar
 from temporalex_django.core.units.scheduler import Scheduler, Unit, inherit_context

@@ -21,7 +21,7 @@ from temporalex_django.core.names import check_code_name, fit_optional_label, is
 from temporalex_django.core.payloads import codec
 from temporalex_django.core.payloads.codec import deep_copy
 from temporalex_django.core.primitive_table import ACTIVITY
-from temporalex_django.core.runtime_protocol import WorkflowRuntime
+from temporalex_django.core.run_context import WorkflowRuntime
 from temporalex_django.core.units.ivar import AwaitableCall, Call
 from temporalex_django.errors import ActivityNotFound, PayloadError, WorkflowDefinitionError
 

@@ -31,7 +31,7 @@ from temporalex_django.core.messages.phase import Phase, Publication, accepts_ar
 from temporalex_django.core.messages.sender import Sender
 from temporalex_django.core.payloads import codec
 from temporalex_django.core.payloads.round_trip import require_readable, warn_lossy_value
-from temporalex_django.core.runtime_protocol import WorkflowRuntime
+from temporalex_django.core.run_context import WorkflowRuntime
 from temporalex_django.core.units.branches import Parallel, Race, Saga, Shield, branch_list
 from temporalex_django.core.units.ivar import AwaitableCall, Call
 from temporalex_django.errors import InvalidId, WorkflowDefinitionError

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from temporalex_django.errors import WorkflowDefinitionError
 
 if TYPE_CHECKING:
-    from temporalex_django.core.runtime_protocol import WorkflowRuntime
+    from temporalex_django.core.run_context import WorkflowRuntime
 
 _PACKAGE = "temporalex_django."
 #: Functions that a class statement calls in the bases and the metaclass of its class.

@@ -12,7 +12,7 @@ from temporalex_django.core.primitive_table import Primitive, PureContext
 from temporalex_django.errors import NestingError, OutsideWorkflow
 
 if TYPE_CHECKING:
-    from temporalex_django.core.runtime_protocol import WorkflowRuntime
+    from temporalex_django.core.run_context import WorkflowRuntime
     from temporalex_django.core.units.scheduler import Unit
 
 

@@ -51,14 +51,13 @@ from temporalex_django.core.messages import sender
 from temporalex_django.core.messages.dispatcher import Dispatcher
 from temporalex_django.core.messages.mailbox import Signal, Update, order_deliveries, untaken_message_error
 from temporalex_django.core.messages.sender import Judge, headers_attributes
-from temporalex_django.core.patches import Patches
 from temporalex_django.core.payloads import codec
 from temporalex_django.core.payloads import search_attributes as attributes
 from temporalex_django.core.payloads.codec import deep_copy, stored_fields
 from temporalex_django.core.pending_commands import Journal, PendingCommands
 from temporalex_django.core.process import RequestJudge
 from temporalex_django.core.results import Async, ContinueAsNew, Err, Ok
-from temporalex_django.core.run_context import RunContext
+from temporalex_django.core.run_context import Patches, RunContext
 from temporalex_django.core.typed_dicts import AcceptedNames, CarriedMessages, WaitInfo
 from temporalex_django.core.units import scheduler as eviction
 from temporalex_django.core.units.conditions import Conditions

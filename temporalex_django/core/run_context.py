@@ -1,12 +1,16 @@
-"""The run context: the few facts of a run that all parts of its executor share."""
+"""The context of a run: its identity, its clock and random numbers, its patches.
+
+The run context: the few facts of a run that all parts of its executor share.
+"""
 
 from __future__ import annotations
 
 import logging
+import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from temporalex_django.core.failures import error_line, failure_summary
 from temporalex_django.core.history.activation import RunInfo
@@ -14,6 +18,15 @@ from temporalex_django.core.messages.sender import Headers, Sender
 from temporalex_django.core.payloads import codec
 from temporalex_django.core.payloads.round_trip import encode_lossless, require_readable
 from temporalex_django.core.primitive_table import PureContext
+
+if TYPE_CHECKING:
+    from temporalex_django.core.human_tasks import Approvals, HumanTasks
+    from temporalex_django.core.messages.dispatcher import Dispatcher
+    from temporalex_django.core.pending_commands import Journal, PendingCommands
+    from temporalex_django.core.process import RequestJudge
+    from temporalex_django.core.units.conditions import Conditions
+    from temporalex_django.core.units.scheduler import Cancellation, Scheduler
+
 
 logger = logging.getLogger("temporalex_django.workflow")
 
@@ -200,3 +213,121 @@ class RunContext:
             reason = f"run returned a value that ends no run ({kind}); result() raises the error"
         ids = {"workflow": self.info.workflow, "workflow_id": self.info.id, "run_id": self.info.run_id}
         logger.error("%s failed: %s", self.run_label, reason, extra=ids)
+
+
+# --- patches ----------------------------------------------------------------------------------------------------------
+#
+# Patch markers: the way in which running workflows survive a change of their code. See decision 17.
+
+
+class Patches:
+    """The patches of a run: which changes (``api.patched(id)``) its code has asked about, and the answers.
+
+    ``recorded`` has the ids of the markers in the history, each of which says that the run took the new code. The first
+    answer for an id is kept and given again.
+    """
+
+    def __init__(self) -> None:
+        self.recorded: set[str] = set()
+        self._answers: dict[str, bool] = {}
+        self._marked: set[str] = set()
+
+    def check_patch(self, patch: str, *, replaying: bool) -> tuple[bool, bool]:
+        """Return ``(answer, emit)``: if the run takes the changed code, and if it must emit the marker of the patch.
+
+        The answer is True at first execution, and in a replay if the history has the marker. A marker is emitted once,
+        with the first answer that is True.
+        """
+        answer = self._is_patched(patch, replaying=replaying)
+        return answer, answer and self._mark(patch)
+
+    def deprecate(self, patch: str, *, replaying: bool) -> bool:
+        """Return True if the marker of a deprecated patch must be emitted now.
+
+        During a replay this is so only if the history has the marker, so an old history without it still replays.
+        """
+        return self._is_patched(patch, replaying=replaying) and self._mark(patch)
+
+    def _is_patched(self, patch: str, *, replaying: bool) -> bool:
+        # The answer is kept. A run that passed here without the marker must not set it in a later round of a loop. A
+        # rebuild knows the marker from the start and would set it in the first round.
+        return self._answers.setdefault(patch, not replaying or patch in self.recorded)
+
+    def _mark(self, patch: str) -> bool:
+        new = patch not in self._marked
+        self._marked.add(patch)
+        return new
+
+
+# --- runtime protocol -------------------------------------------------------------------------------------------------
+#
+# The part of a run in memory that primitives and processes may use; only the executor sets its attributes.
+
+
+class WorkflowRuntime(Protocol):
+    """The interface of the executor for the primitives of workflow code and for processes."""
+
+    @property
+    def run_context(self) -> RunContext: ...
+
+    @property
+    def scheduler(self) -> Scheduler: ...
+
+    @property
+    def journal(self) -> Journal: ...
+
+    @property
+    def pending_commands(self) -> PendingCommands: ...
+
+    @property
+    def dispatcher(self) -> Dispatcher: ...
+
+    @property
+    def conditions(self) -> Conditions: ...
+
+    @property
+    def cancellation(self) -> Cancellation: ...
+
+    @property
+    def patches(self) -> Patches: ...
+
+    @property
+    def human_tasks(self) -> HumanTasks:
+        """The human tasks of the run."""
+
+    @property
+    def approvals(self) -> Approvals:
+        """The approvals that the run asks for with ``api.approval``."""
+
+    @property
+    def rng(self) -> random.Random:
+        """The random generator of the run."""
+
+    @property
+    def is_suspect(self) -> bool:
+        """True if the determinism guard watches this run closely (Python 3.11)."""
+
+    def attach(self, request_judge: RequestJudge) -> None:
+        """Let ``request_judge`` judge requests from now on: events for declared steps, and decisions of people."""
+
+    @property
+    def published(self) -> Any:
+        """The published state of the run; None before the first one."""
+
+    def publish(self, value: Any) -> None:
+        """Publish ``value`` (JSON data) for queries."""
+
+    def set_search_attributes(self, values: Any) -> None:
+        """Change the search attributes that ``values`` names, and remove those whose value is None.
+
+        Raises ``PayloadError``.
+        """
+
+    def track_coroutine(self, coroutine: Any) -> None:
+        """Remember a coroutine that was passed as a branch, so that eviction discards it if it never starts."""
+
+    def untrack_coroutine(self, coroutine: Any) -> None:
+        """Forget a coroutine that has ended."""
+
+    def mark_suspect(self) -> None:
+        """Let the determinism guard watch the calls of this run from now on, on Python 3.11, where it is slow."""

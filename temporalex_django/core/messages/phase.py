@@ -53,7 +53,7 @@ from temporalex_django.errors import (
 )
 
 if TYPE_CHECKING:
-    from temporalex_django.core.runtime_protocol import WorkflowRuntime
+    from temporalex_django.core.run_context import WorkflowRuntime
 
 
 _NOTHING: Final = object()

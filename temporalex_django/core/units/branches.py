@@ -22,7 +22,7 @@ from temporalex_django.core.messages.phase import accepts_arguments, invoke, sig
 from temporalex_django.core.names import counted
 from temporalex_django.core.primitive_table import SAGA, SHIELD, Primitive
 from temporalex_django.core.results import Async, Err
-from temporalex_django.core.runtime_protocol import WorkflowRuntime
+from temporalex_django.core.run_context import WorkflowRuntime
 from temporalex_django.core.units.ivar import Call, Halt, IVar, PendingCall
 from temporalex_django.core.units.scheduler import Unit
 from temporalex_django.errors import Cancelled, NestingError, WorkflowDefinitionError

@@ -19,18 +19,20 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Literal, cast, get_args, get_origin, get_type_hints
 
-from temporalex_django.core.limits import NO_LIMITS, Limits, queue_errors
-from temporalex_django.core.names import TABLES, TEMPORAL, quoted
-from temporalex_django.core.payloads.codec import ProjectCodec
-from temporalex_django.core.setting_values import (
+from temporalex_django.core.limits import (
     ALERTS_KIND,
     CLUSTER_KIND,
+    NO_LIMITS,
     UNIX,
+    Limits,
     has_invalid_proxy,
     is_invalid_alerts,
     is_invalid_cluster,
     is_invalid_header,
+    queue_errors,
 )
+from temporalex_django.core.names import TABLES, TEMPORAL, quoted
+from temporalex_django.core.payloads.codec import ProjectCodec
 from temporalex_django.errors import NotConfigured
 from temporalex_django.interceptors.loading import load_interceptors
 from temporalex_django.telemetry.definitions import EXPORTERS

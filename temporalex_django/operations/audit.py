@@ -27,7 +27,7 @@ from django.utils import timezone
 
 from temporalex_django.authoring.authorization import Person
 from temporalex_django.conf import get_settings
-from temporalex_django.core.setting_values import UNIX
+from temporalex_django.core.limits import UNIX
 from temporalex_django.models import Instance, OperatorAction, Schedule
 
 logger = logging.getLogger("temporalex_django.operations")

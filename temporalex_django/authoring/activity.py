@@ -14,7 +14,8 @@ from temporalex_django.authoring.foreign_options import ACTIVITY as FOREIGN_OPTI
 from temporalex_django.authoring.foreign_options import answers_foreign_options, call_options, unknown_options
 from temporalex_django.authoring.redefinitions import check_use, execution_of, require_same_activity
 from temporalex_django.authoring.retry import RetryPolicy
-from temporalex_django.core import aliases, current
+from temporalex_django.core import current
+from temporalex_django.core import names as aliases
 from temporalex_django.core.history.events import InputReading, to_reading
 from temporalex_django.core.limits import Limits, key_error, limit_errors
 from temporalex_django.core.names import check_code_name, fit_optional_label, is_name, quoted, to_seconds

@@ -18,7 +18,8 @@ from uuid import UUID
 from temporalex_django.authoring import backend, definition, queries, redefinitions
 from temporalex_django.authoring.start_api import Startable
 from temporalex_django.authoring.type_hints import A, R, TypedWorkflow
-from temporalex_django.core import aliases, current
+from temporalex_django.core import current
+from temporalex_django.core import names as aliases
 from temporalex_django.core.determinism import guard
 from temporalex_django.core.failures import exception_message, exception_name
 from temporalex_django.core.history.activation import Definition

@@ -19,8 +19,8 @@ from django.db import DatabaseError, IntegrityError, connections, models, transa
 
 from temporalex_django.authoring.run_tables.run_columns import RUN_COLUMNS
 from temporalex_django.conf import codec, get_settings
-from temporalex_django.core.aliases import all_names
 from temporalex_django.core.messages.sender import Headers, Sender
+from temporalex_django.core.names import all_names
 from temporalex_django.core.payloads import codec as payloads
 from temporalex_django.db.dialects.base import get_dialect
 from temporalex_django.db.search_attributes import insert_search_attributes

@@ -11,8 +11,7 @@ from hashlib import blake2b
 from typing import NamedTuple
 from uuid import UUID, uuid5
 
-from temporalex_django.core.aliases import current_name
-from temporalex_django.core.names import quoted
+from temporalex_django.core.names import current_name, quoted
 from temporalex_django.errors import AmbiguousId, InvalidId
 
 #: Returns nanoseconds since 1970; ids of runs begin with it.

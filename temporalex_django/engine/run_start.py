@@ -8,8 +8,8 @@ from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from temporalex_django.core.aliases import original_name
 from temporalex_django.core.messages.sender import Headers
+from temporalex_django.core.names import original_name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

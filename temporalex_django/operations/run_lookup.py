@@ -15,8 +15,7 @@ from temporalex_django.authoring.authorization import Person
 from temporalex_django.authoring.run_tables.run_filters import NEWEST_FIRST
 from temporalex_django.backends.routing import backend_of
 from temporalex_django.backends.target import RunTarget
-from temporalex_django.core.aliases import all_names, current_name
-from temporalex_django.core.names import quoted
+from temporalex_django.core.names import all_names, current_name, quoted
 from temporalex_django.db.claims.limited import read_switches
 from temporalex_django.db.sql_columns import CHAINS, RUNS
 from temporalex_django.db.storage import DjangoStorage

@@ -11,8 +11,8 @@ from temporalex_django.authoring.authorization import require_operation, sender_
 from temporalex_django.authoring.requests.start_policy import REPLACED, StartOutcome, require_reusable
 from temporalex_django.authoring.requests.start_request import StartRequest
 from temporalex_django.authoring.workflow import input_or_default, start_options
-from temporalex_django.core.aliases import all_names
 from temporalex_django.core.history.events import CLOSED_STATUSES
+from temporalex_django.core.names import all_names
 from temporalex_django.core.payloads import codec
 from temporalex_django.core.payloads.round_trip import require_readable, warn_lossy_value
 from temporalex_django.engine.memory.storage import MemoryRunStorage

@@ -30,7 +30,7 @@ from temporalex_django import (
 )  # fmt: skip
 from temporalex_django.authoring import activity as activities
 from temporalex_django.authoring import workflow as workflows
-from temporalex_django.core import aliases
+from temporalex_django.core import names as aliases
 from tests.support.people import person
 from tests.support.runs import flow, forget
 

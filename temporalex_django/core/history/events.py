@@ -16,7 +16,7 @@ from datetime import datetime
 from functools import partial
 from typing import Any, Final, Generic, Literal, NamedTuple, Protocol, TypeVar, cast
 
-from temporalex_django.core import aliases
+from temporalex_django.core import names as aliases
 from temporalex_django.core.history import attributes as a
 from temporalex_django.core.payloads import codec
 from temporalex_django.errors import NondeterminismError, PayloadError

@@ -20,7 +20,7 @@ from typing import Any
 
 from temporalex_django.authoring import activity
 from temporalex_django.conf import queue_limits
-from temporalex_django.core import aliases
+from temporalex_django.core import names as aliases
 from temporalex_django.core.limits import NO_LIMITS, Limits, QueuePartition, StartSlices, interleave
 from temporalex_django.db.activity_tasks import ActivityTasks
 from temporalex_django.db.claims.activities import TaskClaims

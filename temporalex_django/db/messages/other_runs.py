@@ -12,8 +12,7 @@ from typing import Any
 from uuid import UUID
 
 from temporalex_django.conf import codec
-from temporalex_django.core.aliases import all_names
-from temporalex_django.core.names import TABLES, TEMPORAL
+from temporalex_django.core.names import TABLES, TEMPORAL, all_names
 from temporalex_django.db.search_attributes import insert_search_attributes
 from temporalex_django.db.sql_columns import CHAINS, MESSAGES, NEW_RUN, OUTBOX, RUNS, new_run_row
 from temporalex_django.db.starts.statement import SCOPED_CHAIN, SCOPED_CHAIN_INSERT

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 from uuid import UUID
 
-from temporalex_django.core.aliases import all_names
+from temporalex_django.core.names import all_names
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine.run_start import RunStart
 

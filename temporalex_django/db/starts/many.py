@@ -12,7 +12,7 @@ from uuid import UUID
 from django.db import DatabaseError
 
 from temporalex_django.conf import get_settings
-from temporalex_django.core.aliases import all_names
+from temporalex_django.core.names import all_names
 from temporalex_django.db.inserts import (
     NewStart,
     StartedRun,

@@ -7,10 +7,10 @@ from dataclasses import replace
 from typing import Any
 from uuid import UUID, uuid4
 
-from temporalex_django.core.aliases import all_names
 from temporalex_django.core.history.prefix import EXTERNAL_KINDS, PendingMessage
 from temporalex_django.core.human_tasks import add_starter
 from temporalex_django.core.messages.sender import Headers, Sender
+from temporalex_django.core.names import all_names
 from temporalex_django.core.payloads.codec import deep_copy
 from temporalex_django.core.process import REQUEST
 from temporalex_django.engine.contracts.records import InboxMessage, Outcome, RunRecord, RunState

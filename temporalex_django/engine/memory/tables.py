@@ -12,9 +12,9 @@ from typing import Any
 from uuid import UUID
 
 from temporalex_django.authoring.run_tables.run_columns import RUN_COLUMNS, Origin
-from temporalex_django.core.aliases import all_names
 from temporalex_django.core.history.events import HistoryEvent
 from temporalex_django.core.messages.sender import Headers, Sender
+from temporalex_django.core.names import all_names
 from temporalex_django.core.payloads.codec import deep_copy
 from temporalex_django.engine.contracts.records import (
     HumanTaskWrite,

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from temporalex_django.core import aliases
+from temporalex_django.core import names
 from temporalex_django.core.limits import Limits, QueuePartition, StartSlices
 from temporalex_django.engine.contracts.records import TaskState
 from temporalex_django.engine.scheduling import policy
@@ -48,7 +48,7 @@ def queue_limit_name(queue: str) -> str:
 
 def activity_limit_name(activity: str) -> str:
     """Return the name under which the use of an activity's limit is counted; a renamed activity keeps it."""
-    return f"activity:{aliases.ACTIVITIES.get(activity, activity)}"
+    return f"activity:{names.ACTIVITIES.get(activity, activity)}"
 
 
 class LimitUsage:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from datetime import datetime
 
 from temporalex_django.authoring.redaction import Redactor
-from temporalex_django.core import aliases
+from temporalex_django.core import names as aliases
 from temporalex_django.core.limits import QueuePartition
 from temporalex_django.models import ActivityTask, Instance, SwitchedOff
 from temporalex_django.present.view_models import SwitchView

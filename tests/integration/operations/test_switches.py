@@ -14,7 +14,7 @@ from django.test import override_settings
 from temporalex_django import WorkflowHandle, errors
 from temporalex_django.authoring.activity import registry
 from temporalex_django.authoring.redaction import UNREDACTED
-from temporalex_django.core import aliases
+from temporalex_django.core import names
 from temporalex_django.db.inserts import NewStart, StartedRun, insert_start
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.models import ActivityTask, Instance, OperatorAction, SwitchedOff
@@ -138,8 +138,8 @@ def test_runs_of_a_class_that_is_off_stop_where_they_stand() -> None:
 
 
 def test_what_was_renamed_is_switched_by_its_present_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(aliases.WORKFLOWS, "test.OldBasket", Basket.name)
-    monkeypatch.setitem(aliases.ACTIVITIES, "old.often", often.name)
+    monkeypatch.setitem(names.WORKFLOWS, "test.OldBasket", Basket.name)
+    monkeypatch.setitem(names.ACTIVITIES, "old.often", often.name)
     monkeypatch.setitem(registry, "old.often", often)
     old = start("test.OldBasket", None, "b-1")
     calls = start("Mixture", {"calls": [["often", None]]})

@@ -13,7 +13,7 @@ from django.utils.functional import SimpleLazyObject
 
 from temporalex_django import checks
 from temporalex_django.authoring import activity, workflow
-from temporalex_django.core import aliases
+from temporalex_django.core import names
 
 if django.VERSION >= (6, 0):
     from django.tasks import task
@@ -32,9 +32,7 @@ class Sync(Workflow):
 @pytest.fixture
 def module(monkeypatch) -> Iterator:
     """Make modules of source, and forget what they define."""
-    kept = [
-        (table, dict(table)) for table in (activity.registry, workflow.registry, aliases.ACTIVITIES, aliases.WORKFLOWS)
-    ]
+    kept = [(table, dict(table)) for table in (activity.registry, workflow.registry, names.ACTIVITIES, names.WORKFLOWS)]
 
     def make(name: str, source: str, **values: object) -> ModuleType:
         made = ModuleType(name)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from temporalex_django import activity
-from temporalex_django.core import aliases
+from temporalex_django.core import names
 from temporalex_django.core.limits import Limits, QueuePartition, Rate, interleave, queue_errors
 from temporalex_django.engine.scheduling.capacity import Capacity
 from temporalex_django.engine.scheduling.limit_usage import LimitUsage
@@ -98,7 +98,7 @@ def test_slots_are_what_is_not_under_way() -> None:
 
 
 def test_what_was_renamed_has_one_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(aliases.ACTIVITIES, "b.old", "b.new")
+    monkeypatch.setitem(names.ACTIVITIES, "b.old", "b.new")
     live = [("q", "b.new", QueuePartition("b.new", None).name, 2)]
     room = LimitUsage("q", Limits(), {"b.old": Limits(concurrency=3)}, live, {}, 0.0)
     assert room.wait_seconds("b.old", None) is None

@@ -9,7 +9,7 @@ from temporalex_django.authoring import activity, workflow
 from temporalex_django.authoring.activity import Activity
 from temporalex_django.authoring.activity_context import use_context
 from temporalex_django.conf import codec, get_settings
-from temporalex_django.core import crash_points
+from temporalex_django.core import process
 from temporalex_django.core.payloads.codec import error_reason
 from temporalex_django.db.attempt_scope import call_in_scope
 from temporalex_django.db.graphs.graph_storage import TaskSource
@@ -34,9 +34,9 @@ def run_atomic_activity(task: TaskState) -> TaskResult:
 
     def call() -> Any:
         with attempt_hooks(task), use_context(activity_policy.activity_context(task)):
-            crash_points.reached("atomic effect: before")
+            process.reached("atomic effect: before")
             value = fn(*args, **kwargs)
-            crash_points.reached("atomic effect: after")
+            process.reached("atomic effect: after")
             return value
 
     value = call_in_scope(task.activity, call, atomic=True)

@@ -23,7 +23,7 @@ from django.db.models import Exists, Min, OuterRef, QuerySet
 
 from temporalex_django import signals
 from temporalex_django.conf import codec
-from temporalex_django.core import crash_points
+from temporalex_django.core import process
 from temporalex_django.core.failures import error_line
 from temporalex_django.core.messages.sender import Sender
 from temporalex_django.db.inserts import notify_on_commit
@@ -215,7 +215,7 @@ def deliver(
         except Exception as exc:  # noqa: BLE001 - whatever it is, the row is tried again
             _store_failure(row, exc, storage)
         else:
-            crash_points.reached("send: after")
+            process.reached("send: after")
             _store_answer(row, value, storage)
             sent += 1
     if refusal is not None:
@@ -237,7 +237,7 @@ def _answers(
         except Exception as exc:  # noqa: BLE001 - it is the error of this row alone
             yield row, partial(_raise, exc)
             continue
-        crash_points.reached("send: before")
+        process.reached("send: before")
         if pool is None:
             yield row, send
         else:

@@ -12,7 +12,7 @@ from django.db import InterfaceError, OperationalError, connections, transaction
 from django.db.transaction import TransactionManagementError
 
 from temporalex_django.conf import WITHOUT_TIME_ZONES, get_settings
-from temporalex_django.core import crash_points
+from temporalex_django.core import process
 from temporalex_django.db.attempt_scope import close_if_marked
 from temporalex_django.db.connections import set_transaction_limits, worker_statement_timeout
 from temporalex_django.db.dialects.base import get_dialect
@@ -119,12 +119,12 @@ class StorageSession:
                     finally:
                         self._own_connection, self._exit_stack = outer
                     if site and outermost:
-                        crash_points.reached(f"{site}: before commit")
+                        process.reached(f"{site}: before commit")
         finally:
             if outermost:
                 close_if_marked(connection)
         if site and outermost:
-            crash_points.reached(f"{site}: after commit")
+            process.reached(f"{site}: after commit")
 
     def final_pipeline(self) -> AbstractContextManager[None]:
         """Return a context manager for the last statements of a transaction, which do not wait for each answer.

@@ -16,7 +16,7 @@ from uuid import UUID
 
 from temporalex_django.authoring import activity
 from temporalex_django.conf import get_settings
-from temporalex_django.core import crash_points
+from temporalex_django.core import process
 from temporalex_django.core.names import TABLES
 from temporalex_django.db.sql_columns import RUNS, WORKERS
 from temporalex_django.engine.blocked import CRASH
@@ -126,7 +126,7 @@ class WorkerRow:
         now = self._sync_clock(storage)
         lease = timedelta(seconds=get_settings().LEASE_SECONDS)
         cast = storage.sql.placeholder("jsonb")
-        crash_points.reached("beat: before")
+        process.reached("beat: before")
         # The epoch is compared: after a pause this worker must not extend a lease that others have ended.
         changed = storage.sql.select(
             "update temporalex_worker set beat_at = %s, expires_at = %s, runs = %s, activities = %s,"
@@ -138,7 +138,7 @@ class WorkerRow:
             ],
             ("timestamptz",),
         )
-        crash_points.reached("beat: after")
+        process.reached("beat: after")
         if changed:
             self.drained_at = changed[0][0]
         return bool(changed)

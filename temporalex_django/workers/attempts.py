@@ -17,7 +17,7 @@ from temporalex_django.authoring import activity, django_tasks
 from temporalex_django.authoring.activity import Activity
 from temporalex_django.authoring.activity_context import ActivityContext, use_context
 from temporalex_django.conf import get_settings
-from temporalex_django.core import crash_points
+from temporalex_django.core import process
 from temporalex_django.core.failures import error_line
 from temporalex_django.db.atomic_activities import completed_result, encode_payload, send_activity_signal
 from temporalex_django.db.attempt_scope import AttemptScope, call_in_scope
@@ -107,9 +107,9 @@ class Attempt:
         try:
             async with AttemptScope(self.task.activity):
                 with attempt_hooks(self.task), use_context(self.context()):
-                    crash_points.reached("effect: before")
+                    process.reached("effect: before")
                     value = await fn(*args, **kwargs)
-                    crash_points.reached("effect: after")
+                    process.reached("effect: after")
             return self._completed_result(act, act.encode_result(value, self.task.args, TaskSource(self.task)))
         except asyncio.CancelledError:
             if not self.cancelled:
@@ -129,9 +129,9 @@ class Attempt:
 
         def call() -> Any:
             with attempt_hooks(self.task), use_context(self.context()):
-                crash_points.reached("effect: before")
+                process.reached("effect: before")
                 value = invoke(*arguments)
-                crash_points.reached("effect: after")
+                process.reached("effect: after")
                 return value
 
         try:

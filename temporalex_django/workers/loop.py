@@ -14,7 +14,7 @@ from django.db import connections
 
 from temporalex_django.authoring import workflow
 from temporalex_django.conf import get_settings, uses_cluster
-from temporalex_django.core import crash_points
+from temporalex_django.core import process
 from temporalex_django.core.failures import error_line
 from temporalex_django.core.names import TABLES, TEMPORAL
 from temporalex_django.db import background_hooks, background_tasks
@@ -194,7 +194,7 @@ class WorkerLoop:
         """Send the Django signals and the notifications about a turn that was committed."""
         self.turn_count += report.run_count
         send_turn_signals(report)
-        crash_points.reached("notify: before")
+        process.reached("notify: before")
         if self.listener is not None:
             self.listener.send_notifications(notify_payloads(report, own_queues=self.queues))
         else:

@@ -14,7 +14,7 @@ from django.core.management import call_command
 from django.db.models import Q
 from django.utils import timezone
 
-from temporalex_django.core import crash_points
+from temporalex_django.core import process
 from temporalex_django.db.inserts import insert_message
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.models import (
@@ -62,7 +62,7 @@ def is_lost(run: Instance) -> bool:
 
 
 def test_killed_at_every_point_nothing_is_lost_or_doubled(walk: Walk) -> None:
-    for point in SHORT if REPEATED else crash_points.POINTS:
+    for point in SHORT if REPEATED else process.POINTS:
         if point.startswith("update"):
             basket = start("Tally", workflow_id=f"own{walk.n}-{point}")
             call_command("temporalex", "worker", "--burst", verbosity=0)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from temporalex_django.core import crash_points
+from temporalex_django.core import process
 from tests.soak.arms import Arms
 
 pytestmark = [pytest.mark.slow, pytest.mark.once]
@@ -25,7 +25,7 @@ def test_a_few_seconds_of_it_add_up_and_say_what_was_not_hit(tmp_path: Path) -> 
     )
     assert ended.returncode == 1, ended.stderr[-4000:]  # in so short a time nobody comes to every point
     said = json.loads((tmp_path / "said").read_text())
-    assert list(said["points"]) == [*crash_points.POINTS]
+    assert list(said["points"]) == [*process.POINTS]
     missing = [point for point, hits in said["points"].items() if not hits]
     assert said["wrong"] == [f"points that were never hit: {', '.join(missing)}"]
     assert said["kills"]

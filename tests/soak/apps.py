@@ -16,6 +16,6 @@ class SoakConfig(AppConfig):
 
     def ready(self) -> None:
         if folder := os.environ.get(FOLDER):
-            from temporalex_django.core import crash_points
+            from temporalex_django.core import process
 
-            crash_points.reached = Arms(Path(folder)).reached
+            process.reached = Arms(Path(folder)).reached

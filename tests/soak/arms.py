@@ -47,9 +47,9 @@ class Arms:
         """Takes the place of ``crash_points.reached`` in workers."""
         from django.db import OperationalError
 
-        from temporalex_django.core import crash_points
+        from temporalex_django.core import process
 
-        assert point in crash_points.POINTS, point
+        assert point in process.POINTS, point
         try:
             armed = json.loads(self.file.read_text())
         except FileNotFoundError:

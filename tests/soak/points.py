@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from django.utils import timezone
 
-from temporalex_django.core import crash_points
+from temporalex_django.core import process
 from temporalex_django.models import ActivityTask, Instance, Worker
 from temporalex_django.operations.bulk.start import StartBulk
 from temporalex_django.operations.fleet.switches import SwitchOff, SwitchOn
@@ -29,7 +29,7 @@ Before = Callable[["Course"], None]
 
 def points(host: str, database: str) -> list[str]:
     """Those that must be hit."""
-    return [point for point in crash_points.POINTS if point not in UNREACHABLE.get((host, database), {})]
+    return [point for point in process.POINTS if point not in UNREACHABLE.get((host, database), {})]
 
 
 def _nothing(course: Course) -> None:

@@ -6,7 +6,7 @@ import ast
 from collections import Counter
 from collections.abc import Iterator
 
-from temporalex_django.core import crash_points
+from temporalex_django.core import process
 from tests.structure.source import PACKAGE, modules, parse
 
 #: Whose transactions are a caller's, one for an operation: they happened or did not. What bulk jobs and updates do is
@@ -49,11 +49,11 @@ def test_each_commit_of_a_worker_has_a_crash_point_and_each_point_a_commit() -> 
         for where, line, name in found
         if name is None and where.partition("/")[0] not in CALLERS and where not in OF_CALLERS
     ]
-    assert not nameless, f"say transaction(site), with a line in core/crash_points.py: {nameless}"
+    assert not nameless, f"say transaction(site), with a line in core/process.py: {nameless}"
     named = Counter(name for _, _, name in found if name is not None)
-    assert named == Counter([*crash_points.SITES]), "each site is one transaction"
+    assert named == Counter([*process.SITES]), "each site is one transaction"
 
 
 def test_each_other_point_is_reached_somewhere() -> None:
     text = "\n".join(path.read_text() for path in modules(PACKAGE) if path.name != "crash_points.py")
-    assert [point for point in crash_points.AROUND if f'reached("{point}")' not in text] == []
+    assert [point for point in process.AROUND if f'reached("{point}")' not in text] == []

@@ -26,19 +26,19 @@ def install(die: str | None, fail: dict[str, int]) -> None:
     """Have this process kill itself at that point, and raise at others, so often."""
     from django.db import OperationalError
 
-    from temporalex_django.core import crash_points
+    from temporalex_django.core import process
 
     left = Counter(fail)
 
     def reached(point: str) -> None:
-        assert point in crash_points.POINTS, point
+        assert point in process.POINTS, point
         if point == die:
             os.kill(os.getpid(), signal.SIGKILL)
         if left[point] > 0:
             left[point] -= 1
             raise OperationalError("injected") if point.startswith("bulk") else RuntimeError("injected")
 
-    crash_points.reached = reached
+    process.reached = reached
 
 
 def _work() -> None:

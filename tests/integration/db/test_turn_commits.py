@@ -10,7 +10,7 @@ import pytest
 from django.db import DatabaseError, connection, transaction
 
 from temporalex_django import Ok, Workflow
-from temporalex_django.core import crash_points
+from temporalex_django.core import process
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine.contracts.records import RunWrite
 from temporalex_django.models import Chain, HistoryEvent, Instance
@@ -138,7 +138,7 @@ def test_a_process_that_ends_before_it_has_sent_the_commit_leaves_nothing(monkey
     loop = WorkerLoop(inline=True)
     try:
         with monkeypatch.context() as patch:
-            patch.setattr(crash_points, "reached", dies)
+            patch.setattr(process, "reached", dies)
             with pytest.raises(KeyboardInterrupt):
                 loop.poll()
         assert Instance.objects.get().status == "pending"

@@ -22,7 +22,7 @@ from django.db.models import F
 
 from temporalex_django import RetryPolicy, activity, errors
 from temporalex_django.conf import codec, get_settings
-from temporalex_django.core import crash_points
+from temporalex_django.core import process
 from temporalex_django.db.inserts import NewStart, StartedRun, insert_message, insert_start, update_outcome
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine.ids import token, uuid7
@@ -418,7 +418,7 @@ def test_a_death_counts_once_also_when_its_judge_dies_behind_his_commit(
         judge_abandoned_markers(storage)
 
     with monkeypatch.context() as patch:
-        patch.setattr(crash_points, "reached", reached)
+        patch.setattr(process, "reached", reached)
         with pytest.raises(Killed):
             judged()
     assert Chain.objects.get().crashes == 1

@@ -34,7 +34,7 @@ from temporalex_django.errors import (
     WorkflowClosed,
     WorkflowNotFound,
 )
-from temporalex_django.errors.retry_later import HOLDS
+from temporalex_django.errors.execution import HOLDS
 
 _TRACEBACK_LINES = 40
 _MAX_LENGTH = 50_000

@@ -34,7 +34,7 @@ from temporalex_django.errors import (
     PayloadError,
     UnknownWorkflow,
 )
-from temporalex_django.errors.retry_later import LONGEST_HOLD
+from temporalex_django.errors.execution import LONGEST_HOLD
 from temporalex_django.interceptors.chain import chain
 
 #: Timeouts that count for an activity that is queued, and for one that is running.

@@ -34,11 +34,6 @@ the default message of its class.
 
 from __future__ import annotations
 
-from temporalex_django.errors.base import (
-    Cancelled,
-    Control,
-    TemporalexError,
-)
 from temporalex_django.errors.definitions import (
     DeterminismViolation,
     DeterminismWarning,
@@ -56,14 +51,22 @@ from temporalex_django.errors.definitions import (
     UnknownWorkflow,
     WorkflowDefinitionError,
 )
-from temporalex_django.errors.outcomes import (
+from temporalex_django.errors.execution import (
     ActivityFailure,
     ApplicationError,
+    Cancelled,
     ChildWorkflowFailure,
+    Control,
+    DeadlockDetected,
+    EngineChanged,
+    JudgingFailed,
+    NondeterminismError,
     NotAccepting,
     ResultTimeout,
+    RetryLater,
     RunBlocked,
     RunPaused,
+    TemporalexError,
     TooManyUpdates,
     UnexpectedError,
     UpdateFailed,
@@ -75,12 +78,6 @@ from temporalex_django.errors.outcomes import (
     WorkflowSwitchedOff,
     WorkflowTerminated,
     WorkflowTimedOut,
-)
-from temporalex_django.errors.replay import (
-    DeadlockDetected,
-    EngineChanged,
-    JudgingFailed,
-    NondeterminismError,
 )
 from temporalex_django.errors.requests import (
     ActionNotPermitted,
@@ -113,7 +110,6 @@ from temporalex_django.errors.requests import (
     WorkflowNotFound,
     no_process,
 )
-from temporalex_django.errors.retry_later import RetryLater
 
 __all__ = [
     "ActionNotPermitted",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from temporalex_django.errors.base import TemporalexError
+from temporalex_django.errors.execution import TemporalexError
 
 
 class WorkflowDefinitionError(TemporalexError):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from temporalex_django.errors.base import TemporalexError
+from temporalex_django.errors.execution import TemporalexError
 
 
 class InvalidId(TemporalexError):

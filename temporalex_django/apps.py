@@ -25,8 +25,7 @@ from temporalex_django.core.names import TEMPORAL
 from temporalex_django.db import background_hooks
 from temporalex_django.db.background_hooks import ALERT_HOOKS, BACKGROUND_HOOKS, SCHEDULE_HOOKS, BackgroundHook
 from temporalex_django.errors import NotConfigured, ScheduleInvalid, WorkflowDefinitionError
-from temporalex_django.interceptors.chain import chain
-from temporalex_django.interceptors.loading import load_interceptors
+from temporalex_django.interceptors.chain import chain, load_interceptors
 from temporalex_django.telemetry.recording import recorder
 
 if TYPE_CHECKING:

@@ -34,7 +34,7 @@ from temporalex_django.core.limits import (
 from temporalex_django.core.names import TABLES, TEMPORAL, quoted
 from temporalex_django.core.payloads.codec import ProjectCodec
 from temporalex_django.errors import NotConfigured
-from temporalex_django.interceptors.loading import load_interceptors
+from temporalex_django.interceptors.chain import load_interceptors
 from temporalex_django.telemetry.definitions import EXPORTERS
 
 if TYPE_CHECKING:

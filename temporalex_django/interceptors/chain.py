@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
+from functools import cache
+from importlib import import_module
 from types import TracebackType
 from typing import Any, Final
 
-from temporalex_django.errors import DeterminismViolation, InterceptorFailed, TemporalexError
+from temporalex_django.errors import DeterminismViolation, InterceptorFailed, NotConfigured, TemporalexError
 from temporalex_django.interceptors import Interceptor
 
 logger = logging.getLogger("temporalex_django.interceptors")
@@ -159,3 +162,40 @@ def _name_of(hook: Any) -> str:
 
 #: The interceptors of this process. ``AppConfig.ready`` installs those of the settings.
 chain = InterceptorChain()
+
+
+# --- loading ----------------------------------------------------------------------------------------------------------
+#
+# The loading of the interceptors that a setting names.
+
+
+_PLAIN_HOOKS = ("outgoing", "problem")
+
+
+@cache
+def load_interceptors(paths: tuple[str, ...]) -> tuple[Interceptor, ...]:
+    """Return an object of each class, one for each path in this process.
+
+    Raises ``NotConfigured`` for a class that cannot be used, with the reason.
+    """
+    return tuple([_load_interceptor(path) for path in paths])
+
+
+def _load_interceptor(path: str) -> Interceptor:
+    label = f"TEMPORALEX['INTERCEPTORS'] names {path!r}, which cannot be used"
+    module, _, name = path.rpartition(".")
+    try:
+        cls = getattr(import_module(module), name)
+        if not (isinstance(cls, type) and issubclass(cls, Interceptor)):
+            raise NotConfigured(f"{label}: it is not a subclass of temporalex_django.interceptors.Interceptor.")
+        interceptor: Interceptor = cls()
+    except NotConfigured:
+        raise
+    except Exception as exc:
+        raise NotConfigured(f"{label}: {type(exc).__name__}: {exc}.") from exc
+    for hook in HOOKS:
+        function = getattr(cls, hook)
+        if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function):
+            advice = "write a plain function" if hook in _PLAIN_HOOKS else "decorate it with contextlib.contextmanager"
+            raise NotConfigured(f"{label}: {hook} is an async function or a generator: {advice}.")
+    return interceptor

@@ -10,8 +10,7 @@ import pytest
 
 from temporalex_django import errors
 from temporalex_django.interceptors import Interceptor, QueryCall
-from temporalex_django.interceptors.chain import HOOKS, InterceptorChain, around
-from temporalex_django.interceptors.loading import load_interceptors
+from temporalex_django.interceptors.chain import HOOKS, InterceptorChain, around, load_interceptors
 
 SUBJECT = QueryCall(workflow="W", name="q")
 HERE = "tests.unit.test_interceptors"

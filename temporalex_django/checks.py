@@ -27,9 +27,13 @@ from temporalex_django.authoring import activity as activities
 from temporalex_django.authoring import workflow as workflows
 from temporalex_django.authoring.activity_function import is_nameless
 from temporalex_django.authoring.declared_messages import handler_problems
-from temporalex_django.authoring.lint.activities import named_activities, unresolved_annotations
-from temporalex_django.authoring.lint.checks import findings_in, roles_in
-from temporalex_django.authoring.lint.names import duplicate_names
+from temporalex_django.authoring.lint.checks import (
+    duplicate_names,
+    findings_in,
+    named_activities,
+    roles_in,
+    unresolved_annotations,
+)
 from temporalex_django.core.determinism.rules import is_project_file
 from temporalex_django.core.failures import source_line
 from temporalex_django.core.names import TABLES, TEMPORAL

@@ -13,18 +13,29 @@ from __future__ import annotations
 
 import ast
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Final
+from types import ModuleType
+from typing import Any, Final
 
+from temporalex_django.authoring import activity as activities
+from temporalex_django.authoring.activity import Activity
+from temporalex_django.authoring.activity_function import is_nameless
 from temporalex_django.authoring.authorization import candidate_of_role
+from temporalex_django.authoring.django_tasks import DjangoTask, is_task
 from temporalex_django.authoring.lint.awaits import unawaited_calls
 from temporalex_django.authoring.lint.order import unordered_uses
 from temporalex_django.authoring.lint.sagas import uncompensated_returns
+from temporalex_django.authoring.redefinitions import DefinitionPlace, is_same_activity, is_same_code, place_of_activity
+from temporalex_django.authoring.start_api import Startable
+from temporalex_django.authoring.workflow import Workflow, concrete_classes
 from temporalex_django.core import names
 from temporalex_django.core.determinism import rules
+from temporalex_django.core.determinism.rules import reachable_code
+from temporalex_django.core.failures import source_line
+from temporalex_django.core.payloads.codec import resolve_hints
 
 _PACKAGE: Final = "temporalex_django"
 _WORKFLOWS: Final = frozenset(f"{_PACKAGE}.{name}" for name in ("Workflow", "GraphWorkflow", "VersionedWorkflow"))
@@ -472,3 +483,115 @@ def _local_names(node: ast.AST) -> set[str]:
 def _without_builtins(names: Mapping[str, str], local: set[str]) -> Mapping[str, str]:
     """Return ``names`` without the builtins that a function shadows, such as a local ``open``."""
     return {**names, **dict.fromkeys(local & _BUILTINS, "")}
+
+
+# --- names ------------------------------------------------------------------------------------------------------------
+#
+# Definitions that share a name: of two, the later replaces the earlier, and runs continue with the wrong code.
+
+
+@dataclass(frozen=True, slots=True)
+class Duplicate:
+    """A name that several definitions have, as a name or as an alias. ``kind`` is "workflow", "activity" or "task"."""
+
+    kind: str
+    name: str
+    places: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Definition:
+    """A workflow class, an activity or a Django task that a module has, with the names that runs may hold for it."""
+
+    kind: str
+    value: Any
+    place: DefinitionPlace
+    names: tuple[str, ...]
+
+    def is_same(self, other: _Definition) -> bool:
+        """Return True if the other definition is the same code."""
+        if isinstance(self.value, Activity) and isinstance(other.value, Activity):
+            return is_same_activity(self.value, other.value)
+        return self.value is other.value or is_same_code(self.place, self.value, other.place, other.value)
+
+
+def duplicate_names(modules: Iterable[ModuleType]) -> Iterator[Duplicate]:
+    """Yield each name that two definitions in ``modules`` share, sorted. It may be an alias of one or of both."""
+    by_name: dict[tuple[str, str], list[_Definition]] = {}
+    for module in modules:
+        for value in [*vars(module).values()]:
+            if (definition := _definition(value)) is not None:
+                for name in definition.names:
+                    group = by_name.setdefault((definition.kind, name), [])
+                    if not any(definition.is_same(other) for other in group):
+                        group.append(definition)
+    for (kind, name), group in sorted(by_name.items()):
+        if len(group) > 1:
+            # In one module, or at one place that a function executes twice, the line is part of the answer.
+            yield Duplicate(kind, name, tuple(sorted(str(definition.place) for definition in group)))
+
+
+def _definition(value: Any) -> _Definition | None:
+    """Return the definition that a value of a module is, or None."""
+    cls = type(value)  # `isinstance` would ask a lazy object of Django for its class, and so make its value
+    if issubclass(cls, type):
+        if not issubclass(value, Startable) or "definition_place" not in vars(value):
+            return None
+        startable: Any = value.dispatched_by or value
+        aliases = getattr(startable, "aliases", ())
+        return _Definition("workflow", startable, startable.definition_place, (startable.name, *aliases))
+    if issubclass(cls, Activity):
+        return _Definition("activity", value, place_of_activity(value), (value.name, *value.aliases))
+    if hasattr(cls, "enqueue") and is_task(value):
+        task = DjangoTask(value)
+        return _Definition("task", task, place_of_activity(task), (value.module_path,))
+    return None
+
+
+# --- activities -------------------------------------------------------------------------------------------------------
+#
+# The activities that the code of a workflow class names, and annotations that name nothing.
+
+
+def named_activities(workflow: type[Workflow]) -> dict[str, Activity[Any, Any]]:
+    """Return the activities that the code of a class names as globals or attributes of modules, by their names.
+
+    Activities that code looks up otherwise are not found.
+    """
+    by_name: dict[str, Activity[Any, Any]] = {}
+    for code, namespace in reachable_code(workflow, ()):
+        by_name |= {value.name: value for value in _values(code.co_names, namespace) if isinstance(value, Activity)}
+    return by_name
+
+
+def unresolved_annotations(is_in_app: Callable[[str], bool]) -> Iterator[tuple[str, str, Any]]:
+    """Yield the annotations of runs and activities that name nothing when the process runs.
+
+    An example is a class that is defined inside a function. Each result is ``(file:line, the parameter or result,
+    annotation)``. Values that they describe stay plain data. ``is_in_app`` takes the name of a module, and returns True
+    for those that are checked.
+    """
+    functions = [(f"{cls.name}.run", cls.run) for cls in concrete_classes() if issubclass(cls, Workflow)]
+    # The arguments of a step come from the engine and not from a payload.
+    functions += [
+        (act.name, act.__wrapped__)
+        for act in activities.registry.values()
+        if type(act) in (Activity, DjangoTask) and not is_nameless(act)
+    ]
+    for name, fn in functions:
+        annotations = getattr(fn, "__annotations__", {})
+        if not annotations or not is_in_app(fn.__module__):
+            continue
+        resolved = resolve_hints(fn)
+        for parameter, annotation in annotations.items():
+            if parameter not in resolved:
+                part = f"the result of {name}" if parameter == "return" else f"{parameter!r} of {name}"
+                yield source_line(fn), part, annotation
+
+
+def _values(names: tuple[str, ...], namespace: dict[str, Any]) -> Iterator[Any]:
+    for name in names:
+        value = namespace.get(name)
+        yield value
+        if type(value) is ModuleType:
+            yield from (vars(value)[attribute] for attribute in names if attribute in vars(value))

@@ -25,9 +25,7 @@ from temporalex_django.authoring.activity import Activity
 from temporalex_django.authoring.activity_function import is_nameless
 from temporalex_django.authoring.authorization import candidate_of_role
 from temporalex_django.authoring.django_tasks import DjangoTask, is_task
-from temporalex_django.authoring.lint.awaits import unawaited_calls
-from temporalex_django.authoring.lint.order import unordered_uses
-from temporalex_django.authoring.lint.sagas import uncompensated_returns
+from temporalex_django.authoring.lint.statements import unawaited_calls, uncompensated_returns, unordered_uses
 from temporalex_django.authoring.redefinitions import DefinitionPlace, is_same_activity, is_same_code, place_of_activity
 from temporalex_django.authoring.start_api import Startable
 from temporalex_django.authoring.workflow import Workflow, concrete_classes

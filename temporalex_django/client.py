@@ -17,8 +17,7 @@ from temporalex_django.authoring.declared_messages import name_function, read_an
 from temporalex_django.authoring.handle import WorkflowHandle, make_handle
 from temporalex_django.authoring.human_tasks import select_task
 from temporalex_django.authoring.redaction import UNREDACTED, Redactor
-from temporalex_django.authoring.requests.run_request import RunAddress, RunRequest
-from temporalex_django.authoring.requests.start_request import StartRequest
+from temporalex_django.authoring.requests import RunAddress, RunRequest, StartRequest
 from temporalex_django.authoring.start_api import Startable
 from temporalex_django.authoring.workflow import decode_result
 from temporalex_django.backends.target import RunTarget

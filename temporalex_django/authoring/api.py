@@ -19,7 +19,7 @@ from temporalex_django.authoring.approvals import Escalation, human_task_spec
 from temporalex_django.authoring.django_tasks import activity_of
 from temporalex_django.authoring.primitive_types import parallel_type, phase_type, race_type, task_type
 from temporalex_django.authoring.redefinitions import check_use
-from temporalex_django.authoring.requests.start_times import check_start_times, start_time_of_child
+from temporalex_django.authoring.requests import check_start_times, start_time_of_child
 from temporalex_django.authoring.start_api import Startable
 from temporalex_django.authoring.type_hints import A, R, TypedWorkflow
 from temporalex_django.authoring.unique import check_id

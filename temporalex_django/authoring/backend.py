@@ -18,8 +18,7 @@ from temporalex_django.errors import AlreadyRunning, EngineNotFound, NotConfigur
 if TYPE_CHECKING:
     from temporalex_django.authoring.authorization import Person
     from temporalex_django.authoring.handle import WorkflowHandle
-    from temporalex_django.authoring.requests.run_request import RunAddress, RunRequest
-    from temporalex_django.authoring.requests.start_request import StartRequest
+    from temporalex_django.authoring.requests import RunAddress, RunRequest, StartRequest
     from temporalex_django.authoring.start_api import Startable
 
 T = TypeVar("T")

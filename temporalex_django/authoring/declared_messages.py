@@ -21,7 +21,7 @@ from types import FunctionType, ModuleType
 from typing import Any, Literal, TypeVar, cast
 
 from temporalex_django.authoring import api, handlers
-from temporalex_django.authoring.requests.run_request import RunRequest
+from temporalex_django.authoring.requests import RunRequest
 from temporalex_django.authoring.workflow import Workflow
 from temporalex_django.core.failures import source_line
 from temporalex_django.core.messages.phase import Handler, accepts_arguments, handler_types

@@ -14,16 +14,16 @@ from temporalex_django.authoring import foreign_options
 from temporalex_django.authoring.authorization import Person
 from temporalex_django.authoring.backend import Description
 from temporalex_django.authoring.human_tasks import OpenHumanTask
-from temporalex_django.authoring.requests.run_request import (
+from temporalex_django.authoring.requests import (
     UNSET,
     RunAddress,
     RunRequest,
+    StartOutcome,
     async_method,
     inputs,
     operation_method,
     readable_type,
 )
-from temporalex_django.authoring.requests.start_policy import StartOutcome
 from temporalex_django.authoring.type_hints import T2, T3, P, R, Result_co, T, TypedWorkflow
 from temporalex_django.core.history.events import HistoryEvent
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, Required, TypedDict,
 from uuid import UUID
 
 from temporalex_django.authoring.authorization import Person
-from temporalex_django.authoring.requests.start_policy import OnClosed, OnConflict
+from temporalex_django.authoring.requests import OnClosed, OnConflict
 from temporalex_django.core.results import Async, ContinueAsNew, Err, Ok, Reply, Stop
 
 if TYPE_CHECKING:

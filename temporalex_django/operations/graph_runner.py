@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from temporalex_django.authoring.authorization import split_decider
-from temporalex_django.authoring.requests.start_request import StartRequest
+from temporalex_django.authoring.requests import StartRequest
 from temporalex_django.backends.host import host
 from temporalex_django.backends.polling import Deadline, wait_for
 from temporalex_django.backends.target import RunTarget

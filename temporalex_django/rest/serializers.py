@@ -12,7 +12,7 @@ from rest_framework import serializers
 
 from temporalex_django.authoring.backend import FailedMessage
 from temporalex_django.authoring.redaction import Redactor
-from temporalex_django.authoring.requests.start_policy import OnClosed, OnConflict
+from temporalex_django.authoring.requests import OnClosed, OnConflict
 from temporalex_django.core.names import quoted
 from temporalex_django.models import BulkItem, BulkJob, Ending, FourEyesScope, HistoryEvent, Status
 from temporalex_django.models.fields import UnreadablePayload

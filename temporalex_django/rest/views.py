@@ -17,7 +17,7 @@ from rest_framework.response import Response
 from temporalex_django import errors
 from temporalex_django.authoring import workflow as workflows
 from temporalex_django.authoring.authorization import sender_key
-from temporalex_django.authoring.requests.start_request import StartRequest
+from temporalex_django.authoring.requests import StartRequest
 from temporalex_django.backends.target import RunTarget
 from temporalex_django.core.payloads.search_attributes import parse_all
 from temporalex_django.operations.base import storage

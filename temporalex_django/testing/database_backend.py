@@ -12,8 +12,7 @@ from asgiref.sync import sync_to_async
 from temporalex_django.authoring.authorization import Person
 from temporalex_django.authoring.declared_messages import read_answer
 from temporalex_django.authoring.handle import WorkflowHandle
-from temporalex_django.authoring.requests.run_request import RunAddress, RunRequest, inputs
-from temporalex_django.authoring.requests.start_request import StartRequest
+from temporalex_django.authoring.requests import RunAddress, RunRequest, StartRequest, inputs
 from temporalex_django.authoring.start_api import Startable
 from temporalex_django.backends.host import use_host
 from temporalex_django.backends.target import RunTarget

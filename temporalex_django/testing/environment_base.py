@@ -26,8 +26,7 @@ from temporalex_django.graph.durable.projection import Projections
 from temporalex_django.testing import plugin_hooks
 
 if TYPE_CHECKING:
-    from temporalex_django.authoring.requests.run_request import RunAddress
-    from temporalex_django.authoring.requests.start_request import StartRequest
+    from temporalex_django.authoring.requests import RunAddress, StartRequest
     from temporalex_django.authoring.start_api import Startable
     from temporalex_django.testing.handles import EnvironmentHandle, EnvironmentUpdate
     from temporalex_django.testing.schedules import EnvironmentSchedules

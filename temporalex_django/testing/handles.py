@@ -12,7 +12,7 @@ from uuid import UUID
 
 from temporalex_django.authoring.authorization import Person
 from temporalex_django.authoring.handle import WorkflowHandle
-from temporalex_django.authoring.requests.run_request import RunAddress
+from temporalex_django.authoring.requests import RunAddress
 from temporalex_django.authoring.type_hints import Result_co
 from temporalex_django.core.failures import failure_summary
 from temporalex_django.core.messages.mailbox import failed_text

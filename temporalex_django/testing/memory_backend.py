@@ -25,8 +25,7 @@ from temporalex_django.authoring.human_tasks import (
     require_outcome,
     select_task,
 )
-from temporalex_django.authoring.requests.run_request import RunAddress, RunRequest
-from temporalex_django.authoring.requests.start_request import StartRequest
+from temporalex_django.authoring.requests import RunAddress, RunRequest, StartRequest
 from temporalex_django.authoring.start_api import Startable
 from temporalex_django.authoring.workflow import (
     Workflow,

@@ -7,8 +7,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from temporalex_django.authoring.requests.run_request import RunAddress, RunRequest
-from temporalex_django.authoring.requests.start_request import StartRequest
+from temporalex_django.authoring.requests import RunAddress, RunRequest, StartRequest
 from temporalex_django.core.messages.sender import Headers, check_headers
 from temporalex_django.interceptors import ClientCall
 from temporalex_django.interceptors.chain import around, chain

@@ -18,7 +18,7 @@ from temporalex_django.authoring.human_tasks import (
     OpenHumanTask,
 )
 from temporalex_django.authoring.redaction import UNREDACTED, VIEW_PAYLOAD, Redactor
-from temporalex_django.authoring.requests.run_request import RunAddress
+from temporalex_django.authoring.requests import RunAddress
 from temporalex_django.authoring.run_tables.run_columns import describe_columns
 from temporalex_django.authoring.workflow import (
     Workflow,

@@ -7,7 +7,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from temporalex_django.authoring.requests.start_request import StartRequest
+from temporalex_django.authoring.requests import StartRequest
 from temporalex_django.authoring.schedules.functions import ARGUMENTS
 from temporalex_django.authoring.schedules.run_inputs import plain_input
 from temporalex_django.authoring.schedules.schedule import Overlap, Schedule

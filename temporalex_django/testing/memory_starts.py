@@ -8,8 +8,7 @@ from datetime import UTC, datetime
 from uuid import UUID
 
 from temporalex_django.authoring.authorization import require_operation, sender_of
-from temporalex_django.authoring.requests.start_policy import REPLACED, StartOutcome, require_reusable
-from temporalex_django.authoring.requests.start_request import StartRequest
+from temporalex_django.authoring.requests import REPLACED, StartOutcome, StartRequest, require_reusable
 from temporalex_django.authoring.workflow import input_or_default, start_options
 from temporalex_django.core.history.events import CLOSED_STATUSES
 from temporalex_django.core.names import all_names

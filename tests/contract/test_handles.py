@@ -10,8 +10,7 @@ import pytest
 
 from temporalex_django import Ok, Unique, Workflow, WorkflowHandle, api, errors
 from temporalex_django.authoring.handle import make_handle
-from temporalex_django.authoring.requests.run_request import RunAddress, RunRequest
-from temporalex_django.authoring.requests.start_request import StartRequest
+from temporalex_django.authoring.requests import RunAddress, RunRequest, StartRequest
 from temporalex_django.client import READS, backend
 from temporalex_django.graph import Done, Engine, GraphWorkflow, WaitForEvent
 from temporalex_django.operations.registry import ACTIONS

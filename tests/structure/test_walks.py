@@ -27,7 +27,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 PAGE = ROOT / "docs" / "architecture.md"
 #: They stand around a walk and hand it on: the call of a handle as a request, access, time limits, and statements.
 AROUND = {
-    *("authoring/requests/run_request.py", "operations/base.py", "backends/tables/backend.py", "engine/watchdog.py"),
+    *("authoring/requests.py", "operations/base.py", "backends/tables/backend.py", "engine/watchdog.py"),
     "db/guards/guarded_orm.py",
 }
 CORE = "core/executor.py"

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 
 from django.db import DatabaseError
 
-from temporalex_django.authoring.requests.start_policy import Throttle
+from temporalex_django.authoring.requests import Throttle
 from temporalex_django.conf import get_settings
 from temporalex_django.db.inserts import NewStart
 from temporalex_django.db.sql_columns import LIMITS

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 from temporalex_django.authoring import backend
 from temporalex_django.authoring.backend import Description
 from temporalex_django.authoring.handle import WorkflowHandle, make_handle
-from temporalex_django.authoring.requests.run_request import RunAddress, RunRequest
+from temporalex_django.authoring.requests import RunAddress, RunRequest
 from temporalex_django.authoring.run_tables.run_filters import NEWEST_FIRST
 from temporalex_django.authoring.unique import check_id
 from temporalex_django.core.names import check_wait
@@ -45,7 +45,7 @@ from temporalex_django.graph.steps import StepRef, key_of, name_of
 
 if TYPE_CHECKING:
     from temporalex_django.authoring.authorization import Person
-    from temporalex_django.authoring.requests.start_request import StartRequest
+    from temporalex_django.authoring.requests import StartRequest
     from temporalex_django.authoring.start_api import Startable
 
 T = TypeVar("T")

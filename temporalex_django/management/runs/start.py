@@ -10,8 +10,7 @@ from django.core.management.base import BaseCommand, CommandParser
 from django.db.models import Model
 
 from temporalex_django.authoring import workflow as workflows
-from temporalex_django.authoring.requests.start_policy import OnClosed, OnConflict
-from temporalex_django.authoring.requests.start_request import StartRequest
+from temporalex_django.authoring.requests import OnClosed, OnConflict, StartRequest
 from temporalex_django.conf import get_settings
 from temporalex_django.core.payloads.search_attributes import parse_all
 from temporalex_django.management.cli import as_user as people

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from temporalex_django import access
-from temporalex_django.authoring.requests.start_policy import StartOutcome
-from temporalex_django.authoring.requests.start_request import StartRequest
+from temporalex_django.authoring.requests import StartOutcome, StartRequest
 from temporalex_django.backends.target import RunTarget
 from temporalex_django.errors import AlreadyRunning, WorkflowNotFound
 from temporalex_django.operations.base import CODE, Action, Actor

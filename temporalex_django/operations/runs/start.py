@@ -12,8 +12,7 @@ from django.db import models
 from temporalex_django import access
 from temporalex_django.authoring import authorization
 from temporalex_django.authoring.authorization import APP, Person
-from temporalex_django.authoring.requests.start_policy import REPLACED, StartOutcome, require_reusable
-from temporalex_django.authoring.requests.start_request import StartRequest
+from temporalex_django.authoring.requests import REPLACED, StartOutcome, StartRequest, require_reusable
 from temporalex_django.authoring.start_api import Startable
 from temporalex_django.authoring.workflow import Workflow, input_or_default, start_options
 from temporalex_django.backends.host import host

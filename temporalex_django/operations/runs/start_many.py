@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from temporalex_django.authoring.requests.start_request import StartRequest
+from temporalex_django.authoring.requests import StartRequest
 from temporalex_django.backends.target import RunTarget
 from temporalex_django.db.inserts import NewStart
 from temporalex_django.errors import AlreadyRunning

@@ -15,7 +15,7 @@ from django.db.models import Q, QuerySet
 
 from temporalex_django import access
 from temporalex_django.authoring.authorization import APP
-from temporalex_django.authoring.requests.start_request import StartRequest
+from temporalex_django.authoring.requests import StartRequest
 from temporalex_django.backends.host import host
 from temporalex_django.core.failures import error_line
 from temporalex_django.db.schedules import insert_slots, write_states

@@ -10,7 +10,7 @@ from django.core.management import call_command
 from django.db import connection
 
 from temporalex_django import ContinueAsNew, Ok, Unique, Workflow, WorkflowHandle, api, errors, query
-from temporalex_django.authoring.requests.run_request import RunAddress
+from temporalex_django.authoring.requests import RunAddress
 from temporalex_django.client import _find_target
 from temporalex_django.models import Chain, Instance
 from tests.support.client_flows import drain

@@ -16,7 +16,7 @@ from django.urls import reverse
 from rest_framework.test import APIClient
 
 from temporalex_django import Approval, Done, Event, GraphWorkflow, Step, Unique, WaitForEvent, Workflow, api, errors
-from temporalex_django.authoring.requests.start_request import StartRequest
+from temporalex_django.authoring.requests import StartRequest
 from temporalex_django.backends.tables import inline_turn
 from temporalex_django.db.graphs.graph_storage import TableStorage
 from temporalex_django.graph import snapshot

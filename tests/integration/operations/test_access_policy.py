@@ -20,7 +20,7 @@ from rest_framework.test import APIClient
 from temporalex_django import Workflow, WorkflowHandle, api, conf, errors
 from temporalex_django.access import AccessPolicy
 from temporalex_django.admin import InstanceAdmin
-from temporalex_django.authoring.requests.start_request import StartRequest
+from temporalex_django.authoring.requests import StartRequest
 from temporalex_django.models import Chain, Instance, Message, OperatorAction
 from temporalex_django.operations.base import Actor
 from temporalex_django.operations.runs.start import Start

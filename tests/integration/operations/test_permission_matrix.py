@@ -41,7 +41,7 @@ from django.utils import timezone
 
 from temporalex_django import WorkflowHandle, errors
 from temporalex_django.admin.run.bulk import _encode_ids
-from temporalex_django.authoring.requests.start_request import StartRequest
+from temporalex_django.authoring.requests import StartRequest
 from temporalex_django.client import DatabaseBackend
 from temporalex_django.management.commands.temporalex import Command
 from temporalex_django.management.runs.operator_commands import COMMANDS as SHELL_STEERING

@@ -17,7 +17,7 @@ from uuid import UUID
 from django.contrib.contenttypes.models import ContentType
 from django.db import DatabaseError, IntegrityError, connections, models, transaction
 
-from temporalex_django.authoring.run_tables.run_columns import RUN_COLUMNS
+from temporalex_django.authoring.run_columns import RUN_COLUMNS
 from temporalex_django.conf import codec, get_settings
 from temporalex_django.core.messages.sender import Headers, Sender
 from temporalex_django.core.names import all_names

@@ -19,7 +19,7 @@ from uuid import UUID
 import msgspec
 from django.db import models
 
-from temporalex_django.authoring.run_tables.run_columns import RUN_COLUMNS, Origin
+from temporalex_django.authoring.run_columns import RUN_COLUMNS, Origin
 from temporalex_django.conf import codec
 from temporalex_django.core.failures import AttemptFailure
 from temporalex_django.core.messages.sender import Headers, Sender

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, get_args, get_type_hints
 from rest_framework import ISO_8601, serializers
 
 from temporalex_django.authoring.backend import EndedAttempt, OpenActivity
-from temporalex_django.authoring.run_tables.run_columns import ColumnType, Place, columns_shown_in
+from temporalex_django.authoring.run_columns import ColumnType, Place, columns_shown_in
 from temporalex_django.core.failures import AttemptFailure
 from temporalex_django.core.names import TABLES, TEMPORAL, check_time, fit_note
 

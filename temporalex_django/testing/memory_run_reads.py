@@ -19,7 +19,7 @@ from temporalex_django.authoring.human_tasks import (
 )
 from temporalex_django.authoring.redaction import UNREDACTED, VIEW_PAYLOAD, Redactor
 from temporalex_django.authoring.requests import RunAddress
-from temporalex_django.authoring.run_tables.run_columns import describe_columns
+from temporalex_django.authoring.run_columns import describe_columns
 from temporalex_django.authoring.workflow import (
     Workflow,
     decode_result,

@@ -11,7 +11,7 @@ import pytest
 from django.db import models
 
 from temporalex_django.authoring.backend import Description
-from temporalex_django.authoring.run_tables.run_columns import (
+from temporalex_django.authoring.run_columns import (
     RUN_COLUMNS,
     ColumnType,
     NextRun,
@@ -134,11 +134,7 @@ def test_each_place_has_its_columns(place: str) -> None:
 
 def test_each_column_has_a_row() -> None:
     rows = {column.name for column in RUN_COLUMNS}
-    missing = [
-        f"{name} has no row in RUN_COLUMNS of authoring/run_tables/run_columns.py"
-        for name in FIELDS
-        if name not in rows
-    ]
+    missing = [f"{name} has no row in RUN_COLUMNS of authoring/run_columns.py" for name in FIELDS if name not in rows]
     assert missing + [f"RUN_COLUMNS has {name}, which is no column" for name in sorted(rows - {*FIELDS})] == []
     assert len(rows) == len(RUN_COLUMNS)
 

@@ -32,7 +32,7 @@ from temporalex_django.admin.formatting import shorten
 from temporalex_django.admin.operator_views import OperatorActionForm, input_name, permission_error
 from temporalex_django.admin.run.action_views import superseded_error
 from temporalex_django.authoring.authorization import APP, Person
-from temporalex_django.authoring.run_tables.run_columns import UNREAD_COLUMNS
+from temporalex_django.authoring.run_columns import UNREAD_COLUMNS
 from temporalex_django.conf import get_settings
 from temporalex_django.errors import ActionNotPermitted, TemporalexError
 from temporalex_django.models import Instance

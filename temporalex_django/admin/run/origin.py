@@ -9,7 +9,7 @@ from uuid import UUID
 from django.db.models import Count, Q, QuerySet, Subquery
 from django.utils.translation import gettext as _
 
-from temporalex_django.authoring.run_tables.run_columns import UNREAD_COLUMNS
+from temporalex_django.authoring.run_columns import UNREAD_COLUMNS
 from temporalex_django.models import HistoryEvent, Instance, OperatorAction
 
 #: Other runs that are blocked for the same reason are counted up to this number.

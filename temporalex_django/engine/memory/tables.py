@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 from uuid import UUID
 
-from temporalex_django.authoring.run_tables.run_columns import RUN_COLUMNS, Origin
+from temporalex_django.authoring.run_columns import RUN_COLUMNS, Origin
 from temporalex_django.core.history.events import HistoryEvent
 from temporalex_django.core.messages.sender import Headers, Sender
 from temporalex_django.core.names import all_names

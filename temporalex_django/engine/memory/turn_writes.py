@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from temporalex_django.authoring.run_tables.run_columns import NextRun, names_for_next_run
+from temporalex_django.authoring.run_columns import NextRun, names_for_next_run
 from temporalex_django.core.history.activation import FailedSignal
 from temporalex_django.core.payloads.codec import deep_copy
 from temporalex_django.engine.activity_policy import edited_inputs

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from temporalex_django.authoring.backend import Description
-from temporalex_django.authoring.run_tables.run_columns import Place, stored_columns
+from temporalex_django.authoring.run_columns import Place, stored_columns
 from temporalex_django.backends.target import RunTarget
 from temporalex_django.models import Instance
 from temporalex_django.present.sentences import Summary

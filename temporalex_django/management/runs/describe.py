@@ -9,7 +9,7 @@ from django.db.models import QuerySet
 
 from temporalex_django.access import is_unfiltered, redactor_for
 from temporalex_django.authoring.backend import EndedAttempt
-from temporalex_django.authoring.run_tables.run_columns import ColumnType, Place, RunColumn, columns_shown_in
+from temporalex_django.authoring.run_columns import ColumnType, Place, RunColumn, columns_shown_in
 from temporalex_django.errors import WorkflowNotFound
 from temporalex_django.management.cli import as_user as people
 from temporalex_django.management.cli import command_arguments, printing

@@ -17,7 +17,7 @@ from django.db.models import Q
 from temporalex_django.access import redactor_for
 from temporalex_django.authoring.authorization import Person
 from temporalex_django.authoring.redaction import UNREDACTED, Redactor
-from temporalex_django.authoring.run_tables.run_columns import UNREAD_COLUMNS
+from temporalex_django.authoring.run_columns import UNREAD_COLUMNS
 from temporalex_django.backends.routing import backend_of
 from temporalex_django.backends.target import RunTarget
 from temporalex_django.conf import get_settings

@@ -20,7 +20,7 @@ from django.db.models import QuerySet
 from temporalex_django import access
 from temporalex_django.authoring.authorization import Person
 from temporalex_django.authoring.redaction import Redactor
-from temporalex_django.authoring.run_tables.run_columns import UNREAD_COLUMNS
+from temporalex_django.authoring.run_columns import UNREAD_COLUMNS
 from temporalex_django.backends.host import host
 from temporalex_django.backends.refusals import acts_at_once
 from temporalex_django.backends.target import RunTarget

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from django.db import transaction
 
 from temporalex_django.authoring import workflow as workflows
-from temporalex_django.authoring.run_tables.run_columns import RUN_COLUMNS
+from temporalex_django.authoring.run_columns import RUN_COLUMNS
 from temporalex_django.authoring.workflow import fork_options, start_options
 from temporalex_django.backends.refusals import refusal_of
 from temporalex_django.backends.tables import inline_turn

@@ -165,7 +165,7 @@ def _questions() -> Iterator[tuple[str, Any]]:
     from django.contrib.auth import get_user_model
 
     from benchmarks.app.workflows import Parked
-    from temporalex_django.authoring.run_tables.run_filters import parse_conditions
+    from temporalex_django.authoring.run_filters import parse_conditions
     from temporalex_django.models import Instance
     from temporalex_django.models.states import WorkflowStateQuerySet
     from temporalex_django.operations.read.run_filters import apply_filters, current_runs
@@ -198,7 +198,7 @@ def _questions() -> Iterator[tuple[str, Any]]:
 def _lists(tenant: Any) -> Iterator[tuple[str, Any]]:
     """Yield queries for as many ids of a list as the admin counts: by columns that turns rewrite, by tags, in order."""
     from temporalex_django.access import runs_for
-    from temporalex_django.authoring.run_tables.run_filters import NEWEST_FIRST
+    from temporalex_django.authoring.run_filters import NEWEST_FIRST
     from temporalex_django.models import Instance
     from temporalex_django.operations.read.run_filters import FILTERS
     from temporalex_django.operations.read.run_ordering import limit_to_range, order_runs

@@ -21,7 +21,7 @@ from django.utils.translation import gettext_lazy as _
 
 from temporalex_django.access import is_unfiltered
 from temporalex_django.authoring import workflow as workflows
-from temporalex_django.authoring.run_tables.run_filters import (
+from temporalex_django.authoring.run_filters import (
     CHECKS,
     ORDERS,
     RUN_FILTERS,

@@ -15,10 +15,9 @@ from types import MethodType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 from uuid import UUID
 
-from temporalex_django.authoring import backend
+from temporalex_django.authoring import backend, run_filters
 from temporalex_django.authoring.foreign_options import unknown_start_options
 from temporalex_django.authoring.requests import OnClosed, OnConflict, StartRequest
-from temporalex_django.authoring.run_tables import run_filters
 from temporalex_django.core.names import key_text
 from temporalex_django.errors import InvalidId, NotCancellable, WorkflowClosed
 

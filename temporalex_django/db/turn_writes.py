@@ -12,7 +12,7 @@ from uuid import UUID
 
 from temporalex_django.authoring import activity
 from temporalex_django.authoring.run_columns import NextRun, names_for_next_run
-from temporalex_django.authoring.run_tables.run_filters import is_wait_of
+from temporalex_django.authoring.run_filters import is_wait_of
 from temporalex_django.conf import codec, queue_limits
 from temporalex_django.core.failures import error_line
 from temporalex_django.core.limits import QueuePartition

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
-from temporalex_django.authoring.run_tables.run_filters import NEWEST_FIRST, ORDERS
+from temporalex_django.authoring.run_filters import NEWEST_FIRST, ORDERS
 from temporalex_django.operations.runs.operator_action import OperatorRunAction
 from temporalex_django.rest import serializers
 from temporalex_django.rest.base import MAX_WAIT_SECONDS

@@ -16,7 +16,7 @@ from django.utils.translation import gettext_lazy as _
 from django_filters.constants import EMPTY_VALUES
 
 from temporalex_django.authoring import workflow as workflows
-from temporalex_django.authoring.run_tables.run_filters import (
+from temporalex_django.authoring.run_filters import (
     INTERFACE_FILTERS,
     WAIT_KINDS,
     FilterRow,

@@ -16,7 +16,7 @@ from temporalex_django import errors
 from temporalex_django.access import VIEW, is_unfiltered, policy, redactor_for, runs_for, runs_or_all
 from temporalex_django.authoring.backend import Description
 from temporalex_django.authoring.run_columns import PAYLOAD_COLUMNS
-from temporalex_django.authoring.run_tables.run_filters import NEWEST_FIRST
+from temporalex_django.authoring.run_filters import NEWEST_FIRST
 from temporalex_django.backends.target import RunTarget
 from temporalex_django.core.payloads.search_attributes import to_readable
 from temporalex_django.models import HumanTask, Instance

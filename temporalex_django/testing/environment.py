@@ -8,9 +8,9 @@ from datetime import datetime, timedelta
 from typing import Any, cast, overload
 from uuid import UUID
 
+from temporalex_django.authoring import run_filters
 from temporalex_django.authoring.authorization import Person
 from temporalex_django.authoring.requests import OnClosed, OnConflict, StartRequest
-from temporalex_django.authoring.run_tables import run_filters
 from temporalex_django.authoring.schedules.schedule import Schedule
 from temporalex_django.authoring.start_api import Startable
 from temporalex_django.authoring.type_hints import R, TypedWorkflow

@@ -21,7 +21,7 @@ from temporalex_django.authoring.authorization import (
 from temporalex_django.authoring.backend import FailedMessage
 from temporalex_django.authoring.human_tasks import OpenHumanTask
 from temporalex_django.authoring.redaction import VIEW_PAYLOAD, Redactor
-from temporalex_django.authoring.run_tables.run_filters import ListedRun, select_runs
+from temporalex_django.authoring.run_filters import ListedRun, select_runs
 from temporalex_django.engine.contracts.records import HumanTaskWrite, Outcome, RunState, TaskResult, TaskState
 from temporalex_django.engine.memory.storage import MemoryRunStorage
 from temporalex_django.engine.memory.tables import MemoryRun

@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from temporalex_django.authoring.run_tables.run_filters import CODE_FILTERS
+from temporalex_django.authoring.run_filters import CODE_FILTERS
 
 #: Modules of the public names, and what else users get into their hands.
 _PACKAGES = ("temporalex_django", "temporalex_django.graph", "temporalex_django.testing")

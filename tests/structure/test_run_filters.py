@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from temporalex_django.authoring.run_tables.run_filters import (
+from temporalex_django.authoring.run_filters import (
     CHECKS,
     CODE_FILTERS,
     INTERFACE_FILTERS,
@@ -29,7 +29,7 @@ from tests.structure.source import PACKAGE, ROOT, parse
 
 #: The table, and the query of each row.
 TABLE, QUERIES = (
-    "temporalex_django/authoring/run_tables/run_filters.py",
+    "temporalex_django/authoring/run_filters.py",
     "temporalex_django/operations/read/run_filters.py",
 )
 #: Modules that are made of the table.

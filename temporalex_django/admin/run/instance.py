@@ -67,7 +67,7 @@ from temporalex_django.admin.run.schedule import annotate_schedule, schedule_con
 from temporalex_django.admin.run.start_view import StartView, can_start, like_address
 from temporalex_django.admin.switches import switch_address_for
 from temporalex_django.authoring.run_columns import PAYLOAD_COLUMNS
-from temporalex_django.authoring.run_tables.run_filters import NEWEST_FIRST, ORDERS
+from temporalex_django.authoring.run_filters import NEWEST_FIRST, ORDERS
 from temporalex_django.core.names import TABLES
 from temporalex_django.models import BulkJob, Instance
 from temporalex_django.operations import audit

@@ -8,7 +8,7 @@ from typing import Any
 from django.core.management.base import CommandParser
 from django.db.models import QuerySet
 
-from temporalex_django.authoring.run_tables.run_filters import INTERFACE_FILTERS, FilterType
+from temporalex_django.authoring.run_filters import INTERFACE_FILTERS, FilterType
 from temporalex_django.management.cli.exit_codes import usage_error
 from temporalex_django.management.cli.printing import escape
 from temporalex_django.models import Instance, Status

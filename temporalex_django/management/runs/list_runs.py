@@ -13,7 +13,7 @@ from django.core.management.base import BaseCommand, CommandParser
 
 from temporalex_django.access import redactor_for
 from temporalex_django.authoring.run_columns import PAYLOAD_COLUMNS
-from temporalex_django.authoring.run_tables.run_filters import NEWEST_FIRST, ORDERS
+from temporalex_django.authoring.run_filters import NEWEST_FIRST, ORDERS
 from temporalex_django.core.names import counted
 from temporalex_django.management.cli import as_user as people
 from temporalex_django.management.cli import printing

@@ -22,7 +22,7 @@ from django.db.models import Exists, FilteredRelation, OuterRef, Q, QuerySet, Te
 from django.db.models.functions import Cast, Coalesce, StrIndex
 from django.utils import timezone
 
-from temporalex_django.authoring.run_tables.run_filters import WAIT_PREFIXES, SearchCondition
+from temporalex_django.authoring.run_filters import WAIT_PREFIXES, SearchCondition
 from temporalex_django.core.history.events import CLOSED_STATUSES
 from temporalex_django.db.querying import semi_join
 from temporalex_django.errors import WorkflowSwitchedOff

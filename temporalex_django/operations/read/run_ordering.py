@@ -13,7 +13,7 @@ from uuid import UUID
 from django.db.models import F, Q, QuerySet
 from django.utils import timezone
 
-from temporalex_django.authoring.run_tables.run_filters import NEWEST_FIRST
+from temporalex_django.authoring.run_filters import NEWEST_FIRST
 from temporalex_django.models import Instance
 
 Runs = QuerySet[Instance]

@@ -15,7 +15,7 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from temporalex_django import ContinueAsNew, Ok, RetryPolicy, Stop, Workflow, activity, api, errors
-from temporalex_django.authoring.run_tables.run_filters import STATUSES
+from temporalex_django.authoring.run_filters import STATUSES
 from temporalex_django.core.history.events import CLOSED_STATUSES
 from temporalex_django.models import Chain, Instance, Status
 from temporalex_django.models.instance import UNSUCCESSFUL_STATUSES

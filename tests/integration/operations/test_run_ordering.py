@@ -18,7 +18,7 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from temporalex_django import Ok, Workflow, api
-from temporalex_django.authoring.run_tables.run_filters import ORDERS
+from temporalex_django.authoring.run_filters import ORDERS
 from temporalex_django.models import Chain, Instance
 from temporalex_django.operations.read import run_ordering
 from temporalex_django.testing import drain

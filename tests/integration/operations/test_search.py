@@ -22,7 +22,7 @@ from django.test.utils import CaptureQueriesContext
 from rest_framework.test import APIClient
 
 from temporalex_django import ContinueAsNew, NoReply, Ok, Stop, Workflow, api
-from temporalex_django.authoring.run_tables.run_filters import parse_conditions
+from temporalex_django.authoring.run_filters import parse_conditions
 from temporalex_django.models import Instance, SearchAttribute
 from temporalex_django.models.states import WorkflowStateQuerySet
 from temporalex_django.operations.read.run_filters import apply_filters

@@ -13,8 +13,7 @@ from django import forms
 from django.core.exceptions import ValidationError
 from django.utils.translation import gettext as _
 
-from temporalex_django.authoring.schedules.calendar_rules import parse_rule
-from temporalex_django.authoring.schedules.specs import CalendarRule, Cron, Interval, Once, Spec, parse_time
+from temporalex_django.authoring.schedules.specs import CalendarRule, Cron, Interval, Once, Spec, parse_rule, parse_time
 from temporalex_django.errors import ScheduleInvalid
 
 _MAX_TEXT_LENGTH, _MAX_LINE_LENGTH = 20_000, 250

@@ -23,8 +23,8 @@ from operator import itemgetter
 from types import MappingProxyType
 from typing import Literal, NamedTuple, TypeAlias, get_args
 
-from temporalex_django.authoring.schedules import calendar_rules
-from temporalex_django.authoring.schedules import cron as crons
+from temporalex_django.authoring.schedules import specs as calendar_rules
+from temporalex_django.authoring.schedules import specs as crons
 from temporalex_django.authoring.schedules.functions import holiday_test
 from temporalex_django.authoring.schedules.local_time import earliest_wall, instants_of, load_zone, wall_time
 from temporalex_django.authoring.schedules.specs import (

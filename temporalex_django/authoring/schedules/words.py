@@ -6,8 +6,17 @@ import re
 from collections.abc import Iterable
 from datetime import datetime, timedelta
 
-from temporalex_django.authoring.schedules.calendar_rules import MONTHS, ORDINALS, DayRule, parse_rule
-from temporalex_django.authoring.schedules.specs import CalendarRule, Cron, Interval, Once, Spec
+from temporalex_django.authoring.schedules.specs import (
+    MONTHS,
+    ORDINALS,
+    CalendarRule,
+    Cron,
+    DayRule,
+    Interval,
+    Once,
+    Spec,
+    parse_rule,
+)
 
 _UNITS = (("day", 86400), ("hour", 3600), ("minute", 60), ("second", 1))
 _TIMES = r"\d\d:\d\d(?:(?:, and | and |, )\d\d:\d\d)*"

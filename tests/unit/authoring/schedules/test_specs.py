@@ -7,7 +7,7 @@ from itertools import islice
 
 import pytest
 
-from temporalex_django.authoring.schedules import calendar_rules
+from temporalex_django.authoring.schedules import specs as calendar_rules
 from temporalex_django.authoring.schedules.specs import (
     CalendarRule,
     Cron,

@@ -17,7 +17,7 @@ from temporalex_django.admin.jobs import ReasonForm
 from temporalex_django.admin.schedules.base import ScheduleAdminBase
 from temporalex_django.admin.schedules.formatting import time_text
 from temporalex_django.admin.schedules.spec_fields import WallTimeField
-from temporalex_django.authoring.schedules.local_time import instants_of, load_zone
+from temporalex_django.authoring.schedules.slots import instants_of, load_zone
 from temporalex_django.errors import ActionNotPermitted, TemporalexError
 from temporalex_django.models import Schedule
 from temporalex_django.operations.base import storage

@@ -24,7 +24,7 @@ from temporalex_django.admin.schedules.formatting import (
 from temporalex_django.admin.schedules.schedule_form import ScheduleForm
 from temporalex_django.admin.schedules.spec_fields import duration_text
 from temporalex_django.authoring import workflow as workflows
-from temporalex_django.authoring.schedules.local_time import load_zone
+from temporalex_django.authoring.schedules.slots import load_zone
 from temporalex_django.errors import ScheduleInvalid
 from temporalex_django.models import Schedule, ScheduleSlot
 from temporalex_django.operations.base import Actor

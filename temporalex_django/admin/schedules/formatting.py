@@ -15,7 +15,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
 from temporalex_django.admin.formatting import badge, shape
-from temporalex_django.authoring.schedules.local_time import load_zone
+from temporalex_django.authoring.schedules.slots import load_zone
 from temporalex_django.errors import ScheduleInvalid
 from temporalex_django.models import Schedule, ScheduleSlot
 from temporalex_django.operations.schedules.describe import SlotDescription

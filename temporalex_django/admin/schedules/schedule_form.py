@@ -29,10 +29,8 @@ from temporalex_django.admin.schedules.spec_fields import (
     zone_choices,
 )
 from temporalex_django.authoring.schedules.functions import ARGUMENTS, HOLIDAYS
-from temporalex_django.authoring.schedules.local_time import load_zone
-from temporalex_django.authoring.schedules.run_ids import DEFAULT_TEMPLATE
 from temporalex_django.authoring.schedules.schedule import Overlap, check_schedule_name
-from temporalex_django.authoring.schedules.slots import TimeTable
+from temporalex_django.authoring.schedules.slots import DEFAULT_TEMPLATE, TimeTable, load_zone
 from temporalex_django.authoring.schedules.specs import CalendarRule, Cron, Interval, Once, Spec, specs_from_json
 from temporalex_django.authoring.workflow import Workflow
 from temporalex_django.errors import ScheduleInvalid

@@ -13,9 +13,15 @@ from typing import Any, TypeAlias, TypeVar, overload
 
 from temporalex_django.authoring.foreign_options import SCHEDULE, answers_foreign_arguments
 from temporalex_django.authoring.schedules.functions import ARGUMENTS, HOLIDAYS
-from temporalex_django.authoring.schedules.run_ids import DEFAULT_TEMPLATE, has_slot, render_run_id
 from temporalex_django.authoring.schedules.run_inputs import plain_input
-from temporalex_django.authoring.schedules.slots import DstFold, DstGap, TimeTable
+from temporalex_django.authoring.schedules.slots import (
+    DEFAULT_TEMPLATE,
+    DstFold,
+    DstGap,
+    TimeTable,
+    has_slot,
+    render_run_id,
+)
 from temporalex_django.authoring.schedules.specs import Duration, HolidaysFunction, Spec, parse_specs
 from temporalex_django.authoring.start_api import Startable
 from temporalex_django.core.names import is_name, quoted, to_seconds

@@ -1,4 +1,6 @@
-"""The times at which a schedule fires: pure functions of its specs, its zone and the zone's clock changes.
+"""Slots: the instants at which a schedule is due, in local time, and the ids of their runs.
+
+The times at which a schedule fires: pure functions of its specs, its zone and the zone's clock changes.
 
 Clock changes follow one rule:
 
@@ -17,16 +19,17 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, tzinfo
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import groupby, islice, pairwise, takewhile
 from operator import itemgetter
+from string import Formatter
 from types import MappingProxyType
-from typing import Literal, NamedTuple, TypeAlias, get_args
+from typing import Literal, NamedTuple, TypeAlias, cast, get_args
+from zoneinfo import ZoneInfo
 
 from temporalex_django.authoring.schedules import specs as calendar_rules
 from temporalex_django.authoring.schedules import specs as crons
 from temporalex_django.authoring.schedules.functions import holiday_test
-from temporalex_django.authoring.schedules.local_time import earliest_wall, instants_of, load_zone, wall_time
 from temporalex_django.authoring.schedules.specs import (
     CalendarRule,
     Cron,
@@ -37,8 +40,9 @@ from temporalex_django.authoring.schedules.specs import (
     check_year,
     spec_key,
 )
+from temporalex_django.authoring.unique import check_id
 from temporalex_django.core.names import quoted
-from temporalex_django.errors import ScheduleInvalid
+from temporalex_django.errors import InvalidId, ScheduleInvalid
 
 DstGap: TypeAlias = Literal["shift", "skip"]
 DstFold: TypeAlias = Literal["first", "second", "both"]
@@ -280,3 +284,148 @@ def _until_the_end_of_time(walls: Iterator[datetime]) -> Iterator[datetime]:
         except (StopIteration, OverflowError):
             return
         yield wall
+
+
+# --- local time -------------------------------------------------------------------------------------------------------
+#
+# Instants of wall-clock times: one as a rule, none or a shifted one in a gap, two in a fold.
+#
+# A clock change forwards makes a gap: its wall-clock times do not exist. One backwards makes a fold: its wall-clock times
+# exist twice. ``gap`` is ``"shift"`` (the instant at which the gap ends) or ``"skip"``; ``fold`` is ``"first"``,
+# ``"second"`` or ``"both"``.
+
+
+_SECOND = timedelta(seconds=1)
+_DAY = timedelta(days=1)
+_ZERO = timedelta()
+_LOCAL_ZONES = frozenset({"localtime", "posixrules", "Factory"})
+_LAST_DAY = datetime(9999, 12, 29, tzinfo=UTC)
+
+
+@lru_cache(maxsize=512)
+def load_zone(name: str) -> tzinfo:
+    """Return the time zone with that name of the tz database. Raises ``ScheduleInvalid`` for an unknown one."""
+    if name == "UTC":
+        return UTC  # much faster than the file of the same name
+    if name in _LOCAL_ZONES:
+        raise ScheduleInvalid(f"the time zone {quoted(name)} differs from machine to machine: name a place instead")
+    try:
+        return ZoneInfo(name)
+    # OSError: the name of a folder, such as "Europe", or a name that is too long for a file.
+    except (KeyError, ValueError, OSError, TypeError, AttributeError):
+        raise ScheduleInvalid(
+            f"there is no time zone {quoted(name)}: use a name from the tz database, such as 'Europe/Berlin' or 'UTC'"
+        ) from None
+
+
+def wall_time(instant: datetime, zone: tzinfo) -> datetime:
+    """Return the naive wall-clock time of an instant in the zone."""
+    return instant.astimezone(zone).replace(tzinfo=None)
+
+
+def instants_of(wall: datetime, zone: tzinfo, *, gap: str, fold: str) -> tuple[datetime, ...]:
+    """Return the instants (in UTC, ascending) at which clocks in the zone show a naive wall-clock time.
+
+    There is one as a rule. ``gap`` decides for a time that a clock change leaves out: ``"shift"`` (the end of the gap)
+    or ``"skip"``. ``fold`` decides for a time that exists twice: ``"first"``, ``"second"`` or ``"both"``.
+    """
+    first_offset = _offset(wall.replace(tzinfo=zone, fold=0))
+    second_offset = _offset(wall.replace(tzinfo=zone, fold=1))
+    first = (wall - first_offset).replace(tzinfo=UTC)
+    if first_offset == second_offset:
+        return (first,)
+    second = (wall - second_offset).replace(tzinfo=UTC)
+    if first_offset > second_offset:
+        return {"first": (first,), "second": (second,), "both": (first, second)}[fold]
+    # In a gap, PEP 495 gives the offset before the change for fold=0, so `first` is later than the change.
+    return (_transition(second, first, zone),) if gap == "shift" else ()
+
+
+def is_second_pass(instant: datetime, zone: tzinfo) -> bool:
+    """Return True if the wall-clock time of the instant exists twice, and this is the second time."""
+    return instant.astimezone(zone).fold == 1
+
+
+def earliest_wall(after: datetime, zone: tzinfo) -> datetime:
+    """Return a lower bound of the wall-clock times that clocks in the zone show after the instant ``after``.
+
+    Usually this is the wall-clock time of ``after``. Shortly before a fold it is earlier by the length of the fold,
+    because the second pass repeats wall-clock times that are over. Folds are at most a day long, a day apart.
+    """
+    local = after.astimezone(zone)
+    wall = local.replace(tzinfo=None)
+    # The last two days of the calendar of Python have no next day in every zone.
+    next_day = min(after, _LAST_DAY) + _DAY
+    return wall - max(_ZERO, _offset(local) - _offset(next_day.astimezone(zone)))
+
+
+def _offset(local: datetime) -> timedelta:
+    return cast("timedelta", local.utcoffset())
+
+
+def _transition(earlier: datetime, later: datetime, zone: tzinfo) -> datetime:
+    """Return the instant of the one clock change that lies between the instants ``earlier`` and ``later``."""
+    old_offset = _offset(earlier.astimezone(zone))
+    while later - earlier > _SECOND:
+        middle = earlier + (later - earlier) // (2 * _SECOND) * _SECOND
+        if _offset(middle.astimezone(zone)) == old_offset:
+            earlier = middle
+        else:
+            later = middle
+    return later
+
+
+# --- run ids ----------------------------------------------------------------------------------------------------------
+#
+# Ids of the runs that a schedule starts, made from a template such as ``{schedule}-{slot:%Y%m%dT%H%M}``.
+
+
+DEFAULT_TEMPLATE = "{schedule}-{slot:%Y%m%dT%H%M}"
+_DEFAULT_FORMAT = "%Y%m%dT%H%M"
+#: As in the official names of the hours of a fold in Germany, 2A and 2B.
+_LATER_HOUR = "b"
+
+
+def render_run_id(template: str, *, schedule: str, instant: datetime, zone: str) -> str:
+    """Return the business id of the run for a slot, a time at which a schedule fires.
+
+    ``{schedule}`` is the name of the schedule. ``{slot}`` is the wall-clock time of ``instant`` (aware) in the zone, in
+    the format of ``strftime`` after the colon. In the second pass of a fold, ids of templates with ``{slot}`` end with
+    ``b``, so that they differ from those of the first pass. Raises ``ScheduleInvalid``.
+    """
+    time_zone = load_zone(zone)
+    values = {"schedule": schedule}
+    parts = []
+    for literal, field, time_format, conversion in _parsed(template):
+        parts.append(literal)
+        if field == "slot" and not conversion and "{" not in (time_format or ""):
+            parts.append(wall_time(instant, time_zone).strftime(time_format or _DEFAULT_FORMAT))
+        elif field in values and not conversion and not time_format:
+            parts.append(values[field])
+        elif field is not None:
+            raise ScheduleInvalid(
+                f"workflow_id: {quoted(template)} has the unknown field {{{field}}}: use {{schedule}} and "
+                f"{{slot:{_DEFAULT_FORMAT}}}, without conversions"
+            )
+    if has_slot(template) and is_second_pass(instant, time_zone):
+        parts.append(_LATER_HOUR)
+    try:
+        return check_id("".join(parts))
+    except InvalidId as exc:
+        raise ScheduleInvalid(f"workflow_id: the template {quoted(template)} gives no id: {exc}") from None
+
+
+def has_slot(template: str) -> bool:
+    """Return True if the ids that the template makes contain the time of the slot (time to fire).
+
+    Raises ``ScheduleInvalid``.
+    """
+    return any(field == "slot" for _, field, _, _ in _parsed(template))
+
+
+def _parsed(template: str) -> list[tuple[str, str | None, str | None, str | None]]:
+    # Not `str.format`: people write templates, and it would let them read attributes of objects.
+    try:
+        return [*Formatter().parse(template)]
+    except (ValueError, TypeError) as exc:
+        raise ScheduleInvalid(f"workflow_id: {quoted(template)} is not a template: {exc}") from None

@@ -10,10 +10,8 @@ from hashlib import blake2s
 from typing import Any
 from uuid import UUID
 
-from temporalex_django.authoring.schedules.local_time import load_zone
-from temporalex_django.authoring.schedules.run_ids import render_run_id
 from temporalex_django.authoring.schedules.schedule import Overlap
-from temporalex_django.authoring.schedules.slots import TimeTable
+from temporalex_django.authoring.schedules.slots import TimeTable, load_zone, render_run_id
 
 
 class SlotOutcome(StrEnum):

@@ -7,8 +7,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import ClassVar
 
-from temporalex_django.authoring.schedules.local_time import instants_of, load_zone
-from temporalex_django.authoring.schedules.slots import TimeTable
+from temporalex_django.authoring.schedules.slots import TimeTable, instants_of, load_zone
 from temporalex_django.authoring.schedules.specs import check_year, parse_time
 from temporalex_django.engine.schedules.records import Backfill, SlotOutcome
 from temporalex_django.errors import ActionNotPossible, ScheduleInvalid

@@ -8,7 +8,6 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from temporalex_django.authoring.schedules.functions import ARGUMENTS
-from temporalex_django.authoring.schedules.run_ids import DEFAULT_TEMPLATE
 from temporalex_django.authoring.schedules.run_inputs import plain_input
 from temporalex_django.authoring.schedules.schedule import (
     Overlap,
@@ -18,7 +17,7 @@ from temporalex_django.authoring.schedules.schedule import (
     parse_overlap,
     schedule_problems,
 )
-from temporalex_django.authoring.schedules.slots import TimeTable
+from temporalex_django.authoring.schedules.slots import DEFAULT_TEMPLATE, TimeTable
 from temporalex_django.authoring.schedules.specs import Spec, specs_to_json
 from temporalex_django.authoring.start_api import Startable
 from temporalex_django.backends.host import host

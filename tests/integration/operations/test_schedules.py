@@ -23,7 +23,7 @@ from temporalex_django import Ok, Overlap, Schedule, Workflow, api, errors
 from temporalex_django.access import AccessPolicy
 from temporalex_django.authoring.schedules import functions
 from temporalex_django.authoring.schedules import schedule as declarations
-from temporalex_django.authoring.schedules.local_time import load_zone
+from temporalex_django.authoring.schedules.slots import load_zone
 from temporalex_django.authoring.schedules.specs import parse_specs
 from temporalex_django.db import background_hooks
 from temporalex_django.db.storage import DjangoStorage

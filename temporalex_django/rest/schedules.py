@@ -13,8 +13,8 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from temporalex_django import access
+from temporalex_django.authoring.schedules.schedule import specs_in_words
 from temporalex_django.authoring.schedules.slots import DEFAULT_TEMPLATE, DstFold, DstGap
-from temporalex_django.authoring.schedules.words import specs_in_words
 from temporalex_django.errors import ScheduleNotFound
 from temporalex_django.models import Schedule, ScheduleSlot
 from temporalex_django.models.fields import UnreadablePayload

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from temporalex_django.authoring.requests import StartRequest
 from temporalex_django.authoring.schedules.functions import ARGUMENTS
-from temporalex_django.authoring.schedules.run_inputs import plain_input
-from temporalex_django.authoring.schedules.schedule import Overlap, Schedule
+from temporalex_django.authoring.schedules.schedule import Overlap, Schedule, plain_input
 from temporalex_django.conf import get_settings
 from temporalex_django.core.history.events import CLOSED_STATUSES
 from temporalex_django.engine.schedules.firing import RunningSlot, ScheduleFirer, SlotFailure, SlotStart

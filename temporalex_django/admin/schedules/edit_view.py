@@ -17,7 +17,7 @@ from temporalex_django.admin.run.start_view import class_summary, startable_clas
 from temporalex_django.admin.schedules.base import ScheduleAdminBase
 from temporalex_django.admin.schedules.formatting import fire_times
 from temporalex_django.admin.schedules.schedule_form import ScheduleForm
-from temporalex_django.authoring.schedules.words import specs_in_words
+from temporalex_django.authoring.schedules.schedule import specs_in_words
 from temporalex_django.authoring.workflow import Workflow
 from temporalex_django.errors import ActionNotPermitted, ScheduleInvalid, TemporalexError
 from temporalex_django.models import Schedule

@@ -8,13 +8,13 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from temporalex_django.authoring.schedules.functions import ARGUMENTS
-from temporalex_django.authoring.schedules.run_inputs import plain_input
 from temporalex_django.authoring.schedules.schedule import (
     Overlap,
     Schedule,
     check_schedule_name,
     check_template,
     parse_overlap,
+    plain_input,
     schedule_problems,
 )
 from temporalex_django.authoring.schedules.slots import DEFAULT_TEMPLATE, TimeTable

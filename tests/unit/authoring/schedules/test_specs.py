@@ -8,6 +8,7 @@ from itertools import islice
 import pytest
 
 from temporalex_django.authoring.schedules import specs as calendar_rules
+from temporalex_django.authoring.schedules.schedule import spec_in_words, specs_in_words
 from temporalex_django.authoring.schedules.specs import (
     CalendarRule,
     Cron,
@@ -19,7 +20,6 @@ from temporalex_django.authoring.schedules.specs import (
     specs_from_json,
     specs_to_json,
 )
-from temporalex_django.authoring.schedules.words import spec_in_words, specs_in_words
 from temporalex_django.errors import ScheduleInvalid
 from tests.unit.authoring.schedules.test_slots import naive
 

@@ -25,7 +25,7 @@ from django.utils.connection import ConnectionDoesNotExist
 from temporalex_django import conf
 from temporalex_django.authoring import activity as activities
 from temporalex_django.authoring import workflow as workflows
-from temporalex_django.authoring.activity_function import is_nameless
+from temporalex_django.authoring.activity import is_nameless
 from temporalex_django.authoring.declared_messages import handler_problems
 from temporalex_django.authoring.lint.checks import (
     duplicate_names,

@@ -7,24 +7,165 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import timedelta
 from functools import partial, update_wrapper
-from typing import Any, ClassVar, Generic, Literal, ParamSpec, Protocol, TypedDict, TypeVar, Unpack, cast, overload
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    ClassVar,
+    Generic,
+    Literal,
+    ParamSpec,
+    Protocol,
+    TypedDict,
+    TypeVar,
+    Unpack,
+    cast,
+    overload,
+)
 
-from temporalex_django.authoring import activity_function
 from temporalex_django.authoring.foreign_options import ACTIVITY as FOREIGN_OPTIONS
 from temporalex_django.authoring.foreign_options import answers_foreign_options, call_options, unknown_options
 from temporalex_django.authoring.redefinitions import check_use, execution_of, require_same_activity
 from temporalex_django.authoring.retry import RetryPolicy
 from temporalex_django.core import current
 from temporalex_django.core import names as aliases
+from temporalex_django.core.failures import source_line
 from temporalex_django.core.history.events import InputReading, to_reading
 from temporalex_django.core.limits import Limits, key_error, limit_errors
 from temporalex_django.core.names import check_code_name, fit_optional_label, is_name, quoted, to_seconds
 from temporalex_django.core.payloads import codec
-from temporalex_django.core.payloads.codec import deep_copy
+from temporalex_django.core.payloads.codec import deep_copy, parameter_problems
 from temporalex_django.core.primitive_table import ACTIVITY
 from temporalex_django.core.run_context import WorkflowRuntime
 from temporalex_django.core.units.ivar import AwaitableCall, Call
 from temporalex_django.errors import ActivityNotFound, PayloadError, WorkflowDefinitionError
+
+# --- activity function ------------------------------------------------------------------------------------------------
+#
+# The checks of a function that becomes an activity, and the answer to methods that tasks of other packages have.
+#
+# The module of activities imports this one, so their types are ``Any`` here.
+
+
+#: Methods by which tasks of Celery, Dramatiq, Huey, RQ, Procrastinate and ``django.tasks`` are sent to a queue.
+_SENDERS = frozenset(
+    {"delay", "delay_on_commit", "apply", "apply_async", "apply_async_on_commit", "s", "si", "signature", "subtask"}
+    | {"send", "send_with_options", "schedule", "defer", "defer_async", "enqueue", "aenqueue", "adelay"}
+    | {
+        "run",
+        "map",
+        "starmap",
+        "chunks",
+        "retry",
+        "submit",
+        "execute",
+        "execute_async",
+        "start",
+        "call",
+        "kiq",
+        "remote",
+    }
+)
+#: Methods by which they make a copy with other options, and attributes that have these.
+_OPTIONS = frozenset(
+    {"with_options", "set", "configure", "override", "using", "kicker", "bind", "retry_policy", "timeout"}
+)
+_LAMBDA = "<lambda>"
+
+
+def check_function(target: Any, options: Any, *, is_bare: bool) -> None:
+    """Raise ``WorkflowDefinitionError`` if ``target`` cannot be the function of an activity with these options.
+
+    ``is_bare`` is True for ``activity(target)``, which has no place for a name.
+    """
+    if isinstance(target, str):
+        raise WorkflowDefinitionError(f"activity: {target!r} is not a function: write @activity(name={target!r})")
+    if not callable(target) or not hasattr(target, "__qualname__"):
+        raise WorkflowDefinitionError(f"activity: {target!r} is not a function: write a `def` that calls it")
+    label = f"activity {target.__qualname__} ({source_line(target)})"
+    if problem := next(_problems(target, options, is_bare=is_bare), None):
+        raise WorkflowDefinitionError(f"{label}: {problem}")
+
+
+def _problems(target: Any, options: Any, *, is_bare: bool) -> Iterator[str]:
+    if inspect.isclass(target):
+        yield "a class has no result that a history can record: decorate a function that returns data"
+    if is_bare and _is_lambda(target):
+        yield nameless_problem()
+    if (owner := _owner(target)) is not None:
+        yield (
+            f"it is a method of {owner}, and a worker has no object for its first parameter: write a function outside "
+            "of the class that takes the data it needs, such as the pk of an object"
+        )
+    if inspect.isgeneratorfunction(target) or inspect.isasyncgenfunction(target):
+        yield "it has a `yield`, and a generator is no result: return a list"
+    if options.atomic and inspect.iscoroutinefunction(target):
+        yield "an atomic activity runs inside the turn's transaction and cannot be async"
+    if options.lane and inspect.iscoroutinefunction(target):
+        yield "an async activity runs in the event loop of its worker, and cannot have lane='process'"
+
+
+def _owner(target: Any) -> str | None:
+    """Return the name of the class in whose body ``target`` is a method with ``self`` or ``cls``, or None."""
+    # A name in a class body contains the class; a function inside a function contains "<locals>" before its own name.
+    owner, _, _ = getattr(target, "__qualname__", "").rpartition("<locals>.")[2].rpartition(".")
+    if not owner or not inspect.isfunction(target):
+        return None
+    return owner if next(iter(inspect.signature(target).parameters), None) in ("self", "cls") else None
+
+
+def _is_lambda(target: Any) -> bool:
+    return getattr(target, "__name__", "") == _LAMBDA
+
+
+def nameless_problem() -> str:
+    """Return why a lambda without a name cannot be an activity, and what to write instead."""
+    return (
+        "a lambda has no name, and histories find an activity by its name: write a `def`, "
+        'or activity(name="shop.charge")(lambda: ...)'
+    )
+
+
+def is_nameless(activity: Any) -> bool:
+    """Return True if the name of an activity is that of any lambda of its module."""
+    return str(activity.name).endswith(_LAMBDA)
+
+
+def require_name(activity: Any) -> None:
+    """Raise ``WorkflowDefinitionError`` if an activity is a lambda that no name identifies."""
+    if is_nameless(activity):
+        raise WorkflowDefinitionError(
+            f"activity {activity.name} ({source_line(activity.__wrapped__)}): {nameless_problem()}"
+        )
+
+
+def check_annotations(activity: Any) -> None:
+    """Raise ``WorkflowDefinitionError`` for annotations as which nothing could be read back."""
+    if problems := parameter_problems(activity.__wrapped__):
+        raise WorkflowDefinitionError(f"activity {activity.name}: " + "; ".join(problems))
+
+
+class ForeignMethods:
+    """The base class of activities. It answers the methods that tasks of other packages have, with what to write here.
+
+    ``name`` is the name of the activity.
+    """
+
+    name: str
+
+    if not TYPE_CHECKING:  # type checkers report these names themselves
+
+        def __getattr__(self, attribute: str) -> Any:
+            name = vars(self).get("name", "")  # absent while a copy is made
+            text, call = f"activity {name} has no attribute {attribute!r}", name.rpartition(".")[2]
+            if attribute in _OPTIONS:
+                text += f": write {call}.options(...)(...) for the options of one call"
+            if attribute in _SENDERS:
+                text = (
+                    f"activity {name} has no {attribute}(): a workflow calls it, with `await {call}(...)` in run(). From "
+                    "elsewhere, start the workflow: YourWorkflow.start(...)"
+                )
+            raise AttributeError(text, name=attribute, obj=self)
+
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -188,7 +329,7 @@ class RunSource(Protocol):
         """
 
 
-class Activity(activity_function.ForeignMethods, Generic[P, R]):
+class Activity(ForeignMethods, Generic[P, R]):
     """A function that workflow code awaits and a worker runs.
 
     ``__wrapped__`` is the function itself. ``name`` is its name in histories, ``label`` the name that people see, and
@@ -216,7 +357,7 @@ class Activity(activity_function.ForeignMethods, Generic[P, R]):
         self._positional: range | None = None
         self._plain_options = options.as_dict()
         self.execution = execution_of(getattr(fn, "__globals__", {}))
-        self._is_nameless = activity_function.is_nameless(self)
+        self._is_nameless = is_nameless(self)
         update_wrapper(self, fn)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> AwaitableCall[R]:
@@ -230,7 +371,7 @@ class Activity(activity_function.ForeignMethods, Generic[P, R]):
         if registered.__wrapped__ is not self.__wrapped__:
             check_use(port, partial(require_same_activity, self, registered))
         if self._is_nameless:
-            check_use(port, partial(activity_function.require_name, self))
+            check_use(port, partial(require_name, self))
         if kwargs or not self._accepts_count(len(args)):
             self._bind(args, kwargs)
         attributes: dict[str, Any] = {
@@ -529,9 +670,9 @@ def activity(
     def decorate(target: Callable[..., Any]) -> Activity[Any, Any]:
         if isinstance(target, Activity):
             raise WorkflowDefinitionError(f"activity: {target!r} is an activity already: decorate its function once")
-        activity_function.check_function(target, options, is_bare=fn is not None)
+        check_function(target, options, is_bare=fn is not None)
         new_activity: Activity[Any, Any] = Activity(target, options, name=name, label=label, aliases=aliases)
-        activity_function.check_annotations(new_activity)
+        check_annotations(new_activity)
         register(new_activity)
         return new_activity
 

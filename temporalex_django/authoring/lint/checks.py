@@ -21,8 +21,7 @@ from types import ModuleType
 from typing import Any, Final
 
 from temporalex_django.authoring import activity as activities
-from temporalex_django.authoring.activity import Activity
-from temporalex_django.authoring.activity_function import is_nameless
+from temporalex_django.authoring.activity import Activity, is_nameless
 from temporalex_django.authoring.authorization import candidate_of_role
 from temporalex_django.authoring.django_tasks import DjangoTask, is_task
 from temporalex_django.authoring.lint.statements import unawaited_calls, uncompensated_returns, unordered_uses

@@ -9,9 +9,9 @@ if TYPE_CHECKING:
     from temporalex_django.authoring import api
     from temporalex_django.authoring.activity import activity
     from temporalex_django.authoring.activity_context import activity_context
-    from temporalex_django.authoring.approvals import Escalation
     from temporalex_django.authoring.handle import WorkflowHandle
     from temporalex_django.authoring.handlers import signal, update
+    from temporalex_django.authoring.human_tasks import Escalation
     from temporalex_django.authoring.queries import query
     from temporalex_django.authoring.retry import RetryPolicy
     from temporalex_django.authoring.schedules.schedule import Overlap, Schedule
@@ -59,7 +59,7 @@ _HOME = {
     "transit": "temporalex_django.graph.definition.transitions",
     **dict.fromkeys(("Approval", "Debug", "Done", "Step", "Wait", "WaitForEvent"), "temporalex_django.graph.steps"),
     "Decision": "temporalex_django.core.human_tasks",
-    "Escalation": "temporalex_django.authoring.approvals",
+    "Escalation": "temporalex_django.authoring.human_tasks",
     "query": "temporalex_django.authoring.queries",
     "WorkflowHandle": "temporalex_django.authoring.handle",
     **dict.fromkeys(

@@ -15,10 +15,10 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from temporalex_django.authoring.activity import Activity
-from temporalex_django.authoring.approvals import Escalation, human_task_spec
 from temporalex_django.authoring.authorization import candidate_of_role
 from temporalex_django.authoring.django_tasks import is_task
 from temporalex_django.authoring.foreign_options import APPROVAL, WAIT_FOR_EVENT, answers_foreign_arguments
+from temporalex_django.authoring.human_tasks import Escalation, human_task_spec
 from temporalex_django.core import names
 from temporalex_django.core.human_tasks import HumanTaskSpec, parse_scope
 from temporalex_django.core.names import to_seconds, wait_seconds

@@ -9,8 +9,8 @@ if TYPE_CHECKING:
     from temporalex_django.authoring import api
     from temporalex_django.authoring.activity import activity
     from temporalex_django.authoring.activity_context import activity_context
+    from temporalex_django.authoring.declared_messages import signal, update
     from temporalex_django.authoring.handle import WorkflowHandle
-    from temporalex_django.authoring.handlers import signal, update
     from temporalex_django.authoring.human_tasks import Escalation
     from temporalex_django.authoring.queries import query
     from temporalex_django.authoring.retry import RetryPolicy
@@ -46,8 +46,8 @@ _HOME = {
     "activity": "temporalex_django.authoring.activity",
     "activity_context": "temporalex_django.authoring.activity_context",
     "once": "temporalex_django.db.once",
-    "signal": "temporalex_django.authoring.handlers",
-    "update": "temporalex_django.authoring.handlers",
+    "signal": "temporalex_django.authoring.declared_messages",
+    "update": "temporalex_django.authoring.declared_messages",
     "RetryLater": "temporalex_django.errors",
     "RetryPolicy": "temporalex_django.authoring.retry",
     **dict.fromkeys(("Overlap", "Schedule"), "temporalex_django.authoring.schedules.schedule"),

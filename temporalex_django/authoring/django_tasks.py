@@ -15,7 +15,7 @@ from typing import Any, Final, Protocol
 from temporalex_django.authoring import activity
 from temporalex_django.authoring.activity import Activity, ActivityOptions, RunSource
 from temporalex_django.authoring.activity_context import ActivityContext, activity_context
-from temporalex_django.authoring.redefinitions import require_same_activity
+from temporalex_django.authoring.definition import require_same_activity
 from temporalex_django.core.payloads.codec import error_reason
 from temporalex_django.errors import ActivityNotFound, NotConfigured, PayloadError, WorkflowDefinitionError
 

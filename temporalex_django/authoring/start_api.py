@@ -23,7 +23,7 @@ from temporalex_django.errors import InvalidId, NotCancellable, WorkflowClosed
 
 if TYPE_CHECKING:
     from temporalex_django.authoring.authorization import Person
-    from temporalex_django.authoring.redefinitions import DefinitionPlace
+    from temporalex_django.authoring.definition import DefinitionPlace
     from temporalex_django.authoring.unique import Unique
     from temporalex_django.authoring.workflow import Workflow
 

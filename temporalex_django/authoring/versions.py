@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from temporalex_django.authoring import backend, redefinitions
+from temporalex_django.authoring import backend, definition
 from temporalex_django.authoring import workflow as workflows
 from temporalex_django.authoring.start_api import Startable
 from temporalex_django.authoring.workflow import Workflow
@@ -57,7 +57,7 @@ class VersionedWorkflow(Startable):
     @classmethod
     def require_registered(cls) -> None:
         """Raise ``WorkflowDefinitionError`` if another class has been defined under its name since."""
-        redefinitions.require_same_class(cls, workflows.registry.get(cls.name))
+        definition.require_same_class(cls, workflows.registry.get(cls.name))
 
     @classmethod
     def version_for(cls, versions: Mapping[int, type[Workflow]], options: Mapping[str, Any]) -> int | None:

@@ -15,7 +15,8 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast, overload
 from uuid import UUID
 
-from temporalex_django.authoring import backend, definition, queries, redefinitions
+from temporalex_django.authoring import backend, definition, queries
+from temporalex_django.authoring import definition as redefinitions
 from temporalex_django.authoring.start_api import Startable
 from temporalex_django.authoring.type_hints import A, R, TypedWorkflow
 from temporalex_django.core import current

@@ -23,9 +23,9 @@ from typing import Any, Final
 from temporalex_django.authoring import activity as activities
 from temporalex_django.authoring.activity import Activity, is_nameless
 from temporalex_django.authoring.authorization import candidate_of_role
+from temporalex_django.authoring.definition import DefinitionPlace, is_same_activity, is_same_code, place_of_activity
 from temporalex_django.authoring.django_tasks import DjangoTask, is_task
 from temporalex_django.authoring.lint.statements import unawaited_calls, uncompensated_returns, unordered_uses
-from temporalex_django.authoring.redefinitions import DefinitionPlace, is_same_activity, is_same_code, place_of_activity
 from temporalex_django.authoring.start_api import Startable
 from temporalex_django.authoring.workflow import Workflow, concrete_classes
 from temporalex_django.core import names

@@ -20,8 +20,7 @@ from temporalex_django.authoring.django_tasks import activity_of
 from temporalex_django.authoring.human_tasks import Escalation, human_task_spec
 from temporalex_django.authoring.primitive_types import parallel_type, phase_type, race_type, task_type
 from temporalex_django.authoring.requests import check_start_times, start_time_of_child
-from temporalex_django.authoring.start_api import Startable
-from temporalex_django.authoring.type_hints import A, R, TypedWorkflow
+from temporalex_django.authoring.start_api import A, R, Startable, TypedWorkflow
 from temporalex_django.authoring.unique import check_id
 from temporalex_django.authoring.workflow import Workflow, decode_result, input_or_default, read_input, start_options
 from temporalex_django.core import current, names, pending_commands, primitives

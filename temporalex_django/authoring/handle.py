@@ -24,7 +24,7 @@ from temporalex_django.authoring.requests import (
     operation_method,
     readable_type,
 )
-from temporalex_django.authoring.type_hints import T2, T3, P, R, Result_co, T, TypedWorkflow
+from temporalex_django.authoring.start_api import T2, T3, P, R, Result_co, T, TypedWorkflow
 from temporalex_django.core.history.events import HistoryEvent
 
 if TYPE_CHECKING:
@@ -33,8 +33,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from temporalex_django.authoring.backend import Backend
-    from temporalex_django.authoring.start_api import Startable
-    from temporalex_django.authoring.type_hints import QueryOptions, UpdateFunction, UpdateOptions
+    from temporalex_django.authoring.start_api import QueryOptions, Startable, UpdateFunction, UpdateOptions
     from temporalex_django.core.messages.phase import Handler
 
 #: Default waits in seconds: for the answer of an update, resume or decision, and for a result.

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import Any, Literal, Never, ParamSpec, Protocol, TypeVar, cast, overload
 
-from temporalex_django.authoring.type_hints import R, TypedTask
+from temporalex_django.authoring.start_api import R, TypedTask
 from temporalex_django.core.results import Err, TimedOut
 from temporalex_django.core.units.ivar import AwaitableCall
 

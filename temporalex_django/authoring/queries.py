@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from temporalex_django.authoring.type_hints import QueryDecorator
+from temporalex_django.authoring.start_api import QueryDecorator
 from temporalex_django.core.failures import source_line
 from temporalex_django.errors import WorkflowDefinitionError
 

@@ -17,8 +17,7 @@ from uuid import UUID
 
 from temporalex_django.authoring import backend, definition, queries
 from temporalex_django.authoring import definition as redefinitions
-from temporalex_django.authoring.start_api import Startable
-from temporalex_django.authoring.type_hints import A, R, TypedWorkflow
+from temporalex_django.authoring.start_api import A, R, Startable, TypedWorkflow
 from temporalex_django.core import current
 from temporalex_django.core import names as aliases
 from temporalex_django.core.determinism import guard
@@ -49,7 +48,7 @@ if TYPE_CHECKING:
 
     from temporalex_django.authoring.authorization import Person
     from temporalex_django.authoring.handle import WorkflowHandle
-    from temporalex_django.authoring.type_hints import SignalStartOptions, StartOptions, ValueOptions
+    from temporalex_django.authoring.start_api import SignalStartOptions, StartOptions, ValueOptions
     from temporalex_django.authoring.versions import VersionedWorkflow
 
 #: Workflow classes and dispatchers by name; defining one again replaces it.

@@ -13,7 +13,7 @@ from uuid import UUID
 from temporalex_django.authoring.authorization import Person
 from temporalex_django.authoring.handle import WorkflowHandle
 from temporalex_django.authoring.requests import RunAddress
-from temporalex_django.authoring.type_hints import Result_co
+from temporalex_django.authoring.start_api import Result_co
 from temporalex_django.core.failures import failure_summary
 from temporalex_django.core.messages.mailbox import failed_text
 from temporalex_django.engine.contracts.records import Outcome

@@ -9,13 +9,12 @@ if TYPE_CHECKING:
     from temporalex_django.authoring import api
     from temporalex_django.authoring.activity import activity
     from temporalex_django.authoring.activity_context import activity_context
+    from temporalex_django.authoring.activity_options import RetryPolicy, Unique
     from temporalex_django.authoring.declared_messages import signal, update
     from temporalex_django.authoring.handle import WorkflowHandle
     from temporalex_django.authoring.human_tasks import Escalation
     from temporalex_django.authoring.queries import query
-    from temporalex_django.authoring.retry import RetryPolicy
     from temporalex_django.authoring.schedules.schedule import Overlap, Schedule
-    from temporalex_django.authoring.unique import Unique
     from temporalex_django.authoring.versions import VersionedWorkflow
     from temporalex_django.authoring.workflow import Workflow
     from temporalex_django.core.human_tasks import Decision
@@ -49,9 +48,9 @@ _HOME = {
     "signal": "temporalex_django.authoring.declared_messages",
     "update": "temporalex_django.authoring.declared_messages",
     "RetryLater": "temporalex_django.errors",
-    "RetryPolicy": "temporalex_django.authoring.retry",
+    "RetryPolicy": "temporalex_django.authoring.activity_options",
     **dict.fromkeys(("Overlap", "Schedule"), "temporalex_django.authoring.schedules.schedule"),
-    "Unique": "temporalex_django.authoring.unique",
+    "Unique": "temporalex_django.authoring.activity_options",
     "Workflow": "temporalex_django.authoring.workflow",
     "VersionedWorkflow": "temporalex_django.authoring.versions",
     "GraphWorkflow": "temporalex_django.graph.workflow",

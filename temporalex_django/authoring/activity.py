@@ -22,10 +22,10 @@ from typing import (
     overload,
 )
 
+from temporalex_django.authoring.activity_options import RetryPolicy
 from temporalex_django.authoring.definition import check_use, execution_of, require_same_activity
 from temporalex_django.authoring.foreign_options import ACTIVITY as FOREIGN_OPTIONS
 from temporalex_django.authoring.foreign_options import answers_foreign_options, call_options, unknown_options
-from temporalex_django.authoring.retry import RetryPolicy
 from temporalex_django.core import current
 from temporalex_django.core import names as aliases
 from temporalex_django.core.failures import source_line

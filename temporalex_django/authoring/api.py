@@ -15,13 +15,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, get_args
 
 from temporalex_django.authoring import foreign_options
+from temporalex_django.authoring.activity_options import check_id
 from temporalex_django.authoring.definition import check_use
 from temporalex_django.authoring.django_tasks import activity_of
 from temporalex_django.authoring.human_tasks import Escalation, human_task_spec
 from temporalex_django.authoring.primitive_types import parallel_type, phase_type, race_type, task_type
 from temporalex_django.authoring.requests import check_start_times, start_time_of_child
 from temporalex_django.authoring.start_api import A, R, Startable, TypedWorkflow
-from temporalex_django.authoring.unique import check_id
 from temporalex_django.authoring.workflow import Workflow, decode_result, input_or_default, read_input, start_options
 from temporalex_django.core import current, names, pending_commands, primitives
 from temporalex_django.core import primitive_table as table

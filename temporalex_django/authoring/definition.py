@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
+from temporalex_django.authoring.activity_options import Unique
 from temporalex_django.authoring.start_api import START_API
-from temporalex_django.authoring.unique import Unique
 from temporalex_django.core import names
 from temporalex_django.core.messages.phase import accepts_arguments, signature_text
 from temporalex_django.core.names import to_seconds

@@ -27,7 +27,7 @@ from typing import (
     get_args,
 )
 
-from temporalex_django.authoring.unique import check_id
+from temporalex_django.authoring.activity_options import check_id
 from temporalex_django.core.messages.sender import Headers, check_headers
 from temporalex_django.core.names import aware_datetime, is_name, quoted, wait_seconds
 from temporalex_django.core.payloads.external_types import unreadable_reason

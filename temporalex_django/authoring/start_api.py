@@ -24,8 +24,8 @@ from temporalex_django.core.results import Async, ContinueAsNew, Err, Ok, Reply,
 from temporalex_django.errors import InvalidId, NotCancellable, WorkflowClosed
 
 if TYPE_CHECKING:
+    from temporalex_django.authoring.activity_options import Unique
     from temporalex_django.authoring.definition import DefinitionPlace
-    from temporalex_django.authoring.unique import Unique
     from temporalex_django.authoring.workflow import Workflow
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from temporalex_django.authoring.activity import Activity
 from temporalex_django.authoring.activity_context import ActivityContext, PreviousFailure
-from temporalex_django.authoring.retry import delay_after, jitter_draw, next_delay
+from temporalex_django.authoring.activity_options import delay_after, jitter_draw, next_delay
 from temporalex_django.core.failures import (
     AttemptFailure,
     ReturnedErr,

@@ -26,7 +26,7 @@ from temporalex_django.core.results import Event, Pending
 from temporalex_django.errors import WorkflowDefinitionError
 
 if TYPE_CHECKING:
-    from temporalex_django.authoring.retry import RetryPolicy
+    from temporalex_django.authoring.activity_options import RetryPolicy
     from temporalex_django.graph.context import Context
     from temporalex_django.graph.instance import Instance
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Any, ClassVar
 
-from temporalex_django.authoring.retry import RetryPolicy
+from temporalex_django.authoring.activity_options import RetryPolicy
 from temporalex_django.authoring.workflow import Workflow
 from temporalex_django.core import current
 from temporalex_django.core.determinism import guard

@@ -11,8 +11,8 @@ from django.apps import apps
 from django.core import checks
 
 from temporalex_django.authoring.activity import ActivityOptions
+from temporalex_django.authoring.activity_options import RetryPolicy
 from temporalex_django.authoring.django_tasks import normalize, require_current
-from temporalex_django.authoring.retry import RetryPolicy
 from temporalex_django.core.names import check_time, to_seconds
 from temporalex_django.errors import PayloadError, WorkflowDefinitionError
 from temporalex_django.tasks.results import (

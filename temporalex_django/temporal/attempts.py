@@ -19,7 +19,7 @@ from temporalio.exceptions import ApplicationError as SdkError
 from temporalex_django.authoring import activity as activities
 from temporalex_django.authoring.activity import Activity
 from temporalex_django.authoring.activity_context import ActivityContext, use_context
-from temporalex_django.authoring.retry import delay_after, jitter_draw
+from temporalex_django.authoring.activity_options import delay_after, jitter_draw
 from temporalex_django.core.failures import ReturnedErr, describe
 from temporalex_django.core.history.events import HistoryEvent
 from temporalex_django.core.payloads import codec

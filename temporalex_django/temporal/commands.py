@@ -12,7 +12,7 @@ from temporalio.api.common.v1 import RetryPolicy
 from temporalio.bridge.proto import child_workflow
 from temporalio.bridge.proto.workflow_commands import ActivityCancellationType, WorkflowCommand
 
-from temporalex_django.authoring.retry import RetryPolicy as OwnRetryPolicy
+from temporalex_django.authoring.activity_options import RetryPolicy as OwnRetryPolicy
 from temporalex_django.core.history.activation import DeliveryRecord, RunInfo
 from temporalex_django.core.history.events import Command
 from temporalex_django.temporal import names

@@ -9,11 +9,11 @@ from typing import Any, cast, overload
 from uuid import UUID
 
 from temporalex_django.authoring import run_filters
+from temporalex_django.authoring.activity_options import check_id
 from temporalex_django.authoring.authorization import Person
 from temporalex_django.authoring.requests import OnClosed, OnConflict, StartRequest
 from temporalex_django.authoring.schedules.schedule import Schedule
 from temporalex_django.authoring.start_api import R, Startable, TypedWorkflow
-from temporalex_django.authoring.unique import check_id
 from temporalex_django.authoring.workflow import (
     Workflow,
 )

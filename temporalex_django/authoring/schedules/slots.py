@@ -27,6 +27,7 @@ from types import MappingProxyType
 from typing import Literal, NamedTuple, TypeAlias, cast, get_args
 from zoneinfo import ZoneInfo
 
+from temporalex_django.authoring.activity_options import check_id
 from temporalex_django.authoring.schedules import specs as calendar_rules
 from temporalex_django.authoring.schedules import specs as crons
 from temporalex_django.authoring.schedules.functions import holiday_test
@@ -40,7 +41,6 @@ from temporalex_django.authoring.schedules.specs import (
     check_year,
     spec_key,
 )
-from temporalex_django.authoring.unique import check_id
 from temporalex_django.core.names import quoted
 from temporalex_django.errors import InvalidId, ScheduleInvalid
 

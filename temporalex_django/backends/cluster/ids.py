@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from temporalex_django.authoring.unique import SEPARATOR
+from temporalex_django.authoring.activity_options import SEPARATOR
 from temporalex_django.authoring.workflow import Workflow, concrete_classes
 from temporalex_django.conf import get_settings
 from temporalex_django.engine.run_start import RunStart

@@ -13,7 +13,7 @@ from typing import Any
 from uuid import UUID
 
 from temporalex_django.authoring import activity
-from temporalex_django.authoring.unique import SEPARATOR, Unique, check_id
+from temporalex_django.authoring.activity_options import SEPARATOR, Unique, check_id
 from temporalex_django.authoring.workflow import Workflow
 from temporalex_django.core.failures import error_line
 from temporalex_django.core.history import events as kinds

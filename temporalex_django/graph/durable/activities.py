@@ -10,7 +10,7 @@ from weakref import WeakKeyDictionary
 
 from temporalex_django.authoring import activity as activities
 from temporalex_django.authoring.activity import Activity, ActivityOptions, RunSource
-from temporalex_django.authoring.retry import RetryPolicy
+from temporalex_django.authoring.activity_options import RetryPolicy
 from temporalex_django.core.history.events import InputReading, to_reading
 from temporalex_django.core.payloads import codec
 from temporalex_django.core.payloads.codec import deep_copy

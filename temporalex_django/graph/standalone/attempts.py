@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from temporalex_django.authoring.retry import delay_after, jitter_draw
+from temporalex_django.authoring.activity_options import delay_after, jitter_draw
 from temporalex_django.core.failures import ReturnedErr, describe, exception_name, retry_request
 from temporalex_django.core.payloads.round_trip import encode_lossless
 from temporalex_django.core.results import Err

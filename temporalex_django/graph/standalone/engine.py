@@ -19,11 +19,11 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
 from temporalex_django.authoring import backend
+from temporalex_django.authoring.activity_options import check_id
 from temporalex_django.authoring.backend import Description
 from temporalex_django.authoring.handle import WorkflowHandle, make_handle
 from temporalex_django.authoring.requests import RunAddress, RunRequest
 from temporalex_django.authoring.run_filters import NEWEST_FIRST
-from temporalex_django.authoring.unique import check_id
 from temporalex_django.core.names import check_wait
 from temporalex_django.errors import (
     AlreadyRunning,

@@ -20,10 +20,10 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from typing import Any
 
+from temporalex_django.authoring.activity_options import check_id
 from temporalex_django.authoring.authorization import matches_candidate, split_decider
 from temporalex_django.authoring.authorization import sender_key as key_of_user
 from temporalex_django.authoring.definition import DURATIONS
-from temporalex_django.authoring.unique import check_id
 from temporalex_django.core import human_tasks
 from temporalex_django.core.failures import error_line
 from temporalex_django.core.human_tasks import require_four_eyes, roles_text

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from temporalex_django import RetryLater, RetryPolicy, errors
-from temporalex_django.authoring.retry import delay_after, jitter_draw, next_delay
+from temporalex_django.authoring.activity_options import delay_after, jitter_draw, next_delay
 
 NOW = datetime(2026, 3, 1, 14, tzinfo=UTC)
 

@@ -381,7 +381,7 @@ def check_definitions(app_configs: Sequence[AppConfig] | None, **_: Any) -> list
     """Report definitions that were refused when their module was imported, and graphs that are invalid now."""
     del app_configs
     from temporalex_django.authoring import workflow  # noqa: PLC0415 - filled by autodiscovery
-    from temporalex_django.graph.definition import validation  # noqa: PLC0415 - only for this check
+    from temporalex_django.graph import definition as validation  # noqa: PLC0415 - only for this check
     from temporalex_django.graph.workflow import GraphWorkflow  # noqa: PLC0415 - as above
 
     messages: list[CheckMessage] = [

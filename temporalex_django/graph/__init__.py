@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from temporalex_django.graph import connectors, engine
     from temporalex_django.graph.connectors import Connector
     from temporalex_django.graph.context import Context, ExecutionEntry
-    from temporalex_django.graph.definition.transitions import transit
+    from temporalex_django.graph.definition import transit
     from temporalex_django.graph.events import event
     from temporalex_django.graph.instance import Instance
     from temporalex_django.graph.standalone.engine import Engine, lookup
@@ -32,7 +32,7 @@ _HOME = {
     "Instance": "temporalex_django.graph.instance",
     **dict.fromkeys(("Approval", "Debug", "Done", "Step", "Wait", "WaitForEvent"), "temporalex_django.graph.steps"),
     "event": "temporalex_django.graph.events",
-    "transit": "temporalex_django.graph.definition.transitions",
+    "transit": "temporalex_django.graph.definition",
     "GraphWorkflow": "temporalex_django.graph.workflow",
 }
 

@@ -22,8 +22,7 @@ from typing import Any
 from temporalex_django.core.payloads import codec
 from temporalex_django.errors import PayloadError, ResumeRefused, TemporalexError, WorkflowDefinitionError
 from temporalex_django.graph.context import ExecutionEntry
-from temporalex_django.graph.definition.structure import bits
-from temporalex_django.graph.definition.transitions import Target, targets_of
+from temporalex_django.graph.definition import Target, bits, targets_of
 from temporalex_django.graph.frozen_data import freeze
 from temporalex_django.graph.instance import Instance
 from temporalex_django.graph.steps import StepRef, events_of, external_events, is_step, key_of, name_of

@@ -17,7 +17,7 @@ from temporalex_django.core.payloads import codec
 from temporalex_django.core.results import Err, Event, Pending
 from temporalex_django.errors import PayloadError
 from temporalex_django.graph import engine
-from temporalex_django.graph.definition.structure import bits
+from temporalex_django.graph.definition import bits
 from temporalex_django.graph.instance import Instance
 from temporalex_django.graph.steps import events_of, key_of, name_of, timer_of
 

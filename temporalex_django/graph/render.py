@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from temporalex_django.graph.definition.structure import Graph
+from temporalex_django.graph.definition import Graph
 from temporalex_django.graph.instance import Instance
 from temporalex_django.graph.steps import StepRef, name_of
 

@@ -12,9 +12,8 @@ from temporalex_django.core import current
 from temporalex_django.core.determinism import guard
 from temporalex_django.core.results import Ok
 from temporalex_django.errors import WorkflowDefinitionError
-from temporalex_django.graph import render, snapshot
-from temporalex_django.graph.definition import validation
-from temporalex_django.graph.definition.structure import Edge, Graph
+from temporalex_django.graph import definition, render, snapshot
+from temporalex_django.graph.definition import Edge, Graph
 from temporalex_django.graph.durable.activities import activity_of, options_of
 from temporalex_django.graph.durable.run import GraphRun
 from temporalex_django.graph.instance import Instance
@@ -62,7 +61,7 @@ class GraphWorkflow(Workflow, abstract=True):
             yield 'unique: a graph needs a business key: unique = Unique(key="orderid")'
         for name in sorted(_RESERVED_ATTRIBUTES & cls.__dict__.keys()):
             yield f"{name}: graphs reserve this name: rename the attribute"
-        graph, problems = validation.build(cls)
+        graph, problems = definition.build(cls)
         if graph is not None:
             problems = [*cls._prepare(graph)]
         yield from problems

@@ -186,7 +186,7 @@ UNREAD: dict[str, list[str]] = {
         *("execute:instance", "execute:config", "execute:context", "execute:config"),
         *(["execute:instance", "execute:config", "execute:context"] * 3),
     ],
-    "graph/definition/transitions.py": ["__get__:instance", "__get__:owner"],
+    "graph/definition.py": ["__get__:instance", "__get__:owner"],
     "graph/frozen_data.py": ["__deepcopy__:memo", "__deepcopy__:memo"],
     "testing/assertions.py": [  # tests of what is waited for, called alike
         *(

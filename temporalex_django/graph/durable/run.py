@@ -23,7 +23,7 @@ from temporalex_django.core.typed_dicts import WaitInfo
 from temporalex_django.core.units.ivar import IVar
 from temporalex_django.errors import ActionNotPermitted, ResumeRefused, TemporalexError
 from temporalex_django.graph import engine
-from temporalex_django.graph.definition.structure import bits
+from temporalex_django.graph.definition import bits
 from temporalex_django.graph.durable.activities import activity_of
 from temporalex_django.graph.events import DeclaredEvent, find_declared_event, validate_event_data
 from temporalex_django.graph.instance import Instance

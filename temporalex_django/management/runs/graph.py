@@ -16,7 +16,7 @@ from temporalex_django import access
 from temporalex_django.authoring import workflow as workflows
 from temporalex_django.errors import TemporalexError
 from temporalex_django.graph import render
-from temporalex_django.graph.definition.structure import Graph
+from temporalex_django.graph.definition import Graph
 from temporalex_django.graph.instance import Instance
 from temporalex_django.graph.steps import key_of, name_of
 from temporalex_django.graph.workflow import GraphWorkflow

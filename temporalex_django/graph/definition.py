@@ -1,25 +1,23 @@
-"""The rules for a graph, checked when the class is defined; all violations are reported together."""
+"""Definitions of graphs: their transitions, their structure, and what is wrong with them.
+
+The rules for a graph, checked when the class is defined; all violations are reported together.
+"""
 
 from __future__ import annotations
 
 import ast
 import inspect
 import linecache
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
-from graphlib import CycleError
-from typing import Any
+from graphlib import CycleError, TopologicalSorter
+from typing import Any, NamedTuple
 
+from temporalex_django.authoring.activity import Activity
+from temporalex_django.authoring.django_tasks import is_task
 from temporalex_django.core.payloads import codec
-from temporalex_django.errors import PayloadError
-from temporalex_django.graph.definition.structure import Graph, successors_of, topological_order
-from temporalex_django.graph.definition.transitions import (
-    Clause,
-    Target,
-    dynamic_transits,
-    require_hashable,
-    targets_of,
-)
+from temporalex_django.errors import PayloadError, WorkflowDefinitionError
 from temporalex_django.graph.steps import (
     Done,
     Step,
@@ -351,3 +349,302 @@ def _convergence_problems(graph: Graph) -> Iterator[str]:
                     f"convergence: {name_of(clause.step)} fans out on {clause.event!r} to {names}, "
                     "but their paths do not all meet in one step before Done"
                 )
+
+
+# --- transitions ------------------------------------------------------------------------------------------------------
+#
+# Transitions: the steps that follow an event of a step, in the forms in which a workflow class writes them.
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A step to which a transition leads, with the config that the transition gives to the step, or None."""
+
+    step: StepRef
+    config: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Clause:
+    """A transition: the ``targets`` that follow when ``step`` emits ``event``.
+
+    A dynamic clause has a function ``route(context)``, which chooses among the targets when the event comes.
+    """
+
+    step: StepRef
+    event: str
+    targets: tuple[Target, ...]
+    route: Callable[[Any], Any] | None = None
+
+
+class Transit:
+    """A dynamic transition as ``@transit`` declares it in the body of a workflow class.
+
+    ``fn`` is the decorated function, which chooses among the targets.
+    """
+
+    def __init__(self, step: StepRef, event: str, targets: tuple[StepRef, ...], fn: Callable[[Any], Any]) -> None:
+        self.step = step
+        self.event = event
+        self.targets = targets
+        self.fn = fn
+
+    def __get__(self, instance: object, owner: type | None = None) -> Callable[[Any], Any]:
+        return self.fn
+
+
+def transit(
+    step: StepRef, event: str, *, targets: Sequence[StepRef]
+) -> Callable[[Callable[[Any], Any]], Callable[[Any], Any]]:
+    """Return a decorator for a function that chooses the steps which follow when ``step`` emits ``event``.
+
+    It decorates a function ``(context)`` in the body of the workflow class, above ``@staticmethod``.
+
+    The function returns one of ``targets``, ``(target, config)``, or a list of these; an empty list activates nothing.
+    It must be deterministic, like all workflow code. Raises ``WorkflowDefinitionError`` for invalid arguments, and for
+    a function that is async or cannot be called with a context.
+    """
+    problems = []
+    if not is_step(step):
+        problems = [not_a_step_text(step)]
+    if not is_event(event):
+        problems.append(f"{event!r} is not a valid event name")
+    if (
+        isinstance(targets, (str, bytes, Mapping))
+        or not hasattr(targets, "__iter__")
+        or not (target_steps := tuple(targets))
+    ):
+        target_steps = ()
+        problems.append("targets must be a list of the steps that it can choose")
+    problems += [f"the target {not_a_step_text(target)}" for target in target_steps if not is_step(target)]
+    for ref in (step, *target_steps):
+        try:
+            require_hashable(ref)
+        except ValueError as exc:
+            problems.append(str(exc))
+    if problems:
+        raise WorkflowDefinitionError(f"transit({name_of(step)}, {event!r}): " + "; ".join(problems))
+
+    def decorate(fn: Callable[[Any], Any]) -> Any:
+        function = fn.__func__ if isinstance(fn, staticmethod) else fn
+        if not callable(function) or inspect.iscoroutinefunction(function) or not _accepts_context(function):
+            raise WorkflowDefinitionError(
+                f"transit({name_of(step)}, {event!r}): decorate a plain function that takes (context), not {fn!r}"
+            )
+        return Transit(step, str.__str__(event), target_steps, function)
+
+    return decorate
+
+
+def _accepts_context(fn: Callable[..., Any]) -> bool:
+    try:
+        inspect.signature(fn).bind(None)
+    except TypeError:
+        return False
+    return True
+
+
+def targets_of(value: Any) -> tuple[Target, ...]:
+    """Return the targets that ``value`` describes: a step, ``(step, config)``, or a list of these.
+
+    Raises ``ValueError`` that names the part which is none of these.
+    """
+    if isinstance(value, list):
+        targets = tuple(_as_target(part) for part in value)
+        for index, target in enumerate(targets):
+            if any(target.step == other.step for other in targets[:index]):
+                raise ValueError(f"{name_of(target.step)} is in the list twice")
+        return targets
+    return (_as_target(value),)
+
+
+def _as_target(value: Any) -> Target:
+    """Return the target for a step or ``(step, config)``. Raises ``ValueError``, with advice, for anything else."""
+    if is_step(value):
+        return Target(require_hashable(value))
+    if isinstance(value, tuple) and len(value) == 2 and is_step(value[0]):
+        # A tuple of two steps looks like (step, config), and is almost always meant as a fan-out.
+        if is_step(value[1]):
+            raise ValueError(f"({name_of(value[0])}, {name_of(value[1])}) is a tuple: write a list to fan out")
+        return Target(require_hashable(value[0]), value[1])
+    if isinstance(value, tuple) and len(value) == 2 and (isinstance(value[0], Activity) or is_task(value[0])):
+        value = value[0]
+    raise ValueError(not_a_step_text(value, " (a step, (step, config), or a list of these)"))
+
+
+def require_hashable(step: StepRef) -> StepRef:
+    """Return the step. Raises ``ValueError`` if the step is not hashable, because it then cannot be looked up."""
+    try:
+        hash(step)
+    except TypeError:
+        raise ValueError(
+            f"{name_of(step)} cannot be hashed: make its class a frozen dataclass of hashable values"
+        ) from None
+    return step
+
+
+def dynamic_transits(cls: type) -> Iterator[Transit]:
+    """Yield the dynamic clauses that ``@transit`` declares in a class and its bases, in order of definition.
+
+    A function replaces an earlier one of the same name.
+    """
+    attributes: dict[str, Any] = {}
+    for base in reversed(cls.__mro__):
+        for name, value in vars(base).items():
+            # Remove it first, so that a name that is defined again moves to the place of its new definition.
+            attributes.pop(name, None)
+            attributes[name] = value
+    for value in attributes.values():
+        if isinstance(value, Transit):
+            yield value
+
+
+# --- structure --------------------------------------------------------------------------------------------------------
+#
+# The graph of a workflow class: the facts about its steps and transitions that are computed before anything runs.
+#
+# Steps are numbered in topological order, and a set of steps is a bit mask: bit ``i`` stands for step number ``i``. So
+# the test of a join, whether everything before a step has ended, is one ``and``, however large the graph.
+
+
+class Edge(NamedTuple):
+    """A transition of a graph: when the step ``source`` emits ``event``, the steps ``targets`` follow.
+
+    If ``dynamic`` is True, a function chooses among the targets when the event comes.
+    """
+
+    source: StepRef
+    event: str
+    targets: tuple[StepRef, ...]
+    dynamic: bool
+
+
+class Graph:
+    """The steps and transitions of a class, built once and never changed.
+
+    ``initial`` is the first step with its config, and ``clauses`` are the transitions. A mask is a set of steps: an int
+    whose bit ``i`` stands for step number ``i``. ``direct[i]`` is the mask of the direct predecessors of step ``i``,
+    and ``next[i]`` the mask of its direct successors. ``before[i]`` is the mask of all steps from which ``i`` can be
+    reached. ``after[i]`` is the mask of all steps that can be reached from ``i``. Raises ``CycleError`` (of
+    ``graphlib``) for a graph with a cycle.
+    """
+
+    def __init__(self, initial: Target, clauses: Iterable[Clause]) -> None:
+        self.initial = initial
+        self.clauses = {(clause.step, clause.event): clause for clause in clauses}
+        successors = successors_of([initial.step], self.clauses.values())
+        self.steps: tuple[StepRef, ...] = topological_order(successors)
+        self.number: dict[StepRef, int] = {step: i for i, step in enumerate(self.steps)}
+        self.keys: tuple[str, ...] = tuple(key_of(step) for step in self.steps)
+        self.by_key: dict[str, StepRef] = dict(zip(self.keys, self.steps, strict=True))
+        self.direct: list[int] = [0] * len(self.steps)  # masks of direct predecessors
+        self.before: list[int] = [0] * len(self.steps)
+        self.after: list[int] = [0] * len(self.steps)
+        self.next: list[int] = [self.mask(successors[step]) for step in self.steps]
+        # In ascending numbers, so that the mask of a step is complete before its successors take it over.
+        for i, following in enumerate(self.next):
+            for n in bits(following):
+                self.direct[n] |= 1 << i
+                self.before[n] |= self.before[i] | 1 << i
+        for i in reversed(range(len(self.steps))):
+            for n in bits(self.next[i]):
+                self.after[i] |= self.after[n] | 1 << n
+
+    def mask(self, steps: Iterable[StepRef]) -> int:
+        """Return the bit mask of these steps."""
+        mask = 0
+        for step in steps:
+            mask |= 1 << self.number[step]
+        return mask
+
+    def refs(self, mask: int) -> Iterator[StepRef]:
+        """Return the steps whose numbers are in ``mask``, in the order of their numbers."""
+        return (self.steps[i] for i in bits(mask))
+
+    def predecessors(self, step: StepRef) -> frozenset[StepRef]:
+        """Return the steps from which a transition leads directly to ``step``.
+
+        The set is empty for a step that the graph lacks.
+        """
+        number = self.number.get(step)
+        if number is None:
+            return frozenset()
+        return frozenset(self.refs(self.direct[number]))
+
+    def edges(self) -> tuple[Edge, ...]:
+        """Return all transitions of the graph."""
+        return tuple(
+            Edge(c.step, c.event, tuple(t.step for t in c.targets), c.route is not None) for c in self.clauses.values()
+        )
+
+    def can_miss_join(self, branches: Sequence[StepRef]) -> bool:
+        """Return True if the paths from the steps ``branches`` do not all meet in one step before ``Done``.
+
+        A transition to such branches is refused, because parallel branches must join again. A step that all the paths
+        pass is a common post-dominator of the branches.
+        """
+        common = -1
+        for branch in branches:
+            common &= self.post_dominators[self.number[branch]]
+        end = self.number.get(Done)
+        return not (common if end is None else common & ~(1 << end))
+
+    @property
+    def post_dominators(self) -> list[int]:
+        """The post-dominators of each step as a set (a bit mask of step numbers), by step number.
+
+        The post-dominators of a step are the steps on every path from it to the end of the graph, the step itself
+        included.
+        """
+        if not hasattr(self, "_post_dominators"):
+            masks = [0] * len(self.steps)
+            for i in reversed(range(len(self.steps))):
+                # -1 has all bits set: the intersection over the successors starts with every step.
+                always = -1 if self.next[i] else 0
+                for n in bits(self.next[i]):
+                    always &= masks[n]
+                masks[i] = always | 1 << i
+            self._post_dominators = masks
+        return self._post_dominators
+
+
+def bits(mask: int) -> Iterator[int]:
+    """Yield the positions of the bits that are set in ``mask``, in ascending order: the numbers of the steps in it."""
+    while mask:
+        low = mask & -mask
+        yield low.bit_length() - 1
+        mask ^= low
+
+
+def successors_of(first_steps: Iterable[StepRef], clauses: Iterable[Clause]) -> dict[StepRef, list[StepRef]]:
+    """Return the direct successors of each step, by step.
+
+    The ``first_steps`` come first, then the other steps in the order in which the clauses name them.
+    """
+    successors: dict[StepRef, list[StepRef]] = {step: [] for step in first_steps}
+    for clause in clauses:
+        following = successors.setdefault(clause.step, [])
+        for target in clause.targets:
+            successors.setdefault(target.step, [])
+            if target.step not in following:
+                following.append(target.step)
+    return successors
+
+
+def topological_order(successors: Mapping[StepRef, Sequence[StepRef]]) -> tuple[StepRef, ...]:
+    """Return the steps in an order in which each comes after its predecessors.
+
+    ``successors`` has the direct successors of each step. Steps of which neither follows the other keep their order in
+    ``successors``. Raises ``CycleError`` (of ``graphlib``).
+    """
+    sorter: TopologicalSorter[StepRef] = TopologicalSorter()
+    # Add all steps first, so that steps without an order between them keep the order of appearance.
+    for step in successors:
+        sorter.add(step)
+    for step, following in successors.items():
+        for other in following:
+            sorter.add(other, step)
+    return tuple(sorter.static_order())
+
+
+__all__ = ["CycleError", "Edge", "Graph", "bits", "successors_of", "topological_order"]

@@ -14,7 +14,7 @@ from temporalex_django.core.results import Ok
 from temporalex_django.errors import WorkflowDefinitionError
 from temporalex_django.graph import definition, render, snapshot
 from temporalex_django.graph.definition import Edge, Graph
-from temporalex_django.graph.durable.run import GraphRun, activity_of, options_of
+from temporalex_django.graph.durable_run import GraphRun, activity_of, options_of
 from temporalex_django.graph.instance import Instance
 from temporalex_django.graph.progress import seconds_between
 from temporalex_django.graph.steps import StepRef, name_of

@@ -14,7 +14,7 @@ from temporalex_django.authoring.start_api import Startable
 from temporalex_django.core.history.events import CLOSED_STATUSES
 from temporalex_django.core.names import counted
 from temporalex_django.errors import WorkflowCancelled, WorkflowFailed
-from temporalex_django.graph.durable.run import activity_of
+from temporalex_django.graph.durable_run import activity_of
 from temporalex_django.graph.steps import Step, StepRef, key_of
 from temporalex_django.testing.handles import EnvironmentHandle
 

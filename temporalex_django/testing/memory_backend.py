@@ -51,7 +51,7 @@ from temporalex_django.errors import (
     WorkflowClosed,
     WorkflowNotFound,
 )
-from temporalex_django.graph.durable.run import resume_request
+from temporalex_django.graph.durable_run import resume_request
 from temporalex_django.graph.workflow import GraphWorkflow
 from temporalex_django.testing.handles import EnvironmentHandle, EnvironmentUpdate
 from temporalex_django.testing.memory_actions import OPERATIONS, MemoryOperator

@@ -175,7 +175,7 @@ UNREAD: dict[str, list[str]] = {
     "core/units/scheduler.py": ["on_close:_"],
     "core/units/branches.py": ["__aexit__:kind", "__aexit__:_"],
     "core/units/ivar.py": ["_track_collector:_"],
-    "graph/durable/run.py": ["decode_call:kwargs"],
+    "graph/durable_run.py": ["decode_call:kwargs"],
     "graph/standalone/attempts.py": ["workflow:version", "instance:version"],
     "graph/engine.py": ["fail_step:now"],  # as its siblings have it; an instance does not say when it failed
     "graph/standalone/engine.py": [  # signals are refused, whatever they are

@@ -34,7 +34,7 @@ from temporalex_django.engine.operator_overrides import absent_timer_text, allow
 from temporalex_django.engine.reset.plan import DROP, REDELIVER
 from temporalex_django.engine.run_start import RunStart
 from temporalex_django.errors import ActionNotPossible, ActivityNotFound, TemporalexError
-from temporalex_django.graph.durable.run import StepActivity
+from temporalex_django.graph.durable_run import StepActivity
 from temporalex_django.models import Chain, Instance
 from temporalex_django.temporal import names
 

@@ -17,7 +17,7 @@ from temporalex_django.core.history.events import CLOSING, RESOLUTIONS, HistoryE
 from temporalex_django.core.process import RECORDED_AS
 from temporalex_django.errors import TemporalexError
 from temporalex_django.graph import engine, snapshot
-from temporalex_django.graph.durable.run import parse_resume, step_result
+from temporalex_django.graph.durable_run import parse_resume, step_result
 from temporalex_django.graph.instance import Instance
 from temporalex_django.graph.progress import Progress, Result, TimerEvent
 from temporalex_django.graph.steps import timer_event_of

@@ -14,7 +14,7 @@ from temporalex_django.core.failures import ReturnedErr, describe, exception_nam
 from temporalex_django.core.payloads.round_trip import encode_lossless
 from temporalex_django.core.results import Err
 from temporalex_django.errors import PayloadError
-from temporalex_django.graph.durable.run import activity_of
+from temporalex_django.graph.durable_run import activity_of
 from temporalex_django.graph.instance import Instance
 from temporalex_django.graph.progress import Failure, Result, decode_step_result
 from temporalex_django.graph.steps import name_of

@@ -12,7 +12,7 @@ from temporalex_django.authoring.handle import ANSWER_TIMEOUT
 from temporalex_django.backends.target import RunTarget
 from temporalex_django.core.names import check_wait
 from temporalex_django.errors import ActionNotPermitted, AmbiguousId, ResumeRefused, WorkflowNotFound
-from temporalex_django.graph.durable.run import decidable_steps, resume_request
+from temporalex_django.graph.durable_run import decidable_steps, resume_request
 from temporalex_django.graph.steps import StepRef, decider_words
 from temporalex_django.graph.workflow import GraphWorkflow
 from temporalex_django.operations.base import CODE, Actor, storage

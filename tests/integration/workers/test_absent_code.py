@@ -142,7 +142,7 @@ def test_a_step_that_is_not_in_the_graph_here_is_offered_again(
     started = start(flow.name, {})
     loop.row.register(loop.storage)  # it knows the database's time from then on
     with monkeypatch.context() as lacking:
-        lacking.setattr("temporalex_django.graph.durable.run.StepActivity._find_step", _no_step)
+        lacking.setattr("temporalex_django.graph.durable_run.StepActivity._find_step", _no_step)
         turn(loop)
         task = ActivityTask.objects.get()
         assert (task.attempt, task.owner) == (0, None)

@@ -10,7 +10,7 @@ import threading
 import pytest
 
 from temporalex_django import Done, Event, GraphWorkflow, Step, Unique
-from temporalex_django.graph.durable.run import LazyInstance, activity_of
+from temporalex_django.graph.durable_run import LazyInstance, activity_of
 from temporalex_django.graph.instance import Instance
 
 

@@ -25,8 +25,8 @@ from temporalex_django.core.history.events import HistoryEvent
 from temporalex_django.core.payloads import codec
 from temporalex_django.core.payloads.round_trip import encode_lossless
 from temporalex_django.errors import ApplicationError, PayloadError
-from temporalex_django.graph.durable.projection import Projection
 from temporalex_django.graph.durable_run import StepActivity
+from temporalex_django.graph.projection import Projection
 from temporalex_django.temporal import names
 from temporalex_django.temporal.failures import failure_details
 from temporalex_django.temporal.options import HostOptions

@@ -22,7 +22,7 @@ from temporalex_django.engine.contracts.records import Outcome, RunRecord, TaskR
 from temporalex_django.engine.contracts.task_storage import TaskStorage
 from temporalex_django.engine.refusals import RefusedRedelivery, RefusedSignal
 from temporalex_django.engine.turn_report import TurnReport
-from temporalex_django.graph.durable.projection import Projections
+from temporalex_django.graph.projection import Projections
 from temporalex_django.testing import plugin_hooks
 
 if TYPE_CHECKING:

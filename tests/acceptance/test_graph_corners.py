@@ -23,7 +23,7 @@ from temporalex_django import (
     errors,
     transit,
 )
-from temporalex_django.graph.durable.projection import project
+from temporalex_django.graph.projection import project
 from tests.acceptance.graphs import graph, steps
 
 

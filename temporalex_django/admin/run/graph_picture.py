@@ -13,7 +13,7 @@ from temporalex_django.admin.formatting import shape
 from temporalex_django.authoring.workflow import Workflow
 from temporalex_django.core.history.events import HistoryEvent as Event
 from temporalex_django.errors import TemporalexError
-from temporalex_django.graph.durable.projection import project
+from temporalex_django.graph.projection import project
 from temporalex_django.graph.render import states
 from temporalex_django.graph.steps import StepRef, key_of
 from temporalex_django.graph.workflow import GraphWorkflow

@@ -38,7 +38,7 @@ from temporalex_django.engine.outcomes import open_run_text, run_result
 from temporalex_django.engine.refusals import start_wait
 from temporalex_django.errors import ResultTimeout, WorkflowNotFound, WorkflowSwitchedOff
 from temporalex_django.graph import snapshot
-from temporalex_django.graph.durable.projection import project
+from temporalex_django.graph.projection import project
 from temporalex_django.models import ActivityTask, Instance
 from temporalex_django.models.instance import Status
 from temporalex_django.operations.fleet.live_workers import LiveWorkers, live_workers

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from temporalex_django.db.once import once
     from temporalex_django.errors import RetryLater
     from temporalex_django.graph.definition import transit
-    from temporalex_django.graph.events import event
+    from temporalex_django.graph.engine import event
     from temporalex_django.graph.steps import Approval, Debug, Done, Step, Wait, WaitForEvent
     from temporalex_django.graph.workflow import GraphWorkflow
 
@@ -54,7 +54,7 @@ _HOME = {
     "Workflow": "temporalex_django.authoring.workflow",
     "VersionedWorkflow": "temporalex_django.authoring.versions",
     "GraphWorkflow": "temporalex_django.graph.workflow",
-    "event": "temporalex_django.graph.events",
+    "event": "temporalex_django.graph.engine",
     "transit": "temporalex_django.graph.definition",
     **dict.fromkeys(("Approval", "Debug", "Done", "Step", "Wait", "WaitForEvent"), "temporalex_django.graph.steps"),
     "Decision": "temporalex_django.core.human_tasks",

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from temporalex_django.graph.connectors import Connector
     from temporalex_django.graph.context import Context, ExecutionEntry
     from temporalex_django.graph.definition import transit
-    from temporalex_django.graph.events import event
+    from temporalex_django.graph.engine import event
     from temporalex_django.graph.instance import Instance
     from temporalex_django.graph.standalone.engine import Engine, lookup
     from temporalex_django.graph.standalone.local_runner import LocalRunner
@@ -31,7 +31,7 @@ _HOME = {
     "Connector": "temporalex_django.graph.connectors",
     "Instance": "temporalex_django.graph.instance",
     **dict.fromkeys(("Approval", "Debug", "Done", "Step", "Wait", "WaitForEvent"), "temporalex_django.graph.steps"),
-    "event": "temporalex_django.graph.events",
+    "event": "temporalex_django.graph.engine",
     "transit": "temporalex_django.graph.definition",
     "GraphWorkflow": "temporalex_django.graph.workflow",
 }

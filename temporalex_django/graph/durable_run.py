@@ -34,7 +34,7 @@ from temporalex_django.errors import ActionNotPermitted, ActivityNotFound, Paylo
 from temporalex_django.graph import engine
 from temporalex_django.graph.context import Context
 from temporalex_django.graph.definition import bits
-from temporalex_django.graph.events import DeclaredEvent, find_declared_event, validate_event_data
+from temporalex_django.graph.engine import DeclaredEvent, find_declared_event, validate_event_data
 from temporalex_django.graph.frozen_data import freeze
 from temporalex_django.graph.instance import Instance
 from temporalex_django.graph.progress import (

@@ -44,7 +44,7 @@ from temporalex_django.graph import engine
 from temporalex_django.graph.contracts import OPEN, Identity, Storage, Timer, Timers, identity
 from temporalex_django.graph.definition import bits
 from temporalex_django.graph.durable_run import deciders, parse_resume, resume_request
-from temporalex_django.graph.events import find_declared_event, validate_event_data
+from temporalex_django.graph.engine import find_declared_event, validate_event_data
 from temporalex_django.graph.instance import Instance
 from temporalex_django.graph.progress import Progress, Result, TimerEvent
 from temporalex_django.graph.standalone.attempts import NextAttempt, run_attempt

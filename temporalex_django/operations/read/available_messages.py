@@ -15,7 +15,7 @@ from temporalex_django.authoring.authorization import APP, Person
 from temporalex_django.authoring.declared_messages import MessageKind, messages_of
 from temporalex_django.core.payloads.codec import resolve_hints
 from temporalex_django.errors import ActionNotPermitted, UnknownWorkflow
-from temporalex_django.graph.events import find_declared_event
+from temporalex_django.graph.engine import find_declared_event
 from temporalex_django.graph.steps import external_events, key_of, role_of
 from temporalex_django.graph.workflow import GraphWorkflow
 from temporalex_django.models import Instance

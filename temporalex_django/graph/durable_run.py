@@ -32,10 +32,9 @@ from temporalex_django.core.typed_dicts import WaitInfo
 from temporalex_django.core.units.ivar import IVar
 from temporalex_django.errors import ActionNotPermitted, ActivityNotFound, PayloadError, ResumeRefused, TemporalexError
 from temporalex_django.graph import engine
-from temporalex_django.graph.context import Context
+from temporalex_django.graph.context import Context, freeze
 from temporalex_django.graph.definition import bits
 from temporalex_django.graph.engine import DeclaredEvent, find_declared_event, validate_event_data
-from temporalex_django.graph.frozen_data import freeze
 from temporalex_django.graph.instance import Instance
 from temporalex_django.graph.progress import (
     Failure,

@@ -34,9 +34,8 @@ from temporalex_django.errors import (
     UpdateRejected,
     WorkflowDefinitionError,
 )
-from temporalex_django.graph.context import ExecutionEntry
+from temporalex_django.graph.context import ExecutionEntry, freeze
 from temporalex_django.graph.definition import Target, bits, targets_of
-from temporalex_django.graph.frozen_data import freeze
 from temporalex_django.graph.instance import Instance
 from temporalex_django.graph.steps import StepRef, events_of, external_events, is_step, key_of, name_of
 

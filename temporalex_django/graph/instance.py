@@ -13,9 +13,8 @@ from typing import Any
 
 from temporalex_django.core.payloads import codec
 from temporalex_django.errors import InvalidId, PayloadError, UnknownVersion, UnknownWorkflow
-from temporalex_django.graph.context import Context, ExecutionEntry, Log
+from temporalex_django.graph.context import Context, Data, ExecutionEntry, Log, freeze
 from temporalex_django.graph.definition import Graph, bits
-from temporalex_django.graph.frozen_data import Data, freeze
 from temporalex_django.graph.steps import StepRef
 
 #: The statuses of an instance; ``completed``, ``failed`` and ``cancelled`` are final.

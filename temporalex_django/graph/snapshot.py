@@ -14,9 +14,8 @@ from typing import Any
 from temporalex_django.authoring.redaction import Redactor
 from temporalex_django.core.messages.sender import Sender
 from temporalex_django.errors import PayloadError
-from temporalex_django.graph.context import ExecutionEntry, Log
+from temporalex_django.graph.context import ExecutionEntry, Log, freeze, thaw
 from temporalex_django.graph.definition import Graph, bits
-from temporalex_django.graph.frozen_data import freeze, thaw
 from temporalex_django.graph.instance import STATUSES, Instance
 from temporalex_django.graph.steps import key_of
 

@@ -187,7 +187,7 @@ UNREAD: dict[str, list[str]] = {
         *(["execute:instance", "execute:config", "execute:context"] * 3),
     ],
     "graph/definition.py": ["__get__:instance", "__get__:owner"],
-    "graph/frozen_data.py": ["__deepcopy__:memo", "__deepcopy__:memo"],
+    "graph/context.py": ["__deepcopy__:memo", "__deepcopy__:memo"],
     "testing/assertions.py": [  # tests of what is waited for, called alike
         *(
             "_has_timer:description",

@@ -28,8 +28,8 @@ from temporalex_django.engine.run_closing import close_for_move, parent_messages
 from temporalex_django.engine.scheduling import policy
 from temporalex_django.errors import AlreadyRunning, TemporalexError, UnknownWorkflow, WorkflowNotFound
 from temporalex_django.graph import snapshot
+from temporalex_django.graph.context import thaw
 from temporalex_django.graph.contracts import checked, identity
-from temporalex_django.graph.frozen_data import thaw
 from temporalex_django.graph.instance import Instance as GraphInstance
 from temporalex_django.graph.projection import Projections, project
 from temporalex_django.graph.steps import key_of, name_of

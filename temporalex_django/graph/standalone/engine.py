@@ -34,10 +34,10 @@ from temporalex_django.errors import (
     WorkflowCancelled,
     WorkflowFailed,
 )
+from temporalex_django.graph.context import thaw
 from temporalex_django.graph.contracts import OPEN, Runner, Storage, Timer
 from temporalex_django.graph.definition import Graph
 from temporalex_django.graph.durable_run import describe_waits
-from temporalex_django.graph.frozen_data import thaw
 from temporalex_django.graph.instance import Instance
 from temporalex_django.graph.standalone.local_runner import LocalRunner
 from temporalex_django.graph.standalone.memory import MemoryStorage

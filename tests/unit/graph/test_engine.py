@@ -25,7 +25,7 @@ from temporalex_django import (
     errors,
 )
 from temporalex_django.graph import Context, ExecutionEntry, Instance, engine, snapshot
-from temporalex_django.graph.frozen_data import freeze, thaw
+from temporalex_django.graph.context import freeze, thaw
 from temporalex_django.graph.progress import Failure, Progress
 from temporalex_django.graph.steps import key_of
 

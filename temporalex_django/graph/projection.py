@@ -16,7 +16,8 @@ from temporalex_django.core.history import events as kinds
 from temporalex_django.core.history.events import CLOSING, RESOLUTIONS, HistoryEvent, Job
 from temporalex_django.core.process import RECORDED_AS
 from temporalex_django.errors import TemporalexError
-from temporalex_django.graph import engine, snapshot
+from temporalex_django.graph import engine
+from temporalex_django.graph import instance as snapshot
 from temporalex_django.graph.durable_run import parse_resume, step_result
 from temporalex_django.graph.instance import Instance
 from temporalex_django.graph.progress import Progress, Result, TimerEvent

@@ -12,7 +12,8 @@ from temporalex_django.core import current
 from temporalex_django.core.determinism import guard
 from temporalex_django.core.results import Ok
 from temporalex_django.errors import WorkflowDefinitionError
-from temporalex_django.graph import definition, render, snapshot
+from temporalex_django.graph import definition, render
+from temporalex_django.graph import instance as snapshot
 from temporalex_django.graph.definition import Edge, Graph
 from temporalex_django.graph.durable_run import GraphRun, activity_of, options_of
 from temporalex_django.graph.instance import Instance

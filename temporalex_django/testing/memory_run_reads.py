@@ -30,7 +30,7 @@ from temporalex_django.core.payloads.codec import deep_copy
 from temporalex_django.engine.outcomes import open_run_text, run_result
 from temporalex_django.engine.refusals import nothing_published_error, start_wait
 from temporalex_django.errors import ResultTimeout
-from temporalex_django.graph import snapshot
+from temporalex_django.graph import instance as snapshot
 
 #: Permissions by operation, where the name is not ``<operation>_instance``.
 _PERMISSIONS = {"fork": "reset_instance", "edit_activity_input": "edit_activity_input", "view_payload": "view_payload"}

@@ -17,7 +17,7 @@ from temporalex_django.core.payloads.round_trip import require_readable, warn_lo
 from temporalex_django.engine.memory.storage import MemoryRunStorage
 from temporalex_django.engine.run_start import RunStart
 from temporalex_django.errors import AlreadyRunning, NotConfigured
-from temporalex_django.graph import snapshot
+from temporalex_django.graph import instance
 
 
 def start_by_policy(
@@ -113,7 +113,7 @@ def build_start(request: StartRequest, *, workflow_id: str, seed: int) -> RunSta
         reader=f"run of {workflow.name}",
         emit_warning=False,
     )
-    run_snapshot = snapshot.start_snapshot(workflow, started_by=sender_of(request.by))
+    run_snapshot = instance.start_snapshot(workflow, started_by=sender_of(request.by))
     options = start_options(workflow, search_attributes=request.search_attributes, tags=request.tags)
     if request.subject is not None:
         raise NotConfigured(

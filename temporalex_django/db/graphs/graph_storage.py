@@ -27,7 +27,7 @@ from temporalex_django.engine.ids import token, uuid7
 from temporalex_django.engine.run_closing import close_for_move, parent_messages
 from temporalex_django.engine.scheduling import policy
 from temporalex_django.errors import AlreadyRunning, TemporalexError, UnknownWorkflow, WorkflowNotFound
-from temporalex_django.graph import snapshot
+from temporalex_django.graph import instance as snapshot
 from temporalex_django.graph.context import thaw
 from temporalex_django.graph.contracts import checked, identity
 from temporalex_django.graph.instance import Instance as GraphInstance

@@ -37,7 +37,7 @@ from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine.outcomes import open_run_text, run_result
 from temporalex_django.engine.refusals import start_wait
 from temporalex_django.errors import ResultTimeout, WorkflowNotFound, WorkflowSwitchedOff
-from temporalex_django.graph import snapshot
+from temporalex_django.graph import instance
 from temporalex_django.graph.projection import project
 from temporalex_django.models import ActivityTask, Instance
 from temporalex_django.models.instance import Status
@@ -345,7 +345,7 @@ def load_instance(target: RunTarget, *, storage: DjangoStorage, redactor: Redact
         graph_instance = instance_of(target.selected_run_id, code) if events is None else project(code, events)
     if redactor is UNREDACTED:
         return graph_instance
-    return snapshot.redact_instance(graph_instance, redactor)
+    return instance.redact_instance(graph_instance, redactor)
 
 
 def run_ids(target: RunTarget, *, storage: DjangoStorage) -> list[UUID]:

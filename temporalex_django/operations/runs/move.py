@@ -24,8 +24,8 @@ from temporalex_django.engine.ids import token, uuid7
 from temporalex_django.engine.run_closing import close_for_move
 from temporalex_django.engine.run_start import RunStart
 from temporalex_django.errors import TemporalexError
+from temporalex_django.graph.instance import snapshot_for_version
 from temporalex_django.graph.projection import Projection
-from temporalex_django.graph.snapshot import snapshot_for_version
 from temporalex_django.graph.workflow import GraphWorkflow
 from temporalex_django.models import ActivityTask, Chain, Instance
 from temporalex_django.operations.base import CODE, Actor

@@ -32,7 +32,7 @@ from temporalex_django.errors import (
     WorkflowClosed,
     WorkflowNotFound,
 )
-from temporalex_django.graph.snapshot import start_snapshot
+from temporalex_django.graph.instance import start_snapshot
 from temporalex_django.operations.base import CODE, Action, Actor, refuse_inside_workflow, to_plain_payload
 from temporalex_django.operations.run_lookup import find_run
 from temporalex_django.operations.runs.terminate import Terminate

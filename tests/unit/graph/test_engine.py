@@ -24,7 +24,8 @@ from temporalex_django import (
     WaitForEvent,
     errors,
 )
-from temporalex_django.graph import Context, ExecutionEntry, Instance, engine, snapshot
+from temporalex_django.graph import Context, ExecutionEntry, Instance, engine
+from temporalex_django.graph import instance as snapshot
 from temporalex_django.graph.context import freeze, thaw
 from temporalex_django.graph.progress import Failure, Progress
 from temporalex_django.graph.steps import key_of

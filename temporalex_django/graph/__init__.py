@@ -16,9 +16,8 @@ if TYPE_CHECKING:
     from temporalex_django.graph.definition import transit
     from temporalex_django.graph.engine import event
     from temporalex_django.graph.instance import Instance
+    from temporalex_django.graph.local_runner import LocalRunner, MemoryStorage
     from temporalex_django.graph.standalone.engine import Engine, lookup
-    from temporalex_django.graph.standalone.local_runner import LocalRunner
-    from temporalex_django.graph.standalone.memory import MemoryStorage
     from temporalex_django.graph.steps import Approval, Debug, Done, Step, Wait, WaitForEvent
     from temporalex_django.graph.workflow import GraphWorkflow
 
@@ -26,8 +25,8 @@ _HOME = {
     **dict.fromkeys(("Err", "Event", "Pending"), "temporalex_django.core.results"),
     **dict.fromkeys(("Context", "ExecutionEntry"), "temporalex_django.graph.context"),
     **dict.fromkeys(("Engine", "lookup"), "temporalex_django.graph.standalone.engine"),
-    "LocalRunner": "temporalex_django.graph.standalone.local_runner",
-    "MemoryStorage": "temporalex_django.graph.standalone.memory",
+    "LocalRunner": "temporalex_django.graph.local_runner",
+    "MemoryStorage": "temporalex_django.graph.local_runner",
     "Connector": "temporalex_django.graph.connectors",
     "Instance": "temporalex_django.graph.instance",
     **dict.fromkeys(("Approval", "Debug", "Done", "Step", "Wait", "WaitForEvent"), "temporalex_django.graph.steps"),

@@ -176,12 +176,12 @@ UNREAD: dict[str, list[str]] = {
     "core/units/branches.py": ["__aexit__:kind", "__aexit__:_"],
     "core/units/ivar.py": ["_track_collector:_"],
     "graph/durable_run.py": ["decode_call:kwargs"],
-    "graph/standalone/attempts.py": ["workflow:version", "instance:version"],
+    "graph/local_runner.py": ["workflow:version", "instance:version"],
     "graph/engine.py": ["fail_step:now"],  # as its siblings have it; an instance does not say when it failed
     "graph/standalone/engine.py": [  # signals are refused, whatever they are
         *("__exit__:kind", "__exit__:exc", "__exit__:tb", "signal_with_start:signal", "signal_with_start:payload"),
     ],
-    "graph/standalone/local_runner.py": ["change:now"],
+    "graph/local_runner.py": ["change:now"],
     "graph/steps.py": [
         *("execute:instance", "execute:config", "execute:context", "execute:config"),
         *(["execute:instance", "execute:config", "execute:context"] * 3),

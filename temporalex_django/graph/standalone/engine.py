@@ -39,8 +39,7 @@ from temporalex_django.graph.contracts import OPEN, Runner, Storage, Timer
 from temporalex_django.graph.definition import Graph
 from temporalex_django.graph.durable_run import describe_waits
 from temporalex_django.graph.instance import Instance
-from temporalex_django.graph.standalone.local_runner import LocalRunner
-from temporalex_django.graph.standalone.memory import MemoryStorage
+from temporalex_django.graph.local_runner import LocalRunner, MemoryStorage
 from temporalex_django.graph.steps import StepRef, key_of, name_of
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from temporalex_django import (
     errors,
 )
 from temporalex_django.graph import Engine, Instance, LocalRunner, MemoryStorage, lookup
-from temporalex_django.graph.standalone.timers import ThreadTimers
+from temporalex_django.graph.local_runner import ThreadTimers
 from tests.structure.source import ROOT
 from tests.structure.test_imports import WITHOUT_DJANGO
 from tests.support.waiting import wait_for

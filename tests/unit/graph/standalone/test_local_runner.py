@@ -26,7 +26,7 @@ from temporalex_django import (
 )
 from temporalex_django.graph import Engine, Instance, LocalRunner, MemoryStorage, engine, lookup
 from temporalex_django.graph.contracts import OPEN
-from temporalex_django.graph.standalone.local_runner import RESTARTS
+from temporalex_django.graph.local_runner import RESTARTS
 from tests.support.people import Somebody
 from tests.support.waiting import wait_for
 from tests.unit.graph.standalone.local_graphs import (

@@ -1,4 +1,6 @@
-"""A runner that executes graphs with threads of this process, on any ``Storage``. It is as durable as the storage.
+"""The local runner: it runs a graph with threads and no database.
+
+A runner that executes graphs with threads of this process, on any ``Storage``. It is as durable as the storage.
 
 A waiting instance holds no thread. The lock of an instance is held while results are folded (recorded in the instance,
 with the steps that follow) and stored, never while a step runs.
@@ -13,42 +15,49 @@ here.
 
 from __future__ import annotations
 
+import asyncio
+import heapq
+import inspect
+import itertools
 import logging
 import threading
-from collections.abc import Callable, Iterable, Mapping
+import time
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from temporalex_django.authoring.activity_options import check_id
+from temporalex_django.authoring.activity_options import check_id, delay_after, jitter_draw
 from temporalex_django.authoring.authorization import matches_candidate, split_decider
 from temporalex_django.authoring.authorization import sender_key as key_of_user
 from temporalex_django.authoring.definition import DURATIONS
 from temporalex_django.core import human_tasks
-from temporalex_django.core.failures import error_line
+from temporalex_django.core.failures import ReturnedErr, describe, error_line, exception_name, retry_request
 from temporalex_django.core.human_tasks import require_four_eyes, roles_text
 from temporalex_django.core.names import wait_seconds
 from temporalex_django.core.payloads import codec
+from temporalex_django.core.payloads.round_trip import encode_lossless
+from temporalex_django.core.results import Err
 from temporalex_django.errors import (
     ActionNotPermitted,
     AlreadyRunning,
     EngineNotFound,
     NestingError,
     NotConfigured,
+    PayloadError,
     ResultTimeout,
     ResumeRefused,
     WorkflowClosed,
     WorkflowNotFound,
 )
 from temporalex_django.graph import engine
-from temporalex_django.graph.contracts import OPEN, Identity, Storage, Timer, Timers, identity
+from temporalex_django.graph.contracts import OPEN, Identity, Storage, Timer, Timers, checked, identity
 from temporalex_django.graph.definition import bits
-from temporalex_django.graph.durable_run import deciders, parse_resume, resume_request
+from temporalex_django.graph.durable_run import activity_of, deciders, parse_resume, resume_request
 from temporalex_django.graph.engine import find_declared_event, validate_event_data
 from temporalex_django.graph.instance import Instance
-from temporalex_django.graph.progress import Progress, Result, TimerEvent
-from temporalex_django.graph.standalone.attempts import NextAttempt, run_attempt
-from temporalex_django.graph.standalone.timers import ThreadTimers
+from temporalex_django.graph.progress import Failure, Progress, Result, TimerEvent, decode_step_result
 from temporalex_django.graph.steps import (
     Approval,
     StepRef,
@@ -555,3 +564,234 @@ def _run_logged(fn: Callable[[], None]) -> None:
         fn()
     except Exception as exc:  # noqa: BLE001 - the thread also serves other instances
         logger.error("a thread of the local runner failed: %s", error_line(exc))
+
+
+# --- attempts ---------------------------------------------------------------------------------------------------------
+#
+# One attempt of a step in this process, with the same rules for results and retries as on the durable runtime.
+
+
+class _InstanceSource:
+    """The access of a step's activity to its workflow class and its instance, where the instance is in memory.
+
+    It implements the protocol ``authoring.activity.RunSource``.
+    """
+
+    def __init__(self, instance: Instance) -> None:
+        self._instance = instance
+
+    def workflow(self, version: int) -> Any:
+        del version
+        return self._instance.workflow
+
+    def instance(self, version: int) -> Instance:
+        del version
+        return self._instance
+
+
+@dataclass(frozen=True, slots=True)
+class NextAttempt:
+    """The next attempt of a step after a failed one: the ``seconds`` until it begins, and its ``number`` from 1."""
+
+    seconds: float
+    number: int
+
+
+def run_attempt(instance: Instance, number: int, attempt: int) -> Result | NextAttempt:
+    """Run the step with that number and return its result, or the next attempt if it is tried again.
+
+    ``attempt`` is the number of this attempt, from 1. An undeclared event, a value that is no result, and data that
+    cannot be encoded fail the step at once. An exception and an ``Err`` fail it after the last attempt that its retry
+    policy allows. ``RetryLater`` says itself when the next attempt begins; its ``hold`` is ignored here.
+    """
+    graph = instance.graph
+    step, activity, source = graph.steps[number], activity_of(graph.steps[number]), _InstanceSource(instance)
+    policy = instance.workflow.options[number].get("retry")
+    draw = jitter_draw(instance.id, number, attempt)
+    args = [graph.keys[number], instance.log.configs.get(number), instance.version]
+    try:
+        fn, call_data, _ = activity.decode_call(args, {}, source)
+    except PayloadError as exc:
+        return Failure(**describe(exc))
+    try:
+        value = fn(*call_data)
+        if inspect.isawaitable(value):
+            value = asyncio.run(_await(value))
+    except BaseException as exc:  # noqa: BLE001 - a step that raises SystemExit must not end a thread of the pool
+        next_attempt = _next_attempt(policy, attempt, exc, draw)
+        if next_attempt is not None:
+            return next_attempt
+        attempts_text = ""
+        if attempt > 1:
+            attempts_text = f" (after {attempt} attempts)"
+        return Failure(exception_name(type(exc)), f"{describe(exc)['message']}{attempts_text}")
+    try:
+        label = f"the result of step {name_of(step)}"
+        call_data = activity.encode_result(value, args, source)
+        # Refuse a result that would come back changed, as the durable runtime does (see decision 14).
+        return decode_step_result(encode_lossless(call_data, label=label))
+    except ReturnedErr as exc:
+        return _next_attempt(policy, attempt, exc, draw) or Err(exc.reason)
+    except PayloadError as exc:
+        return Failure(**describe(exc))
+
+
+def _next_attempt(policy: dict[str, Any] | None, attempt: int, error: BaseException, draw: float) -> NextAttempt | None:
+    """Return the attempt after the one with the number ``attempt``, which failed with ``error``; None if none is left.
+
+    ``policy`` is the stored retry policy of the step. ``draw`` is a number from 0 to 1, the share of the jitter that
+    shortens the pause.
+    """
+    delay = delay_after(policy, attempt, error, now=datetime.now(UTC), draw=draw)
+    request = retry_request(error)
+    counts = request is None or request.counts
+    return None if delay is None else NextAttempt(delay, attempt + counts)
+
+
+async def _await(value: Awaitable[Any]) -> Any:
+    return await value
+
+
+# --- timers -----------------------------------------------------------------------------------------------------------
+#
+# The timers of a process: one thread for all of them, and no thread while there is no timer.
+
+
+class _ScheduledCall:
+    """A call of the function ``fn`` that is scheduled for later and can be cancelled; ``fn`` is None after that."""
+
+    __slots__ = ("fn",)
+
+    def __init__(self, fn: Callable[[], None]) -> None:
+        self.fn: Callable[[], None] | None = fn
+
+    def cancel(self) -> None:
+        self.fn = None
+
+
+class ThreadTimers:
+    """A scheduler of later calls, on the monotonic clock, with one thread. The timers are lost with the process.
+
+    It implements ``contracts.Timers``.
+    """
+
+    def __init__(self) -> None:
+        self._condition = threading.Condition()
+        self._heap: list[tuple[float, int, _ScheduledCall]] = []
+        self._order = itertools.count()
+        self._thread: threading.Thread | None = None
+
+    def start(self, seconds: float, fn: Callable[[], None]) -> _ScheduledCall:
+        """Call ``fn`` after ``seconds`` in the thread of the timers, and return the scheduled call."""
+        entry = _ScheduledCall(fn)
+        with self._condition:
+            # The number decides between equal times: calls cannot be compared.
+            heapq.heappush(self._heap, (time.monotonic() + seconds, next(self._order), entry))
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="graph-timers", daemon=True)
+                self._thread.start()
+            self._condition.notify()
+        return entry
+
+    def stop(self) -> None:
+        """Cancel all calls that were not made yet."""
+        with self._condition:
+            self._heap.clear()
+            self._condition.notify()
+
+    def _run(self) -> None:
+        while (fn := self._wait_for_next()) is not None:
+            try:
+                fn()
+            except Exception as exc:  # noqa: BLE001 - the thread also serves other timers
+                logger.error("a timer failed: %s", error_line(exc))
+
+    def _wait_for_next(self) -> Callable[[], None] | None:
+        """Wait until the next call is due and return it. Return None if no timer is left; the thread then ends."""
+        with self._condition:
+            while self._heap:
+                due, _, entry = self._heap[0]
+                seconds_left = due - time.monotonic()
+                if entry.fn is None or seconds_left <= 0:
+                    heapq.heappop(self._heap)
+                    if entry.fn is not None:
+                        return entry.fn
+                else:
+                    # A new timer may be due earlier: it notifies, and the loop looks at the heap again.
+                    self._condition.wait(min(seconds_left, threading.TIMEOUT_MAX))
+            # Under the lock, so that a timer that starts now sees that it needs a new thread.
+            self._thread = None
+            return None
+
+
+# --- memory -----------------------------------------------------------------------------------------------------------
+#
+# A storage of instances in the memory of this process: for tests, for scripts, and for graphs without Django.
+
+
+class MemoryStorage:
+    """A storage of instances in a dict; its instances are lost with the process.
+
+    It implements ``contracts.Storage``. Instances are stored without a copy, because they never change.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._instances: dict[str, dict[Identity, Instance]] = {}  # by id; the newest start is the last one
+        self._start_numbers: dict[Identity, int] = {}  # the order of the starts
+        self._count = 0
+
+    def get(self, id: str, *, workflow: str | None = None, version: int | None = None) -> Instance:
+        """Return the newest instance with that id, workflow (a name) and version. Raises ``WorkflowNotFound``."""
+        with self._lock:
+            for instance in reversed(self._instances.get(id, {}).values()):
+                if workflow in (None, instance.workflow.name) and version in (None, instance.version):
+                    return instance
+        workflow_text = ""
+        if workflow:
+            workflow_text = f" of {workflow}"
+        raise WorkflowNotFound(f"no instance{workflow_text} has the id {id!r}")
+
+    def put(self, instance: Instance) -> None:
+        """Insert the instance, or overwrite the stored one that has its id, its workflow and its version.
+
+        The version counts only where the scope of the workflow's ``unique`` is ``version``.
+        """
+        key = identity(instance)
+        with self._lock:
+            instances = self._instances.setdefault(instance.id, {})
+            old_instance = instances.get(key)
+            # A new start under an old identity moves to the end, as a new row would.
+            if old_instance is None or (old_instance.closed and not instance.closed):
+                instances.pop(key, None)
+                self._count += 1
+                self._start_numbers[key] = self._count
+            instances[key] = instance
+
+    def delete(self, id: str) -> None:
+        """Delete all instances with that id; a missing id is no error."""
+        with self._lock:
+            for key in self._instances.pop(id, {}):
+                del self._start_numbers[key]
+
+    def query(self, **filters: Any) -> list[Instance]:
+        """Return the instances that match all filters, newest start first; without a filter, all of them.
+
+        The filters are ``id``, ``status`` (one, or a list), ``version`` and ``workflow`` (a class or its name). Raises
+        ``TypeError`` for others.
+        """
+        criteria = checked(filters)
+        with self._lock:
+            groups = [self._instances.get(criteria["id"], {})] if "id" in criteria else [*self._instances.values()]
+            pairs = [(self._start_numbers[key], instance) for group in groups for key, instance in group.items()]
+        pairs.sort(key=lambda pair: -pair[0])
+        return [instance for _, instance in pairs if _matches(instance, criteria)]
+
+
+def _matches(instance: Instance, criteria: dict[str, Any]) -> bool:
+    """Return True if the instance has the workflow, the version and one of the statuses in ``criteria``."""
+    return (
+        criteria.get("workflow", instance.workflow.name) == instance.workflow.name
+        and criteria.get("version", instance.version) == instance.version
+        and instance.status in criteria.get("status", (instance.status,))
+    )

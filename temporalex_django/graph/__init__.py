@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from temporalex_django.graph.engine import event
     from temporalex_django.graph.instance import Instance
     from temporalex_django.graph.local_runner import LocalRunner, MemoryStorage
-    from temporalex_django.graph.standalone.engine import Engine, lookup
+    from temporalex_django.graph.standalone_engine import Engine, lookup
     from temporalex_django.graph.steps import Approval, Debug, Done, Step, Wait, WaitForEvent
     from temporalex_django.graph.workflow import GraphWorkflow
 
 _HOME = {
     **dict.fromkeys(("Err", "Event", "Pending"), "temporalex_django.core.results"),
     **dict.fromkeys(("Context", "ExecutionEntry"), "temporalex_django.graph.context"),
-    **dict.fromkeys(("Engine", "lookup"), "temporalex_django.graph.standalone.engine"),
+    **dict.fromkeys(("Engine", "lookup"), "temporalex_django.graph.standalone_engine"),
     "LocalRunner": "temporalex_django.graph.local_runner",
     "MemoryStorage": "temporalex_django.graph.local_runner",
     "Connector": "temporalex_django.graph.connectors",

@@ -178,7 +178,7 @@ UNREAD: dict[str, list[str]] = {
     "graph/durable_run.py": ["decode_call:kwargs"],
     "graph/local_runner.py": ["workflow:version", "instance:version"],
     "graph/engine.py": ["fail_step:now"],  # as its siblings have it; an instance does not say when it failed
-    "graph/standalone/engine.py": [  # signals are refused, whatever they are
+    "graph/standalone_engine.py": [  # signals are refused, whatever they are
         *("__exit__:kind", "__exit__:exc", "__exit__:tb", "signal_with_start:signal", "signal_with_start:payload"),
     ],
     "graph/local_runner.py": ["change:now"],

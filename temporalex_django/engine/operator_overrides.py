@@ -16,8 +16,7 @@ from temporalex_django.core.messages.sender import Sender
 from temporalex_django.core.payloads import codec
 from temporalex_django.engine import activity_policy
 from temporalex_django.engine.blocked import CRASH
-from temporalex_django.engine.contracts.records import RunState, RunWrite, TaskResult, TaskState
-from temporalex_django.engine.contracts.typed_dicts import BlockMark, PauseMark
+from temporalex_django.engine.contracts.records import BlockMark, PauseMark, RunState, RunWrite, TaskResult, TaskState
 from temporalex_django.engine.external_messages import NewMessage
 
 _TIMER_ENDS = end_kinds_of("timer")

@@ -8,8 +8,7 @@ from typing import Any
 from temporalex_django.core.executor import VisibleState
 from temporalex_django.core.failures import run_failure_cause
 from temporalex_django.engine.cache import CachedRun
-from temporalex_django.engine.contracts.records import RunWrite
-from temporalex_django.engine.contracts.typed_dicts import RowChanges
+from temporalex_django.engine.contracts.records import RowChanges, RunWrite
 
 #: What the row of a run shows before its first activation.
 _UNBEGUN = VisibleState(

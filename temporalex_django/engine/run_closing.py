@@ -9,8 +9,15 @@ from uuid import UUID
 from temporalex_django.core.failures import child_result, error_data
 from temporalex_django.core.history import activation
 from temporalex_django.core.history.events import CLOSING
-from temporalex_django.engine.contracts.records import NewEvent, NewRun, Outcome, RunRecord, RunState, RunWrite
-from temporalex_django.engine.contracts.typed_dicts import RowChanges
+from temporalex_django.engine.contracts.records import (
+    NewEvent,
+    NewRun,
+    Outcome,
+    RowChanges,
+    RunRecord,
+    RunState,
+    RunWrite,
+)
 from temporalex_django.engine.external_messages import NewMessage
 from temporalex_django.errors import WorkflowClosed
 

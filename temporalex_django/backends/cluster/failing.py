@@ -21,7 +21,7 @@ from temporalex_django.backends.cluster.pending import LOOK_SECONDS, describe_ru
 from temporalex_django.backends.cluster.runs import ClusterRun
 from temporalex_django.core.failures import failure_cause, traceback_of
 from temporalex_django.engine.blocked import block_mark
-from temporalex_django.engine.contracts.typed_dicts import BlockMark
+from temporalex_django.engine.contracts.records import BlockMark
 from temporalex_django.temporal.failures import read_failure
 from temporalex_django.temporal.payloads import Payloads
 

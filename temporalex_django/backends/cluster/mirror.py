@@ -34,11 +34,11 @@ from temporalex_django.engine.contracts.records import (
     NewEvent,
     NewRun,
     Outcome,
+    RowChanges,
     RunRecord,
     RunState,
     RunWrite,
 )
-from temporalex_django.engine.contracts.typed_dicts import RowChanges
 from temporalex_django.engine.ids import uuid7
 from temporalex_django.engine.run_closing import parent_messages
 from temporalex_django.engine.run_start import RunStart

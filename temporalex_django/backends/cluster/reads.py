@@ -28,7 +28,7 @@ from temporalex_django.backends.tables.queries import RowQuery
 from temporalex_django.backends.target import RunTarget
 from temporalex_django.core.history.events import CLOSING, HistoryEvent
 from temporalex_django.db.storage import DjangoStorage
-from temporalex_django.engine.contracts.typed_dicts import BlockMark
+from temporalex_django.engine.contracts.records import BlockMark
 from temporalex_django.errors import HistoryGone, QueryFailed, QueryTimeout, TemporalexError, UnknownQuery
 from temporalex_django.models import Instance
 from temporalex_django.temporal import names

@@ -15,7 +15,7 @@ from uuid import UUID
 
 from temporalex_django.core.history.events import HistoryEvent
 from temporalex_django.core.history.prefix import PendingMessage
-from temporalex_django.engine.contracts.typed_dicts import BlockMark
+from temporalex_django.engine.contracts.records import BlockMark
 
 if TYPE_CHECKING:
     from temporalex_django.engine.scheduling.eager_claim import EagerClaim

@@ -17,6 +17,7 @@ from temporalex_django.core.messages.sender import Headers, Sender
 from temporalex_django.core.names import all_names
 from temporalex_django.core.payloads.codec import deep_copy
 from temporalex_django.engine.contracts.records import (
+    BlockMark,
     HumanTaskWrite,
     InboxMessage,
     NewEvent,
@@ -24,7 +25,6 @@ from temporalex_django.engine.contracts.records import (
     RunRecord,
     RunState,
 )
-from temporalex_django.engine.contracts.typed_dicts import BlockMark
 from temporalex_django.engine.ids import RunRef, parse_run_id, resolve_run
 from temporalex_django.engine.memory.undo import Table, UndoLog
 from temporalex_django.engine.outcomes import FAULT

@@ -26,8 +26,7 @@ from temporalex_django.engine.contracts.records import (
     TaskResult,
     TaskState,
 )
-from temporalex_django.engine.contracts.run_storage import RunStorage
-from temporalex_django.engine.contracts.task_storage import TaskStorage
+from temporalex_django.engine.contracts.storage import RunStorage, TaskStorage
 from temporalex_django.engine.scheduling import policy
 from temporalex_django.engine.turn_report import TurnReport
 from temporalex_django.errors import DeadlockDetected

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from temporalex_django.authoring import workflow
     from temporalex_django.core.history.events import HistoryEvent
     from temporalex_django.engine.contracts.records import RunRecord, RunState
-    from temporalex_django.engine.contracts.run_storage import RunStorage
+    from temporalex_django.engine.contracts.storage import RunStorage
 
 logger = logging.getLogger("temporalex_django.engine")
 

@@ -27,8 +27,7 @@ from temporalex_django.engine.atomic import AtomicPhase
 from temporalex_django.engine.blocked import BlockLog
 from temporalex_django.engine.cache import Cache, CachedRun
 from temporalex_django.engine.contracts.records import Inbox, RunRecord, RunState, RunWrite, TaskResult, TaskState
-from temporalex_django.engine.contracts.run_storage import RunStorage
-from temporalex_django.engine.contracts.task_storage import TaskStorage
+from temporalex_django.engine.contracts.storage import RunStorage, TaskStorage
 from temporalex_django.engine.executors import Executors
 from temporalex_django.engine.external_messages import FinishedActivity
 from temporalex_django.engine.fates import (

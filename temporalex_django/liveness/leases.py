@@ -20,7 +20,7 @@ from temporalex_django.core import process
 from temporalex_django.core.names import TABLES
 from temporalex_django.db.sql_columns import RUNS, WORKERS
 from temporalex_django.engine.blocked import CRASH
-from temporalex_django.engine.contracts.task_storage import WorkerStorage
+from temporalex_django.engine.contracts.storage import WorkerStorage
 from temporalex_django.engine.ids import token, uuid7
 from temporalex_django.engine.scheduling import policy
 from temporalex_django.errors import UnknownWorkflow, WorkflowSwitchedOff

@@ -42,7 +42,7 @@ from temporalex_django.db.sql_columns import (
 from temporalex_django.engine import activity_policy, background_task, blocked
 from temporalex_django.engine.blocked import BlockLog, RunNames, block_cause, block_mark_of, next_retry_at
 from temporalex_django.engine.contracts.records import BlockMark
-from temporalex_django.engine.contracts.task_storage import WorkerStorage
+from temporalex_django.engine.contracts.storage import WorkerStorage
 from temporalex_django.engine.scheduling import policy
 from temporalex_django.errors import KeyMissing, RunBlocked
 from temporalex_django.liveness.crash_attribution import CrashVerdict, attribute_crashes

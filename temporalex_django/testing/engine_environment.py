@@ -8,7 +8,7 @@ from functools import partial
 from uuid import UUID
 
 from temporalex_django.engine.contracts.records import TaskResult, TaskState
-from temporalex_django.engine.contracts.task_storage import TaskStorage
+from temporalex_django.engine.contracts.storage import TaskStorage
 from temporalex_django.engine.external_messages import FinishedActivity
 from temporalex_django.engine.turn import WorkflowEngine
 from temporalex_django.engine.turn_report import ClaimedRuns, TurnReport

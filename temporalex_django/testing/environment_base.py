@@ -19,7 +19,7 @@ from temporalex_django.authoring.workflow import Workflow, class_for_run, last_d
 from temporalex_django.core.history.events import Command, HistoryEvent
 from temporalex_django.core.messages.sender import Sender
 from temporalex_django.engine.contracts.records import Outcome, RunRecord, TaskResult, TaskState
-from temporalex_django.engine.contracts.task_storage import TaskStorage
+from temporalex_django.engine.contracts.storage import TaskStorage
 from temporalex_django.engine.refusals import RefusedRedelivery, RefusedSignal
 from temporalex_django.engine.turn_report import TurnReport
 from temporalex_django.graph.projection import Projections

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
-from temporalex_django.engine.contracts.task_storage import WorkerStorage
+from temporalex_django.engine.contracts.storage import WorkerStorage
 from temporalex_django.engine.turn import WorkflowEngine
 from temporalex_django.liveness.leases import WorkerRow
 from temporalex_django.workers.admission import Admission

@@ -11,7 +11,7 @@ from django.db import Error as DatabaseError
 from django.db import connections
 
 from temporalex_django.core.failures import error_line
-from temporalex_django.engine.contracts.task_storage import WorkerStorage
+from temporalex_django.engine.contracts.storage import WorkerStorage
 from temporalex_django.engine.scheduling import policy
 
 log = logging.getLogger("temporalex_django.workers")

@@ -19,7 +19,7 @@ from uuid import UUID
 
 from temporalex_django.db.connections import worker_session
 from temporalex_django.engine.contracts.records import TaskState
-from temporalex_django.engine.contracts.task_storage import WorkerStorage
+from temporalex_django.engine.contracts.storage import WorkerStorage
 from temporalex_django.engine.scheduling import policy
 
 log = logging.getLogger("temporalex_django.workers")

@@ -20,7 +20,7 @@ from temporalex_django.telemetry import definitions
 from temporalex_django.telemetry.recording import recorder
 
 if TYPE_CHECKING:
-    from temporalex_django.engine.contracts.task_storage import WorkerStorage
+    from temporalex_django.engine.contracts.storage import WorkerStorage
     from temporalex_django.engine.turn import WorkflowEngine
     from temporalex_django.liveness.leases import WorkerRow
     from temporalex_django.workers.admission import Admission

@@ -6,7 +6,7 @@ import ast
 
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine.contracts.dialect import Dialect
-from temporalex_django.engine.contracts.task_storage import WorkerStorage
+from temporalex_django.engine.contracts.storage import WorkerStorage
 from tests.structure.source import PACKAGE, dotted, modules, name, parse
 
 #: Names of variables and attributes that hold a storage, and what each contract declares.

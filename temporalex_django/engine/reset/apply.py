@@ -30,7 +30,7 @@ from temporalex_django.engine.contracts.records import (
     RunState,
     RunWrite,
 )
-from temporalex_django.engine.contracts.run_storage import RunStorage
+from temporalex_django.engine.contracts.storage import RunStorage
 from temporalex_django.engine.external_messages import NewMessage
 from temporalex_django.engine.operator_overrides import pending_timers, skip_message_id
 from temporalex_django.engine.outcomes import failed_outcome

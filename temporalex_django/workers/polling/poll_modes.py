@@ -15,7 +15,7 @@ from uuid import UUID
 from temporalex_django.core.failures import error_line
 from temporalex_django.core.names import counted
 from temporalex_django.engine.contracts.records import TaskResult
-from temporalex_django.engine.contracts.task_storage import WorkerStorage
+from temporalex_django.engine.contracts.storage import WorkerStorage
 from temporalex_django.engine.scheduling import policy
 from temporalex_django.engine.turn import WorkflowEngine
 from temporalex_django.engine.turn_report import TurnReport

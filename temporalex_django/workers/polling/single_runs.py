@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from math import inf
 from uuid import UUID
 
-from temporalex_django.engine.contracts.task_storage import WorkerStorage
+from temporalex_django.engine.contracts.storage import WorkerStorage
 from temporalex_django.engine.scheduling import policy
 from temporalex_django.engine.turn import WorkflowEngine
 from temporalex_django.engine.turn_report import TurnReport

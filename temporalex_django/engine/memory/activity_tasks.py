@@ -20,8 +20,7 @@ from temporalex_django.core.payloads.codec import JsonCodec, deep_copy
 from temporalex_django.engine import activity_policy
 from temporalex_django.engine.contracts.records import Hold, NewTask, Retry, TaskResult, TaskState
 from temporalex_django.engine.external_messages import FinishedActivity
-from temporalex_django.engine.memory.tables import MemoryTables
-from temporalex_django.engine.memory.undo import Table
+from temporalex_django.engine.memory.tables import MemoryTables, Table
 from temporalex_django.engine.scheduling.capacity import Capacity
 
 #: When an activity is due, and its number.

@@ -20,7 +20,7 @@ from temporalex_django.db.inserts import InsertedMessage, NewStart, StartedRun
 from temporalex_django.db.messages.failed_messages import HandledMessage
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine.contracts.records import Outcome, RunState, TaskResult, TaskState
-from temporalex_django.engine.reset.plan import ResetPlan
+from temporalex_django.engine.reset import ResetPlan
 from temporalex_django.errors import AlreadyRunning, WorkflowClosed
 from temporalex_django.models import ActivityTask
 

@@ -28,7 +28,7 @@ _ELSEWHERE = {
     "db/storage_parameters.py": {"_SUMMARIZING"},
     "engine/cache.py": {"_EXECUTOR_BYTES", "_EVENT_BYTES", "_PAYLOAD_FACTOR"},
     "engine/ids.py": {"_POOL_SIZE"},
-    "engine/reset/plan.py": {"_MAX_SUCCESSORS"},
+    "engine/reset.py": {"_MAX_SUCCESSORS"},
     "liveness/crash_markers.py": {"_MAX_SLOTS", "_HEARTBEATS", "_ENDED_AFTER"},
     "liveness/guardian.py": {"_DIE_WITH_PARENT"},
     "liveness/load.py": {"_EXTRA_CONNECTIONS"},

@@ -32,6 +32,7 @@ from temporalex_django.db.starts.debounce import replace_waiting_input
 from temporalex_django.db.starts.many import insert_many
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine import operator_overrides
+from temporalex_django.engine import reset as apply
 from temporalex_django.engine.blocked import CRASH
 from temporalex_django.engine.contracts.records import RunState
 from temporalex_django.engine.ids import uuid7
@@ -45,7 +46,6 @@ from temporalex_django.engine.operator_overrides import (
     unpause_run,
     with_edited_input,
 )
-from temporalex_django.engine.reset import apply
 from temporalex_django.engine.run_closing import CLOSERS
 from temporalex_django.errors import AlreadyRunning
 from temporalex_django.models import ActivityTask, ScheduleSlot

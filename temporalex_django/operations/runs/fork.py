@@ -16,8 +16,8 @@ from temporalex_django.backends.tables import inline_turn
 from temporalex_django.backends.target import RunTarget, find_run_class
 from temporalex_django.core.human_tasks import fork_snapshot
 from temporalex_django.db.inserts import NewStart, copy_forked_columns, insert_start
-from temporalex_django.engine.reset import apply
-from temporalex_django.engine.reset.plan import fork_id
+from temporalex_django.engine import reset
+from temporalex_django.engine.reset import fork_id
 from temporalex_django.errors import AlreadyRunning
 from temporalex_django.models import Instance
 from temporalex_django.operations.run_lookup import find_chain
@@ -118,7 +118,7 @@ class Fork(ReplayFromAction[RunTarget]):
             require_visible_run(self.by, workflow_class=code, alias=storage.alias, pk=inserted_run.run_id)
             # Nobody else sees the new chain before the commit. The claim loads its locked state, as in a turn.
             claimed_run = storage.claim(limit=1, queues=(), chains=[inserted_run.chain_id])[0]
-            writes = apply.fork(
+            writes = reset.fork(
                 storage, claimed_run, plan, source_chain=target.chain_id, id=workflow_id, snapshot=snapshot
             )
             new_target = find_chain(inserted_run.chain_id, storage=storage)

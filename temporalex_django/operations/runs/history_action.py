@@ -17,7 +17,7 @@ from temporalex_django.conf import get_settings
 from temporalex_django.core.history.events import HistoryEvent
 from temporalex_django.engine.contracts.records import RunState
 from temporalex_django.engine.ids import token
-from temporalex_django.engine.reset.plan import (
+from temporalex_django.engine.reset import (
     DROP,
     REDELIVER,
     ReplayCheck,

@@ -12,7 +12,7 @@ from temporalex_django.authoring.workflow import Workflow, start_options
 from temporalex_django.backends.routing import backend_of
 from temporalex_django.db.inserts import reopen_chain
 from temporalex_django.engine.contracts.records import RunState
-from temporalex_django.engine.reset.plan import ResetPlan
+from temporalex_django.engine.reset import ResetPlan
 from temporalex_django.engine.run_start import RunStart
 from temporalex_django.models import Chain
 from temporalex_django.operations.runs.history_action import ReplayFromAction, audit_details

@@ -178,7 +178,7 @@ def test_a_replay_has_a_lease_of_time_and_nothing_is_locked_meanwhile(monkeypatc
     drain()
     ticks = iter(range(0, 1_000_000, 20))
     held = DjangoStorage.lock_run
-    monkeypatch.setattr("temporalex_django.engine.reset.plan.time", SimpleNamespace(monotonic=lambda: next(ticks)))
+    monkeypatch.setattr("temporalex_django.engine.reset.time", SimpleNamespace(monotonic=lambda: next(ticks)))
     monkeypatch.setattr(
         DjangoStorage, "lock_run", lambda *_, **__: pytest.fail("it was locked before its replay was over")
     )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from temporalex_django.authoring.schedules.schedule import Schedule
 from temporalex_django.backends.host import OperationHost, use_host
-from temporalex_django.engine.schedules.records import SlotRecord
+from temporalex_django.engine.schedules import SlotRecord
 from temporalex_django.errors import ScheduleNotFound
 from temporalex_django.models import Schedule as ScheduleRow
 from temporalex_django.models import ScheduleSlot

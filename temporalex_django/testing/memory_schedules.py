@@ -12,8 +12,16 @@ from temporalex_django.authoring.schedules.functions import ARGUMENTS
 from temporalex_django.authoring.schedules.schedule import Overlap, Schedule, plain_input
 from temporalex_django.conf import get_settings
 from temporalex_django.core.history.events import CLOSED_STATUSES
-from temporalex_django.engine.schedules.firing import RunningSlot, ScheduleFirer, SlotFailure, SlotStart
-from temporalex_django.engine.schedules.records import SchedulePause, ScheduleState, SlotOutcome, SlotRecord
+from temporalex_django.engine.schedules import (
+    RunningSlot,
+    ScheduleFirer,
+    SchedulePause,
+    ScheduleState,
+    SlotFailure,
+    SlotOutcome,
+    SlotRecord,
+    SlotStart,
+)
 from temporalex_django.errors import ActionNotPossible, ScheduleNotFound, TemporalexError
 from temporalex_django.testing.schedules import EnvironmentSchedules
 

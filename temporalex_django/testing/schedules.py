@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from temporalex_django.authoring.schedules.schedule import Schedule
-from temporalex_django.engine.schedules.records import SlotRecord
+from temporalex_django.engine.schedules import SlotRecord
 
 
 def assert_fires(schedule: Schedule, times: Sequence[datetime], *, after: datetime) -> None:

@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from temporalex_django.authoring.schedules.slots import TimeTable, instants_of, load_zone
 from temporalex_django.authoring.schedules.specs import check_year, parse_time
-from temporalex_django.engine.schedules.records import Backfill, SlotOutcome
+from temporalex_django.engine.schedules import Backfill, SlotOutcome
 from temporalex_django.errors import ActionNotPossible, ScheduleInvalid
 from temporalex_django.models import Schedule, ScheduleSlot
 from temporalex_django.operations.base import CODE, Actor

@@ -15,7 +15,7 @@ from temporalex_django.authoring.authorization import Person
 from temporalex_django.authoring.redaction import redacted_paths_of
 from temporalex_django.authoring.schedules.schedule import specs_in_words
 from temporalex_django.authoring.schedules.specs import specs_from_json
-from temporalex_django.engine.schedules.records import Backfill, SlotOutcome, SlotReason, SlotRecord
+from temporalex_django.engine.schedules import Backfill, SlotOutcome, SlotReason, SlotRecord
 from temporalex_django.errors import ScheduleInvalid
 from temporalex_django.models import Chain, Instance, Schedule, ScheduleSlot
 from temporalex_django.models.fields import decode_payload

@@ -12,7 +12,7 @@ from django.db.models import Count, Min, OuterRef, Q, QuerySet, Subquery, Sum
 from temporalex_django.access import runs_or_all
 from temporalex_django.authoring import workflow as workflows
 from temporalex_django.authoring.authorization import Person
-from temporalex_django.engine.schedules.records import SlotCause, SlotOutcome, SlotReason
+from temporalex_django.engine.schedules import SlotCause, SlotOutcome, SlotReason
 from temporalex_django.errors import ActionNotPermitted
 from temporalex_django.models import Instance, Schedule, ScheduleSlot
 from temporalex_django.operations.base import storage

@@ -12,7 +12,7 @@ from temporalex_django.authoring.schedules.schedule import Overlap
 from temporalex_django.authoring.schedules.slots import DstFold, DstGap, TimeTable
 from temporalex_django.authoring.schedules.specs import specs_from_json
 from temporalex_django.conf import codec
-from temporalex_django.engine.schedules.records import (
+from temporalex_django.engine.schedules import (
     Backfill,
     SchedulePause,
     ScheduleState,

@@ -20,8 +20,14 @@ from temporalex_django.backends.host import host
 from temporalex_django.core.failures import error_line
 from temporalex_django.db.schedules import insert_slots, write_states
 from temporalex_django.db.storage import DjangoStorage
-from temporalex_django.engine.schedules.firing import RunningSlot, SlotFailure, SlotStart
-from temporalex_django.engine.schedules.records import ScheduleState, SlotOutcome, SlotRecord
+from temporalex_django.engine.schedules import (
+    RunningSlot,
+    ScheduleState,
+    SlotFailure,
+    SlotOutcome,
+    SlotRecord,
+    SlotStart,
+)
 from temporalex_django.errors import (
     ActionNotPermitted,
     TemporalexError,

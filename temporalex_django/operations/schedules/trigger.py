@@ -6,8 +6,7 @@ from datetime import datetime
 from typing import Any, ClassVar
 
 from temporalex_django.conf import get_settings
-from temporalex_django.engine.schedules.firing import ScheduleFirer, SlotFailure
-from temporalex_django.engine.schedules.records import SlotRecord
+from temporalex_django.engine.schedules import ScheduleFirer, SlotFailure, SlotRecord
 from temporalex_django.operations.schedules.base import ScheduleAction, require_run_access, require_workflow
 from temporalex_django.operations.schedules.store import Prepared, SlotInterrupted, load_stores, save_stores
 

@@ -15,13 +15,16 @@ from temporalex_django.authoring.schedules.schedule import Overlap
 from temporalex_django.authoring.schedules.slots import TimeTable
 from temporalex_django.authoring.schedules.specs import parse_specs
 from temporalex_django.core.messages.sender import Sender
-from temporalex_django.engine.schedules.firing import RunningSlot, ScheduleFirer, SlotFailure, SlotStart
-from temporalex_django.engine.schedules.records import (
+from temporalex_django.engine.schedules import (
     Backfill,
+    RunningSlot,
+    ScheduleFirer,
     SchedulePause,
     ScheduleState,
+    SlotFailure,
     SlotOutcome,
     SlotRecord,
+    SlotStart,
 )
 from temporalex_django.engine.scheduling import policy
 

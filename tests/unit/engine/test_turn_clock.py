@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from temporalex_django.engine.scheduling.turn_clock import TurnClock
+from temporalex_django.engine.turn import TurnClock
 
 
 @pytest.mark.parametrize(("limited", "starts"), [(True, [True, False, True]), (False, [True, True, True])])

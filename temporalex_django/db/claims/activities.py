@@ -19,8 +19,7 @@ from temporalex_django.db.claims.runs import Deferrals, QueueOrder
 from temporalex_django.db.session import StorageSession
 from temporalex_django.engine.contracts.records import TaskState
 from temporalex_django.engine.scheduling import policy
-from temporalex_django.engine.scheduling.capacity import Capacity
-from temporalex_django.engine.scheduling.queue_rotation import NewestAndOldest
+from temporalex_django.engine.scheduling.limit_usage import Capacity, NewestAndOldest
 
 log = logging.getLogger("temporalex_django.db")
 

@@ -29,8 +29,8 @@ from temporalex_django.db.sql_columns import LIMITS
 from temporalex_django.engine.contracts.dialect import Dialect
 from temporalex_django.engine.contracts.records import TaskState
 from temporalex_django.engine.scheduling import policy
-from temporalex_django.engine.scheduling.capacity import Capacity
 from temporalex_django.engine.scheduling.limit_usage import (
+    Capacity,
     LimitedClaim,
     LimitUsage,
     LiveCounts,

@@ -151,7 +151,7 @@ def subprocess_env(transactional_db: None) -> dict[str, str]:
 def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
     """Turns that take all that is there: how much fits into one does not depend on how quick this machine is."""
     from temporalex_django.backends.tables import requests
-    from temporalex_django.engine.scheduling import policy
+    from temporalex_django.engine import policy
 
     limits = ("TURN_SECONDS", "RUN_SECONDS", "LATE_SECONDS", "REBUILD_IN_TURN_SECONDS", "ATOMIC_RUN_SECONDS")
     for limit in limits:

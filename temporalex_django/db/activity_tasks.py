@@ -34,10 +34,9 @@ from temporalex_django.db.sql_columns import (
     failure_row,
     json_value,
 )
-from temporalex_django.engine import activity_policy
+from temporalex_django.engine import activity_policy, policy
 from temporalex_django.engine.contracts.records import TaskResult, TaskState
 from temporalex_django.engine.external_messages import FinishedActivity
-from temporalex_django.engine.scheduling import policy
 from temporalex_django.errors import KeyMissing, PayloadError
 from temporalex_django.models import ActivityTask
 

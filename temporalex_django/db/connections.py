@@ -20,7 +20,7 @@ from django.dispatch import receiver
 
 from temporalex_django.conf import get_settings
 from temporalex_django.db.dialects.base import get_dialect
-from temporalex_django.engine.scheduling import policy
+from temporalex_django.engine import policy
 
 _thread = threading.local()
 

@@ -16,9 +16,9 @@ from uuid import UUID
 from temporalex_django.authoring.backend import EndedAttempt
 from temporalex_django.conf import codec
 from temporalex_django.db.sql_columns import FAILED_ATTEMPTS
+from temporalex_django.engine import policy
 from temporalex_django.engine.contracts.dialect import Dialect
 from temporalex_django.engine.contracts.records import TaskResult
-from temporalex_django.engine.scheduling import policy
 from temporalex_django.models import FailedAttempt
 
 #: The name of a worker, by its epoch: the row of a dead one is gone.

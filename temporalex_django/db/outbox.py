@@ -28,8 +28,8 @@ from temporalex_django.core.failures import error_line
 from temporalex_django.core.messages.sender import Sender
 from temporalex_django.db.inserts import notify_on_commit
 from temporalex_django.db.storage import DjangoStorage
+from temporalex_django.engine import policy
 from temporalex_django.engine.ids import uuid7
-from temporalex_django.engine.scheduling import policy
 from temporalex_django.errors import TemporalexError
 from temporalex_django.models import Instance, Outbox
 

@@ -24,7 +24,7 @@ from temporalex_django.db.people.human_tasks import delete_human_tasks
 from temporalex_django.db.search_attributes import delete_search_attributes
 from temporalex_django.db.sql_columns import RUNS
 from temporalex_django.db.storage import DjangoStorage
-from temporalex_django.engine.scheduling import policy
+from temporalex_django.engine import policy
 
 log = logging.getLogger("temporalex_django.db")
 

@@ -13,8 +13,8 @@ from temporalex_django.core.names import is_readable_time
 from temporalex_django.db.messages.inbox import Inboxes, report_unreadable
 from temporalex_django.db.session import StorageSession
 from temporalex_django.db.sql_columns import EVENTS, RUNS, WORKERS, json_value
+from temporalex_django.engine import policy
 from temporalex_django.engine.contracts.records import BlockMark, Inbox, RunRecord
-from temporalex_django.engine.scheduling import policy
 from temporalex_django.errors import KeyMissing, PayloadError
 
 _BLOCKED = RUNS.pick_columns("blocked")

@@ -16,8 +16,8 @@ from temporalex_django.core import process
 from temporalex_django.db.attempt_scope import close_if_marked
 from temporalex_django.db.connections import set_transaction_limits, worker_statement_timeout
 from temporalex_django.db.dialects.base import get_dialect
+from temporalex_django.engine import policy
 from temporalex_django.engine.contracts.dialect import Dialect
-from temporalex_django.engine.scheduling import policy
 from temporalex_django.errors import NotConfigured
 
 

@@ -25,8 +25,8 @@ from temporalex_django.core.failures import (
 )
 from temporalex_django.core.payloads import codec
 from temporalex_django.core.payloads.round_trip import encode_lossless
+from temporalex_django.engine import policy
 from temporalex_django.engine.contracts.records import Hold, NewTask, TaskResult, TaskState
-from temporalex_django.engine.scheduling import policy
 from temporalex_django.errors import (
     ActivityNotFound,
     ApplicationError,

@@ -22,8 +22,8 @@ from temporalex_django.core.failures import (
 )
 from temporalex_django.core.history.replay import is_user_code
 from temporalex_django.core.names import counted
+from temporalex_django.engine import policy
 from temporalex_django.engine.contracts.records import BlockMark, RunState, RunWrite
-from temporalex_django.engine.scheduling import policy
 from temporalex_django.errors import NondeterminismError, TemporalexError
 
 logger = logging.getLogger("temporalex_django.engine")

@@ -18,8 +18,8 @@ from uuid import UUID
 from temporalex_django.core.executor import Executor
 from temporalex_django.core.history import events as kinds
 from temporalex_django.core.messages.phase import HandlerFixed
+from temporalex_django.engine import policy
 from temporalex_django.engine.cache import Cache, CachedRun
-from temporalex_django.engine.scheduling import policy
 from temporalex_django.engine.watchdog import watchdog
 from temporalex_django.errors import PayloadError, UnknownWorkflow, WorkflowSwitchedOff
 from temporalex_django.telemetry import definitions

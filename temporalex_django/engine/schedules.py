@@ -20,7 +20,7 @@ from uuid import UUID
 from temporalex_django.authoring.schedules.schedule import Overlap
 from temporalex_django.authoring.schedules.slots import Slot, TimeTable, load_zone, render_run_id
 from temporalex_django.core.messages.sender import Sender
-from temporalex_django.engine.scheduling import policy
+from temporalex_django.engine import policy
 
 # --- records ----------------------------------------------------------------------------------------------------------
 #

@@ -22,6 +22,7 @@ from temporalex_django.core.history.events import Job
 from temporalex_django.core.history.replay import replay
 from temporalex_django.core.messages.sender import Judge
 from temporalex_django.core.payloads import codec
+from temporalex_django.engine import policy
 from temporalex_django.engine.activation import ActivationStep
 from temporalex_django.engine.atomic import AtomicPhase
 from temporalex_django.engine.blocked import BlockLog
@@ -39,7 +40,6 @@ from temporalex_django.engine.fates import (
     is_unstarted,
     may_begin_later,
 )
-from temporalex_django.engine.scheduling import policy
 from temporalex_django.engine.scheduling.limit_usage import EagerClaim
 from temporalex_django.engine.turn_report import ClaimedRuns, TurnReport
 from temporalex_django.engine.watchdog import watchdog

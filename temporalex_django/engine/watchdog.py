@@ -30,7 +30,7 @@ from types import CodeType, FrameType
 from typing import Any, TypeVar
 
 from temporalex_django.core.history.replay import is_user_code
-from temporalex_django.engine.scheduling import policy
+from temporalex_django.engine import policy
 from temporalex_django.errors import DeadlockDetected
 
 T = TypeVar("T")

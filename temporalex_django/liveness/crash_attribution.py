@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from temporalex_django.engine.scheduling import policy
+from temporalex_django.engine import policy
 from temporalex_django.liveness.crash_markers import MarkedWork
 
 

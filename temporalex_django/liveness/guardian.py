@@ -23,7 +23,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from temporalex_django.engine.scheduling import policy
+from temporalex_django.engine import policy
 from temporalex_django.liveness.crash_markers import read_heartbeats, record_end
 from temporalex_django.liveness.health import GuardianFile
 from temporalex_django.liveness.process_identity import process_state

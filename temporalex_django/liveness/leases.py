@@ -19,10 +19,10 @@ from temporalex_django.conf import get_settings
 from temporalex_django.core import process
 from temporalex_django.core.names import TABLES
 from temporalex_django.db.sql_columns import RUNS, WORKERS
+from temporalex_django.engine import policy
 from temporalex_django.engine.blocked import CRASH
 from temporalex_django.engine.contracts.storage import WorkerStorage
 from temporalex_django.engine.ids import token, uuid7
-from temporalex_django.engine.scheduling import policy
 from temporalex_django.errors import UnknownWorkflow, WorkflowSwitchedOff
 from temporalex_django.liveness.crash_markers import Kind, MarkedWork
 from temporalex_django.liveness.load import WorkerLoad

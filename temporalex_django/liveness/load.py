@@ -12,7 +12,7 @@ import time
 from typing import Final, TypedDict
 
 from temporalex_django.conf import CLUSTER_CONNECTIONS, get_settings, uses_cluster
-from temporalex_django.engine.scheduling import policy
+from temporalex_django.engine import policy
 
 _EXTRA_CONNECTIONS: Final = 5
 

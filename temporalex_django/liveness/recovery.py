@@ -39,11 +39,10 @@ from temporalex_django.db.sql_columns import (
     json_value,
     result_row,
 )
-from temporalex_django.engine import activity_policy, background_task, blocked
+from temporalex_django.engine import activity_policy, background_task, blocked, policy
 from temporalex_django.engine.blocked import BlockLog, RunNames, block_cause, block_mark_of, next_retry_at
 from temporalex_django.engine.contracts.records import BlockMark
 from temporalex_django.engine.contracts.storage import WorkerStorage
-from temporalex_django.engine.scheduling import policy
 from temporalex_django.errors import KeyMissing, RunBlocked
 from temporalex_django.liveness.crash_attribution import CrashVerdict, attribute_crashes
 from temporalex_django.liveness.crash_markers import (

@@ -10,7 +10,7 @@ from temporalex_django.core.failures import error_line
 from temporalex_django.db import background_hooks
 from temporalex_django.db.background_hooks import BackgroundHook
 from temporalex_django.db.connections import worker_session
-from temporalex_django.engine.scheduling import policy
+from temporalex_django.engine import policy
 
 log = logging.getLogger("temporalex_django.workers")
 

@@ -15,7 +15,7 @@ from temporalex_django.conf import get_settings
 from temporalex_django.core.failures import error_line
 from temporalex_django.db.background_hooks import BackgroundHook
 from temporalex_django.db.claims.limited import Switches
-from temporalex_django.engine.scheduling import policy
+from temporalex_django.engine import policy
 from temporalex_django.liveness.leases import WorkerRow
 from temporalex_django.liveness.load import activity_threads
 from temporalex_django.workers import processes

@@ -17,7 +17,7 @@ from django.db import connections
 from temporalex_django.core.failures import error_line
 from temporalex_django.db.inserts import CHANNEL, NOTIFY
 from temporalex_django.db.outbox import OUTBOX_QUEUE
-from temporalex_django.engine.scheduling import policy
+from temporalex_django.engine import policy
 from temporalex_django.workers.reconnect import next_pause
 
 log = logging.getLogger("temporalex_django.workers")

@@ -25,8 +25,8 @@ from temporalex_django.db.messages.notify import notify_payloads, send_notificat
 from temporalex_django.db.outbox import due_destinations
 from temporalex_django.db.people.deciders import DatabaseJudge
 from temporalex_django.db.storage import DjangoStorage
+from temporalex_django.engine import policy
 from temporalex_django.engine.contracts.records import TaskResult, TaskState
-from temporalex_django.engine.scheduling import policy
 from temporalex_django.engine.turn import WorkflowEngine
 from temporalex_django.engine.turn_report import TurnReport
 from temporalex_django.engine.watchdog import watchdog

@@ -13,7 +13,7 @@ from temporalex_django.core.failures import error_line
 from temporalex_django.db import outbox
 from temporalex_django.db.connections import worker_session
 from temporalex_django.db.storage import DjangoStorage
-from temporalex_django.engine.scheduling import policy
+from temporalex_django.engine import policy
 
 log = logging.getLogger("temporalex_django.workers")
 

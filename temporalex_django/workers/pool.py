@@ -22,8 +22,8 @@ from django.db import close_old_connections, connections
 from temporalex_django.authoring import activity
 from temporalex_django.core.failures import error_line
 from temporalex_django.db.connections import keep_open
+from temporalex_django.engine import policy
 from temporalex_django.engine.contracts.records import TaskResult, TaskState
-from temporalex_django.engine.scheduling import policy
 from temporalex_django.engine.scheduling.limit_usage import UNMEASURED, Capacity
 from temporalex_django.liveness.load import LoadMeter
 from temporalex_django.workers import processes

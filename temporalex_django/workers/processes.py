@@ -21,8 +21,8 @@ from django.conf import settings
 
 from temporalex_django.authoring.activity_context import ActivityContext
 from temporalex_django.core.payloads.codec import deep_copy
+from temporalex_django.engine import policy
 from temporalex_django.engine.contracts.records import TaskState
-from temporalex_django.engine.scheduling import policy
 from temporalex_django.errors import ApplicationError, RetryLater
 from temporalex_django.workers.attempts import Attempt, UnfitResult
 

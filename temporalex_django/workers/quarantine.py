@@ -11,8 +11,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from temporalex_django.engine import policy
 from temporalex_django.engine.contracts.records import TaskState
-from temporalex_django.engine.scheduling import policy
 from temporalex_django.liveness.crash_markers import MarkedWork, MarkerSlot
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from django.db import Error as DatabaseError
 from django.db import connections
 
 from temporalex_django.core.failures import error_line
+from temporalex_django.engine import policy
 from temporalex_django.engine.contracts.storage import WorkerStorage
-from temporalex_django.engine.scheduling import policy
 
 log = logging.getLogger("temporalex_django.workers")
 

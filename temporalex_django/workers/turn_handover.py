@@ -18,9 +18,9 @@ from dataclasses import dataclass, field
 from uuid import UUID
 
 from temporalex_django.db.connections import worker_session
+from temporalex_django.engine import policy
 from temporalex_django.engine.contracts.records import TaskState
 from temporalex_django.engine.contracts.storage import WorkerStorage
-from temporalex_django.engine.scheduling import policy
 
 log = logging.getLogger("temporalex_django.workers")
 

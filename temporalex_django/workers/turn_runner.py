@@ -10,9 +10,9 @@ from uuid import UUID
 
 from temporalex_django.authoring import activity
 from temporalex_django.conf import get_settings
+from temporalex_django.engine import policy
 from temporalex_django.engine.contracts.records import TaskResult, TaskState
 from temporalex_django.engine.external_messages import FinishedActivity
-from temporalex_django.engine.scheduling import policy
 from temporalex_django.engine.scheduling.limit_usage import Capacity, EagerClaim
 from temporalex_django.engine.turn_report import TurnReport
 from temporalex_django.telemetry import definitions

@@ -6,7 +6,7 @@ import ast
 import re
 
 from benchmarks.rows import ROWS
-from temporalex_django.engine.scheduling import policy
+from temporalex_django.engine import policy
 from tests.structure.source import PACKAGE, ROOT, modules, parse
 
 POLICY = PACKAGE / "engine" / "scheduling" / "policy.py"

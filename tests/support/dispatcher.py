@@ -12,7 +12,7 @@ def main() -> None:
     django.setup()
     from django.db import DatabaseError
 
-    from temporalex_django.engine.scheduling import policy
+    from temporalex_django.engine import policy
     from temporalex_django.workers.outbox import send_batch
 
     policy.OUTBOX_LEASE = 1.0  # type: ignore[misc] # what a killed one has claimed is due again soon

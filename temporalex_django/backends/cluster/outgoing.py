@@ -33,9 +33,9 @@ from temporalex_django.db.inserts import SENT
 from temporalex_django.db.outbox import DeliveryFailed, DeliveryRefused, OutboxRow
 from temporalex_django.db.sql_columns import sender_columns
 from temporalex_django.db.storage import DjangoStorage
+from temporalex_django.engine import policy
 from temporalex_django.engine.contracts.records import Outcome
 from temporalex_django.engine.outcomes import update_result
-from temporalex_django.engine.scheduling import policy
 from temporalex_django.errors import (
     ActionNotPossible,
     AlreadyRunning,

@@ -38,8 +38,8 @@ from temporalex_django.core.names import counted
 from temporalex_django.db.process_leases import is_lease_free, lease_notes, set_lease, take_lease
 from temporalex_django.db.retention import retention_policies
 from temporalex_django.db.storage import DjangoStorage
+from temporalex_django.engine import policy
 from temporalex_django.engine.operator_overrides import pause_run
-from temporalex_django.engine.scheduling import policy
 from temporalex_django.models import Instance, Outbox
 
 T = TypeVar("T")

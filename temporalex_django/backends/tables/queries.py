@@ -15,8 +15,8 @@ from temporalex_django.backends.protocol import RunQueryCall
 from temporalex_django.backends.tables import inline_turn
 from temporalex_django.conf import codec, get_settings
 from temporalex_django.core.history.events import CLOSED_STATUSES
+from temporalex_django.engine import policy
 from temporalex_django.engine.refusals import nothing_published_error
-from temporalex_django.engine.scheduling import policy
 from temporalex_django.errors import QueryFailed
 
 #: Facts about a run, as ``RowQuery._read_row`` returns them.

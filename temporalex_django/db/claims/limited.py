@@ -26,9 +26,9 @@ from temporalex_django.db.activity_tasks import ActivityTasks
 from temporalex_django.db.claims.activities import TaskClaims
 from temporalex_django.db.session import StorageSession
 from temporalex_django.db.sql_columns import LIMITS
+from temporalex_django.engine import policy
 from temporalex_django.engine.contracts.dialect import Dialect
 from temporalex_django.engine.contracts.records import TaskState
-from temporalex_django.engine.scheduling import policy
 from temporalex_django.engine.scheduling.limit_usage import (
     Capacity,
     LimitedClaim,

@@ -22,9 +22,9 @@ from temporalex_django.core.names import BEFORE_ALL
 from temporalex_django.db.messages.inbox import Inboxes
 from temporalex_django.db.session import StorageSession
 from temporalex_django.db.sql_columns import CHAINS
+from temporalex_django.engine import policy
 from temporalex_django.engine.contracts.dialect import Answer, Dialect
 from temporalex_django.engine.contracts.records import Inbox, RunState
-from temporalex_django.engine.scheduling import policy
 from temporalex_django.engine.scheduling.limit_usage import NewestAndOldest, QueueRotation
 from temporalex_django.engine.turn_report import ClaimedRuns
 

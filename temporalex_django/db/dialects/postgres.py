@@ -16,8 +16,8 @@ from temporalex_django.conf import codec, get_settings
 from temporalex_django.core.payloads.codec import JsonCodec
 from temporalex_django.db.dialects.postgres_wire import wire
 from temporalex_django.db.guards.guarded_orm import refuse_query
+from temporalex_django.engine import policy
 from temporalex_django.engine.contracts.dialect import Answer, Columns, Types
-from temporalex_django.engine.scheduling import policy
 
 #: The wires of the connections.
 _wires: WeakKeyDictionary[Any, wire.Wire] = WeakKeyDictionary()

@@ -17,8 +17,8 @@ from uuid import UUID
 from django.db import NotSupportedError, OperationalError, connections, transaction
 
 from temporalex_django.core.names import AFTER_ALL, BEFORE_ALL
+from temporalex_django.engine import policy
 from temporalex_django.engine.contracts.dialect import Answer, Columns, Types
-from temporalex_django.engine.scheduling import policy
 
 #: By database alias, a lock for the threads of this process. See ``SqliteDialect.atomic``.
 _THREAD_LOCKS: dict[str, threading.Lock] = {}

@@ -22,10 +22,10 @@ from temporalex_django.core.history.events import HistoryEvent
 from temporalex_django.db.inserts import NewStart, insert_start, notify_on_commit
 from temporalex_django.db.querying import iterate_pages
 from temporalex_django.db.storage import DjangoStorage
+from temporalex_django.engine import policy
 from temporalex_django.engine.contracts.records import RunState, TaskState
 from temporalex_django.engine.ids import token, uuid7
 from temporalex_django.engine.run_closing import close_for_move, parent_messages
-from temporalex_django.engine.scheduling import policy
 from temporalex_django.errors import AlreadyRunning, TemporalexError, UnknownWorkflow, WorkflowNotFound
 from temporalex_django.graph import instance as snapshot
 from temporalex_django.graph.context import thaw

@@ -13,8 +13,8 @@ from temporalex_django.core.history.prefix import EXTERNAL_KINDS, PendingMessage
 from temporalex_django.core.process import REQUEST
 from temporalex_django.db.session import StorageSession
 from temporalex_django.db.sql_columns import MESSAGES, json_value, sender_columns, sender_from_columns
+from temporalex_django.engine import policy
 from temporalex_django.engine.contracts.records import INBOX_KINDS, Inbox, InboxMessage, Outcome
-from temporalex_django.engine.scheduling import policy
 from temporalex_django.errors import KeyMissing, PayloadError
 from temporalex_django.models import Chain, Message
 

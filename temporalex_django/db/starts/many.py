@@ -25,8 +25,8 @@ from temporalex_django.db.search_attributes import insert_search_attributes
 from temporalex_django.db.sql_columns import NEW_RUN, new_run_row
 from temporalex_django.db.starts.statement import SCOPED_CHAIN, SCOPED_CHAIN_INSERT
 from temporalex_django.db.storage import DjangoStorage
+from temporalex_django.engine import policy
 from temporalex_django.engine.ids import parse_run_id, token, uuid7
-from temporalex_django.engine.scheduling import policy
 from temporalex_django.errors import AlreadyRunning
 
 T = TypeVar("T")

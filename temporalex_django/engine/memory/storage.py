@@ -14,10 +14,10 @@ from uuid import UUID
 from temporalex_django.core.history import events
 from temporalex_django.core.history.events import HistoryEvent
 from temporalex_django.core.history.prefix import EXTERNAL_KINDS
+from temporalex_django.engine import policy
 from temporalex_django.engine.contracts.records import BlockMark, Inbox, InboxMessage, RunRecord, RunState
 from temporalex_django.engine.ids import uuid7
 from temporalex_django.engine.memory.writes import MemoryWrites
-from temporalex_django.engine.scheduling import policy
 from temporalex_django.engine.turn_report import ClaimedRuns
 
 

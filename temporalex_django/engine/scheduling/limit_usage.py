@@ -16,8 +16,8 @@ from typing import Final
 from temporalex_django.authoring import activity
 from temporalex_django.core import names
 from temporalex_django.core.limits import Limits, QueuePartition, StartSlices
+from temporalex_django.engine import policy
 from temporalex_django.engine.contracts.records import NewTask, TaskState
-from temporalex_django.engine.scheduling import policy
 
 #: Queue, activity, partition and number of the activities that are running.
 LiveCounts = Iterable[tuple[str, str, str | None, int]]

@@ -17,7 +17,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from temporalex_django.conf import alert_function, get_settings
-from temporalex_django.engine.scheduling import policy
+from temporalex_django.engine import policy
 
 #: Filters of the list of runs in the admin, by the code of a finding.
 _RUN_FILTERS = {

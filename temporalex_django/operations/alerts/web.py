@@ -11,7 +11,7 @@ from django.db import connections
 
 from temporalex_django.conf import get_settings
 from temporalex_django.core.failures import error_line
-from temporalex_django.engine.scheduling import policy
+from temporalex_django.engine import policy
 from temporalex_django.operations.alerts.rounds import is_round_due, run_round
 
 logger = logging.getLogger("temporalex_django.operations")

@@ -28,7 +28,7 @@ from temporalex_django.conf import codec, get_settings, uses_cluster
 from temporalex_django.core.failures import error_line
 from temporalex_django.core.names import TEMPORAL, counted
 from temporalex_django.db.storage import DjangoStorage
-from temporalex_django.engine.scheduling import policy
+from temporalex_django.engine import policy
 from temporalex_django.errors import (
     ActionNotPermitted,
     ActionNotPossible,

@@ -12,8 +12,8 @@ from django.db import connections
 from temporalex_django.authoring.schedules.functions import ARGUMENTS
 from temporalex_django.backends.host import host
 from temporalex_django.core.failures import error_line, exception_name
+from temporalex_django.engine import policy
 from temporalex_django.engine.schedules import SlotFailure
-from temporalex_django.engine.scheduling import policy
 from temporalex_django.errors import TemporalexError
 from temporalex_django.operations.base import to_plain_payload
 

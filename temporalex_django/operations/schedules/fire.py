@@ -24,8 +24,8 @@ from temporalex_django.backends.host import host
 from temporalex_django.conf import get_settings
 from temporalex_django.core.failures import error_line
 from temporalex_django.db.storage import DjangoStorage
+from temporalex_django.engine import policy
 from temporalex_django.engine.schedules import ScheduleFirer, SlotCause, SlotFailure, SlotOutcome
-from temporalex_django.engine.scheduling import policy
 from temporalex_django.errors import KeyMissing, PayloadError, ScheduleInvalid, UpdateTimeout
 from temporalex_django.models import Schedule, ScheduleSlot
 from temporalex_django.operations import audit

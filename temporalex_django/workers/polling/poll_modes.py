@@ -14,9 +14,9 @@ from uuid import UUID
 
 from temporalex_django.core.failures import error_line
 from temporalex_django.core.names import counted
+from temporalex_django.engine import policy
 from temporalex_django.engine.contracts.records import TaskResult
 from temporalex_django.engine.contracts.storage import WorkerStorage
-from temporalex_django.engine.scheduling import policy
 from temporalex_django.engine.turn import WorkflowEngine
 from temporalex_django.engine.turn_report import TurnReport
 from temporalex_django.liveness.crash_markers import MarkedWork

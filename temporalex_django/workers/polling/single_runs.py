@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from math import inf
 from uuid import UUID
 
+from temporalex_django.engine import policy
 from temporalex_django.engine.contracts.storage import WorkerStorage
-from temporalex_django.engine.scheduling import policy
 from temporalex_django.engine.turn import WorkflowEngine
 from temporalex_django.engine.turn_report import TurnReport
 from temporalex_django.errors import KeyMissing

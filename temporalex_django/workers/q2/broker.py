@@ -20,7 +20,7 @@ from django_q.conf import Conf
 
 from temporalex_django.conf import get_settings
 from temporalex_django.core.failures import error_line
-from temporalex_django.engine.scheduling import policy
+from temporalex_django.engine import policy
 from temporalex_django.workers.q2.worker_processes import WorkerProcesses
 
 log = logging.getLogger("temporalex_django.workers")

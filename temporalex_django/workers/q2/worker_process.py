@@ -15,7 +15,7 @@ import time
 
 import django
 
-from temporalex_django.engine.scheduling import policy
+from temporalex_django.engine import policy
 from temporalex_django.liveness.guardian import die_with_parent
 from temporalex_django.liveness.stop_signals import EventSetter
 

@@ -20,7 +20,7 @@ from django.conf import settings as django_settings
 from temporalex_django.conf import get_settings
 from temporalex_django.core.failures import error_line
 from temporalex_django.db.storage import DjangoStorage
-from temporalex_django.engine.scheduling import policy
+from temporalex_django.engine import policy
 from temporalex_django.liveness.guardian import WorkerGuardian
 from temporalex_django.workers.q2.queue_locks import release_dead_reader
 

@@ -16,7 +16,7 @@ from django.db import connection, connections, transaction
 from django.test.utils import CaptureQueriesContext
 
 from temporalex_django import Ok, Workflow, WorkflowHandle, errors
-from temporalex_django.engine.scheduling import policy
+from temporalex_django.engine import policy
 from temporalex_django.models import Chain, Instance, OperatorAction
 from temporalex_django.testing import DjangoEnvironment
 from tests.support.client_flows import drain

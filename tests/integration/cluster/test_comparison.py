@@ -19,7 +19,7 @@ from temporalex_django.backends.cluster import mirror, reconcile
 from temporalex_django.backends.cluster.mirrored_run import ObservedRun
 from temporalex_django.backends.cluster.rebuild import Execution
 from temporalex_django.db.storage import DjangoStorage
-from temporalex_django.engine.scheduling import policy
+from temporalex_django.engine import policy
 from temporalex_django.models import Instance, Lease
 from tests.support.observations import Observations, ObservedSteps
 

@@ -18,7 +18,7 @@ from temporalex_django.backends.cluster import mirror, mirror_writer, reconcile
 from temporalex_django.backends.cluster.client import cluster_client
 from temporalex_django.backends.cluster.mirrored_run import ObservedRun
 from temporalex_django.db.storage import DjangoStorage
-from temporalex_django.engine.scheduling import policy
+from temporalex_django.engine import policy
 from temporalex_django.models import Chain, HumanTask, Instance, Lease
 from tests.integration.cluster.conftest import WorkerMaker
 from tests.support.commands import shell

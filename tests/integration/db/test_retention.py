@@ -20,8 +20,8 @@ from temporalex_django.authoring import workflow as workflows
 from temporalex_django.db import retention
 from temporalex_django.db.inserts import insert_message
 from temporalex_django.db.storage import DjangoStorage
+from temporalex_django.engine import policy
 from temporalex_django.engine.ids import uuid7
-from temporalex_django.engine.scheduling import policy
 from temporalex_django.models import ActivityTask, Chain, HistoryEvent, Instance, Message, OperatorAction
 from temporalex_django.testing import drain
 

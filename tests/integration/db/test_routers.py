@@ -10,7 +10,7 @@ from django.contrib.auth import get_user_model
 from django.test import override_settings
 
 from temporalex_django import Ok, Workflow, activity
-from temporalex_django.engine.scheduling import policy
+from temporalex_django.engine import policy
 from temporalex_django.models import Instance
 from tests.support.client_flows import Basket, drain
 

@@ -16,7 +16,7 @@ from django.test.utils import CaptureQueriesContext
 from temporalex_django import errors
 from temporalex_django.db.inserts import insert_message
 from temporalex_django.db.storage import DjangoStorage
-from temporalex_django.engine.scheduling import policy
+from temporalex_django.engine import policy
 from temporalex_django.models import ActivityTask, Instance, Message
 from temporalex_django.testing import drain
 from tests.app.turns import Counter

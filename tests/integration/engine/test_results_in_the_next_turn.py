@@ -53,7 +53,7 @@ class EndsOnce(Workflow):
 def loop(monkeypatch: pytest.MonkeyPatch) -> Iterator[WorkerLoop]:
     """With all the time that a turn takes on a machine that is busy with others."""
     ran.clear()
-    monkeypatch.setattr("temporalex_django.engine.scheduling.policy.TURN_SECONDS", 60.0)
+    monkeypatch.setattr("temporalex_django.engine.policy.TURN_SECONDS", 60.0)
     made = WorkerLoop(inline=True, queues=["default"])  # classes of other tests have queues, too
     yield made
     made.marker.close()
@@ -282,7 +282,7 @@ def test_of_a_backlog_no_more_runs_go_on_at_a_time_than_are_in_memory(
 ) -> None:
     """Else each step of each of them would begin with its history."""
     settings.TEMPORALEX = {**settings.TEMPORALEX, "CACHE_SIZE": 30}
-    monkeypatch.setattr("temporalex_django.engine.scheduling.policy.TURN_SECONDS", 60.0)
+    monkeypatch.setattr("temporalex_django.engine.policy.TURN_SECONDS", 60.0)
     for number in range(90):
         ThreeSteps.start(id=f"steps-{number}")
     worker = WorkerLoop(inline=True)

@@ -17,7 +17,7 @@ from temporalex_django.backends.tables import requests
 from temporalex_django.db.inserts import NewStart, StartedRun, insert_message, insert_start
 from temporalex_django.db.querying import iterate_pages
 from temporalex_django.db.storage import DjangoStorage
-from temporalex_django.engine.scheduling import policy
+from temporalex_django.engine import policy
 from temporalex_django.errors import UpdateRejected
 from temporalex_django.models import Chain, HistoryEvent, Instance, Message
 from temporalex_django.testing import DjangoEnvironment
@@ -80,10 +80,10 @@ def test_a_turn_has_the_writer_lock_for_a_moment(loop: WorkerLoop, monkeypatch: 
         start("Tally", workflow_id=f"t-{number}")
     # No other limit may end a turn on a slow machine.
     for limit in ("TURN_SECONDS", "RUN_SECONDS", "LATE_SECONDS", "REBUILD_IN_TURN_SECONDS", "MAX_LOCK_SECONDS"):
-        monkeypatch.setattr(f"temporalex_django.engine.scheduling.policy.{limit}", 60.0)
+        monkeypatch.setattr(f"temporalex_django.engine.policy.{limit}", 60.0)
     assert [loop.poll().runs for _ in range(3)] == [20, 25, 31]
 
-    monkeypatch.setattr("temporalex_django.engine.scheduling.policy.MAX_LOCK_SECONDS", 1e-9)
+    monkeypatch.setattr("temporalex_django.engine.policy.MAX_LOCK_SECONDS", 1e-9)
     assert loop.poll().runs == 4
     assert loop.turn_runner._reachable_runs == 20
 

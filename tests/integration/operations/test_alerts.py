@@ -17,7 +17,7 @@ from django.utils import timezone
 
 from temporalex_django import Ok, Workflow, conf
 from temporalex_django.db.storage import DjangoStorage
-from temporalex_django.engine.scheduling import policy
+from temporalex_django.engine import policy
 from temporalex_django.errors import NotConfigured
 from temporalex_django.models import Alert, Instance, Lease, Outbox
 from temporalex_django.operations.alerts import rounds, web

@@ -27,7 +27,7 @@ from temporalex_django.authoring.schedules.slots import load_zone
 from temporalex_django.authoring.schedules.specs import parse_specs
 from temporalex_django.db import background_hooks
 from temporalex_django.db.storage import DjangoStorage
-from temporalex_django.engine.scheduling import policy
+from temporalex_django.engine import policy
 from temporalex_django.models import Instance, OperatorAction, ScheduleSlot
 from temporalex_django.models import Schedule as ScheduleRow
 from temporalex_django.operations.base import CODE, Actor

@@ -77,7 +77,7 @@ def test_an_activity_waits_while_it_is_off_and_holds_up_no_others(name: str, act
 
 def test_what_comes_behind_a_look_in_vain_is_not_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     """A turn may take one run alone; the line of the next one is looked at again a moment later."""
-    monkeypatch.setattr("temporalex_django.engine.scheduling.policy.LIMIT_RETRY_SECONDS", 0.5)
+    monkeypatch.setattr("temporalex_django.engine.policy.LIMIT_RETRY_SECONDS", 0.5)
     SwitchOff("activity", often.name).execute()
     one, two = (start("Mixture", {"calls": [(name, None)]}, name) for name in ("often", "seldom"))
     with override_settings(TEMPORALEX={"TURN_SIZE": 1}):

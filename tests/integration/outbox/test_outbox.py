@@ -24,7 +24,7 @@ from temporalex_django.db import outbox
 from temporalex_django.db.outbox import DeliveryFailed
 from temporalex_django.db.retention import delete_chain
 from temporalex_django.db.storage import DjangoStorage
-from temporalex_django.engine.scheduling import policy
+from temporalex_django.engine import policy
 from temporalex_django.errors import ActionNotPossible, WorkflowNotFound
 from temporalex_django.models import Chain, OperatorAction, Outbox
 from temporalex_django.operations.fleet.outgoing import DropOutgoing, SendAgain, describe_outgoing, outgoing_messages

@@ -147,7 +147,7 @@ def test_what_is_given_back_has_not_begun_for_a_rate(loop: WorkerLoop, monkeypat
 
 def test_until_nothing_is_due_waits_for_a_rate(monkeypatch: pytest.MonkeyPatch) -> None:
     """A rate says when: nobody has to do anything for that."""
-    monkeypatch.setattr("temporalex_django.engine.scheduling.policy.FRUITLESS_POLLS", 0)
+    monkeypatch.setattr("temporalex_django.engine.policy.FRUITLESS_POLLS", 0)
     with limited(default={"rate": "2/s"}):
         started = start("Mixture", {"calls": [("often", None)] * 5})
         run_until_idle(timeout=60)

@@ -10,7 +10,7 @@ import pytest
 
 from temporalex_django import Ok, Stop, api, errors, update
 from temporalex_django.core.results import NoReply, Reply
-from temporalex_django.engine.scheduling import policy
+from temporalex_django.engine import policy
 from tests.support.runs import CheckedEnvironment, flow, work
 
 

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from temporalex_django.engine.scheduling import policy
+from temporalex_django.engine import policy
 from temporalex_django.engine.watchdog import Watchdog
 from temporalex_django.errors import DeadlockDetected
 from tests.support.waiting import wait_for

@@ -7,7 +7,7 @@ from uuid import UUID
 
 import pytest
 
-from temporalex_django.engine.scheduling import policy
+from temporalex_django.engine import policy
 from temporalex_django.liveness.crash_attribution import attribute_crashes
 from temporalex_django.liveness.crash_markers import MarkedWork
 from temporalex_django.liveness.guardian import WatchState, _run_with_timeout

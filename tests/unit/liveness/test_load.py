@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from temporalex_django.engine.scheduling.policy import MAX_MEASURED_QUEUES
+from temporalex_django.engine.policy import MAX_MEASURED_QUEUES
 from temporalex_django.liveness import load
 from temporalex_django.liveness.load import LoadMeter
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from temporalex_django.engine.scheduling import policy
+from temporalex_django.engine import policy
 from temporalex_django.workers import cluster
 
 

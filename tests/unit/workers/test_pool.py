@@ -15,8 +15,8 @@ from uuid import UUID, uuid4
 import pytest
 
 from temporalex_django import activity
+from temporalex_django.engine import policy
 from temporalex_django.engine.contracts.records import TaskResult, TaskState
-from temporalex_django.engine.scheduling import policy
 from temporalex_django.workers import pool as pool_module
 from temporalex_django.workers.pool import InlinePool, Pool
 from tests.support.waiting import wait_for

@@ -9,8 +9,8 @@ from typing import Any, cast
 import pytest
 
 from temporalex_django.db.storage import DjangoStorage
+from temporalex_django.engine import policy
 from temporalex_django.engine.contracts.records import TaskState
-from temporalex_django.engine.scheduling import policy
 from temporalex_django.workers.turn_handover import TurnHandover
 from tests.support.waiting import wait_for
 

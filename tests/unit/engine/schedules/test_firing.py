@@ -15,6 +15,7 @@ from temporalex_django.authoring.schedules.schedule import Overlap
 from temporalex_django.authoring.schedules.slots import TimeTable
 from temporalex_django.authoring.schedules.specs import parse_specs
 from temporalex_django.core.messages.sender import Sender
+from temporalex_django.engine import policy
 from temporalex_django.engine.schedules import (
     Backfill,
     RunningSlot,
@@ -26,7 +27,6 @@ from temporalex_django.engine.schedules import (
     SlotRecord,
     SlotStart,
 )
-from temporalex_django.engine.scheduling import policy
 
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 MINUTE, HOUR, DAY = timedelta(minutes=1), timedelta(hours=1), timedelta(days=1)

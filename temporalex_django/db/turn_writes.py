@@ -38,7 +38,7 @@ from temporalex_django.db.sql_columns import (
 )
 from temporalex_django.engine.activity_policy import edited_inputs
 from temporalex_django.engine.contracts.records import NewRun, NewTask, RunState, RunWrite, TaskState
-from temporalex_django.engine.scheduling.limit_usage import EagerClaim
+from temporalex_django.engine.scheduling import EagerClaim
 from temporalex_django.errors import KeyMissing, PayloadError
 from temporalex_django.models.chain import AWAITED_KINDS
 

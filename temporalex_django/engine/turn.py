@@ -40,7 +40,7 @@ from temporalex_django.engine.fates import (
     is_unstarted,
     may_begin_later,
 )
-from temporalex_django.engine.scheduling.limit_usage import EagerClaim
+from temporalex_django.engine.scheduling import EagerClaim
 from temporalex_django.engine.turn_report import ClaimedRuns, TurnReport
 from temporalex_django.engine.watchdog import watchdog
 from temporalex_django.errors import (

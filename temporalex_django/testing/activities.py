@@ -24,7 +24,7 @@ from temporalex_django.core.failures import ReturnedErr, is_error
 from temporalex_django.engine import activity_policy, background_task
 from temporalex_django.engine.attempt_hooks import attempt_hooks
 from temporalex_django.engine.contracts.records import TaskResult, TaskState
-from temporalex_django.engine.scheduling.limit_usage import Capacity
+from temporalex_django.engine.scheduling import Capacity
 from temporalex_django.graph.durable_run import activity_of
 from temporalex_django.graph.steps import Step, StepRef
 from temporalex_django.testing.environment_base import Crash, EnvironmentBase

@@ -20,7 +20,7 @@ from temporalex_django.db.claims.limited import Switches
 from temporalex_django.engine import policy
 from temporalex_django.engine.contracts.records import NewTask, TaskState
 from temporalex_django.engine.contracts.storage import WorkerStorage
-from temporalex_django.engine.scheduling.limit_usage import Capacity, LimitedClaim
+from temporalex_django.engine.scheduling import Capacity, LimitedClaim
 from temporalex_django.errors import WorkflowSwitchedOff
 
 

@@ -13,7 +13,7 @@ from temporalex_django.conf import get_settings
 from temporalex_django.engine import policy
 from temporalex_django.engine.contracts.records import TaskResult, TaskState
 from temporalex_django.engine.external_messages import FinishedActivity
-from temporalex_django.engine.scheduling.limit_usage import Capacity, EagerClaim
+from temporalex_django.engine.scheduling import Capacity, EagerClaim
 from temporalex_django.engine.turn_report import TurnReport
 from temporalex_django.telemetry import definitions
 from temporalex_django.telemetry.recording import recorder

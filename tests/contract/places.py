@@ -22,7 +22,7 @@ from temporalex_django.engine.contracts.records import (
 from temporalex_django.engine.memory.storage import MemoryRunStorage
 from temporalex_django.engine.memory.tables import MemoryRun, start_labels
 from temporalex_django.engine.run_start import RunStart
-from temporalex_django.engine.scheduling.limit_usage import Capacity
+from temporalex_django.engine.scheduling import Capacity
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 QUEUES = ("default",)

@@ -11,7 +11,7 @@ import pytest
 
 from temporalex_django.core.failures import AttemptFailure
 from temporalex_django.engine.contracts.records import Retry, TaskResult, TaskState
-from temporalex_django.engine.scheduling.limit_usage import Capacity
+from temporalex_django.engine.scheduling import Capacity
 from tests.contract.places import NOW, QUEUES
 
 if TYPE_CHECKING:

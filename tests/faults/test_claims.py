@@ -10,7 +10,7 @@ from django.db import connection
 
 from temporalex_django.db.inserts import NewStart, StartedRun, insert_start
 from temporalex_django.db.storage import DjangoStorage
-from temporalex_django.engine.scheduling.limit_usage import UNMEASURED, Capacity
+from temporalex_django.engine.scheduling import UNMEASURED, Capacity
 from temporalex_django.models import ActivityTask, Instance, Worker
 from temporalex_django.workers.loop import WorkerLoop
 from tests.support.processes import worker

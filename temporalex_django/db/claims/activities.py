@@ -19,7 +19,7 @@ from temporalex_django.db.claims.runs import Deferrals, QueueOrder
 from temporalex_django.db.session import StorageSession
 from temporalex_django.engine import policy
 from temporalex_django.engine.contracts.records import TaskState
-from temporalex_django.engine.scheduling.limit_usage import Capacity, NewestAndOldest
+from temporalex_django.engine.scheduling import Capacity, NewestAndOldest
 
 log = logging.getLogger("temporalex_django.db")
 

@@ -29,7 +29,7 @@ from temporalex_django.db.sql_columns import LIMITS
 from temporalex_django.engine import policy
 from temporalex_django.engine.contracts.dialect import Dialect
 from temporalex_django.engine.contracts.records import TaskState
-from temporalex_django.engine.scheduling.limit_usage import (
+from temporalex_django.engine.scheduling import (
     Capacity,
     LimitedClaim,
     LimitUsage,

@@ -17,7 +17,7 @@ from temporalex_django.core.limits import NO_LIMITS, Limits, QueuePartition
 from temporalex_django.db.claims.limited import count_live, lock_recent_starts, store_starts
 from temporalex_django.db.sql_columns import PERMITS
 from temporalex_django.db.storage import DjangoStorage
-from temporalex_django.engine.scheduling.limit_usage import LimitUsage, activity_limit_name, queue_limit_name
+from temporalex_django.engine.scheduling import LimitUsage, activity_limit_name, queue_limit_name
 
 _NEW = PERMITS.pick_columns("queue", "activity", "line", "owner", "started")
 

@@ -25,7 +25,7 @@ from temporalex_django.db.sql_columns import CHAINS
 from temporalex_django.engine import policy
 from temporalex_django.engine.contracts.dialect import Answer, Dialect
 from temporalex_django.engine.contracts.records import Inbox, RunState
-from temporalex_django.engine.scheduling.limit_usage import NewestAndOldest, QueueRotation
+from temporalex_django.engine.scheduling import NewestAndOldest, QueueRotation
 from temporalex_django.engine.turn_report import ClaimedRuns
 
 _STATE = CHAINS.pick_fields(RunState, chain_id="id")

@@ -30,11 +30,11 @@ from temporalex_django.engine.contracts.records import (
     TaskState,
 )
 from temporalex_django.engine.external_messages import FinishedActivity
-from temporalex_django.engine.scheduling.limit_usage import Capacity, LimitedClaim
+from temporalex_django.engine.scheduling import Capacity, LimitedClaim
 from temporalex_django.engine.turn_report import ClaimedRuns
 
 if TYPE_CHECKING:
-    from temporalex_django.engine.scheduling.limit_usage import EagerClaim
+    from temporalex_django.engine.scheduling import EagerClaim
 
 
 class RunStorage(Protocol):

@@ -46,7 +46,7 @@ from temporalex_django.engine.fates import is_unstarted
 from temporalex_django.engine.ids import resolve_run, run_id_taken_error, uuid7
 from temporalex_django.engine.memory.tables import MemoryMessage, MemoryRun, MemoryTables, Table, start_labels
 from temporalex_django.engine.run_start import RunStart
-from temporalex_django.engine.scheduling.limit_usage import Capacity, EagerClaim
+from temporalex_django.engine.scheduling import Capacity, EagerClaim
 from temporalex_django.errors import AlreadyRunning, AmbiguousId, InvalidId
 
 # --- inserts ----------------------------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from temporalex_django.core.limits import NO_LIMITS, Limits, QueuePartition
 from temporalex_django.core.names import TABLES, TEMPORAL
 from temporalex_django.db.claims.limited import Switches, count_live, read_recent_starts, read_switches
 from temporalex_django.db.storage import DjangoStorage
-from temporalex_django.engine.scheduling.limit_usage import LimitUsage
+from temporalex_django.engine.scheduling import LimitUsage
 from temporalex_django.models import ActivityTask, Instance, SwitchedOff, Worker
 from temporalex_django.operations.base import storage
 from temporalex_django.operations.fleet.switches import switchable_names

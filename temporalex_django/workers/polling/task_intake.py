@@ -12,7 +12,7 @@ from temporalex_django.core.payloads.codec import error_reason
 from temporalex_django.engine import activity_policy
 from temporalex_django.engine.contracts.records import TaskResult, TaskState
 from temporalex_django.engine.contracts.storage import WorkerStorage
-from temporalex_django.engine.scheduling.limit_usage import Capacity
+from temporalex_django.engine.scheduling import Capacity
 from temporalex_django.errors import PayloadError
 from temporalex_django.workers.admission import Admission
 from temporalex_django.workers.attempts import announce_result

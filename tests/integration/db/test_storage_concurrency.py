@@ -17,7 +17,7 @@ from temporalex_django.db.dialects.sqlite import SqliteDialect
 from temporalex_django.db.inserts import NewStart, StartedRun, insert_message, insert_start
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine.contracts.records import Outcome, RunWrite
-from temporalex_django.engine.scheduling.limit_usage import Capacity
+from temporalex_django.engine.scheduling import Capacity
 from temporalex_django.errors import AlreadyRunning
 from temporalex_django.models import Chain, Instance, Message
 

@@ -27,7 +27,7 @@ from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine.contracts.records import NewEvent, NewRun, NewTask, Outcome, RunState, RunWrite
 from temporalex_django.engine.external_messages import NewMessage
 from temporalex_django.engine.ids import token, uuid7
-from temporalex_django.engine.scheduling.limit_usage import Capacity, EagerClaim
+from temporalex_django.engine.scheduling import Capacity, EagerClaim
 from temporalex_django.engine.turn import WorkflowEngine
 from temporalex_django.errors import AlreadyRunning, PayloadError, WorkflowNotFound
 from temporalex_django.models import ActivityTask, Chain, HistoryEvent, Instance, Message, Worker

@@ -15,7 +15,7 @@ from django.contrib.auth.models import Group
 from temporalex_django import Err, NoReply, Ok, RetryPolicy, Stop, Workflow, activity, activity_context, api, errors
 from temporalex_django.core.names import fit_note
 from temporalex_django.core.payloads.codec import JsonCodec
-from temporalex_django.engine.scheduling.limit_usage import Capacity
+from temporalex_django.engine.scheduling import Capacity
 from temporalex_django.models import ActivityTask, Instance
 from temporalex_django.testing import drain
 from temporalex_django.workers.loop import WorkerLoop

@@ -14,7 +14,7 @@ from django.test import override_settings
 from temporalex_django import Ok, Workflow, activity, activity_context, api, errors
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine import activity_policy
-from temporalex_django.engine.scheduling.limit_usage import Capacity
+from temporalex_django.engine.scheduling import Capacity
 from temporalex_django.models import ActivityTask, Chain, HistoryEvent, Instance, Message, OperatorAction
 from temporalex_django.operations.base import Actor, storage
 from temporalex_django.operations.run_lookup import find_run

@@ -16,7 +16,7 @@ from temporalex_django.backends.tables.requests import TablesRequest
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine.atomic import AtomicPhase
 from temporalex_django.engine.contracts.records import TaskResult, TaskState
-from temporalex_django.engine.scheduling.limit_usage import Capacity
+from temporalex_django.engine.scheduling import Capacity
 from temporalex_django.engine.turn_metrics import record_attempt
 from temporalex_django.engine.turn_report import TurnReport
 from temporalex_django.models import Chain, HistoryEvent, HumanTask, Instance, Schedule, ScheduleSlot, Worker

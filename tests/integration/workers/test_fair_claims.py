@@ -10,7 +10,7 @@ import pytest
 from temporalex_django.db.inserts import NewStart, insert_message, insert_start
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine.ids import uuid7
-from temporalex_django.engine.scheduling.limit_usage import Capacity
+from temporalex_django.engine.scheduling import Capacity
 from temporalex_django.models import ActivityTask, Chain
 
 pytestmark = [pytest.mark.django_db, pytest.mark.each_lane, pytest.mark.usefixtures("each_wire")]

@@ -28,7 +28,7 @@ from temporalex_django.db.inserts import (
 )
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine.contracts.records import Outcome
-from temporalex_django.engine.scheduling.limit_usage import Capacity
+from temporalex_django.engine.scheduling import Capacity
 from temporalex_django.models import ActivityTask, Chain, Instance, Message, Worker
 from temporalex_django.workers.loop import WorkerLoop, run_until_idle
 from tests.support.waiting import wait_for

@@ -17,7 +17,7 @@ from django.test.utils import CaptureQueriesContext
 from temporalex_django.db.inserts import NewStart, StartedRun, insert_message, insert_start
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine import policy
-from temporalex_django.engine.scheduling.limit_usage import Capacity
+from temporalex_django.engine.scheduling import Capacity
 from temporalex_django.engine.turn import WorkflowEngine
 from temporalex_django.models import ActivityTask, Chain, Instance, Message, Worker
 from temporalex_django.workers import attempts, maintenance

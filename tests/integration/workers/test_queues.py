@@ -17,7 +17,7 @@ from temporalex_django.core.limits import Limits, Rate
 from temporalex_django.db.inserts import NewStart, StartedRun, insert_start
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine.contracts.records import TaskState
-from temporalex_django.engine.scheduling.limit_usage import Capacity
+from temporalex_django.engine.scheduling import Capacity
 from temporalex_django.models import ActivityTask, Instance, Limit
 from temporalex_django.operations.fleet.queue_stats import queue_figures
 from temporalex_django.workers.admission import Admission

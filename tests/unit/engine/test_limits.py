@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from temporalex_django import activity
 from temporalex_django.core import names
 from temporalex_django.core.limits import Limits, QueuePartition, Rate, interleave, queue_errors
-from temporalex_django.engine.scheduling.limit_usage import Capacity, LimitUsage, NewestAndOldest, QueueRotation
+from temporalex_django.engine.scheduling import Capacity, LimitUsage, NewestAndOldest, QueueRotation
 from temporalex_django.errors import WorkflowDefinitionError
 
 WRONG = [

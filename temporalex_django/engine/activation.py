@@ -8,16 +8,17 @@ from datetime import datetime
 from functools import partial
 from types import MappingProxyType
 from typing import Any
-from uuid import UUID
+from uuid import UUID, uuid5
 
-from temporalex_django.core.failures import error_data
+from temporalex_django.core.executor import VisibleState
+from temporalex_django.core.failures import error_data, run_failure_cause
 from temporalex_django.core.history import events
-from temporalex_django.core.history.activation import Activation, Completion, Fault, activation_events
-from temporalex_django.core.history.events import DELIVERED, SUGGEST_CONTINUE_AS_NEW, Job
+from temporalex_django.core.history.activation import Activation, Completion, Definition, Fault, activation_events
+from temporalex_django.core.history.events import DELIVERED, SUGGEST_CONTINUE_AS_NEW, Command, Job
 from temporalex_django.core.history.prefix import EXTERNAL_KINDS
 from temporalex_django.core.human_tasks import HumanTaskChange
 from temporalex_django.core.messages.mailbox import undelivered_error
-from temporalex_django.core.messages.sender import Judge, headers_attributes, sender_attributes
+from temporalex_django.core.messages.sender import Headers, Judge, check_headers, headers_attributes, sender_attributes
 from temporalex_django.core.process import REQUEST, REQUESTED
 from temporalex_django.engine.blocked import block_cause, block_mark_of, next_retry_at
 from temporalex_django.engine.cache import CachedRun
@@ -28,21 +29,21 @@ from temporalex_django.engine.contracts.records import (
     InboxMessage,
     NewEvent,
     NewRun,
+    NewTask,
     Outcome,
+    RowChanges,
     RunRecord,
     RunState,
     RunWrite,
     TaskState,
 )
-from temporalex_django.engine.external_messages import FinishedActivity
+from temporalex_django.engine.external_messages import FinishedActivity, NewChild, NewMessage
 from temporalex_django.engine.outcomes import fault_outcome, update_outcomes
-from temporalex_django.engine.outgoing import new_child, new_message, new_task
 from temporalex_django.engine.refusals import RefusedRedelivery, RefusedSignal, waiting_run_error
-from temporalex_django.engine.row_changes import write_row
 from temporalex_django.engine.run_closing import cancel, parent_messages, started_attributes, terminate, time_out
 from temporalex_django.engine.turn_metrics import DROPPED, attempt_outcomes, ended_attempts
 from temporalex_django.errors import ActionNotPermitted, WorkflowClosed
-from temporalex_django.interceptors import ActivationCall, Cause
+from temporalex_django.interceptors import ActivationCall, Cause, Outgoing
 from temporalex_django.interceptors.chain import around, chain
 from temporalex_django.telemetry.recording import recorder
 
@@ -593,3 +594,169 @@ def _job_marks(message: InboxMessage) -> dict[str, Any]:
     """
     redelivered = {"redelivered": True} if message.redelivered else {}
     return {**redelivered, **_origin(message)}
+
+
+# --- row changes ------------------------------------------------------------------------------------------------------
+#
+# The columns of a run's row that an activation changes. Only differences are written.
+
+
+#: What the row of a run shows before its first activation.
+_UNBEGUN = VisibleState(
+    status="pending",
+    waiting_for=[],
+    waits=[],
+    accepts={"signals": [], "updates": []},
+    published=None,
+    publications=0,
+    stored={},
+    search_attributes={},
+    human_tasks=(),
+    four_eyes=None,
+)
+
+
+def write_row(
+    write: RunWrite, entry: CachedRun, *, now: datetime, closing: dict[str, Any] | None = None
+) -> VisibleState:
+    """Add the columns of a run that differ from its present ones to ``write.instance``, and return its visible state.
+
+    ``entry`` has the executor and the content of the row, as far as it is known; ``now`` is the time of the activation.
+    ``closing`` has the attributes of the closing event, if its own code has closed the run.
+    """
+    visible = entry.executor.visible_state()
+    previous, entry.row = entry.row, visible
+    changes, is_first = write.instance, write.run.activations == 1
+    if previous is None or previous.status != visible.status:
+        changes["status"] = visible.status
+    if closing is not None:
+        changes.update({"closed_at": now, "closing": closing})
+        if visible.status == "failed":
+            changes.update(_cause_columns(closing))
+    if previous is not None:
+        _write_changed_waits(changes, previous, visible)
+    elif not is_first:
+        changes.update({"waiting_for": visible.waiting_for, "waits": visible.waits, "accepts": visible.accepts})
+    else:
+        _write_changed_waits(changes, _UNBEGUN, visible)
+    if previous is None or previous.publications != visible.publications:
+        changes.update({"published": visible.published, "published_at": visible.published_at})
+        if entry.executor.definition.stored:
+            changes["stored"] = visible.stored
+    # A row that is not known has the attributes of the start, unless the code of the run sets any.
+    if entry.executor.sets_attributes if previous is None else previous.search_attributes != visible.search_attributes:
+        changes["search_attributes"] = visible.search_attributes or None
+    if is_first and write.events:
+        changes["started_at"] = now
+    return visible
+
+
+def _cause_columns(closing: dict[str, Any]) -> RowChanges:
+    cause = run_failure_cause(closing)
+    return {"cause": None, "fault": None} if cause is None else {"cause": cause.text, "fault": cause.fault}
+
+
+def _write_changed_waits(changes: RowChanges, previous: VisibleState, visible: VisibleState) -> None:
+    """Add the columns about waits that differ between two states of a run to ``changes``."""
+    if previous.waiting_for != visible.waiting_for:
+        changes["waiting_for"] = visible.waiting_for
+    if previous.waits != visible.waits:
+        changes["waits"] = visible.waits
+    if previous.accepts != visible.accepts:
+        changes["accepts"] = visible.accepts
+
+
+# --- outgoing ---------------------------------------------------------------------------------------------------------
+#
+# The commands of an activation that lead outside of its run, as activities, children and messages to store.
+
+
+def outgoing_headers(record: RunRecord, kind: str, name: str, workflow_id: str | None = None) -> Headers | None:
+    """Return the headers of something that a run sends: its own, with those that interceptors add.
+
+    For ``kind``, ``name`` and ``workflow_id`` see ``Outgoing``. Raises ``InterceptorFailed`` and ``InvalidHeaders``.
+    """
+    if not chain.outgoing:
+        return record.headers
+    outgoing = Outgoing(kind=kind, name=name, workflow_id=workflow_id, headers=dict(record.headers or {}))
+    chain.prepare(outgoing)
+    return check_headers(outgoing.headers, label=f"the {kind} {name} with interceptors")
+
+
+def new_task(command: Command, run: RunState, record: RunRecord, definition: Definition, *, now: datetime) -> NewTask:
+    """Return the activity that a command of the run schedules at ``now``.
+
+    ``definition`` describes the workflow class of the run.
+    """
+    assert command.seq is not None
+    attributes = events.ACTIVITY_SCHEDULED.read(command)
+    options = attributes.get("options", {})
+    return NewTask(
+        run_id=run.run_id,
+        chain_id=run.chain_id,
+        workflow_id=record.workflow_id,
+        workflow=record.workflow,
+        seq=command.seq,
+        activity=attributes["activity"],
+        args=attributes["args"],
+        kwargs=attributes.get("kwargs", {}),
+        options=options,
+        queue=options.get("queue") or run.queue,
+        atomic=bool(options.get("atomic")),
+        scheduled_at=now,
+        headers=outgoing_headers(record, "activity", attributes["activity"]),
+        tags=definition.tags,
+        metadata=definition.metadata,
+    )
+
+
+def new_child(command: Command, run: RunState, entry: CachedRun, *, now: datetime) -> NewChild:
+    """Return the child that a command of the run starts at ``now``. ``entry`` has the executor of the run."""
+    attributes, record = command.attributes, entry.record
+    assert command.seq is not None
+    options: dict[str, Any] = {name: value for name, value in attributes.items() if name != "id"}
+    for name in ("start_at", "start_before"):
+        if name in options:
+            options[name] = datetime.fromisoformat(options[name])
+    return NewChild(
+        workflow_id=attributes["id"],
+        seed=uuid5(run.run_id, str(command.seq)).int >> 66,
+        at=now,
+        parent=record.workflow_id,
+        parent_chain=run.chain_id,
+        parent_run=run.run_id,
+        parent_seq=command.seq,
+        snapshot=entry.executor.four_eyes_snapshot(child=True),
+        headers=outgoing_headers(record, "child", attributes["workflow"], attributes["id"]),
+        **options,
+    )
+
+
+def new_message(command: Command, run: RunState, record: RunRecord) -> NewMessage:
+    """Return the message to another run that a command sends, a signal or a cancel request."""
+    assert command.seq is not None
+    ask = (run.chain_id, run.run_id, command.seq)
+    if command.kind == "SignalExternal":
+        signal = events.EXTERNAL_SIGNAL_SENT.read(command)
+        return NewMessage(
+            kind="signal",
+            name=signal["name"],
+            payload=signal["payload"],
+            workflow_id=signal["id"],
+            ask=ask,
+            headers=outgoing_headers(record, "signal", signal["name"], signal["id"]),
+        )
+    request = events.EXTERNAL_CANCEL_SENT.read(command)
+    payload = {"reason": f"requested by {record.workflow_id}"}
+    target = None
+    if command.kind == "CancelChild":
+        target = (run.run_id, request["child"])
+    return NewMessage(
+        kind="cancel",
+        name="",
+        payload=payload,
+        workflow_id=request["id"],
+        child=target,
+        ask=ask,
+        headers=outgoing_headers(record, "cancel", "cancel", request["id"]),
+    )

@@ -20,6 +20,7 @@ from temporalex_django.core.human_tasks import HumanTaskChange
 from temporalex_django.core.messages.mailbox import undelivered_error
 from temporalex_django.core.messages.sender import Headers, Judge, check_headers, headers_attributes, sender_attributes
 from temporalex_django.core.process import REQUEST, REQUESTED
+from temporalex_django.engine.activity_policy import fault_outcome, update_outcomes
 from temporalex_django.engine.blocked import block_cause, block_mark_of, next_retry_at
 from temporalex_django.engine.cache import CachedRun
 from temporalex_django.engine.contracts.records import (
@@ -38,7 +39,6 @@ from temporalex_django.engine.contracts.records import (
     TaskState,
 )
 from temporalex_django.engine.external_messages import FinishedActivity, NewChild, NewMessage
-from temporalex_django.engine.outcomes import fault_outcome, update_outcomes
 from temporalex_django.engine.refusals import RefusedRedelivery, RefusedSignal, waiting_run_error
 from temporalex_django.engine.run_closing import cancel, parent_messages, started_attributes, terminate, time_out
 from temporalex_django.engine.turn_metrics import DROPPED, attempt_outcomes, ended_attempts

@@ -1,4 +1,6 @@
-"""The rules for what follows the end of an attempt of an activity: a result, a retry or a failure. No I/O.
+"""The policy of activities: what the end of an attempt means for its activity and its run.
+
+The rules for what follows the end of an attempt of an activity: a result, a retry or a failure. No I/O.
 
 Workers and test environments share them.
 """
@@ -7,11 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any
+from enum import Enum, auto
+from typing import Any, Final
 
+from temporalex_django import errors
 from temporalex_django.authoring.activity import Activity
 from temporalex_django.authoring.activity_context import ActivityContext, PreviousFailure
 from temporalex_django.authoring.activity_options import delay_after, jitter_draw, next_delay
+from temporalex_django.authoring.backend import Description
 from temporalex_django.core.failures import (
     AttemptFailure,
     ReturnedErr,
@@ -20,13 +25,19 @@ from temporalex_django.core.failures import (
     describe,
     error_attribute,
     exception_message,
+    is_about_code,
     is_error,
     retry_request,
+    step_prefix,
 )
+from temporalex_django.core.history import events
+from temporalex_django.core.history.activation import Completion, Fault
+from temporalex_django.core.names import BEFORE_ALL
 from temporalex_django.core.payloads import codec
+from temporalex_django.core.payloads.codec import deep_copy
 from temporalex_django.core.payloads.round_trip import encode_lossless
 from temporalex_django.engine import policy
-from temporalex_django.engine.contracts.records import Hold, NewTask, TaskResult, TaskState
+from temporalex_django.engine.contracts.records import Hold, NewTask, Outcome, RunState, TaskResult, TaskState
 from temporalex_django.errors import (
     ActivityNotFound,
     ApplicationError,
@@ -339,3 +350,242 @@ def worker_lost_attributes(seq: int, attempt: int, reason: str | None = None) ->
     message = reason or "its worker was lost"
     message += "; it is not known whether it took effect"
     return {"seq": seq, "type": "WorkerLost", "message": message, "attempts": attempt, "timeout": None}
+
+
+# --- fates ------------------------------------------------------------------------------------------------------------
+#
+# The decision of a turn about a claimed run, without I/O; ``WorkflowEngine`` carries it out.
+
+
+class TurnDecision(Enum):
+    """The actions that a turn can take on a run that it has claimed."""
+
+    #: The chain is closed: late messages are answered as undelivered.
+    ANSWER = auto()
+    #: The run is closed without running its code: it was terminated, its parent closed, or its time is over.
+    END = auto()
+    #: The run is paused, or blocked and not due, or begins later: its messages wait and make nothing due.
+    PARK = auto()
+    #: An atomic activity of the run is due, which takes a transaction of its own (see decision 4).
+    ATOMIC = auto()
+    #: The code of the run continues.
+    ACTIVATE = auto()
+
+
+def decide(run: RunState, *, closing: bool, parked: bool, atomic: bool, early: bool = False) -> TurnDecision:
+    """Return the action that a turn takes on a claimed run.
+
+    ``closing`` is True if the run must be closed without running its code. ``parked`` is True if its code may not run
+    now, because the run is paused, or blocked and not due. ``atomic`` is True if an atomic activity of the run is due,
+    and ``early`` if the run begins later.
+    """
+    if run.closed:
+        return TurnDecision.ANSWER
+    if closing:
+        return TurnDecision.END
+    if parked or early:
+        return TurnDecision.PARK
+    if atomic:
+        return TurnDecision.ATOMIC
+    return TurnDecision.ACTIVATE
+
+
+def is_parked(run: RunState, now: datetime, *, force: bool) -> bool:
+    """Return True if the run is paused, or blocked and not due; its messages then wait, and its code does not run.
+
+    A message does not make a blocked run try again. With ``force``, a blocked run that is not due does not count.
+    """
+    return not run.closed and bool(run.paused or (run.failed_tries and not force and not is_due(run.due_at, now)))
+
+
+def is_unstarted(run: RunState) -> bool:
+    """Return True if the run has not executed any of its code: it has had no turn, and no turn of it has failed."""
+    return run.head_token is None and not run.closed and not run.failed_tries
+
+
+def may_begin_later(run: RunState, now: datetime) -> bool:
+    """Return True if the run has had no turn, is not paused and is due later than ``now``.
+
+    Read the record of such a run to see if its start was delayed. If it was not, a clock was set back, or the run waits
+    after a crash.
+    """
+    return is_unstarted(run) and not run.paused and run.due_at is not None and run.due_at > now
+
+
+def begins_later(run: RunState, starts_at: datetime | None, now: datetime) -> bool:
+    """Return True if the run has had no turn, and begins at ``starts_at``, which is later than ``now``."""
+    return is_unstarted(run) and starts_at is not None and starts_at > now
+
+
+def is_due(moment: datetime | None, now: datetime) -> bool:
+    """Return True if ``moment`` is set and has come."""
+    return moment is not None and moment <= now
+
+
+def has_come(moment: datetime | None, now: datetime) -> bool:
+    """Return True if ``moment`` is set, has come, and is not in place of a time that cannot be read.
+
+    It is for times that decide about a run. ``is_due`` is for the time that only wakes it.
+    """
+    return moment is not None and BEFORE_ALL < moment <= now
+
+
+# --- outcomes ---------------------------------------------------------------------------------------------------------
+#
+# Results of runs and updates for callers, made from stored data: a value, or a typed error to raise.
+
+
+#: Errors that refuse a message under their own type. An update that is refused otherwise raises ``UpdateRejected``.
+_REFUSALS = (
+    errors.WorkflowClosed,
+    errors.RunPaused,
+    errors.RunBlocked,
+    errors.NotAccepting,
+    errors.ResumeRefused,
+    errors.FourEyes,
+    errors.HumanTaskClosed,
+    errors.ActionNotPermitted,
+    errors.PayloadError,
+)
+
+
+#: Status of an update whose validator failed by a fault of the code. Its id is free, as after a rejection.
+FAULT: Final = "fault"
+
+
+def fault_outcome(fault: Fault, *, reference: str) -> Outcome:
+    """Return the answer to an update whose validator raised because of a fault in the code.
+
+    It names the exception and ``reference``, under which the log has the details.
+    """
+    failure = describe(fault.error)
+    cause_text = ""
+    if is_about_code(fault.error):
+        cause_text = f" ({failure['type']}: {failure['message']})"
+    message = (
+        f"the validator of the update {fault.name!r} failed{cause_text}; "
+        f"see the log entry with the reference {reference}"
+    )
+    cause = {"type": failure["type"], "cause": failure["message"]}
+    return Outcome(status=FAULT, value={"code": "update_failed", "message": message, "reference": reference, **cause})
+
+
+def failed_outcome(failure: Mapping[str, Any]) -> Outcome:
+    """Return the outcome of an update whose handler raised, from the attributes of ``UpdateFailed``."""
+    attributes = {key: failure[key] for key in ("type", "message")}
+    return Outcome(status="failed", value={"code": "update_failed", **attributes})
+
+
+def run_result(
+    status: str, closing: dict[str, Any] | None, *, workflow: str, workflow_id: str, blocked: Any = None
+) -> Any:
+    """Return the result of a completed run, from its status and the attributes of its closing event.
+
+    ``blocked`` is the reason why an open run is blocked, if it is. Raises ``WorkflowFailed``, ``WorkflowTerminated``,
+    ``WorkflowTimedOut`` or ``WorkflowCancelled`` if the run closed otherwise, and ``ResultTimeout`` while it is open.
+    """
+    name, attributes = f"{workflow} {workflow_id}", closing or {}
+    match status:
+        case "completed":
+            return deep_copy(attributes.get("result"))
+        case "failed":
+            reason, kind = attributes.get("reason"), attributes.get("type")
+            if kind:
+                cause_text = f"{kind}: {attributes.get('message')}"
+            else:
+                cause_text = f"{reason!r}"
+            raise errors.WorkflowFailed(
+                f"{name} failed: {step_prefix(attributes)}{cause_text}",
+                reason=reason,
+                type=kind,
+                traceback=attributes.get("traceback"),
+                details=attributes.get("details"),
+            )
+        case "terminated":
+            reason = attributes.get("reason")
+            raise errors.WorkflowTerminated(f"{name} was terminated: {reason or 'no reason given'}", reason=reason)
+        case "timed_out":
+            raise errors.WorkflowTimedOut(
+                f"{name} exceeded its {attributes.get('timeout', 'timeout')}", reason=attributes.get("timeout")
+            )
+        case "cancelled":
+            raise errors.WorkflowCancelled(f"{name} was cancelled")
+    cause_text = ""
+    if blocked:
+        cause_text = f"; it is blocked: {blocked}"
+    raise errors.ResultTimeout(f"{name} has no result yet: it is {status}{cause_text}")
+
+
+def open_run_text(description: Description) -> str:
+    """Return the state of an open run for ``ResultTimeout``: what it waits for, and the activities that fail."""
+    if description.blocked is not None:
+        return f"blocked: {description.blocked.get('error')}"
+    text = description.status
+    if description.waiting_for:
+        text += f", waiting for {', '.join(description.waiting_for)}"
+    failing = [(activity, activity.last_failure) for activity in description.activities if activity.last_failure]
+    for activity, failure in failing[:3]:  # more would hide the first
+        attempt = f"{failure.attempt} of {activity.max_attempts}" if activity.max_attempts else str(failure.attempt)
+        then = (
+            "the next attempt is running"
+            if activity.next_try is None
+            else f"the next one is at {activity.next_try:%Y-%m-%dT%H:%M:%S%z}"
+        )
+        text += f"; attempt {attempt} of {activity.activity} failed with {failure.type}: {failure.message}, and {then}"
+    return text
+
+
+def update_result(outcome: Outcome | None, *, update_id: str, label: str) -> Any:
+    """Return the response of a completed update; ``label`` names the update in errors.
+
+    Raises ``UpdateFailed`` if its handler raised, and ``UpdateRejected`` or another refusal such as ``WorkflowClosed``
+    if it was refused. Raises ``UpdateTimeout`` while there is no response.
+    """
+    if outcome is None or outcome.status == "accepted":
+        accepted = outcome is not None
+        if accepted:
+            state = "was accepted but has not finished yet"
+        else:
+            state = "has not been processed yet"
+        raise errors.UpdateTimeout(
+            f"{label} {state}; send it again with the same id", update_id=update_id, accepted=accepted
+        )
+    if outcome.status == "completed":
+        return deep_copy(outcome.value)
+    attributes = outcome.value or {}
+    message, code = attributes.get("message") or "", attributes.get("code")
+    rejection = {
+        "reason": attributes.get("reason"),
+        "accepts": attributes.get("accepts"),
+        "path": attributes.get("path"),
+    }
+    if outcome.status == FAULT:
+        raise errors.UpdateFailed(
+            message, type=attributes.get("type"), accepted=False, reference=attributes.get("reference")
+        )
+    # Only the code of the error is stored, so the class is found by it.
+    for refusal in _REFUSALS:
+        if code == refusal.code:
+            raise refusal(message, **rejection) if issubclass(refusal, errors.UpdateRejected) else refusal(message)
+    if outcome.status == "rejected":
+        raise errors.UpdateRejected(message, **rejection)
+    raise errors.UpdateFailed(f"{label} failed: {attributes.get('type')}: {message}", type=attributes.get("type"))
+
+
+def update_outcomes(completion: Completion) -> dict[str, Outcome]:
+    """Return the outcomes of updates and resumes that an activation accepted or ended, by message id.
+
+    ``completion`` is the result of the activation.
+    """
+    outcomes: dict[str, Outcome] = {}
+    for command in completion.commands:
+        match command.kind:
+            case "AcceptUpdate":
+                outcomes[events.UPDATE_ACCEPTED.read(command)["id"]] = Outcome(status="accepted")
+            case "CompleteUpdate":
+                answer = events.UPDATE_COMPLETED.read(command)
+                outcomes[answer["id"]] = Outcome(status="completed", value=answer["result"])
+            case "FailUpdate":
+                outcomes[events.UPDATE_FAILED.read(command)["id"]] = failed_outcome(command.attributes)
+    outcomes.update((request, Outcome(status="completed")) for request in completion.granted)
+    return outcomes

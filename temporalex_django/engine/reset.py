@@ -41,6 +41,7 @@ from temporalex_django.core.names import quoted
 from temporalex_django.core.payloads import codec
 from temporalex_django.core.payloads.codec import deep_copy
 from temporalex_django.engine import activity_policy
+from temporalex_django.engine.activity_policy import failed_outcome
 from temporalex_django.engine.contracts.records import (
     RESULT_KINDS,
     InboxMessage,
@@ -56,7 +57,6 @@ from temporalex_django.engine.contracts.records import (
 from temporalex_django.engine.contracts.storage import RunStorage
 from temporalex_django.engine.external_messages import NewMessage
 from temporalex_django.engine.operator_overrides import allows_overrides, input_digests, pending_timers, skip_message_id
-from temporalex_django.engine.outcomes import failed_outcome
 from temporalex_django.engine.run_closing import close_for_reset
 from temporalex_django.engine.watchdog import watchdog
 from temporalex_django.errors import ActionNotPossible, ActivityNotFound, InvalidId, PayloadError, WorkflowClosed

@@ -24,14 +24,7 @@ from temporalex_django.core.messages.sender import Judge
 from temporalex_django.core.payloads import codec
 from temporalex_django.engine import policy
 from temporalex_django.engine.activation import ActivationStep
-from temporalex_django.engine.atomic import AtomicPhase
-from temporalex_django.engine.blocked import BlockLog
-from temporalex_django.engine.cache import Cache, CachedRun
-from temporalex_django.engine.contracts.records import Inbox, RunRecord, RunState, RunWrite, TaskResult, TaskState
-from temporalex_django.engine.contracts.storage import RunStorage, TaskStorage
-from temporalex_django.engine.executors import Executors
-from temporalex_django.engine.external_messages import FinishedActivity
-from temporalex_django.engine.fates import (
+from temporalex_django.engine.activity_policy import (
     TurnDecision,
     begins_later,
     decide,
@@ -40,6 +33,13 @@ from temporalex_django.engine.fates import (
     is_unstarted,
     may_begin_later,
 )
+from temporalex_django.engine.atomic import AtomicPhase
+from temporalex_django.engine.blocked import BlockLog
+from temporalex_django.engine.cache import Cache, CachedRun
+from temporalex_django.engine.contracts.records import Inbox, RunRecord, RunState, RunWrite, TaskResult, TaskState
+from temporalex_django.engine.contracts.storage import RunStorage, TaskStorage
+from temporalex_django.engine.executors import Executors
+from temporalex_django.engine.external_messages import FinishedActivity
 from temporalex_django.engine.scheduling import EagerClaim
 from temporalex_django.engine.turn_report import ClaimedRuns, TurnReport
 from temporalex_django.engine.watchdog import watchdog

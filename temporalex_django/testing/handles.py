@@ -16,8 +16,8 @@ from temporalex_django.authoring.requests import RunAddress
 from temporalex_django.authoring.start_api import Result_co
 from temporalex_django.core.failures import failure_summary
 from temporalex_django.core.messages.mailbox import failed_text
+from temporalex_django.engine.activity_policy import update_result
 from temporalex_django.engine.contracts.records import Outcome
-from temporalex_django.engine.outcomes import update_result
 from temporalex_django.errors import WorkflowClosed, WorkflowDefinitionError, WorkflowNotFound
 
 if TYPE_CHECKING:

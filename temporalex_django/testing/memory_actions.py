@@ -10,9 +10,9 @@ from temporalex_django.authoring.authorization import Person, require_permission
 from temporalex_django.core.names import fit_note
 from temporalex_django.core.payloads.codec import check_text, to_plain
 from temporalex_django.engine import operator_overrides
+from temporalex_django.engine.activity_policy import is_due
 from temporalex_django.engine.blocked import retry_immediately
 from temporalex_django.engine.contracts.records import RunState, TaskResult, TaskState
-from temporalex_django.engine.fates import is_due
 from temporalex_django.errors import ActionNotPossible, WorkflowClosed
 from temporalex_django.testing.activities import EnvironmentSource
 

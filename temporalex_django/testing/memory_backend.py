@@ -39,9 +39,9 @@ from temporalex_django.core.messages.sender import Headers, check_headers
 from temporalex_django.core.names import check_message_id, check_name, check_wait, fit_note
 from temporalex_django.core.payloads import codec
 from temporalex_django.engine import reset as apply
+from temporalex_django.engine.activity_policy import update_result
 from temporalex_django.engine.contracts.records import RunState
 from temporalex_django.engine.ids import parse_run_id
-from temporalex_django.engine.outcomes import update_result
 from temporalex_django.engine.reset import REDELIVER, ResetPlan, fork_id, make_plan, should_redeliver, successors
 from temporalex_django.engine.run_start import RunStart
 from temporalex_django.errors import (

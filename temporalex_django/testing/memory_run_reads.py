@@ -27,7 +27,7 @@ from temporalex_django.authoring.workflow import (
 from temporalex_django.core.history.events import CLOSED_STATUSES, HistoryEvent
 from temporalex_django.core.names import check_wait
 from temporalex_django.core.payloads.codec import deep_copy
-from temporalex_django.engine.outcomes import open_run_text, run_result
+from temporalex_django.engine.activity_policy import open_run_text, run_result
 from temporalex_django.engine.refusals import nothing_published_error, start_wait
 from temporalex_django.errors import ResultTimeout
 from temporalex_django.graph import instance as snapshot

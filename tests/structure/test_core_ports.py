@@ -17,7 +17,7 @@ from tests.structure.source import PACKAGE, modules, parse
 
 _GRAPHS = re.compile(r"\bgraphs?\b|resume", re.IGNORECASE)
 #: Where a word of graphs stands all the same: the name of a public error, and what a request is called outside.
-_WORDS = {"core/process.py": {"resume"}, "engine/outcomes.py": {"resume"}}
+_WORDS = {"core/process.py": {"resume"}, "engine/activity_policy.py": {"resume"}}
 #: Objects that workflow code and hosts hold a reference to; their state is their own.
 _PARTS = {
     "executor", "runtime", "run_context", "scheduler", "pending_commands", "dispatcher", "budget", "conditions", "journal",

@@ -5,8 +5,8 @@ from uuid import UUID
 
 import pytest
 
+from temporalex_django.engine.activity_policy import TurnDecision, decide, is_due, is_parked
 from temporalex_django.engine.contracts.records import RunState
-from temporalex_django.engine.fates import TurnDecision, decide, is_due, is_parked
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 LATER = NOW + timedelta(seconds=1)

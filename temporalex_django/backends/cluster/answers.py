@@ -12,8 +12,8 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from temporalex_django.backends.cluster.client import ClusterUnavailable
 from temporalex_django.core.failures import error_line
+from temporalex_django.engine.activity_policy import FAULT, failed_outcome
 from temporalex_django.engine.contracts.records import Outcome
-from temporalex_django.engine.outcomes import FAULT, failed_outcome
 from temporalex_django.errors import ActionNotPossible, UpdateTimeout
 from temporalex_django.temporal.failures import read_failure
 from temporalex_django.temporal.payloads import Payloads

@@ -34,8 +34,8 @@ from temporalex_django.db.outbox import DeliveryFailed, DeliveryRefused, OutboxR
 from temporalex_django.db.sql_columns import sender_columns
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine import policy
+from temporalex_django.engine.activity_policy import update_result
 from temporalex_django.engine.contracts.records import Outcome
-from temporalex_django.engine.outcomes import update_result
 from temporalex_django.errors import (
     ActionNotPossible,
     AlreadyRunning,

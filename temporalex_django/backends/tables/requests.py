@@ -20,9 +20,9 @@ from temporalex_django.conf import get_settings
 from temporalex_django.core.names import counted
 from temporalex_django.db.inserts import InsertedMessage, find_message, insert_message, notify_on_commit
 from temporalex_django.db.messages.listen import listen
+from temporalex_django.engine.activity_policy import FAULT
 from temporalex_django.engine.contracts.records import Outcome, RunState
 from temporalex_django.engine.deduplication import MessageFingerprint
-from temporalex_django.engine.outcomes import FAULT
 from temporalex_django.errors import (
     ActionNotPossible,
     NestingError,

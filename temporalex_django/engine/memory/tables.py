@@ -22,6 +22,7 @@ from temporalex_django.core.history.events import HistoryEvent
 from temporalex_django.core.messages.sender import Headers, Sender
 from temporalex_django.core.names import all_names
 from temporalex_django.core.payloads.codec import deep_copy
+from temporalex_django.engine.activity_policy import FAULT
 from temporalex_django.engine.contracts.records import (
     BlockMark,
     HumanTaskWrite,
@@ -32,7 +33,6 @@ from temporalex_django.engine.contracts.records import (
     RunState,
 )
 from temporalex_django.engine.ids import RunRef, parse_run_id, resolve_run
-from temporalex_django.engine.outcomes import FAULT
 
 _FREE = frozenset({"rejected", "undelivered", FAULT})
 

@@ -25,7 +25,7 @@ from temporalex_django.core.names import all_names
 from temporalex_django.core.payloads.codec import JsonCodec, deep_copy
 from temporalex_django.core.process import REQUEST
 from temporalex_django.engine import activity_policy
-from temporalex_django.engine.activity_policy import edited_inputs
+from temporalex_django.engine.activity_policy import edited_inputs, is_unstarted
 from temporalex_django.engine.contracts.records import (
     Hold,
     HumanTaskWrite,
@@ -42,7 +42,6 @@ from temporalex_django.engine.contracts.records import (
 )
 from temporalex_django.engine.deduplication import MessageFingerprint
 from temporalex_django.engine.external_messages import PARENT_CLOSED, Delivery, FinishedActivity, NewChild, NewMessage
-from temporalex_django.engine.fates import is_unstarted
 from temporalex_django.engine.ids import resolve_run, run_id_taken_error, uuid7
 from temporalex_django.engine.memory.tables import MemoryMessage, MemoryRun, MemoryTables, Table, start_labels
 from temporalex_django.engine.run_start import RunStart

@@ -34,7 +34,7 @@ from temporalex_django.db.graphs.graph_storage import instance_of
 from temporalex_django.db.messages.failed_messages import failed_count, failed_messages
 from temporalex_django.db.messages.listen import listen
 from temporalex_django.db.storage import DjangoStorage
-from temporalex_django.engine.outcomes import open_run_text, run_result
+from temporalex_django.engine.activity_policy import open_run_text, run_result
 from temporalex_django.engine.refusals import start_wait
 from temporalex_django.errors import ResultTimeout, WorkflowNotFound, WorkflowSwitchedOff
 from temporalex_django.graph import instance

@@ -19,7 +19,7 @@ from temporalex_django.conf import get_settings, uses_cluster
 from temporalex_django.db.people.deciders import absent_deciders, undecidable_tasks
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine import policy
-from temporalex_django.engine.outcomes import FAULT
+from temporalex_django.engine.activity_policy import FAULT
 from temporalex_django.errors import WorkflowSwitchedOff
 from temporalex_django.models import (
     ActivityTask,

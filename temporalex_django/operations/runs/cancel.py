@@ -11,7 +11,7 @@ from django.utils.translation import gettext_lazy as _
 from temporalex_django.backends.routing import backend_of
 from temporalex_django.backends.target import find_run_class
 from temporalex_django.conf import get_settings
-from temporalex_django.engine.fates import begins_later
+from temporalex_django.engine.activity_policy import begins_later
 from temporalex_django.models import Instance
 from temporalex_django.models.instance import Status
 from temporalex_django.operations.fleet.live_workers import live_workers

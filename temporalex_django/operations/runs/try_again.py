@@ -8,8 +8,8 @@ from django.utils.functional import Promise
 from django.utils.translation import gettext_lazy as _
 
 from temporalex_django.db.inserts import notify_on_commit
+from temporalex_django.engine.activity_policy import is_due
 from temporalex_django.engine.blocked import retry_immediately
-from temporalex_django.engine.fates import is_due
 from temporalex_django.models import Instance
 from temporalex_django.operations.runs.operator_action import OperatorRunAction
 

@@ -21,7 +21,7 @@ from temporalex_django.backends.target import RunTarget
 from temporalex_django.core.failures import exception_name
 from temporalex_django.core.messages.sender import Headers, check_headers
 from temporalex_django.core.names import check_message_id, check_name, check_wait
-from temporalex_django.engine.outcomes import update_result
+from temporalex_django.engine.activity_policy import update_result
 from temporalex_django.errors import (
     RunBlocked,
     UpdateTimeout,

@@ -11,8 +11,8 @@ from temporalex_django.backends.target import RunTarget
 from temporalex_django.core.names import check_message_id, quoted
 from temporalex_django.db.inserts import find_message
 from temporalex_django.db.storage import DjangoStorage
+from temporalex_django.engine.activity_policy import update_result
 from temporalex_django.engine.contracts.records import Outcome
-from temporalex_django.engine.outcomes import update_result
 from temporalex_django.errors import (
     RunBlocked,
     WorkflowNotFound,

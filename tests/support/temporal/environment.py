@@ -35,12 +35,12 @@ from temporalex_django.core.history.events import CLOSED_STATUSES
 from temporalex_django.core.payloads.codec import check_text
 from temporalex_django.core.process import REQUEST
 from temporalex_django.engine import run_closing
+from temporalex_django.engine.activity_policy import FAULT
 from temporalex_django.engine.contracts.records import Outcome, TaskState
 from temporalex_django.engine.contracts.storage import TaskStorage
 from temporalex_django.engine.external_messages import PARENT_CLOSED, FinishedActivity
 from temporalex_django.engine.memory.storage import MemoryRunStorage
 from temporalex_django.engine.operator_overrides import absent_timer_text, pending_timers
-from temporalex_django.engine.outcomes import FAULT
 from temporalex_django.engine.run_start import RunStart
 from temporalex_django.engine.turn_report import TurnReport
 from temporalex_django.engine.watchdog import watchdog

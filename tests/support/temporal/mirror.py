@@ -7,9 +7,9 @@ from uuid import UUID
 
 from temporalex_django.core.failures import error_data, run_failure_cause
 from temporalex_django.core.history.events import CLOSING, end_kinds_of
+from temporalex_django.engine.activity_policy import failed_outcome
 from temporalex_django.engine.blocked import block_mark_of
 from temporalex_django.engine.contracts.records import HumanTaskWrite, NewRun, NewTask, Outcome
-from temporalex_django.engine.outcomes import failed_outcome
 from temporalex_django.engine.refusals import RefusedSignal
 from temporalex_django.engine.run_start import RunStart
 from temporalex_django.errors import ActionNotPermitted, WorkflowClosed

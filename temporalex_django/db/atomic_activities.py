@@ -14,8 +14,8 @@ from temporalex_django.core.payloads.codec import error_reason
 from temporalex_django.db.attempt_scope import call_in_scope
 from temporalex_django.db.graphs.graph_storage import TaskSource
 from temporalex_django.engine import activity_policy
-from temporalex_django.engine.attempt_hooks import attempt_hooks
 from temporalex_django.engine.contracts.records import TaskResult, TaskState
+from temporalex_django.engine.executors import attempt_hooks
 from temporalex_django.errors import KeyMissing, PayloadError
 
 

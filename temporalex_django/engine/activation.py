@@ -22,7 +22,6 @@ from temporalex_django.core.messages.sender import Headers, Judge, check_headers
 from temporalex_django.core.process import REQUEST, REQUESTED
 from temporalex_django.engine.activity_policy import fault_outcome, update_outcomes
 from temporalex_django.engine.blocked import block_cause, block_mark_of, next_retry_at
-from temporalex_django.engine.cache import CachedRun
 from temporalex_django.engine.contracts.records import (
     RESULT_KINDS,
     HumanTaskWrite,
@@ -38,6 +37,7 @@ from temporalex_django.engine.contracts.records import (
     RunWrite,
     TaskState,
 )
+from temporalex_django.engine.executors import CachedRun
 from temporalex_django.engine.external_messages import FinishedActivity, NewChild, NewMessage
 from temporalex_django.engine.refusals import RefusedRedelivery, RefusedSignal, waiting_run_error
 from temporalex_django.engine.run_closing import cancel, parent_messages, started_attributes, terminate, time_out

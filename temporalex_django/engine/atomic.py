@@ -16,7 +16,6 @@ from temporalex_django.authoring import activity
 from temporalex_django.core.history.events import Job
 from temporalex_django.engine import activity_policy, policy
 from temporalex_django.engine.activation import ActivationStep
-from temporalex_django.engine.cache import Cache, CachedRun
 from temporalex_django.engine.contracts.records import (
     Inbox,
     Retry,
@@ -27,6 +26,7 @@ from temporalex_django.engine.contracts.records import (
     TaskState,
 )
 from temporalex_django.engine.contracts.storage import RunStorage, TaskStorage
+from temporalex_django.engine.executors import Cache, CachedRun
 from temporalex_django.engine.turn_report import TurnReport
 from temporalex_django.errors import DeadlockDetected
 from temporalex_django.interceptors.chain import chain

@@ -1,4 +1,6 @@
-"""Executors of claimed runs: from the cache, brought up to date, or rebuilt from their history.
+"""Executors of runs: how they are built from histories, and the cache in which they stay.
+
+Executors of claimed runs: from the cache, brought up to date, or rebuilt from their history.
 
 An executor is a run in memory. A turn rebuilds short histories. A long history, or one whose code is slow, is replayed
 in slices between turns, outside of transactions. Until that is done the worker leaves the run alone and holds no lock
@@ -8,20 +10,27 @@ on it, and serves all others. See decision 20.
 from __future__ import annotations
 
 import logging
+import threading
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from temporalex_django.core.executor import Executor
+from temporalex_django.core.executor import Executor, VisibleState
+from temporalex_django.core.failures import exception_name
 from temporalex_django.core.history import events as kinds
 from temporalex_django.core.messages.phase import HandlerFixed
 from temporalex_django.engine import policy
-from temporalex_django.engine.cache import Cache, CachedRun
+from temporalex_django.engine.contracts.records import RunRecord, TaskResult, TaskState
+from temporalex_django.engine.turn_report import TurnReport
 from temporalex_django.engine.watchdog import watchdog
 from temporalex_django.errors import PayloadError, UnknownWorkflow, WorkflowSwitchedOff
+from temporalex_django.interceptors import AttemptCall, Problem
+from temporalex_django.interceptors.chain import around, chain
 from temporalex_django.telemetry import definitions
 from temporalex_django.telemetry.recording import recorder
 
@@ -30,8 +39,9 @@ if TYPE_CHECKING:
 
     from temporalex_django.authoring import workflow
     from temporalex_django.core.history.events import HistoryEvent
-    from temporalex_django.engine.contracts.records import RunRecord, RunState
+    from temporalex_django.engine.contracts.records import RunState
     from temporalex_django.engine.contracts.storage import RunStorage
+
 
 logger = logging.getLogger("temporalex_django.engine")
 
@@ -474,3 +484,171 @@ def _update_position(entry: CachedRun, events: Sequence[HistoryEvent]) -> None:
     entry.payload_bytes += sum(event.size for event in events)
     if events:
         entry.length = events[-1].number
+
+
+# --- cache ------------------------------------------------------------------------------------------------------------
+#
+# A cache of executors (runs in memory) between turns, with the position of each in the history of its run.
+
+
+#: Bytes of an executor that does next to nothing, of each event that it has seen, and of a byte of payload as Python
+#: objects. They were measured on CPython 3.13 and are good enough for a limit.
+_EXECUTOR_BYTES = 25_000
+_EVENT_BYTES = 50
+_PAYLOAD_FACTOR = 4
+
+
+@dataclass(slots=True)
+class CachedRun:
+    """A cache entry: the executor of a run, and its position in the history of the run.
+
+    ``head`` is the random token of the latest activation that the executor has seen: the entry is valid only while the
+    row of the run has the same one. ``head_number`` is the number of the event that carries it. ``length`` is the
+    number of events that the executor has seen. ``row`` is the state that the row of the run shows, or None if it is
+    not known; only changes to it are written. ``payload_bytes`` is the size of all payloads that the run received.
+    ``crashes`` is the number of deaths counted against the run when the executor was built.
+    """
+
+    executor: Executor
+    record: RunRecord
+    head: int | None
+    head_number: int
+    length: int
+    row: VisibleState | None = None
+    payload_bytes: int = 0
+    crashes: int = 0
+
+    @property
+    def size(self) -> int:
+        """The approximate memory of the executor in bytes.
+
+        Every payload that the run received counts, even if the code did not keep it.
+        """
+        return _EXECUTOR_BYTES + _EVENT_BYTES * self.length + _PAYLOAD_FACTOR * self.payload_bytes
+
+
+class Cache:
+    """A cache of executors, bounded by a number of entries and by their total ``size``.
+
+    The least recently used entry is evicted first. One entry always stays, however large it is. An entry is taken out
+    during the turn of its run, so two threads never share one. See decisions 5 and 29.
+    """
+
+    def __init__(self, size: int, *, max_bytes: int | None = None) -> None:
+        self._size = size
+        self._max_bytes = max_bytes
+        self._entries: OrderedDict[UUID, tuple[CachedRun, int]] = OrderedDict()
+        self._bytes = 0
+        self._lock = threading.Lock()
+
+    def take(self, run_id: UUID) -> CachedRun | None:
+        """Remove the entry of a run from the cache and return it, or None if there is none."""
+        with self._lock:
+            return self._pop(run_id)
+
+    def put(self, run_id: UUID, entry: CachedRun) -> None:
+        """Add the entry of a run, and evict others if the cache is too large then."""
+        if self._size <= 0:
+            entry.executor.evict()
+            return
+        evicted: list[CachedRun | None] = []
+        with self._lock:
+            replaced = self._pop(run_id)
+            size = entry.size
+            self._entries[run_id] = entry, size
+            self._bytes += size
+            if replaced is not None and replaced.executor is not entry.executor:
+                evicted.append(replaced)
+            while len(self._entries) > self._size or self._is_too_large():
+                evicted.append(self._pop(next(iter(self._entries))))
+        # Outside of the lock, since an eviction may have to close the coroutines of a run.
+        for old in evicted:
+            if old is not None:
+                old.executor.evict()
+
+    def _is_too_large(self) -> bool:
+        return self._max_bytes is not None and self._bytes > self._max_bytes and len(self._entries) > 1
+
+    def _pop(self, run_id: UUID) -> CachedRun | None:
+        entry, size = self._entries.pop(run_id, (None, 0))
+        self._bytes -= size
+        return entry
+
+    def clear(self) -> None:
+        with self._lock:
+            entries, self._entries = [entry for entry, _ in self._entries.values()], OrderedDict()
+            self._bytes = 0
+        for entry in entries:
+            entry.executor.evict()
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+
+# --- attempt hooks ----------------------------------------------------------------------------------------------------
+#
+# The hooks of interceptors around attempts of activities, and their reports of problems. No I/O of its own.
+
+
+def attempt_hooks(task: TaskState) -> AbstractContextManager[None]:
+    """Return the context manager in which an attempt of the activity runs."""
+    if not chain.activity_attempt:
+        return nullcontext()
+    attempt = AttemptCall(
+        activity=task.activity,
+        workflow=task.workflow,
+        workflow_id=task.workflow_id,
+        run_id=str(task.run_id),
+        seq=task.seq,
+        queue=task.queue,
+        attempt=task.attempt,
+        is_atomic=task.atomic,
+        headers=task.headers or {},
+    )
+    return around(chain.activity_attempt, attempt)
+
+
+def report_failure(result: TaskResult) -> None:
+    """Report an activity that failed for good, after its result was committed. Ask ``chain.problem`` first."""
+    if result.outcome is None or result.outcome[0] == "ActivityCompleted":
+        return
+    task, attributes = result.task, result.outcome[1]
+    chain.report(
+        Problem(
+            kind="activity_failed",
+            workflow=task.workflow,
+            workflow_id=task.workflow_id,
+            run_id=str(task.run_id),
+            type=str(attributes.get("type") or attributes.get("timeout") or result.outcome[0]),
+            error=result.error,
+            queue=task.queue,
+            activity=task.activity,
+            attempt=task.attempt,
+        )
+    )
+
+
+def report_turn(report: TurnReport) -> None:
+    """Report the runs that a committed turn has blocked, and its atomic activities that failed for good.
+
+    A blocked run is reported once, and not for each time that it is tried. Ask ``chain.problem`` first.
+    """
+    for result in report.atomic_results:
+        report_failure(result)
+    for write in report.writes:
+        error, record = report.block_errors.get(write.run.run_id), report.records.get(write.run.run_id)
+        if error is None or write.run.failed_tries != 1:
+            continue
+        names: dict[str, Any] = {"workflow": "", "workflow_id": ""}
+        if record is not None:
+            names = {"workflow": record.workflow, "workflow_id": record.workflow_id}
+        chain.report(
+            Problem(
+                kind="run_blocked",
+                run_id=str(write.run.run_id),
+                type=exception_name(type(error)),
+                error=error,
+                queue=write.run.queue,
+                **names,
+            )
+        )

@@ -35,10 +35,9 @@ from temporalex_django.engine.activity_policy import (
 )
 from temporalex_django.engine.atomic import AtomicPhase
 from temporalex_django.engine.blocked import BlockLog
-from temporalex_django.engine.cache import Cache, CachedRun
 from temporalex_django.engine.contracts.records import Inbox, RunRecord, RunState, RunWrite, TaskResult, TaskState
 from temporalex_django.engine.contracts.storage import RunStorage, TaskStorage
-from temporalex_django.engine.executors import Executors
+from temporalex_django.engine.executors import Cache, CachedRun, Executors
 from temporalex_django.engine.external_messages import FinishedActivity
 from temporalex_django.engine.scheduling import EagerClaim
 from temporalex_django.engine.turn_report import ClaimedRuns, TurnReport

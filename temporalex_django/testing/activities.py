@@ -22,8 +22,8 @@ from temporalex_django.authoring.django_tasks import is_task
 from temporalex_django.core import current
 from temporalex_django.core.failures import ReturnedErr, is_error
 from temporalex_django.engine import activity_policy, background_task
-from temporalex_django.engine.attempt_hooks import attempt_hooks
 from temporalex_django.engine.contracts.records import TaskResult, TaskState
+from temporalex_django.engine.executors import attempt_hooks
 from temporalex_django.engine.scheduling import Capacity
 from temporalex_django.graph.durable_run import activity_of
 from temporalex_django.graph.steps import Step, StepRef

@@ -24,8 +24,8 @@ from temporalex_django.db.attempt_scope import AttemptScope, call_in_scope
 from temporalex_django.db.failed_attempts import process_name
 from temporalex_django.db.graphs.graph_storage import TaskSource
 from temporalex_django.engine import activity_policy, background_task
-from temporalex_django.engine.attempt_hooks import attempt_hooks, report_failure
 from temporalex_django.engine.contracts.records import TaskResult, TaskState
+from temporalex_django.engine.executors import attempt_hooks, report_failure
 from temporalex_django.engine.turn_metrics import record_attempt
 from temporalex_django.errors import PayloadError
 from temporalex_django.interceptors.chain import chain

@@ -26,7 +26,7 @@ _ELSEWHERE = {
     "db/querying.py": {"_SIZE"},
     "db/retention.py": {"_UUID7"},
     "db/storage_parameters.py": {"_SUMMARIZING"},
-    "engine/cache.py": {"_EXECUTOR_BYTES", "_EVENT_BYTES", "_PAYLOAD_FACTOR"},
+    "engine/executors.py": {"_EXECUTOR_BYTES", "_EVENT_BYTES", "_PAYLOAD_FACTOR"},
     "engine/ids.py": {"_POOL_SIZE"},
     "engine/reset.py": {"_MAX_SUCCESSORS"},
     "liveness/crash_markers.py": {"_MAX_SLOTS", "_HEARTBEATS", "_ENDED_AFTER"},

@@ -26,8 +26,8 @@ from temporalex_django.db.atomic_activities import send_activity_signal
 from temporalex_django.db.attempt_scope import AttemptScope
 from temporalex_django.db.once import atomic_once
 from temporalex_django.db.storage import DjangoStorage
-from temporalex_django.engine.attempt_hooks import attempt_hooks
 from temporalex_django.engine.contracts.records import TaskState
+from temporalex_django.engine.executors import attempt_hooks
 from temporalex_django.errors import ApplicationError, WorkflowDefinitionError
 from temporalex_django.temporal.activities import ActivityRunner
 from temporalex_django.temporal.attempts import ActivityAttempt

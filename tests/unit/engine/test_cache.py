@@ -8,7 +8,7 @@ from uuid import UUID, uuid4
 from temporalex_django import Ok, api
 from temporalex_django.core.executor import Executor
 from temporalex_django.core.history.activation import RunInfo
-from temporalex_django.engine.cache import Cache, CachedRun
+from temporalex_django.engine.executors import Cache, CachedRun
 from tests.support.runs import flow
 
 

@@ -45,7 +45,7 @@ from temporalex_django.db.starts.statement import (
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine.contracts.dialect import Placeholder
 from temporalex_django.engine.contracts.records import Outcome
-from temporalex_django.engine.deduplication import MessageFingerprint
+from temporalex_django.engine.external_messages import MessageFingerprint
 from temporalex_django.engine.ids import parse_run_id, run_id_taken_error, token, uuid7
 from temporalex_django.engine.run_start import RunStart
 from temporalex_django.errors import AlreadyRunning, WorkflowNotFound

@@ -1,4 +1,7 @@
-"""Messages from a run to other runs, and children to start. The activation that produces them stores them as rows."""
+"""Messages from outside, and keys by which they arrive once.
+
+Messages from a run to other runs, and children to start. The activation that produces them stores them as rows.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +12,11 @@ from uuid import UUID
 
 from temporalex_django.authoring.workflow import find_version, require_signal
 from temporalex_django.core.history.events import DELIVERED
-from temporalex_django.core.messages.sender import Headers
+from temporalex_django.core.messages.sender import Headers, Sender
+from temporalex_django.core.names import quoted
+from temporalex_django.core.payloads import codec
 from temporalex_django.engine.run_start import RunStart
-from temporalex_django.errors import AlreadyRunning, AmbiguousId, TemporalexError, UnknownSignal
+from temporalex_django.errors import AlreadyRunning, AmbiguousId, MessageIdTaken, TemporalexError, UnknownSignal
 
 
 @dataclass(slots=True, kw_only=True)
@@ -139,3 +144,42 @@ class FinishedActivity:
     attributes: dict[str, Any]
     encoded: bytes | None = None
     headers: Headers | None = None  # those of the activity
+
+
+# --- deduplication ----------------------------------------------------------------------------------------------------
+#
+# Deduplication of messages: a message sent twice under its id counts once, and a different one is refused.
+#
+# For code the id is the whole key: whatever the payload is, the first outcome comes back. REST, whose callers are
+# strangers, requires the same payload, too. See decision 25.
+
+
+class MessageFingerprint(NamedTuple):
+    """The parts of a message that are compared when a second message comes with its id.
+
+    They are its kind, name, sender and ``payload`` (plain data).
+    """
+
+    kind: str
+    name: str
+    payload: Any
+    sender: Sender | None
+
+    def require_same(self, message_id: str, other: MessageFingerprint, *, exact: bool) -> None:
+        """Raise ``MessageIdTaken`` if ``other``, a message with the same id, is a different message.
+
+        It is different if its kind, name or sender differs and, with ``exact``, if its payload does. ``message_id`` is
+        the id of both.
+        """
+        if (self.kind, self.name) != (other.kind, other.name):
+            difference = "this is a different message"
+        elif (self.sender and self.sender.key) != (other.sender and other.sender.key):
+            difference = "this one has a different sender"
+        elif exact and codec.canonical_bytes(self.payload) != codec.canonical_bytes(other.payload):
+            difference = "this one has a different payload"
+        else:
+            return
+        raise MessageIdTaken(
+            f"{quoted(message_id)} is already the id of the {self.kind} {self.name!r} of this run, and {difference}: "
+            "use another id"
+        )

@@ -36,7 +36,7 @@ from temporalex_django.db.starts.debounce import write_waiting_run
 from temporalex_django.db.starts.many import insert_many
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine.contracts.records import RunState
-from temporalex_django.engine.deduplication import MessageFingerprint
+from temporalex_django.engine.external_messages import MessageFingerprint
 from temporalex_django.errors import AlreadyRunning
 from temporalex_django.models import ActivityTask, Instance, Outbox
 

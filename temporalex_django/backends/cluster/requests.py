@@ -24,7 +24,7 @@ from temporalex_django.core.process import REQUEST
 from temporalex_django.db import outbox
 from temporalex_django.db.inserts import find_message
 from temporalex_django.engine.contracts.records import Outcome
-from temporalex_django.engine.deduplication import MessageFingerprint
+from temporalex_django.engine.external_messages import MessageFingerprint
 from temporalex_django.engine.refusals import waiting_run_error
 from temporalex_django.errors import (
     ActionNotPossible,

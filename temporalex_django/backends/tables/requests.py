@@ -22,7 +22,7 @@ from temporalex_django.db.inserts import InsertedMessage, find_message, insert_m
 from temporalex_django.db.messages.listen import listen
 from temporalex_django.engine.activity_policy import FAULT
 from temporalex_django.engine.contracts.records import Outcome, RunState
-from temporalex_django.engine.deduplication import MessageFingerprint
+from temporalex_django.engine.external_messages import MessageFingerprint
 from temporalex_django.errors import (
     ActionNotPossible,
     NestingError,

@@ -40,8 +40,14 @@ from temporalex_django.engine.contracts.records import (
     TaskResult,
     TaskState,
 )
-from temporalex_django.engine.deduplication import MessageFingerprint
-from temporalex_django.engine.external_messages import PARENT_CLOSED, Delivery, FinishedActivity, NewChild, NewMessage
+from temporalex_django.engine.external_messages import (
+    PARENT_CLOSED,
+    Delivery,
+    FinishedActivity,
+    MessageFingerprint,
+    NewChild,
+    NewMessage,
+)
 from temporalex_django.engine.ids import resolve_run, run_id_taken_error, uuid7
 from temporalex_django.engine.memory.tables import MemoryMessage, MemoryRun, MemoryTables, Table, start_labels
 from temporalex_django.engine.run_start import RunStart

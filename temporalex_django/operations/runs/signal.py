@@ -12,7 +12,7 @@ from temporalex_django.core.messages.sender import Headers, check_headers
 from temporalex_django.core.names import check_message_id, check_name
 from temporalex_django.core.payloads import codec
 from temporalex_django.db.inserts import find_message, update_outcome
-from temporalex_django.engine.deduplication import MessageFingerprint
+from temporalex_django.engine.external_messages import MessageFingerprint
 from temporalex_django.operations.base import CODE, Actor, to_plain_payload
 from temporalex_django.operations.run_lookup import RunAction
 

@@ -25,7 +25,7 @@ from temporalex_django.core.messages.phase import build_handler
 from temporalex_django.core.payloads import codec
 from temporalex_django.core.payloads.codec import convert, to_plain
 from temporalex_django.core.payloads.round_trip import encode_lossless, require_readable
-from temporalex_django.engine.deduplication import MessageFingerprint
+from temporalex_django.engine.external_messages import MessageFingerprint
 from temporalex_django.errors import MessageIdTaken, PayloadError, WorkflowDefinitionError
 from tests.support.runs import flow
 

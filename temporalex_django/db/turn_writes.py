@@ -40,7 +40,7 @@ from temporalex_django.engine.activity_policy import edited_inputs
 from temporalex_django.engine.contracts.records import NewRun, NewTask, RunState, RunWrite, TaskState
 from temporalex_django.engine.scheduling import EagerClaim
 from temporalex_django.errors import KeyMissing, PayloadError
-from temporalex_django.models.chain import AWAITED_KINDS
+from temporalex_django.models.runs import AWAITED_KINDS
 
 log = logging.getLogger("temporalex_django.db")
 

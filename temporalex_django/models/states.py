@@ -18,7 +18,7 @@ from temporalex_django.authoring import workflow as workflows
 from temporalex_django.authoring.start_api import Startable
 from temporalex_django.core.names import quoted
 from temporalex_django.errors import NotConfigured
-from temporalex_django.models.instance import Instance
+from temporalex_django.models.runs import Instance
 
 M = TypeVar("M", bound=models.Model)
 

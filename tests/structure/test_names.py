@@ -14,8 +14,8 @@ DJANGOS = {"Command", "Config", "Media", "Meta", "Migration"}
 #: A graph's value and the row it is stored in, an event of the core and its row, the declaration of a schedule and its
 #: row: users import both under these names.
 PUBLIC_PAIRS = {
-    "Instance": {"temporalex_django/graph/instance.py", "temporalex_django/models/instance.py"},
-    "HistoryEvent": {"temporalex_django/core/history/events.py", "temporalex_django/models/history.py"},
+    "Instance": {"temporalex_django/graph/instance.py", "temporalex_django/models/runs.py"},
+    "HistoryEvent": {"temporalex_django/core/history/events.py", "temporalex_django/models/runs.py"},
     "Schedule": {"temporalex_django/authoring/schedules/schedule.py", "temporalex_django/models/schedules.py"},
 }
 

@@ -35,7 +35,7 @@ from temporalex_django.graph.projection import Projections, project
 from temporalex_django.graph.steps import key_of, name_of
 from temporalex_django.graph.workflow import GraphWorkflow
 from temporalex_django.models import Chain, HumanTask, Instance
-from temporalex_django.models.chain import AWAITED_KINDS
+from temporalex_django.models.runs import AWAITED_KINDS
 
 #: Statuses of runs that were closed from outside. For an instance they are all cancelled.
 _AS_CANCELLED = ("terminated", "timed_out")

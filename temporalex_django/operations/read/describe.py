@@ -40,7 +40,7 @@ from temporalex_django.errors import ResultTimeout, WorkflowNotFound, WorkflowSw
 from temporalex_django.graph import instance
 from temporalex_django.graph.projection import project
 from temporalex_django.models import ActivityTask, Instance
-from temporalex_django.models.instance import Status
+from temporalex_django.models.runs import Status
 from temporalex_django.operations.fleet.live_workers import LiveWorkers, live_workers
 from temporalex_django.operations.read.cluster_reads import history_of, open_tasks_or_error, read_block
 from temporalex_django.operations.read.run_annotations import annotate_attempts

@@ -27,8 +27,7 @@ from temporalex_django.core.history.events import CLOSED_STATUSES
 from temporalex_django.db.querying import semi_join
 from temporalex_django.errors import WorkflowSwitchedOff
 from temporalex_django.models import ActivityTask, Chain, Instance, Message, SearchAttribute, SwitchedOff
-from temporalex_django.models.chain import AWAITED_KINDS
-from temporalex_django.models.instance import UNSUCCESSFUL_STATUSES
+from temporalex_django.models.runs import AWAITED_KINDS, UNSUCCESSFUL_STATUSES
 from temporalex_django.operations.fleet.live_workers import live_workers
 from temporalex_django.operations.read.failure_groups import faults_of, not_replaced, with_faults
 from temporalex_django.present.view_models import LATE_PERIOD

@@ -18,7 +18,7 @@ from temporalex_django import ContinueAsNew, Ok, RetryPolicy, Stop, Workflow, ac
 from temporalex_django.authoring.run_filters import STATUSES
 from temporalex_django.core.history.events import CLOSED_STATUSES
 from temporalex_django.models import Chain, Instance, Status
-from temporalex_django.models.instance import UNSUCCESSFUL_STATUSES
+from temporalex_django.models.runs import UNSUCCESSFUL_STATUSES
 from temporalex_django.operations.read import run_filters
 from temporalex_django.testing import drain
 from tests.support import tenants

@@ -5,16 +5,22 @@ They hold all state of runs (see decision 2). Only ``db``, ``liveness`` and ``op
 
 from __future__ import annotations
 
-from temporalex_django.models.activity import ActivityTask, FailedAttempt
+from temporalex_django.models.activities import (
+    ActivityTask,
+    DoneOnce,
+    EndedTask,
+    EnqueuedTask,
+    FailedAttempt,
+    Limit,
+    Permit,
+    SwitchedOff,
+)
 from temporalex_django.models.alerts import Alert, Lease
 from temporalex_django.models.audit import OperatorAction
-from temporalex_django.models.background_tasks import EndedTask, EnqueuedTask
 from temporalex_django.models.bulk import BulkItem, BulkJob
 from temporalex_django.models.human_tasks import Candidate, Ending, FourEyesScope, HumanTask, HumanTaskQuerySet
 from temporalex_django.models.idempotency import KeptAnswer
-from temporalex_django.models.limits_and_switches import Limit, Permit, SwitchedOff
 from temporalex_django.models.message import Message
-from temporalex_django.models.once import DoneOnce
 from temporalex_django.models.outbox import Outbox
 from temporalex_django.models.runs import Chain, HistoryEvent, Instance, InstanceQuerySet, SearchAttribute, Status
 from temporalex_django.models.schedules import Schedule, ScheduleSlot

@@ -1,4 +1,7 @@
-"""Scheduled activities."""
+"""Activities and background tasks, with what limits them.
+
+Scheduled activities.
+"""
 
 from __future__ import annotations
 
@@ -210,3 +213,204 @@ class FailedAttempt(models.Model):
             message=str(failure.get("message") or ""),
             traceback=failure.get("traceback"),
         )
+
+
+# --- background tasks -------------------------------------------------------------------------------------------------
+#
+# Background tasks: Django tasks that were enqueued on their own.
+#
+# An open one is the row of an activity, and an ended one has a row of its own. See decision 44.
+
+
+class _BackgroundTaskManager(models.Manager["EnqueuedTask"]):
+    def get_queryset(self) -> models.QuerySet[EnqueuedTask]:
+        # An empty chain is the only mark of a background task. Its ``run`` is not empty: it holds the task's own id.
+        return super().get_queryset().filter(chain=None)
+
+
+class EnqueuedTask(ActivityTask):
+    """A background task that has not ended: the row of an activity that belongs to no run."""
+
+    objects = _BackgroundTaskManager()  # type: ignore[misc] # the stubs know no manager of a proxy
+
+    class Meta:
+        proxy = True
+        verbose_name = _("enqueued task")
+        verbose_name_plural = _("enqueued tasks")
+        default_permissions = ("view",)
+
+    def __str__(self) -> str:
+        # Activities of background tasks are named ``task:<dotted path>``.
+        return self.activity.partition(":")[2]
+
+
+class EndedTask(models.Model):
+    """A background task that has ended. The row is kept for the retention of the task's backend.
+
+    It is written in the transaction that deletes the row of the activity, so one of the two always exists.
+    """
+
+    class TaskStatus(models.TextChoices):
+        """Statuses of ended tasks, with the names that ``django.tasks`` uses."""
+
+        SUCCESSFUL = "SUCCESSFUL", _("Successful")
+        FAILED = "FAILED", _("Failed")
+
+    id = models.UUIDField(primary_key=True)
+    task = models.CharField(max_length=300, help_text=_("Dotted path of the function."))
+    backend = models.CharField(max_length=200)
+    queue = models.TextField()
+    priority = models.SmallIntegerField()
+    status = models.CharField(max_length=10, choices=TaskStatus.choices)
+    call = models.BinaryField(help_text=_("Arguments: a list of the positional and the keyword arguments."))
+    options = models.BinaryField(help_text=_("The options for running it, and its attempts."))
+    outcome = models.BinaryField(help_text=_("Its result, or why it failed."))
+    cause = models.TextField(  # noqa: DJ001 - most have not failed
+        null=True, help_text=_("Why it failed: the type of the error and its place in the code.")
+    )
+    fault = models.TextField(  # noqa: DJ001 - as above
+        null=True, help_text=_("Groups failed tasks: the type of the error, the file and the function.")
+    )
+    attempts = models.IntegerField()
+    enqueued_at = SafeDateTimeField()
+    started_at = SafeDateTimeField(null=True, help_text=_("When its first attempt began."))
+    finished_at = SafeDateTimeField()
+    keep_until = SafeDateTimeField(null=True, help_text=_("Empty if it is kept forever."))
+
+    class Meta:
+        db_table = "temporalex_ended_task"
+        verbose_name = _("ended task")
+        verbose_name_plural = _("ended tasks")
+        ordering = ["-id"]
+        default_permissions = ("view",)
+        # Cleanup deletes rows in this order.
+        indexes = [
+            models.Index(fields=["keep_until"], name="temporalex_ended_task_keep"),
+            models.Index(
+                fields=["finished_at"], name="temporalex_ended_task_failed", condition=models.Q(fault__isnull=False)
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return self.task
+
+    @property
+    def arguments(self) -> Any:
+        """The arguments, decoded: ``[args, kwargs]``. Never raises: what cannot be read is an ``UnreadablePayload``."""
+        return decode_payload(self.call)
+
+
+# --- limits and switches ----------------------------------------------------------------------------------------------
+#
+# The tables of limits and switches, which apply over all workers.
+
+
+class Limit(models.Model):
+    """A limit: how many activities of a queue or of one name run at a time, or start within a period, over all workers.
+
+    Workers lock the row while they claim activities under that limit. The number of running activities is counted from
+    the activity rows, not stored here. The limit itself is set in the settings or in code.
+    """
+
+    name = models.TextField(primary_key=True, help_text=_("queue:<name> or activity:<name>."))
+    starts = SafeJSONField(
+        like=list[Any], default=list, help_text=_("For a rate: when each slice of its period began, and its count.")
+    )
+
+    class Meta:
+        db_table = "temporalex_limit"
+        verbose_name = _("limit")
+        verbose_name_plural = _("limits")
+        default_permissions = ()
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class Permit(models.Model):
+    """An attempt on a Temporal cluster that runs under limits, or a place that a worker keeps for the next one.
+
+    It counts for limits as the row of an activity does that a worker has claimed. The end of the attempt deletes it,
+    and so does the end of its worker.
+    """
+
+    id = models.BigAutoField(primary_key=True)
+    queue = models.TextField()
+    activity = models.CharField(max_length=300, blank=True, help_text=_("Empty for a place."))
+    line = models.TextField(null=True, help_text=_("The partition of its queue, which names its key."))  # noqa: DJ001 - most have no key
+    owner = models.BigIntegerField(help_text=_("Epoch of the worker."))
+    started = models.BooleanField(db_default=False, help_text=_("False for a place."))
+
+    class Meta:
+        db_table = "temporalex_permit"
+        verbose_name = _("permit")
+        verbose_name_plural = _("permits")
+        default_permissions = ()
+
+    def __str__(self) -> str:
+        return f"{self.queue} {self.activity}"
+
+
+class SwitchedOff(models.Model):
+    """A queue, an activity or a workflow class that is off. Workers claim nothing of it while the row exists.
+
+    A hold is a switch with an end, ``until``: an activity asked to keep back the activities of a queue, or those of one
+    concurrency key in it. ``name`` is then the queue, ``key`` the key or empty, and ``by`` the name of the activity. It
+    is over when ``until`` has passed on the clock of the database, also while its row exists.
+    """
+
+    class Switchable(models.TextChoices):
+        """The kinds of things that can be switched off."""
+
+        QUEUE = "queue", _("queue")
+        ACTIVITY = "activity", _("activity")
+        WORKFLOW = "workflow", _("workflow class")
+        HOLD = "hold", _("held activities of a queue")
+
+    id = models.BigAutoField(primary_key=True)
+    kind = models.CharField(max_length=10, choices=Switchable.choices)
+    name = models.CharField(max_length=300)
+    since = SafeDateTimeField()
+    by = models.CharField(max_length=200, blank=True, help_text=_("Who switched it off: the name at that time."))
+    reason = models.TextField(blank=True)
+    key = models.CharField(max_length=200, blank=True, help_text=_("For a hold: the concurrency key that is held."))
+    until = SafeDateTimeField(null=True, help_text=_("When a hold ends. Empty for all other switches."))
+
+    class Meta:
+        db_table = "temporalex_switched_off"
+        verbose_name = _("switch that is off")
+        verbose_name_plural = _("switches that are off")
+        ordering = ["kind", "name"]
+        default_permissions = ("view",)
+        permissions = [("use_switches", _("Can switch queues, activities and workflow classes off and on"))]
+        constraints = [models.UniqueConstraint(fields=["kind", "name", "key"], name="temporalex_switched_off_once")]
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.name}"
+
+
+# --- once -------------------------------------------------------------------------------------------------------------
+#
+# The table of work that was done once, with its results.
+
+
+class DoneOnce(models.Model):
+    """Work that has been done, and its result. It commits with the writes of the work.
+
+    A repeat finds the row and returns the result instead. ``run_id`` is the run that did it, as its activities see it.
+    The row is deleted with that run.
+    """
+
+    key = models.CharField(primary_key=True, max_length=300)
+    run_id = models.UUIDField(db_index=True)
+    result = models.BinaryField(null=True, help_text=_("The encoded result."))
+    created_at = SafeDateTimeField()
+
+    class Meta:
+        db_table = "temporalex_done_once"
+        verbose_name = _("work done once")
+        verbose_name_plural = _("work done once")
+        default_permissions = ()
+
+    def __str__(self) -> str:
+        return self.key

@@ -19,9 +19,7 @@ from temporalex_django.models.alerts import Alert, Lease
 from temporalex_django.models.audit import OperatorAction
 from temporalex_django.models.bulk import BulkItem, BulkJob
 from temporalex_django.models.human_tasks import Candidate, Ending, FourEyesScope, HumanTask, HumanTaskQuerySet
-from temporalex_django.models.idempotency import KeptAnswer
-from temporalex_django.models.message import Message
-from temporalex_django.models.outbox import Outbox
+from temporalex_django.models.messages import KeptAnswer, Message, Outbox
 from temporalex_django.models.runs import Chain, HistoryEvent, Instance, InstanceQuerySet, SearchAttribute, Status
 from temporalex_django.models.schedules import Schedule, ScheduleSlot
 from temporalex_django.models.worker import LostWorker, Worker

@@ -44,7 +44,7 @@ ALLOWED: dict[tuple[str, str], tuple[int, str]] = {
     ("temporalex_django/models/bulk.py", "given"): (1, "a column"),
     ("temporalex_django/models/human_tasks.py", "asked"): (1, "a column and a key of JSON"),
     ("temporalex_django/models/human_tasks.py", "who"): (1, "a column"),
-    ("temporalex_django/models/idempotency.py", "made"): (1, "a column"),
+    ("temporalex_django/models/messages.py", "made"): (1, "a column"),
     ("temporalex_django/models/runs.py", "ended"): (1, "a column"),
     ("temporalex_django/present/timeline.py", "began"): (1, "a key of the JSON of REST"),
     ("temporalex_django/present/timeline.py", "ended"): (1, "a key of the JSON of REST"),

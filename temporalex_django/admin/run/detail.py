@@ -40,7 +40,7 @@ from temporalex_django.core.names import TABLES
 from temporalex_django.core.payloads.search_attributes import to_readable
 from temporalex_django.models import ActivityTask, Chain, Instance, Message, OperatorAction, Worker
 from temporalex_django.models.fields import UnreadablePayload
-from temporalex_django.models.message import ATTENTION
+from temporalex_django.models.messages import ATTENTION
 from temporalex_django.operations.audit import READ
 from temporalex_django.operations.base import storage
 from temporalex_django.operations.fleet.live_workers import LiveWorkers, live_workers_from

@@ -1,8 +1,11 @@
-"""Messages: the inbox of a chain. Workers find the chain by its unread messages (see decision 6)."""
+"""Messages: what runs receive, what leaves for other systems, and answers that are kept.
+
+Messages: the inbox of a chain. Workers find the chain by its unread messages (see decision 6).
+"""
 
 from __future__ import annotations
 
-from typing import Any, Self
+from typing import Any, NotRequired, Self, TypedDict
 
 from django.db import models
 from django.db.models import Q
@@ -122,3 +125,100 @@ class Message(models.Model):
     def outcome_value(self) -> Any:
         """The value of the outcome, decoded. Never raises: what cannot be read is an ``UnreadablePayload``."""
         return decode_payload(self.outcome)
+
+
+# --- outbox -----------------------------------------------------------------------------------------------------------
+#
+# The outbox: messages that were committed here and are to be sent to another system.
+
+
+class _Failed(TypedDict):
+    code: str
+    error: NotRequired[str]
+    at: NotRequired[str]
+
+
+class OutboxQuerySet(models.QuerySet["Outbox"]):
+    """A queryset of rows of the outbox."""
+
+    def waiting(self) -> OutboxQuerySet:
+        """Return the rows that are still to be sent."""
+        return self.filter(failed__isnull=True)
+
+    def refused(self) -> OutboxQuerySet:
+        """Return the dead letters: rows that are not sent again unless a person says so."""
+        return self.filter(failed__isnull=False)
+
+
+class Outbox(models.Model):
+    """One message for one destination, written in the transaction of the caller and sent after its commit.
+
+    Rows of one chain and one destination are sent in the order of their ids. ``kind`` names the code that sends the
+    row, and ``body`` is plain JSON data for that code, whose payloads are encoded by the codec.
+    """
+
+    id = models.UUIDField(primary_key=True)
+    chain = unconstrained_key("temporalex_django.Chain", related_name="outbox")
+    destination = models.CharField(max_length=200)
+    kind = models.CharField(max_length=40)
+    body = models.BinaryField()
+    sender = models.CharField(max_length=200, null=True, help_text=_("The user who sent it; empty for code."))  # noqa: DJ001 - none: code sent it
+    created_at = SafeDateTimeField()
+    due_at = SafeDateTimeField(help_text=_("It is not sent before this time."))
+    tries = models.IntegerField(db_default=0)
+    failed = SafeJSONField(
+        like=_Failed,
+        instead={"code": "unreadable", "error": "?", "at": ""},
+        null=True,
+        help_text=_("Why it is not sent again: code, error, at."),
+    )
+    error = models.TextField(null=True, help_text=_("The error of the last attempt."))  # noqa: DJ001 - none yet
+
+    objects = OutboxQuerySet.as_manager()
+
+    class Meta:
+        db_table = "temporalex_outbox"
+        verbose_name = _("outgoing message")
+        verbose_name_plural = _("outgoing messages")
+        ordering = ["id"]
+        default_permissions = ("view",)
+        permissions = [("operate_outbox", _("Can send outgoing messages again, and drop them"))]
+        indexes = [
+            models.Index(fields=["chain", "destination", "id"], name="temporalex_outbox_order"),
+            models.Index(fields=["due_at"], name="temporalex_outbox_due", condition=Q(failed__isnull=True)),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.id}"
+
+
+# --- idempotency ------------------------------------------------------------------------------------------------------
+#
+# Objects that requests with an ``Idempotency-Key`` created.
+#
+# A repeated request gets the answer of the first one.
+
+
+class KeptAnswer(models.Model):
+    """The record of a request with an ``Idempotency-Key``.
+
+    It commits together with the changes of the request. It holds no payloads: the answer to a repeated request is built
+    again from the present rows.
+    """
+
+    id = models.UUIDField(primary_key=True)
+    key = models.CharField(max_length=64, unique=True, help_text=_("Digest of the user and of the key that they sent."))
+    request = models.CharField(max_length=64, help_text=_("Digest of the request."))
+    made = models.UUIDField(null=True, help_text=_("The run or bulk job that the answer shows."))
+    new = models.BooleanField(default=False, help_text=_("The request created it."))
+    at = SafeDateTimeField(db_index=True)
+
+    class Meta:
+        db_table = "temporalex_kept_answer"
+        verbose_name = _("stored answer")
+        verbose_name_plural = _("stored answers")
+        ordering = ["-at"]
+        default_permissions = ()
+
+    def __str__(self) -> str:
+        return f"{self.made} at {self.at:%Y-%m-%d %H:%M}"

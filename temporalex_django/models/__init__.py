@@ -15,14 +15,11 @@ from temporalex_django.models.activities import (
     Permit,
     SwitchedOff,
 )
-from temporalex_django.models.alerts import Alert, Lease
-from temporalex_django.models.audit import OperatorAction
-from temporalex_django.models.bulk import BulkItem, BulkJob
+from temporalex_django.models.fleet import Alert, BulkItem, BulkJob, Lease, LostWorker, OperatorAction, Worker
 from temporalex_django.models.human_tasks import Candidate, Ending, FourEyesScope, HumanTask, HumanTaskQuerySet
 from temporalex_django.models.messages import KeptAnswer, Message, Outbox
 from temporalex_django.models.runs import Chain, HistoryEvent, Instance, InstanceQuerySet, SearchAttribute, Status
 from temporalex_django.models.schedules import Schedule, ScheduleSlot
-from temporalex_django.models.worker import LostWorker, Worker
 
 __all__ = [
     "ActivityTask",

@@ -17,9 +17,9 @@ _NAMES = [key for key in vars(policy) if key.isupper()]
 _ELSEWHERE = {
     "db/attempt_scope.py": {"_OPEN_STATES"},
     "db/session_effects.py": {"_LONGEST_CACHED"},
-    "db/dialects/postgres_wire/libpq.py": {"_PREPARE_AFTER", "_MOST_PREPARED"},
-    "db/dialects/postgres_wire/plain.py": {"_PREPARE_AFTER", "_MOST_COUNTED"},
-    "db/dialects/postgres_wire/wire.py": {"TESTED_VERSIONS"},
+    "db/dialects/libpq.py": {"_PREPARE_AFTER", "_MOST_PREPARED"},
+    "db/dialects/libpq.py": {"_PREPARE_AFTER", "_MOST_COUNTED"},
+    "db/dialects/libpq.py": {"TESTED_VERSIONS"},
     "db/dialects/postgres.py": {"_WAIT_LOCK"},
     "db/messages/notify.py": {"_PAYLOAD_IDS"},
     "db/people/deciders.py": {"_EXTRA_HOLDERS"},

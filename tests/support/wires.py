@@ -6,10 +6,8 @@ from weakref import WeakKeyDictionary
 
 import pytest
 
-from temporalex_django.db.dialects import postgres
-from temporalex_django.db.dialects.postgres_wire import wire
-from temporalex_django.db.dialects.postgres_wire.libpq import LibpqWire
-from temporalex_django.db.dialects.postgres_wire.plain import PlainWire
+from temporalex_django.db.dialects import libpq, postgres
+from temporalex_django.db.dialects.libpq import LibpqWire, PlainWire
 
 
 def use_wire(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -18,6 +16,6 @@ def use_wire(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     What the wire of a connection has prepared stays, and is used again after the test.
     """
     chosen = {"libpq": LibpqWire, "plain": PlainWire}[name]
-    if wire.chosen is not chosen:
-        monkeypatch.setattr(wire, "chosen", chosen)
+    if libpq.chosen is not chosen:
+        monkeypatch.setattr(libpq, "chosen", chosen)
         monkeypatch.setattr(postgres, "_wires", WeakKeyDictionary())

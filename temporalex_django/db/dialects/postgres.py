@@ -14,13 +14,13 @@ from django.db import connections, transaction
 
 from temporalex_django.conf import codec, get_settings
 from temporalex_django.core.payloads.codec import JsonCodec
-from temporalex_django.db.dialects.postgres_wire import wire
+from temporalex_django.db.dialects import libpq
 from temporalex_django.db.guards.guarded_orm import refuse_query
 from temporalex_django.engine import policy
 from temporalex_django.engine.contracts.dialect import Answer, Columns, Types
 
 #: The wires of the connections.
-_wires: WeakKeyDictionary[Any, wire.Wire] = WeakKeyDictionary()
+_wires: WeakKeyDictionary[Any, libpq.Wire] = WeakKeyDictionary()
 #: Class of the advisory locks by which a transaction announces that it waits for a chain.
 _WAIT_LOCK = 0x7E4A1EC
 _KEEPALIVES = {"tcp_keepalives_idle": "5", "tcp_keepalives_interval": "2", "tcp_keepalives_count": "3"}
@@ -57,7 +57,7 @@ class PostgresDialect:
         """Open a transaction. PostgreSQL has no writer lock, since it locks rows one by one."""
         return transaction.atomic(using=self.alias)
 
-    def _wire(self) -> wire.Wire:
+    def _wire(self) -> libpq.Wire:
         """Return the object that sends statements on the calling thread's connection, which is opened if necessary."""
         connection = connections[self.alias]
         connection.ensure_connection()
@@ -67,7 +67,7 @@ class PostgresDialect:
             # Where psycopg prepares statements, too, it deallocates all of them after a rollback, also those prepared
             # here.
             prepares = raw.prepare_threshold is None and not get_settings().POOLED
-            raw_wire = _wires[raw] = wire.chosen(raw, prepares=prepares)
+            raw_wire = _wires[raw] = libpq.chosen(raw, prepares=prepares)
         return raw_wire
 
     def _cursor(self) -> Any:
@@ -93,7 +93,7 @@ class PostgresDialect:
         return int(cursor.rowcount)
 
     def in_array(self, values: Collection[Any], kind: str) -> tuple[str, Any]:
-        return f"= any(%s::{kind}[])", wire.chosen.array(list(values), kind)
+        return f"= any(%s::{kind}[])", libpq.chosen.array(list(values), kind)
 
     def write(self, columns: Columns, body: str, rows: Iterable[Sequence[Any]], *, key: str | None = None) -> None:
         arrays = _arrays(columns, rows, key)
@@ -231,7 +231,7 @@ def _arrays(columns: Columns, rows: Iterable[Sequence[Any]], key: str | None) ->
     end.
     """
     by_column = zip(*rows, strict=True)
-    arrays = [wire.chosen.array(values, kind) for values, (_, kind) in zip(by_column, columns, strict=False)]
+    arrays = [libpq.chosen.array(values, kind) for values, (_, kind) in zip(by_column, columns, strict=False)]
     # The key column is sent twice: in ``v``, and as the array of the index lookup.
     if arrays and key is not None:
         arrays.append(arrays[[name for name, _ in columns].index(key)])

@@ -28,8 +28,8 @@ from psycopg.waiting import Ready
 
 from temporalex_django import Ok, Workflow, activity
 from temporalex_django.core.payloads.codec import JsonCodec
+from temporalex_django.db.dialects import libpq
 from temporalex_django.db.dialects.base import get_dialect
-from temporalex_django.db.dialects.postgres_wire import libpq
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine.contracts.dialect import Dialect
 from temporalex_django.workers.loop import run_until_idle
@@ -226,7 +226,7 @@ def test_where_psycopg_prepares_too_ours_are_not(sql: Dialect) -> None:
 
 @libpq_alone
 def test_a_connection_does_not_keep_all_that_it_ever_prepared(sql: Dialect, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("temporalex_django.db.dialects.postgres_wire.libpq._MOST_PREPARED", 3)
+    monkeypatch.setattr("temporalex_django.db.dialects.libpq._MOST_PREPARED", 3)
     for number in range(5):
         for _ in range(OFTEN):
             with sql.pipeline():

@@ -22,9 +22,7 @@ from psycopg.adapt import Transformer
 from psycopg.errors import error_from_result
 
 from temporalex_django.db.dialects.base import get_dialect
-from temporalex_django.db.dialects.postgres_wire.libpq import LibpqWire
-from temporalex_django.db.dialects.postgres_wire.plain import PlainWire
-from temporalex_django.db.dialects.postgres_wire.wire import TESTED_VERSIONS, choose_wire
+from temporalex_django.db.dialects.libpq import TESTED_VERSIONS, LibpqWire, PlainWire, choose_wire
 from tests.conftest import ROOT
 from tests.support.wires import use_wire
 

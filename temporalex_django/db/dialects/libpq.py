@@ -1,4 +1,6 @@
-"""Pipelines on PostgreSQL: statements that are sent together, with one wait for all answers.
+"""The wire to PostgreSQL: statements sent through libpq, arrays as parameters, and times that always load.
+
+Pipelines on PostgreSQL: statements that are sent together, with one wait for all answers.
 
 psycopg's own pipeline checks its connection at every statement, in Python. That was two fifths of the cost of a turn
 with few runs. This module gives the statements to libpq itself; types, errors and the wait are psycopg's.
@@ -8,19 +10,23 @@ from __future__ import annotations
 
 import re
 import weakref
-from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
+from datetime import UTC, datetime
 from functools import lru_cache
-from typing import Any, Final
+from struct import Struct
+from typing import Any, Final, Protocol
+from uuid import UUID
 
 import psycopg
-from psycopg.adapt import PyFormat, Transformer
+from psycopg import Connection
+from psycopg.adapt import Buffer, Dumper, Loader, PyFormat, Transformer
 from psycopg.errors import error_from_result
 from psycopg.pq import ConnStatus, ExecStatus, Format, TransactionStatus
+from psycopg.types.datetime import TimestamptzBinaryLoader
 from psycopg.waiting import Ready, Wait
 
-from temporalex_django.db.dialects.postgres_wire.arrays import encode_array, register
-from temporalex_django.db.dialects.postgres_wire.safe_times import load_rows
+from temporalex_django.core.names import AFTER_ALL, BEFORE_ALL
 
 #: Number of times that a statement is sent before it is prepared, as in psycopg; and the most that a connection keeps.
 _PREPARE_AFTER: Final = 5
@@ -394,3 +400,338 @@ def _first_error(results: list[Any], connection: psycopg.Connection[Any]) -> psy
     if failed is None:
         return None
     return error_from_result(failed, encoding=connection.info.encoding)
+
+
+# --- arrays -----------------------------------------------------------------------------------------------------------
+#
+# Arrays in PostgreSQL's binary format, encoded by this module in place of psycopg.
+#
+# psycopg inspects every element to find its type, but here the type is known. For many rows the inspection takes a tenth
+# of a worker's time.
+
+
+_EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
+_NULL = b"\xff\xff\xff\xff"
+_HEADER = Struct(">iiIii").pack  # dimensions, has nulls, element type, length, lower bound
+_LENGTH = Struct(">i").pack
+_INT4 = Struct(">ii").pack
+_INT8 = Struct(">iq").pack
+_FLOAT8 = Struct(">id").pack
+
+
+def _uuids(values: Iterable[UUID | None]) -> list[bytes]:
+    return [_NULL if v is None else b"\0\0\0\x10" + v.bytes for v in values]
+
+
+def _int4s(values: Iterable[int | None]) -> list[bytes]:
+    return [_NULL if v is None else _INT4(4, v) for v in values]
+
+
+def _int8s(values: Iterable[int | None]) -> list[bytes]:
+    return [_NULL if v is None else _INT8(8, v) for v in values]
+
+
+def _floats(values: Iterable[float | None]) -> list[bytes]:
+    return [_NULL if v is None else _FLOAT8(8, v) for v in values]
+
+
+def _bools(values: Iterable[bool | None]) -> list[bytes]:
+    return [_NULL if v is None else (b"\0\0\0\1\1" if v else b"\0\0\0\1\0") for v in values]
+
+
+def _bytes(values: Iterable[bytes | None]) -> list[bytes]:
+    return [_NULL if v is None else _LENGTH(len(v)) + v for v in values]
+
+
+def _texts(values: Iterable[str | None]) -> list[bytes]:
+    return _bytes(None if v is None else v.encode() for v in values)
+
+
+def _jsons(values: Iterable[str | None]) -> list[bytes]:
+    return _bytes(None if v is None else b"\1" + v.encode() for v in values)
+
+
+def _times(values: Iterable[datetime | None]) -> list[bytes]:
+    # A turn writes the same moment again and again, as one object. A lookup by hash would take longer than encoding it.
+    last, part, parts = None, _NULL, []
+    for v in values:
+        if v is not last:
+            if v is None:
+                part = _NULL
+            else:
+                since = v - _EPOCH
+                part = _INT8(8, (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds)
+            last = v
+        parts.append(part)
+    return parts
+
+
+#: By PostgreSQL type: object ids of the element and of the array, and the encoder.
+_KINDS: dict[str, tuple[int, int, Callable[[Iterable[Any]], list[bytes]]]] = {
+    "uuid": (2950, 2951, _uuids),
+    "int4": (23, 1007, _int4s),
+    "int8": (20, 1016, _int8s),
+    "float8": (701, 1022, _floats),
+    "bool": (16, 1000, _bools),
+    "bytea": (17, 1001, _bytes),
+    "text": (25, 1009, _texts),
+    "jsonb": (3802, 3807, _jsons),
+    "timestamptz": (1184, 1185, _times),
+}
+
+
+class _Array(bytes):
+    """The bytes of an array that is encoded for PostgreSQL.
+
+    Each element type has a subclass, by which psycopg finds the object that sends it.
+    """
+
+
+_CLASSES: dict[str, type[_Array]] = {kind: type(f"_Array_{kind}", (_Array,), {}) for kind in _KINDS}
+
+
+def encode_array(values: Sequence[Any], kind: str) -> bytes:
+    """Encode values as a parameter of the PostgreSQL type ``kind[]``; ``kind`` is the name of the element's type.
+
+    The connection that sends it must be one that ``register`` has set up.
+    """
+    element, _, encode = _KINDS[kind]
+    parts = encode(values)
+    return _CLASSES[kind](_HEADER(1, 1, element, len(parts), 1) + b"".join(parts))
+
+
+def register(connection: Connection[Any]) -> None:
+    """Let a connection send the results of ``encode_array`` as parameters."""
+    for kind, cls in _CLASSES.items():
+        connection.adapters.register_dumper(cls, _DUMPERS[kind])
+
+
+class _ArrayDumper(Dumper):
+    """Passes arrays that are encoded already to psycopg, which asks a dumper for the bytes of each parameter."""
+
+    format = Format.BINARY
+
+    def dump(self, obj: Any) -> Buffer | None:
+        return bytes(obj)
+
+
+_DUMPERS = {kind: type(f"_Dumper_{kind}", (_ArrayDumper,), {"oid": oid}) for kind, (_, oid, _e) in _KINDS.items()}
+
+
+# --- plain ------------------------------------------------------------------------------------------------------------
+#
+# Statements on PostgreSQL by psycopg's public interface alone: its cursors, its pipeline and its dumpers.
+
+
+_MOST_COUNTED: Final = 200
+
+
+class PlainStatement(psycopg.Cursor[Any]):
+    """The cursor of one statement on psycopg's public interface.
+
+    Inside a ``pipeline`` block its answer comes with those of the other statements.
+    """
+
+    def __init__(self, wire: PlainWire) -> None:
+        super().__init__(wire.connection)
+        self.format = Format.BINARY
+        self._wire = wire
+
+    def execute(self, query: Any, params: Any = None, **options: Any) -> Any:
+        """Send the statement and wait for its result; in a ``pipeline`` block only submit it."""
+        try:
+            with self._wire.close_on_interruption():
+                # Even without values: psycopg would leave the double percent signs as they are.
+                super().execute(query, params or (), prepare=self._wire.count_use(query), **options)
+        finally:
+            self._wire.send_trailing()
+        return self
+
+    def fetchall(self) -> list[Any]:
+        with self._wire.close_on_interruption():
+            try:
+                return super().fetchall()
+            except psycopg.DataError:
+                return load_rows(self.connection, self.pgresult)
+
+
+class PlainWire:
+    """Sends the statements of one connection through psycopg's public interface, where its internals are not known.
+
+    One thread at a time uses it. ``Wire`` documents its methods.
+    """
+
+    def __init__(self, connection: psycopg.Connection[Any], *, prepares: bool) -> None:
+        self._connection = weakref.ref(connection)  # weak: the connection's entry holds this object
+        self._prepares = prepares
+        self._depth = 0  # of open ``pipeline`` blocks
+        self._seen: dict[str, int] = {}
+        self._trailing: list[tuple[str, Sequence[Any]]] = []
+
+    @property
+    def connection(self) -> psycopg.Connection[Any]:
+        connection = self._connection()
+        assert connection is not None, "only its connection uses it"
+        return connection
+
+    @staticmethod
+    def array(values: Sequence[Any], kind: str) -> Any:
+        # psycopg takes the type of a list from its elements, which must be of one type.
+        if kind == "float8":
+            return [None if value is None else float(value) for value in values]
+        return list(values)
+
+    def statement(self) -> PlainStatement:
+        return PlainStatement(self)
+
+    def count_use(self, sql: str) -> bool:
+        """Count a use of the statement, and return True if psycopg is to prepare it."""
+        if not self._prepares:
+            return False
+        if len(self._seen) > _MOST_COUNTED:
+            self._seen.clear()
+        count = self._seen[sql] = self._seen.get(sql, 0) + 1
+        return count > _PREPARE_AFTER
+
+    @contextmanager
+    def pipeline(self, *, sends_early: bool) -> Iterator[None]:
+        del sends_early  # psycopg decides when statements go out, and admits other cursors
+        with self.close_on_interruption():
+            self._depth += 1
+            try:
+                with self.connection.pipeline():
+                    yield
+            finally:
+                self._depth -= 1
+        self.send_trailing()
+
+    @contextmanager
+    def close_on_interruption(self) -> Iterator[None]:
+        """Close the connection when an interruption leaves the block: the state of the connection is unknown then."""
+        try:
+            yield
+        except BaseException as exc:
+            # psycopg may raise an error of its own in place of the interruption, and then it is still waiting.
+            busy = self.connection.pgconn.transaction_status == TransactionStatus.ACTIVE and not self._depth
+            if busy or not isinstance(exc, Exception):
+                self._trailing = []
+                self.connection.close()
+            raise
+
+    def send_with_next(self, sql: str, parameters: Sequence[Any]) -> Callable[[], bool]:
+        """Keep a statement until the next one outside of a transaction, and send it after that. Its outcome is ignored.
+
+        It is a transaction and a round trip of its own. Returns a function that withdraws the statement, and that
+        returns False if it was sent already.
+        """
+        entry = (sql, parameters)
+        self._trailing.append(entry)
+
+        def take_back() -> bool:
+            was_pending = any(other is entry for other in self._trailing)
+            self._trailing = [other for other in self._trailing if other is not entry]
+            return was_pending
+
+        return take_back
+
+    def send_trailing(self) -> None:
+        """Send the statements that ``send_with_next`` kept, if no transaction is open. Their outcome is ignored."""
+        connection = self.connection
+        if not self._trailing or connection.closed or not connection.autocommit:
+            return
+        if connection.pgconn.transaction_status == TransactionStatus.IDLE:
+            trailing, self._trailing = self._trailing, []
+            for sql, parameters in trailing:
+                with suppress(psycopg.Error):
+                    psycopg.Cursor(connection).execute(sql, parameters)
+
+
+# --- safe times -------------------------------------------------------------------------------------------------------
+#
+# The reading of an answer with times that Python cannot show, such as ``infinity``.
+#
+# psycopg raises for such a time, and then none of the rows of the answer can be read. Only after that error an answer is
+# read again by this module, so others cost nothing.
+
+
+class _SafeTimeLoader(Loader):
+    """Reads a time; one that Python cannot show becomes ``BEFORE_ALL`` or ``AFTER_ALL``."""
+
+    format = Format.BINARY
+
+    def __init__(self, oid: int, context: Any = None) -> None:
+        super().__init__(oid, context)
+        self._load = TimestamptzBinaryLoader(oid, context).load
+
+    def load(self, data: Buffer) -> datetime:
+        try:
+            return self._load(data)
+        except psycopg.DataError:
+            # A time is a signed integer: the microseconds since 2000.
+            return BEFORE_ALL if bytes(data)[0] & 0x80 else AFTER_ALL
+
+
+def load_rows(connection: psycopg.Connection[Any], result: Any) -> list[tuple[Any, ...]]:
+    """Return the rows of ``result``, a binary answer of libpq, whatever times are in it."""
+    cursor = psycopg.Cursor(connection)
+    cursor.adapters.register_loader("timestamptz", _SafeTimeLoader)
+    transformer = Transformer(cursor)
+    transformer.set_pgresult(result, set_loaders=True, format=Format.BINARY)
+    return transformer.load_rows(0, result.ntuples, tuple)
+
+
+# --- wire -------------------------------------------------------------------------------------------------------------
+#
+# The wire to PostgreSQL, which sends the statements of one connection and receives their answers.
+#
+# It uses libpq itself where psycopg's internals are known, else psycopg alone. See decision 50.
+
+
+#: Versions of psycopg whose internals ``LibpqWire`` was tested with: the first one, and the first one that was not.
+#: ``pyproject.toml`` has the same bounds.
+TESTED_VERSIONS: Final = ((3, 2), (3, 4))
+
+
+class Wire(Protocol):
+    """The sender of statements on one psycopg connection; they join the transaction that is open on it."""
+
+    def __init__(self, connection: psycopg.Connection[Any], *, prepares: bool) -> None:
+        """Work on a connection of psycopg. With ``prepares``, statements that are sent often are prepared."""
+
+    @staticmethod
+    def array(values: Sequence[Any], kind: str) -> Any:
+        """Return a parameter that sends ``values`` as an array; ``kind`` is the PostgreSQL type of its elements."""
+
+    def statement(self) -> Any:
+        """Return a cursor for one statement, which Django's wrappers can wrap."""
+
+    def pipeline(self, *, sends_early: bool) -> AbstractContextManager[None]:
+        """Send the statements that are executed inside the block together.
+
+        The end of the block waits, and raises the first error. Statements behind one that failed are not executed.
+        Without ``sends_early`` other cursors of the connection may be used inside.
+        """
+
+    def send_with_next(self, sql: str, parameters: Sequence[Any]) -> Callable[[], bool]:
+        """Send a statement with or after the next one that is sent outside of a transaction.
+
+        It is a transaction of its own, and its outcome is ignored. Returns a function that withdraws the statement, and
+        that returns False if it was sent already.
+        """
+
+
+def choose_wire(version: str, implementation: str) -> type[Wire]:
+    """Return the class that sends statements: ``LibpqWire`` for versions of psycopg with which it was tested.
+
+    For others it is ``PlainWire``. ``implementation`` is "c", "binary" or "python"; psycopg's own implementation in
+    Python is not faster when it is given statements in another way, so it gets ``PlainWire``, too.
+    """
+    numbers = tuple(int(number) for number in re.findall(r"\d+", version)[:2])
+    first, beyond = TESTED_VERSIONS
+    if first <= numbers < beyond and implementation in ("c", "binary"):
+        return LibpqWire
+    return PlainWire
+
+
+#: The wire of all connections of this process.
+chosen: type[Wire] = choose_wire(psycopg.__version__, psycopg.pq.__impl__)

@@ -37,7 +37,7 @@ from temporalex_django.authoring.lint.checks import (
 from temporalex_django.core.determinism.rules import is_project_file
 from temporalex_django.core.failures import source_line
 from temporalex_django.core.names import TABLES, TEMPORAL
-from temporalex_django.db.dialects.checks import check_connection
+from temporalex_django.db.dialects.base import check_connection
 from temporalex_django.errors import ScheduleInvalid, WorkflowDefinitionError
 from temporalex_django.workers.app_modules import unloaded_definitions
 

@@ -23,7 +23,7 @@ from temporalex_django import Err, Ok, Reply, RetryPolicy, Stop, Unique, Workflo
 from temporalex_django.authoring import activity as activities
 from temporalex_django.authoring import workflow as workflows
 from temporalex_django.backends.tables import inline_turn
-from temporalex_django.db.dialects.checks import check_connection
+from temporalex_django.db.dialects.base import check_connection
 from temporalex_django.models import Instance, Message
 from temporalex_django.testing import drain
 from tests.support.people import stored

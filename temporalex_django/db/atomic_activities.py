@@ -12,7 +12,7 @@ from temporalex_django.conf import codec, get_settings
 from temporalex_django.core import process
 from temporalex_django.core.payloads.codec import error_reason
 from temporalex_django.db.attempt_scope import call_in_scope
-from temporalex_django.db.graphs.graph_storage import TaskSource
+from temporalex_django.db.graph_storage import TaskSource
 from temporalex_django.engine import activity_policy
 from temporalex_django.engine.contracts.records import TaskResult, TaskState
 from temporalex_django.engine.executors import attempt_hooks

@@ -22,7 +22,7 @@ from temporalex_django.core.failures import error_line
 from temporalex_django.db.atomic_activities import completed_result, encode_payload, send_activity_signal
 from temporalex_django.db.attempt_scope import AttemptScope, call_in_scope
 from temporalex_django.db.failed_attempts import process_name
-from temporalex_django.db.graphs.graph_storage import TaskSource
+from temporalex_django.db.graph_storage import TaskSource
 from temporalex_django.engine import activity_policy, background_task
 from temporalex_django.engine.contracts.records import TaskResult, TaskState
 from temporalex_django.engine.executors import attempt_hooks, report_failure

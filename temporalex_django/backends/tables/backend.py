@@ -16,7 +16,7 @@ from temporalex_django.core.history.events import HistoryEvent
 from temporalex_django.core.messages.sender import Headers, Sender
 from temporalex_django.core.payloads import codec as payloads
 from temporalex_django.db.activity_tasks import open_tasks
-from temporalex_django.db.graphs.graph_storage import TaskSource
+from temporalex_django.db.graph_storage import TaskSource
 from temporalex_django.db.inserts import (
     InsertedMessage,
     NewStart,

@@ -26,7 +26,7 @@ from temporalex_django import (
     api,
     errors,
 )
-from temporalex_django.db.graphs.graph_storage import TableStorage
+from temporalex_django.db.graph_storage import TableStorage
 from temporalex_django.graph import Engine, Instance, LocalRunner, MemoryStorage, engine
 from temporalex_django.models import ActivityTask, Chain, HistoryEvent, Message
 from temporalex_django.models import Instance as Row

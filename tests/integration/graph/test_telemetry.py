@@ -23,7 +23,7 @@ from temporalex_django import (
     signals,
 )
 from temporalex_django.contrib.telemetry import LogHandler
-from temporalex_django.db.graphs.graph_storage import instance_of
+from temporalex_django.db.graph_storage import instance_of
 from temporalex_django.models import Chain
 from tests.support.client_flows import drain
 

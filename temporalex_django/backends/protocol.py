@@ -17,7 +17,7 @@ from temporalex_django.backends.target import AuditSubject, RunTarget
 from temporalex_django.core.history.events import HistoryEvent
 from temporalex_django.core.messages.sender import Headers, Sender
 from temporalex_django.db.inserts import InsertedMessage, NewStart, StartedRun
-from temporalex_django.db.messages.failed_messages import HandledMessage
+from temporalex_django.db.messages.inbox import HandledMessage
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine.contracts.records import Outcome, RunState, TaskResult, TaskState
 from temporalex_django.engine.reset import ResetPlan

@@ -29,8 +29,8 @@ from temporalex_django.db.inserts import (
     find_message,
     insert_start,
 )
-from temporalex_django.db.messages import failed_messages
-from temporalex_django.db.messages.failed_messages import HandledMessage
+from temporalex_django.db.messages import inbox
+from temporalex_django.db.messages.inbox import HandledMessage
 from temporalex_django.db.sql_columns import sender_from_columns
 from temporalex_django.db.starts.debounce import write_waiting_run
 from temporalex_django.db.starts.many import insert_many
@@ -275,7 +275,7 @@ class ClusterBackend:
         The run accepts the id again, because the handler failed. The row for the outbox belongs to the open
         transaction.
         """
-        row = failed_messages.take_failed(call.target.chain_id, message_id, alias=call.storage.alias)
+        row = inbox.take_failed(call.target.chain_id, message_id, alias=call.storage.alias)
         if row is None:
             return None
         sender = sender_from_columns(row.sender_key, row.sender_name)
@@ -287,11 +287,11 @@ class ClusterBackend:
             "headers": row.headers,
         }
         self._insert(call.target.chain_id, "signal", signal, sender=sender, storage=call.storage)
-        return failed_messages.handled_message(row)
+        return inbox.handled_message(row)
 
     def discard(self, call: OperatorCall, message_id: str) -> HandledMessage | None:
         """Discard a signal whose handler failed, so that it is not delivered again. Returns None if there is none."""
-        return failed_messages.discard(call.target.chain_id, message_id, alias=call.storage.alias)
+        return inbox.discard(call.target.chain_id, message_id, alias=call.storage.alias)
 
     def delete(self, call: OperatorCall) -> None:
         """Delete the rows of a closed chain; the outbox then deletes its runs on the cluster. See ``operate``."""

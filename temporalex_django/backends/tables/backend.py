@@ -25,8 +25,8 @@ from temporalex_django.db.inserts import (
     insert_start,
     notify_on_commit,
 )
-from temporalex_django.db.messages import failed_messages
-from temporalex_django.db.messages.failed_messages import HandledMessage
+from temporalex_django.db.messages import inbox
+from temporalex_django.db.messages.inbox import HandledMessage
 from temporalex_django.db.retention import delete_chain
 from temporalex_django.db.starts.debounce import replace_waiting_input
 from temporalex_django.db.starts.many import insert_many
@@ -239,11 +239,11 @@ class TablesBackend:
         """Put a failed message (a signal whose handler failed) at the end of the inbox of its chain again."""
         target, alias = call.target, call.storage.alias
         notify_on_commit(alias=alias, queues=[target.queue])
-        return failed_messages.redeliver(target.chain_id, message_id, alias=alias)
+        return inbox.redeliver(target.chain_id, message_id, alias=alias)
 
     def discard(self, call: OperatorCall, message_id: str) -> HandledMessage | None:
         """Mark a failed message (a signal whose handler failed) as discarded, so that it is not delivered again."""
-        return failed_messages.discard(call.target.chain_id, message_id, alias=call.storage.alias)
+        return inbox.discard(call.target.chain_id, message_id, alias=call.storage.alias)
 
     def delete(self, call: OperatorCall) -> None:
         """Lock the chain and delete it with all that belongs to it."""

@@ -31,7 +31,7 @@ from temporalex_django.core.names import check_wait
 from temporalex_django.db.claims.limited import read_switches
 from temporalex_django.db.failed_attempts import failed_attempts
 from temporalex_django.db.graph_storage import instance_of
-from temporalex_django.db.messages.failed_messages import failed_count, failed_messages
+from temporalex_django.db.messages.inbox import failed_count, failed_messages
 from temporalex_django.db.messages.listen import listen
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine.activity_policy import open_run_text, run_result

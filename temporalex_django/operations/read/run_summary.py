@@ -22,7 +22,7 @@ from django.utils import timezone
 from temporalex_django.authoring.backend import OpenActivity
 from temporalex_django.authoring.redaction import Redactor
 from temporalex_django.authoring.run_columns import PAYLOAD_COLUMNS
-from temporalex_django.db.messages.failed_messages import failed_count
+from temporalex_django.db.messages.inbox import failed_count
 from temporalex_django.engine.refusals import start_wait
 from temporalex_django.errors import WorkflowSwitchedOff
 from temporalex_django.models import ActivityTask, Instance, Message, Worker

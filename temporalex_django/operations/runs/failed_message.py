@@ -10,7 +10,7 @@ from django.utils.text import format_lazy
 from django.utils.translation import gettext_lazy as _
 
 from temporalex_django.backends.routing import backend_of
-from temporalex_django.db.messages.failed_messages import HandledMessage, failed_count, failed_messages
+from temporalex_django.db.messages.inbox import HandledMessage, failed_count, failed_messages
 from temporalex_django.models import Instance, Message
 from temporalex_django.operations.runs.operator_action import Input, OperatorRunAction
 

@@ -14,7 +14,7 @@ from typing import TypeVar
 from asgiref.sync import sync_to_async
 
 from temporalex_django.backends.host import host
-from temporalex_django.db.messages.listen import WaitFunction
+from temporalex_django.db.messages.notify import WaitFunction
 
 T = TypeVar("T")
 

@@ -19,7 +19,7 @@ from temporalex_django.backends.target import runs_in_workers_only
 from temporalex_django.conf import get_settings
 from temporalex_django.core.names import counted
 from temporalex_django.db.inserts import InsertedMessage, find_message, insert_message, notify_on_commit
-from temporalex_django.db.messages.listen import listen
+from temporalex_django.db.messages.notify import listen
 from temporalex_django.engine.activity_policy import FAULT
 from temporalex_django.engine.contracts.records import Outcome, RunState
 from temporalex_django.engine.external_messages import MessageFingerprint

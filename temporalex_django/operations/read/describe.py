@@ -32,7 +32,7 @@ from temporalex_django.db.claims.limited import read_switches
 from temporalex_django.db.failed_attempts import failed_attempts
 from temporalex_django.db.graph_storage import instance_of
 from temporalex_django.db.messages.inbox import failed_count, failed_messages
-from temporalex_django.db.messages.listen import listen
+from temporalex_django.db.messages.notify import listen
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine.activity_policy import open_run_text, run_result
 from temporalex_django.engine.refusals import start_wait

@@ -16,7 +16,7 @@ from temporalex_django import Ok, Workflow
 from temporalex_django.backends import polling
 from temporalex_django.backends.polling import Deadline, wait_for
 from temporalex_django.db.dialects.base import get_dialect
-from temporalex_django.db.messages.listen import WaitFunction, listen
+from temporalex_django.db.messages.notify import WaitFunction, listen
 from temporalex_django.errors import ResultTimeout
 from temporalex_django.workers.loop import run_until_idle
 from tests.support.client_flows import drain

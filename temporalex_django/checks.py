@@ -212,7 +212,7 @@ def check_deciders(databases: Sequence[str] | None = None, **_: Any) -> list[Che
     alias = conf.read()[0].DATABASE
     if not databases or alias not in databases or alias not in settings.DATABASES or _is_migrating():
         return []
-    from temporalex_django.db.people.deciders import undefined_principals  # noqa: PLC0415 - needs the models
+    from temporalex_django.db.human_tasks import undefined_principals  # noqa: PLC0415 - needs the models
 
     roles = [(path, line, role) for path in _workflow_files() for line, role in roles_in(path)]
     undefined = undefined_principals({role for _path, _line, role in roles}, alias=alias)

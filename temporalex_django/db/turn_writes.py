@@ -18,10 +18,9 @@ from temporalex_django.core.failures import error_line
 from temporalex_django.core.limits import QueuePartition
 from temporalex_django.db.activity_tasks import ActivityTasks, earliest_moment
 from temporalex_django.db.failed_attempts import process_name, store_failed_attempts
+from temporalex_django.db.human_tasks import audit_refused_redeliveries, audit_refused_signals, write_human_tasks
 from temporalex_django.db.messages.inbox import Inboxes, write_failed_messages
 from temporalex_django.db.messages.other_runs import ExternalRunWriter
-from temporalex_django.db.people.deciders import audit_refused_redeliveries, audit_refused_signals
-from temporalex_django.db.people.human_tasks import write_human_tasks
 from temporalex_django.db.search_attributes import insert_search_attributes, replace_search_attributes
 from temporalex_django.db.session import StorageSession
 from temporalex_django.db.sql_columns import (

@@ -29,12 +29,12 @@ from temporalex_django.db import background_hooks
 from temporalex_django.db.atomic_activities import send_activity_signal as attempt_announced
 from temporalex_django.db.attempt_scope import call_in_scope
 from temporalex_django.db.claims.limited import Switches
+from temporalex_django.db.human_tasks import DatabaseJudge
 from temporalex_django.db.inserts import (
     message_outcome,
     update_outcome,
 )
 from temporalex_django.db.messages.notify import send_turn_signals
-from temporalex_django.db.people.deciders import DatabaseJudge
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine import activity_policy
 from temporalex_django.engine.contracts.records import Inbox, Outcome, RunRecord, TaskResult, TaskState

@@ -21,9 +21,9 @@ from temporalex_django.db import background_hooks, background_tasks
 from temporalex_django.db.atomic_activities import run_atomic_activity
 from temporalex_django.db.background_hooks import SCHEDULE_HOOKS
 from temporalex_django.db.connections import worker_session
+from temporalex_django.db.human_tasks import DatabaseJudge
 from temporalex_django.db.messages.notify import notify_payloads, send_notifications, send_turn_signals
 from temporalex_django.db.outbox import due_destinations
-from temporalex_django.db.people.deciders import DatabaseJudge
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine import policy
 from temporalex_django.engine.contracts.records import TaskResult, TaskState

@@ -22,7 +22,7 @@ _ELSEWHERE = {
     "db/dialects/libpq.py": {"TESTED_VERSIONS"},
     "db/dialects/postgres.py": {"_WAIT_LOCK"},
     "db/messages/notify.py": {"_PAYLOAD_IDS"},
-    "db/people/deciders.py": {"_EXTRA_HOLDERS"},
+    "db/human_tasks.py": {"_EXTRA_HOLDERS"},
     "db/querying.py": {"_SIZE"},
     "db/retention.py": {"_UUID7"},
     "db/storage_parameters.py": {"_SUMMARIZING"},

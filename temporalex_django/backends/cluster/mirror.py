@@ -23,9 +23,9 @@ from temporalex_django.conf import codec
 from temporalex_django.core.failures import error_data, run_failure_cause
 from temporalex_django.core.history.events import CLOSING, HistoryEvent
 from temporalex_django.core.names import TABLES
+from temporalex_django.db.human_tasks import closed_with_run
 from temporalex_django.db.inserts import NewStart, StartedRun, insert_start, reopen_chain
 from temporalex_django.db.messages import notify
-from temporalex_django.db.people.human_tasks import closed_with_run
 from temporalex_django.db.search_attributes import delete_search_attributes
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine.blocked import block_cause, block_mark_of

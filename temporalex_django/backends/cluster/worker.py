@@ -36,7 +36,7 @@ from temporalex_django.backends.cluster.places import ActivitySlots, PoolExecuto
 from temporalex_django.conf import codec, get_settings
 from temporalex_django.core.failures import error_line
 from temporalex_django.core.messages.sender import Judge
-from temporalex_django.db.people.deciders import DatabaseJudge
+from temporalex_django.db.human_tasks import DatabaseJudge
 from temporalex_django.temporal.options import find_class
 
 log = logging.getLogger("temporalex_django.backends")

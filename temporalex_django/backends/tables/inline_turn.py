@@ -23,9 +23,9 @@ from temporalex_django.backends.target import RunTarget
 from temporalex_django.conf import get_settings
 from temporalex_django.core.names import TABLES
 from temporalex_django.db.atomic_activities import run_atomic_activity
+from temporalex_django.db.human_tasks import DatabaseJudge
 from temporalex_django.db.inserts import notify_on_commit
 from temporalex_django.db.messages import notify
-from temporalex_django.db.people.deciders import DatabaseJudge
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine.contracts.records import RunRecord, RunState, RunWrite
 from temporalex_django.engine.turn import WorkflowEngine

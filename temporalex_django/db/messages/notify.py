@@ -22,8 +22,8 @@ from temporalex_django.conf import get_settings
 from temporalex_django.core.failures import error_line
 from temporalex_django.core.history.events import CLOSING
 from temporalex_django.db.dialects.base import get_dialect
+from temporalex_django.db.human_tasks import undecidable_tasks
 from temporalex_django.db.inserts import CHANNEL, NOTIFY
-from temporalex_django.db.people.deciders import undecidable_tasks
 from temporalex_django.engine.contracts.records import HumanTaskWrite, RunRecord, RunWrite
 from temporalex_django.engine.executors import report_turn
 from temporalex_django.engine.turn_metrics import record_turn

@@ -18,7 +18,7 @@ from temporalex_django.authoring.authorization import Person
 from temporalex_django.authoring.human_tasks import base_key
 from temporalex_django.backends.target import AuditSubject
 from temporalex_django.core.names import fit_note
-from temporalex_django.db.people.deciders import absent_deciders, undecidable_tasks
+from temporalex_django.db.human_tasks import absent_deciders, undecidable_tasks
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.errors import (
     ActionNotPermitted,

@@ -17,8 +17,8 @@ from temporalex_django.backends.tables.request_status import update_status
 from temporalex_django.backends.target import AuditSubject
 from temporalex_django.core.names import fit_note
 from temporalex_django.core.process import REQUEST
+from temporalex_django.db.human_tasks import question_of
 from temporalex_django.db.inserts import find_message
-from temporalex_django.db.people.human_tasks import question_of
 from temporalex_django.errors import ActionNotPermitted, FormChanged, HumanTaskClosed, PayloadError, WorkflowClosed
 from temporalex_django.models import HumanTask
 from temporalex_django.operations.base import Actor, storage

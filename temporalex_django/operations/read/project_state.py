@@ -16,7 +16,7 @@ from django.utils import timezone
 from temporalex_django.access import runs_or_all
 from temporalex_django.backends.routing import cluster_module
 from temporalex_django.conf import get_settings, uses_cluster
-from temporalex_django.db.people.deciders import absent_deciders, undecidable_tasks
+from temporalex_django.db.human_tasks import absent_deciders, undecidable_tasks
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine import policy
 from temporalex_django.engine.activity_policy import FAULT

@@ -16,8 +16,8 @@ from rest_framework.test import APIClient
 from temporalex_django import Ok, Reply, Stop, Workflow, api, errors, signal, update
 from temporalex_django.authoring.authorization import sender_of
 from temporalex_django.backends.tables import inline_turn
+from temporalex_django.db.human_tasks import DatabaseJudge
 from temporalex_django.db.inserts import insert_message, message_outcome
-from temporalex_django.db.people.deciders import DatabaseJudge
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.models import Chain, HistoryEvent, Message, OperatorAction
 from temporalex_django.testing import drain

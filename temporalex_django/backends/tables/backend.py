@@ -21,6 +21,7 @@ from temporalex_django.db.inserts import (
     InsertedMessage,
     NewStart,
     StartedRun,
+    insert_many,
     insert_message,
     insert_start,
     notify_on_commit,
@@ -29,7 +30,6 @@ from temporalex_django.db.messages import inbox
 from temporalex_django.db.messages.inbox import HandledMessage
 from temporalex_django.db.retention import delete_chain
 from temporalex_django.db.starts.debounce import replace_waiting_input
-from temporalex_django.db.starts.many import insert_many
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine import operator_overrides
 from temporalex_django.engine import reset as apply

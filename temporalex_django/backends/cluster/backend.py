@@ -32,8 +32,8 @@ from temporalex_django.db.inserts import (
 )
 from temporalex_django.db.messages import inbox
 from temporalex_django.db.messages.inbox import HandledMessage
+from temporalex_django.db.paced_starts import write_waiting_run
 from temporalex_django.db.sql_columns import sender_from_columns
-from temporalex_django.db.starts.debounce import write_waiting_run
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine.contracts.records import RunState
 from temporalex_django.engine.external_messages import MessageFingerprint

@@ -28,8 +28,8 @@ from temporalex_django.db.inserts import (
 )
 from temporalex_django.db.messages import inbox
 from temporalex_django.db.messages.inbox import HandledMessage
+from temporalex_django.db.paced_starts import replace_waiting_input
 from temporalex_django.db.retention import delete_chain
-from temporalex_django.db.starts.debounce import replace_waiting_input
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine import operator_overrides
 from temporalex_django.engine import reset as apply

@@ -23,7 +23,7 @@ from temporalex_django.core.payloads import codec
 from temporalex_django.core.payloads.round_trip import require_readable, warn_lossy_value
 from temporalex_django.db.inserts import NewStart, StartedRun
 from temporalex_django.db.paced_starts import throttle_start
-from temporalex_django.db.starts.conflicts import last_ended_status
+from temporalex_django.db.start_conflicts import last_ended_status
 from temporalex_django.errors import (
     ActionNotPermitted,
     AlreadyEnded,

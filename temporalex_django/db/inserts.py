@@ -36,7 +36,7 @@ from temporalex_django.db.sql_columns import (
     sender_columns,
     sender_from_columns,
 )
-from temporalex_django.db.starts.statement import (
+from temporalex_django.db.start_statement import (
     SCOPED_CHAIN,
     SCOPED_CHAIN_INSERT,
     UNLESS_OPEN,

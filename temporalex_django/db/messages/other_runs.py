@@ -15,7 +15,7 @@ from temporalex_django.conf import codec
 from temporalex_django.core.names import TABLES, TEMPORAL, all_names
 from temporalex_django.db.search_attributes import insert_search_attributes
 from temporalex_django.db.sql_columns import CHAINS, MESSAGES, NEW_RUN, OUTBOX, RUNS, new_run_row
-from temporalex_django.db.starts.statement import SCOPED_CHAIN, SCOPED_CHAIN_INSERT
+from temporalex_django.db.start_statement import SCOPED_CHAIN, SCOPED_CHAIN_INSERT
 from temporalex_django.engine.contracts.dialect import Dialect
 from temporalex_django.engine.contracts.records import RunWrite
 from temporalex_django.engine.external_messages import PARENT_CLOSED, Delivery, NewChild, NewMessage

@@ -16,8 +16,7 @@ from temporalex_django.authoring.run_filters import is_wait_of
 from temporalex_django.conf import codec, queue_limits
 from temporalex_django.core.failures import error_line
 from temporalex_django.core.limits import QueuePartition
-from temporalex_django.db.activity_tasks import ActivityTasks, earliest_moment
-from temporalex_django.db.failed_attempts import process_name, store_failed_attempts
+from temporalex_django.db.activity_tasks import ActivityTasks, earliest_moment, process_name, store_failed_attempts
 from temporalex_django.db.human_tasks import audit_refused_redeliveries, audit_refused_signals, write_human_tasks
 from temporalex_django.db.messages.inbox import Inboxes, write_failed_messages
 from temporalex_django.db.messages.other_runs import ExternalRunWriter

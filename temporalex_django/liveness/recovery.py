@@ -28,7 +28,7 @@ from temporalex_django.conf import codec, get_settings
 from temporalex_django.core.failures import cause_from, error_data, error_line
 from temporalex_django.core.names import counted
 from temporalex_django.core.process import REQUEST
-from temporalex_django.db.failed_attempts import keep_lost_attempts, process_name
+from temporalex_django.db.activity_tasks import keep_lost_attempts, process_name
 from temporalex_django.db.sql_columns import (
     LOST_WORKERS,
     RESULT,

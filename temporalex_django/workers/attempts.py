@@ -19,9 +19,9 @@ from temporalex_django.authoring.activity_context import ActivityContext, use_co
 from temporalex_django.conf import get_settings
 from temporalex_django.core import process
 from temporalex_django.core.failures import error_line
+from temporalex_django.db.activity_tasks import process_name
 from temporalex_django.db.atomic_activities import completed_result, encode_payload, send_activity_signal
 from temporalex_django.db.attempt_scope import AttemptScope, call_in_scope
-from temporalex_django.db.failed_attempts import process_name
 from temporalex_django.db.graph_storage import TaskSource
 from temporalex_django.engine import activity_policy, background_task
 from temporalex_django.engine.contracts.records import TaskResult, TaskState

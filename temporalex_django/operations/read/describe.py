@@ -28,8 +28,8 @@ from temporalex_django.backends.tables import inline_turn
 from temporalex_django.backends.target import RunTarget
 from temporalex_django.core.history.events import HistoryEvent
 from temporalex_django.core.names import check_wait
+from temporalex_django.db.activity_tasks import failed_attempts
 from temporalex_django.db.claims.limited import read_switches
-from temporalex_django.db.failed_attempts import failed_attempts
 from temporalex_django.db.graph_storage import instance_of
 from temporalex_django.db.messages.inbox import failed_count, failed_messages
 from temporalex_django.db.messages.notify import listen

@@ -16,8 +16,8 @@ from rest_framework.test import APIClient
 
 from temporalex_django import Ok, RetryLater, Workflow, WorkflowHandle, activity, errors
 from temporalex_django.authoring.redaction import UNREDACTED, Redactor
+from temporalex_django.db.activity_tasks import store_holds
 from temporalex_django.db.claims.limited import read_switches
-from temporalex_django.db.holds import store_holds
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine.contracts.records import Hold, TaskResult
 from temporalex_django.models import ActivityTask, Instance, OperatorAction, SwitchedOff

@@ -1,4 +1,6 @@
-"""The scope of one attempt: what an activity leaves behind must not reach the next one.
+"""The scope of an attempt: its session and transaction, what user code may leave in them, and effects that happen once.
+
+The scope of one attempt: what an activity leaves behind must not reach the next one.
 
 An attempt has a context of its own (``contextvars``), so languages, time zones and decimal contexts end with it.
 Connections of Django stay open from attempt to attempt: those to caches are carried over, and those to databases
@@ -10,20 +12,39 @@ from __future__ import annotations
 
 import asyncio
 import decimal
+import re
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from contextvars import ContextVar, copy_context
+from datetime import datetime
+from enum import Enum
+from functools import lru_cache
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, TypeVar
+from uuid import UUID
 
 from asgiref.sync import sync_to_async
+from django.conf import settings
 from django.core.cache import caches
-from django.db import DatabaseError
+from django.db import DatabaseError, InterfaceError, OperationalError, connections, transaction
 from django.db.transaction import TransactionManagementError
 
-from temporalex_django.db.session_effects import Effect, EffectKind, effects_of
+from temporalex_django.authoring.activity_context import activity_context
+from temporalex_django.conf import WITHOUT_TIME_ZONES, codec, get_settings
+from temporalex_django.core import process
+from temporalex_django.core.names import MAX_LENGTH
+from temporalex_django.core.payloads.round_trip import encode_lossless
+from temporalex_django.db.connections import set_transaction_limits, worker_statement_timeout
+from temporalex_django.db.dialects.base import get_dialect
+from temporalex_django.engine import policy
+from temporalex_django.engine.contracts.dialect import Dialect
+from temporalex_django.errors import NotConfigured
+
+if TYPE_CHECKING:
+    from temporalex_django.db.storage import DjangoStorage
+
 
 T = TypeVar("T")
 #: States of a transaction in PostgreSQL's protocol: in a transaction, and in one that has failed.
@@ -391,3 +412,412 @@ def _take_caches() -> tuple[Any, dict[str, Any]]:
                 setattr(store, alias, cache)
             return entry
     return store, _open_caches()
+
+
+# --- once -------------------------------------------------------------------------------------------------------------
+#
+# ``once(key)``: work in your database that takes effect once, however often its activity is repeated.
+#
+# The work, its result and a row with the key commit together. A repeat finds the row. Of two at a time, the second waits
+# for the first.
+
+
+_OWN: Final = "own:"  # prefix of the keys of projects
+_ATOMIC: Final = "atomic:"  # prefix of the keys of atomic activities
+
+
+class OnceBlock:
+    """The work of one key. ``is_first`` is True if it is still to be done, and ``result`` is its result.
+
+    Set ``result`` to plain data, which a repeat gets.
+    """
+
+    def __init__(self, *, is_first: bool, result: Any = None) -> None:
+        self.is_first = is_first
+        self.result = result
+
+
+@contextmanager
+def once(key: str) -> Iterator[OnceBlock]:
+    """Return a context manager for work in the database that is done once for ``key``, of 1 to 200 characters.
+
+    Use it in an activity. The block runs in a transaction of the alias ``TEMPORALEX["DATABASE"]``, or in a savepoint if
+    one is open. Its value is a ``OnceBlock``. If ``is_first`` is True, do the work and set ``result`` to plain data.
+    Otherwise the work is done, and ``result`` is its result. An exception rolls back the work and the row of the key,
+    so the next attempt does the work.
+
+    The row is deleted with the run of the activity. Raises ``OutsideWorkflow`` outside of an activity, ``ValueError``
+    for an invalid key, and ``PayloadError`` for a result that cannot be stored.
+    """
+    if not isinstance(key, str) or not 0 < len(key) <= MAX_LENGTH:
+        raise ValueError(f"once: the key must be a text of 1 to {MAX_LENGTH} characters, not {key!r:.60}")
+    context = activity_context()
+    # The tables are imported here: `from temporalex_django import *` has to work before Django is set up.
+    from temporalex_django.db.storage import DjangoStorage  # noqa: PLC0415 - as above
+
+    run_id = UUID(context._owner or context.run_id)  # noqa: SLF001 - of no interest to activities
+    with _done_once(f"{_OWN}{key}", run_id, DjangoStorage()) as block:
+        yield block
+
+
+@contextmanager
+def atomic_once(key: str, run_id: UUID, storage: DjangoStorage) -> Iterator[OnceBlock]:
+    """Return the context manager in which an atomic activity of a run on a Temporal cluster runs.
+
+    ``key`` is the idempotency key of the activity: its writes and its result are stored once for it.
+    """
+    with _done_once(f"{_ATOMIC}{key}", run_id, storage) as block:
+        yield block
+
+
+@contextmanager
+def _done_once(key: str, run_id: UUID, storage: DjangoStorage) -> Iterator[OnceBlock]:
+    from temporalex_django.db.sql_columns import DONE_ONCE  # noqa: PLC0415 - as in `once`
+    from temporalex_django.models import DoneOnce  # noqa: PLC0415 - as in `once`
+
+    with storage.transaction("once"):
+        new = DONE_ONCE.pick_columns("key", "run_id", "created_at")
+        # Inserted before the work: another attempt that comes meanwhile waits here for the end of this transaction.
+        inserted = storage.sql.execute(
+            new.insert_parameters(storage.sql.placeholder, "on conflict do nothing"),
+            new.encode_row((key, run_id, storage.now())),
+        )
+        rows = DoneOnce.objects.using(storage.alias).filter(pk=key)
+        if not inserted:
+            encoded = rows.values_list("result", flat=True).get()
+            yield OnceBlock(is_first=False, result=None if encoded is None else codec().decode(bytes(encoded)))
+            return
+        block = OnceBlock(is_first=True)
+        yield block
+        if block.result is not None:
+            encoded = codec().encode(encode_lossless(block.result, label="the result of once()"))
+            rows.update(result=encoded)
+
+
+# --- session ----------------------------------------------------------------------------------------------------------
+#
+# The way of a storage to the database: transactions on Django's connection, the clock, and the kinds of errors.
+
+
+@contextmanager
+def _forbid_close(connection: Any) -> Iterator[None]:
+    """Refuse to close the connection while the block runs.
+
+    After a close all runs of the turn would fail as if the database did not answer.
+    """
+    before = vars(connection).get("close")
+    connection.close = _refuse_to_close
+    try:
+        yield
+    finally:
+        del connection.close
+        if before is not None:
+            connection.close = before
+
+
+def _refuse_to_close() -> None:
+    raise TransactionManagementError(
+        "an atomic activity cannot close the connection: its writes and the next step of its run commit on it"
+    )
+
+
+class StorageSession:
+    """A storage's way to the database: its alias and dialect, its clock, its transactions and its options.
+
+    The parts of a storage share one. ``clock`` (a callable that returns an aware datetime) replaces the database's
+    clock everywhere: virtual time in tests. ``worker`` is True for the storage of a worker process, whose transactions
+    have limits.
+
+    Raises ``NotConfigured`` in a project whose times have no time zone.
+    """
+
+    #: Most new messages that a turn reads of all its runs together.
+    inbox_page = policy.INBOX_PAGE
+    #: Names of activities to leave alone in test environments. Workers use their admission instead.
+    switched_off: Collection[str] = ()
+    #: Queues in which background tasks may have a priority.
+    priority_queues: Collection[str] = ()
+    #: True if activities may wait in partitions of their queues.
+    partitioned = False
+    #: True if the owner of the open transaction rolls it back after any error, so that a start needs no savepoint.
+    disposable = False
+
+    def __init__(
+        self, alias: str | None = None, clock: Callable[[], datetime] | None = None, *, worker: bool = False
+    ) -> None:
+        if not settings.USE_TZ:
+            raise NotConfigured(f"{WITHOUT_TIME_ZONES} Set USE_TZ = True in the settings of your project")
+        self.alias = alias or get_settings().DATABASE
+        self.clock = clock
+        self.worker = worker
+        self.sql: Dialect = get_dialect(self.alias)
+        self._own_connection: Any = None  # the connection on which a ``transaction`` of this object is open
+        self._exit_stack: ExitStack | None = None  # for the end of that transaction, if it commits
+
+    def now(self) -> datetime:
+        return self.submit_now()()
+
+    def submit_now(self) -> Callable[[], datetime]:
+        """Ask the database for its present time, and return a function that waits for the answer and returns it.
+
+        With a virtual clock nothing is sent.
+        """
+        if self.clock is not None:
+            return self.clock
+        now, parameters = self.sql.now_expression(None, live=True)
+        answer = self.sql.submit(f"select {now}", parameters, ("timestamptz",))
+
+        def fetch_now() -> datetime:
+            timestamp: datetime = answer()[0][0]
+            return timestamp
+
+        return fetch_now
+
+    @contextmanager
+    def transaction(self, site: str = "") -> Iterator[None]:
+        """Open a transaction of the alias, or a savepoint if one is open.
+
+        On SQLite the writer lock is taken at once. ``site`` names the place for tests that end the process there (see
+        ``core.crash_points``); "" has no such place.
+        """
+        connection, outer = connections[self.alias], (self._own_connection, self._exit_stack)
+        outermost = not connection.in_atomic_block
+        try:
+            with self.sql.atomic() if outermost else transaction.atomic(using=self.alias):
+                if outermost and self.worker:
+                    set_transaction_limits(self.alias)
+                with ExitStack() as end:
+                    commits = outermost and connection.commit_on_exit  # not if autocommit is off: the caller commits
+                    self._own_connection, self._exit_stack = (
+                        connection,
+                        end if commits and not self.sql.writer_lock else None,
+                    )
+                    try:
+                        yield
+                    finally:
+                        self._own_connection, self._exit_stack = outer
+                    if site and outermost:
+                        process.reached(f"{site}: before commit")
+        finally:
+            if outermost:
+                close_if_marked(connection)
+        if site and outermost:
+            process.reached(f"{site}: after commit")
+
+    def final_pipeline(self) -> AbstractContextManager[None]:
+        """Return a context manager for the last statements of a transaction, which do not wait for each answer.
+
+        If ``transaction`` opened the transaction, the commit is sent with them at the end of its block. Their answers
+        are available after that, and the block raises their errors. No other statement may be sent in between.
+        """
+        end = self._exit_stack
+        if end is None or self._own_connection is not connections[self.alias]:
+            return self.sql.pipeline()
+        end.enter_context(self.sql.pipeline())
+        end.push(self._send_commit)
+        return nullcontext()
+
+    def _send_commit(self, failed: type[BaseException] | None, *_: object) -> None:
+        """Send the commit together with the last statements (the pipeline), unless the block raised an error.
+
+        ``failed`` is the type of that error, or None.
+        """
+        if failed is None:
+            self.sql.execute("commit")  # Django's own commit finds no open transaction afterwards
+
+    def detach(self) -> tuple[Any, ExitStack | None]:
+        """Separate this storage from the open transaction of the calling thread, and return the state for ``attach``.
+
+        The transaction stays open. Until ``attach`` another thread can use the storage. It is called while a long
+        atomic activity runs.
+        """
+        state, self._own_connection, self._exit_stack = (self._own_connection, self._exit_stack), None, None
+        return state
+
+    def attach(self, state: tuple[Any, ExitStack | None]) -> None:
+        """Continue the transaction that ``detach`` separated from this storage. No other one may be open then."""
+        self._own_connection, self._exit_stack = state
+
+    def join_transaction(self) -> AbstractContextManager[None]:
+        """Return a context manager whose block belongs to the open transaction, without a savepoint of its own.
+
+        An error in it fails that transaction. If none is open, it opens one.
+        """
+        connection = connections[self.alias]
+        if connection.in_atomic_block and self._own_connection is connection:
+            return nullcontext()
+        return self.transaction()
+
+    @contextmanager
+    def savepoint(self) -> Iterator[None]:
+        with transaction.atomic(using=self.alias):
+            yield
+
+    @contextmanager
+    def checked_savepoint(self) -> Iterator[None]:
+        """Open a savepoint for an atomic activity.
+
+        Its end raises what deferred constraints (Django's foreign keys) would raise at the commit.
+        """
+        checked = self.sql.check_constraints(statement_timeout=worker_statement_timeout(self.alias))
+        with self.savepoint(), checked, _forbid_close(connections[self.alias]):
+            yield
+
+    def on_commit(self, callback: Callable[[], None]) -> None:
+        """Call ``callback`` after the commit of the open transaction, or now if none is open.
+
+        Its exceptions are logged. If the caller commits by hand, it is called once ``autocommit`` is turned on again
+        after the commit, as with Django's own ``on_commit``.
+        """
+        connection = connections[self.alias]
+        is_manual = not connection.in_atomic_block and not connection.get_autocommit()
+        with transaction.atomic(using=self.alias, savepoint=False) if is_manual else nullcontext():
+            transaction.on_commit(callback, using=self.alias, robust=True)
+
+    def is_transient(self, exc: BaseException) -> bool:
+        """Return True if the same work may succeed on another try.
+
+        That is so after a lock timeout, a deadlock, a serialization failure or a cancelled statement.
+        """
+        return self.sql.is_transient(exc)
+
+    def is_interrupted(self, exc: BaseException) -> bool:
+        """Return True if a statement was cancelled, by its ``statement_timeout`` or by a person."""
+        return self.sql.is_interrupted(exc)
+
+    def is_connection_lost(self, exc: BaseException, *, is_of_code: bool = False) -> bool:
+        """Return True if the connection is gone and the caller should reconnect.
+
+        Nothing was committed, unless the connection broke during a commit. With ``is_of_code``, code of the user may
+        have raised the error, for example about a closed cursor or another database. Then the connection has to be
+        closed, too.
+        """
+        if is_of_code and not _is_closed(connections[self.alias].connection):
+            return False
+        if isinstance(exc, InterfaceError):
+            return True
+        return isinstance(exc, OperationalError) and not self.sql.is_transient(exc) and self.sql.is_connection_lost(exc)
+
+
+def _is_closed(raw: Any) -> bool:
+    """Return True if a connection of the driver is closed, or None."""
+    return raw is None or bool(getattr(raw, "closed", False))
+
+
+# --- session effects --------------------------------------------------------------------------------------------------
+#
+# Statements that change more than rows, recognized by their text: settings of a session, locks, transactions.
+
+
+class EffectKind(Enum):
+    """The part of a session that a statement affects: its transaction (``CONTROL``), or its settings and objects.
+
+    ``LOCAL`` settings end with the transaction. ``SESSION`` is for what ends with the connection.
+    """
+
+    CONTROL = "control"
+    LOCAL = "local"
+    SESSION = "session"
+
+
+class Effect(NamedTuple):
+    """An effect of a statement. ``names`` are the settings that it changes; None if they are not in its text."""
+
+    kind: EffectKind
+    word: str
+    names: tuple[str, ...] | None = ()
+
+
+_LONGEST_CACHED = 4_096
+_HINT = re.compile(r"advisory_lock|set_config|pg_temp|\binto\s+(?:(?:global|local)\s+)?temp|;|--|/\*")
+_CONTROL_WORDS = frozenset({"begin", "start", "commit", "end", "rollback", "abort"})
+_SESSION_WORDS = frozenset({"listen", "load", "discard", "prepare", "attach"})
+#: Words of statements that leave something only with a certain text in them.
+_MARKS = {"pragma": re.compile(r"=|\("), "declare": re.compile(r"with\s+hold")}
+#: PRAGMA with the name of a table or a limit in parentheses. Others set a value there, as with "=".
+_READING_PRAGMA = re.compile(r"pragma\s+(?:\w+\s*\.\s*)?(?:(?:table|index|foreign_key)_\w+|\w+_(?:check|list))\s*\(")
+_WORDS = _CONTROL_WORDS | _SESSION_WORDS | {"set", "reset", "create", *_MARKS}
+_SKIPPED = re.compile(r"\be'(?:[^'\\]|''|\\.)*'|'(?:[^']|'')*'|\$(\w*)\$.*?\$\1\$|--[^\n]*|/\*.*?\*/", re.DOTALL)
+_SETTING = re.compile(
+    r"(?:set|reset)\s+(?:(?:session|local)\s+(?!authorization))?(time\s+zone|session\s+authorization|(?:[\w.]|\"[^\"]+\")+)"
+)
+_SET_CONFIG = re.compile(r"set_config\s*\(\s*(?:'([^']*)'|[^,]*),[^;]*?,\s*([^,()]*?)\s*\)")
+_TEMPORARY = re.compile(r"create\s+(?:or\s+replace\s+)?(?:(?:global|local)\s+)?temp|.*\bpg_temp\s*\.", re.DOTALL)
+_INTO_TEMPORARY = re.compile(
+    r"\bselect\b.*\binto\s+(?:(?:global|local)\s+)?(?:temp(?:orary)?\s|(?:table\s+)?pg_temp\s*\.)", re.DOTALL
+)
+#: Words of SET that are no names of settings.
+_ALIASES = {
+    "session_authorization": "session_authorization",
+    "time_zone": "timezone",
+    "schema": "search_path",
+    "names": "client_encoding",
+}
+_TRUE = frozenset({"true", "'t'", "'true'", "'on'", "'1'", "true::bool", "true::boolean"})
+
+
+def effects_of(sql: str) -> tuple[Effect, ...]:
+    """Return the effects of a statement, or of several with semicolons between them; most have none.
+
+    It sees the text alone: not what a function or a trigger does.
+    """
+    if len(sql) > _LONGEST_CACHED:
+        return _find_effects.__wrapped__(sql)
+    return _find_effects(sql)
+
+
+@lru_cache(maxsize=1024)
+def _find_effects(sql: str) -> tuple[Effect, ...]:
+    text = sql.lower()
+    first = text[:40].split(None, 1)
+    if (not first or first[0].rstrip(";") not in _WORDS) and _HINT.search(text) is None:
+        return ()
+    text = _SKIPPED.sub(_blank, text)
+    effects: list[Effect] = []
+    for statement in text.split(";"):
+        effects += _statement_effects(statement.strip())
+    return tuple(effects)
+
+
+def _blank(match: re.Match[str]) -> str:
+    """Return what stands for a literal or a comment where statements are split: names in literals are kept."""
+    text = match[0]
+    return text.replace(";", " ") if text.startswith("'") else " "
+
+
+def _statement_effects(statement: str) -> list[Effect]:
+    words = statement.split(None, 3)
+    if not words:
+        return []
+    word, second = words[0], words[1] if len(words) > 1 else ""
+    if word in ("set", "reset"):
+        return _setting_effects(statement, word, second)
+    is_savepoint = word == "rollback" and "to" in words[1:3]
+    if (word in _CONTROL_WORDS and not is_savepoint) or (word == "prepare" and second == "transaction"):
+        return [Effect(EffectKind.CONTROL, word.upper())]
+    effects = [Effect(EffectKind.SESSION, word.upper())] if _outlives_transaction(statement, word) else []
+    for match in _SET_CONFIG.finditer(statement):
+        kind = EffectKind.LOCAL if match[2] in _TRUE else EffectKind.SESSION
+        effects.append(Effect(kind, "set_config", None if match[1] is None else (match[1],)))
+    return effects
+
+
+def _outlives_transaction(statement: str, word: str) -> bool:
+    """Return True if a statement leaves something on the session that is no setting; ``word`` is its first one."""
+    if word == "create":
+        return _TEMPORARY.match(statement) is not None and "on commit drop" not in statement
+    if word in _MARKS:
+        return _MARKS[word].search(statement) is not None and _READING_PRAGMA.match(statement) is None
+    return word in _SESSION_WORDS or "advisory_lock" in statement or _INTO_TEMPORARY.search(statement) is not None
+
+
+def _setting_effects(statement: str, word: str, second: str) -> list[Effect]:
+    """Return the effect of SET or RESET. SET CONSTRAINTS and SET TRANSACTION have none beyond their transaction."""
+    if second in ("constraints", "transaction"):
+        return []
+    kind = EffectKind.LOCAL if second == "local" else EffectKind.SESSION
+    match = _SETTING.match(statement)
+    name = None if match is None else "_".join(match[1].replace('"', "").split())
+    if name is None or name == "all":
+        return [Effect(kind, f"{word.upper()} {second.upper()}", None)]
+    return [Effect(kind, word.upper(), (_ALIASES.get(name, name),))]

@@ -17,11 +17,11 @@ from temporalex_django.conf import codec, queue_limits
 from temporalex_django.core.failures import error_line
 from temporalex_django.core.limits import QueuePartition
 from temporalex_django.db.activity_tasks import ActivityTasks, earliest_moment, process_name, store_failed_attempts
+from temporalex_django.db.attempt_scope import StorageSession
 from temporalex_django.db.human_tasks import audit_refused_redeliveries, audit_refused_signals, write_human_tasks
 from temporalex_django.db.messages.inbox import Inboxes, write_failed_messages
 from temporalex_django.db.messages.other_runs import ExternalRunWriter
 from temporalex_django.db.search_attributes import insert_search_attributes, replace_search_attributes
-from temporalex_django.db.session import StorageSession
 from temporalex_django.db.sql_columns import (
     CAUSE,
     CHAINS,

@@ -9,8 +9,8 @@ from typing import Any
 from uuid import UUID
 
 from temporalex_django.core.limits import interleave
+from temporalex_django.db.attempt_scope import StorageSession
 from temporalex_django.db.claims.limited import Switches, build_switches
-from temporalex_django.db.session import StorageSession
 
 # The queues are read by a loose scan of an index, so that runs and activities that are not due cost nothing.
 _QUEUES = (

@@ -25,7 +25,7 @@ CALLERS = {
 }
 #: Inside of ``db``: what callers do, and what ``transaction`` itself is made of.
 OF_CALLERS = {
-    *("db/inserts.py", "db/graph_storage.py", "db/human_tasks.py", "db/session.py"),
+    *("db/inserts.py", "db/graph_storage.py", "db/human_tasks.py", "db/attempt_scope.py"),
     *("db/dialects/postgres.py", "db/dialects/sqlite.py"),
 }
 

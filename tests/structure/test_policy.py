@@ -16,7 +16,7 @@ _NAMES = [key for key in vars(policy) if key.isupper()]
 #: Numbers that say how something is stored or measured, or what an operation may do. None of them schedules anything.
 _ELSEWHERE = {
     "db/attempt_scope.py": {"_OPEN_STATES"},
-    "db/session_effects.py": {"_LONGEST_CACHED"},
+    "db/attempt_scope.py": {"_LONGEST_CACHED"},
     "db/dialects/libpq.py": {"_PREPARE_AFTER", "_MOST_PREPARED"},
     "db/dialects/libpq.py": {"_PREPARE_AFTER", "_MOST_COUNTED"},
     "db/dialects/libpq.py": {"TESTED_VERSIONS"},

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from temporalex_django.db.session_effects import Effect, EffectKind, effects_of
+from temporalex_django.db.attempt_scope import Effect, EffectKind, effects_of
 
 
 def kinds(sql: str) -> list[tuple[str, tuple[str, ...] | None]]:

@@ -7,10 +7,10 @@ writer lock of the database takes the place of these locks. Nothing here commits
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from hashlib import blake2s
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
 from django.db import connections
 
@@ -20,8 +20,10 @@ from temporalex_django.db.attempt_scope import StorageSession
 from temporalex_django.db.claims.activities import DueTimes, TaskClaims
 from temporalex_django.db.claims.limited import LimitedClaims
 from temporalex_django.db.claims.runs import Deferrals, QueueOrder, RunClaims
+from temporalex_django.db.dialects.base import find_dialect
 from temporalex_django.db.messages.inbox import Inboxes
 from temporalex_django.db.run_reader import RunReader
+from temporalex_django.db.sql_columns import SCHEDULES, SLOTS
 from temporalex_django.db.turn_writes import TurnWriter
 from temporalex_django.engine.ids import token, uuid7
 
@@ -181,3 +183,79 @@ class DjangoStorage(StorageSession):
     @property
     def turn_size(self) -> int:
         return get_settings().TURN_SIZE or self.sql.turn_size
+
+
+# --- storage parameters -----------------------------------------------------------------------------------------------
+#
+# Storage parameters and indexes on PostgreSQL that Django's schema language cannot express.
+
+
+#: Hot tables: vacuum removes dead rows early, and rewritten rows find space on their own page (heap-only updates).
+_VACUUM = "autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 500, autovacuum_vacuum_cost_delay = 0"
+_SETTINGS = {
+    "temporalex_chain": f"fillfactor = 70, {_VACUUM}",
+    "temporalex_instance": "fillfactor = 85",
+    "temporalex_message": f"fillfactor = 90, {_VACUUM}",
+    "temporalex_activity_task": f"fillfactor = 85, {_VACUUM}",
+    "temporalex_worker": f"fillfactor = 50, {_VACUUM}",
+    "temporalex_limit": f"fillfactor = 50, {_VACUUM}",
+    "temporalex_permit": f"fillfactor = 85, {_VACUUM}",
+}
+#: When runs closed, by ranges of pages. From PostgreSQL 16 on such an index allows heap-only updates, so a run that
+#: completes pays nothing for it. On earlier versions it is not created.
+_CLOSED = (
+    "CREATE INDEX temporalex_instance_closed ON temporalex_instance USING brin (closed_at)"
+    " WITH (pages_per_range = 32, autosummarize = on)"
+)
+_SUMMARIZING = 160_000
+#: Tags are set when a run is started, and never again. A run without tags pays nothing.
+_TAGS = "CREATE INDEX temporalex_instance_tags ON temporalex_instance USING gin (tags jsonb_path_ops) WHERE tags IS NOT NULL"
+
+
+def tune_hot_tables(_apps: Any, schema_editor: Any) -> None:
+    """Set storage parameters, and create the indexes of closed runs and of tags; a function for ``RunPython``.
+
+    Does nothing on other databases than PostgreSQL.
+    """
+    dialect = find_dialect(schema_editor.connection.alias)
+    if dialect is not None and dialect.tunes_tables:
+        for table, parameters in _SETTINGS.items():
+            schema_editor.execute(f"ALTER TABLE {table} SET ({parameters})")
+        schema_editor.execute(_TAGS)
+        if schema_editor.connection.pg_version >= _SUMMARIZING:
+            schema_editor.execute(_CLOSED)
+
+
+# --- schedules --------------------------------------------------------------------------------------------------------
+#
+# Writes of schedules: the states and the new slots of many schedules, with one statement each.
+
+
+#: Columns that firing changes.
+FIRED_COLUMNS: Final = (
+    *("position", "last_walls", "fires", "failures", "waiting", "next_at", "backfill"),
+    *("paused_at", "pause_reason", "paused_by", "paused_by_failures", "gone_since", "error"),
+)
+_FIRED = SCHEDULES.pick_columns("id", *FIRED_COLUMNS)
+_FIRED_UPDATE = _FIRED.update("id")
+_SLOT_COLUMNS = (
+    *("at", "cause", "outcome", "reason", "decided_at", "workflow_id", "run_id", "chain_id", "running"),
+    *("error_code", "error", "until", "count", "actor", "actor_key"),
+)
+_SLOT = SLOTS.pick_columns("schedule_id", *_SLOT_COLUMNS)
+_SLOT_INSERT = _SLOT.insert
+
+
+def write_states(states: Iterable[tuple[int, Mapping[str, Any]]], *, storage: DjangoStorage) -> None:
+    """Update schedules in the open transaction: each entry has a primary key, and the values of ``FIRED_COLUMNS``."""
+    rows = [(key, *(values[name] for name in FIRED_COLUMNS)) for key, values in states]
+    storage.sql.write(_FIRED.columns, _FIRED_UPDATE, _FIRED.encode_rows(rows), key="id")
+
+
+def insert_slots(slots: Iterable[tuple[int, Mapping[str, Any]]], *, storage: DjangoStorage) -> None:
+    """Insert slots in the open transaction: each entry has the primary key of the schedule, and the values of a slot.
+
+    Raises ``IntegrityError`` if a schedule has a slot at that time.
+    """
+    rows = [(schedule, *(values[name] for name in _SLOT_COLUMNS)) for schedule, values in slots]
+    storage.sql.write(_SLOT.columns, _SLOT_INSERT, rows)

@@ -6,7 +6,7 @@ import django.db.models.deletion
 from django.conf import settings
 from django.db import migrations, models
 
-from temporalex_django.db.storage_parameters import tune_hot_tables
+from temporalex_django.db.storage import tune_hot_tables
 
 
 class Migration(migrations.Migration):

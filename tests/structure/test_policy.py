@@ -25,7 +25,7 @@ _ELSEWHERE = {
     "db/human_tasks.py": {"_EXTRA_HOLDERS"},
     "db/querying.py": {"_SIZE"},
     "db/retention.py": {"_UUID7"},
-    "db/storage_parameters.py": {"_SUMMARIZING"},
+    "db/storage.py": {"_SUMMARIZING"},
     "engine/executors.py": {"_EXECUTOR_BYTES", "_EVENT_BYTES", "_PAYLOAD_FACTOR"},
     "engine/ids.py": {"_POOL_SIZE"},
     "engine/reset.py": {"_MAX_SUCCESSORS"},

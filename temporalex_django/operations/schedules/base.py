@@ -13,7 +13,7 @@ from temporalex_django.authoring.authorization import APP, Person
 from temporalex_django.backends.host import host
 from temporalex_django.backends.target import AuditSubject
 from temporalex_django.core.names import fit_note, quoted
-from temporalex_django.db.schedules import FIRED_COLUMNS
+from temporalex_django.db.storage import FIRED_COLUMNS
 from temporalex_django.errors import ScheduleNotFound
 from temporalex_django.models import Schedule
 from temporalex_django.operations.base import CODE, Action, Actor

@@ -18,8 +18,7 @@ from temporalex_django.authoring.authorization import APP
 from temporalex_django.authoring.requests import StartRequest
 from temporalex_django.backends.host import host
 from temporalex_django.core.failures import error_line
-from temporalex_django.db.schedules import insert_slots, write_states
-from temporalex_django.db.storage import DjangoStorage
+from temporalex_django.db.storage import DjangoStorage, insert_slots, write_states
 from temporalex_django.engine.schedules import (
     RunningSlot,
     ScheduleState,

@@ -13,8 +13,7 @@ from django.apps import apps
 from temporalex_django.authoring.schedules.schedule import Schedule as Declaration
 from temporalex_django.authoring.schedules.schedule import registered_schedules
 from temporalex_django.backends.host import host
-from temporalex_django.db.schedules import FIRED_COLUMNS
-from temporalex_django.db.storage import DjangoStorage
+from temporalex_django.db.storage import FIRED_COLUMNS, DjangoStorage
 from temporalex_django.errors import TemporalexError
 from temporalex_django.models import Schedule
 from temporalex_django.operations.schedules.definition import ScheduleDefinition, apply_columns, changed_columns

@@ -24,7 +24,6 @@ from temporalex_django.core.messages.sender import Headers, Sender
 from temporalex_django.core.names import all_names
 from temporalex_django.core.payloads import codec as payloads
 from temporalex_django.db.dialects.base import get_dialect
-from temporalex_django.db.search_attributes import insert_search_attributes
 from temporalex_django.db.sql_columns import (
     CHAINS,
     MESSAGES,
@@ -46,6 +45,7 @@ from temporalex_django.db.start_statement import (
     start_statement,
 )
 from temporalex_django.db.storage import DjangoStorage
+from temporalex_django.db.turn_writes import insert_search_attributes
 from temporalex_django.engine import policy
 from temporalex_django.engine.contracts.dialect import Placeholder
 from temporalex_django.engine.contracts.records import Outcome

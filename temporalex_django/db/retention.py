@@ -21,9 +21,9 @@ from uuid import UUID
 from temporalex_django.authoring import workflow as workflows
 from temporalex_django.core.names import to_seconds
 from temporalex_django.db.human_tasks import delete_human_tasks
-from temporalex_django.db.search_attributes import delete_search_attributes
 from temporalex_django.db.sql_columns import RUNS
 from temporalex_django.db.storage import DjangoStorage
+from temporalex_django.db.turn_writes import delete_search_attributes
 from temporalex_django.engine import policy
 
 log = logging.getLogger("temporalex_django.db")

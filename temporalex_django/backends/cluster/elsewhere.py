@@ -19,8 +19,8 @@ from temporalio.bridge.proto.workflow_commands import WorkflowCommand
 from temporalex_django.backends.host import host
 from temporalex_django.core.history.activation import RunInfo
 from temporalex_django.core.history.events import DELIVERED
-from temporalex_django.db.messages.other_runs import ExternalRunWriter
 from temporalex_django.db.storage import DjangoStorage
+from temporalex_django.db.turn_writes import ExternalRunWriter
 from temporalex_django.engine.external_messages import NewMessage
 from temporalex_django.engine.ids import parse_run_id
 from temporalex_django.models import Instance, Message

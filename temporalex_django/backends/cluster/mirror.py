@@ -26,8 +26,8 @@ from temporalex_django.core.names import TABLES
 from temporalex_django.db.human_tasks import closed_with_run
 from temporalex_django.db.inserts import NewStart, StartedRun, insert_start, reopen_chain
 from temporalex_django.db.messages import notify
-from temporalex_django.db.search_attributes import delete_search_attributes
 from temporalex_django.db.storage import DjangoStorage
+from temporalex_django.db.turn_writes import delete_search_attributes
 from temporalex_django.engine.blocked import block_cause, block_mark_of
 from temporalex_django.engine.contracts.records import (
     HumanTaskWrite,

@@ -20,7 +20,7 @@ from temporalex_django.authoring.workflow import Workflow, start_options
 from temporalex_django.conf import codec, get_settings
 from temporalex_django.core.history.events import HistoryEvent
 from temporalex_django.db.inserts import NewStart, insert_start, notify_on_commit
-from temporalex_django.db.querying import iterate_pages
+from temporalex_django.db.run_reader import iterate_pages
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine import policy
 from temporalex_django.engine.contracts.records import RunState, TaskState

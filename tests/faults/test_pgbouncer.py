@@ -24,7 +24,7 @@ from django.test.utils import CaptureQueriesContext
 
 from temporalex_django.db.connections import worker_session
 from temporalex_django.db.inserts import NewStart, StartedRun, insert_start
-from temporalex_django.db.querying import iterate_pages
+from temporalex_django.db.run_reader import iterate_pages
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.errors import AlreadyRunning, UpdateTimeout
 from temporalex_django.models import Instance, Outbox, Worker

@@ -23,7 +23,7 @@ _ELSEWHERE = {
     "db/dialects/postgres.py": {"_WAIT_LOCK"},
     "db/messages/notify.py": {"_PAYLOAD_IDS"},
     "db/human_tasks.py": {"_EXTRA_HOLDERS"},
-    "db/querying.py": {"_SIZE"},
+    "db/run_reader.py": {"_SIZE"},
     "db/retention.py": {"_UUID7"},
     "db/storage.py": {"_SUMMARIZING"},
     "engine/executors.py": {"_EXECUTOR_BYTES", "_EVENT_BYTES", "_PAYLOAD_FACTOR"},

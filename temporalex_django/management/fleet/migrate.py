@@ -19,7 +19,7 @@ from temporalex_django.authoring import workflow as workflows
 from temporalex_django.authoring.workflow import Workflow
 from temporalex_django.core.history.events import CLOSED_STATUSES
 from temporalex_django.core.names import counted
-from temporalex_django.db.querying import iterate_pages
+from temporalex_django.db.run_reader import iterate_pages
 from temporalex_django.errors import UnknownWorkflow
 from temporalex_django.graph.steps import key_of, name_of
 from temporalex_django.graph.workflow import GraphWorkflow

@@ -16,7 +16,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from temporalex_django.access import require_access
 from temporalex_django.core.names import counted
-from temporalex_django.db.querying import iterate_pages
+from temporalex_django.db.run_reader import iterate_pages
 from temporalex_django.management.cli import as_user as people
 from temporalex_django.management.cli import command_arguments, exit_codes, printing
 from temporalex_django.models import Schedule, ScheduleSlot

@@ -24,7 +24,7 @@ from temporalex_django.conf import get_settings
 from temporalex_django.core.history import replay
 from temporalex_django.core.history.events import CLOSED_STATUSES
 from temporalex_django.core.names import counted
-from temporalex_django.db.querying import iterate_pages
+from temporalex_django.db.run_reader import iterate_pages
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine.ids import parse_run_id
 from temporalex_django.errors import QueryFailed

@@ -12,7 +12,7 @@ from django.utils import timezone
 
 from temporalex_django.access import redactor_for
 from temporalex_django.authoring.redaction import Redactor
-from temporalex_django.db.querying import iterate_pages
+from temporalex_django.db.run_reader import iterate_pages
 from temporalex_django.management.cli import as_user as people
 from temporalex_django.management.cli import command_arguments, printing
 from temporalex_django.management.cli.outputs import EventPrinted

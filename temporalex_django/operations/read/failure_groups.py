@@ -15,7 +15,7 @@ from django.db.models.fields.json import KT
 from django.db.models.functions import Coalesce
 
 from temporalex_django.access import runs_or_all
-from temporalex_django.db.querying import semi_join
+from temporalex_django.db.run_reader import semi_join
 from temporalex_django.errors import WorkflowSwitchedOff
 from temporalex_django.models import ActivityTask, EndedTask, EnqueuedTask, Instance, Outbox, Status
 from temporalex_django.present.project_view import FailureGroup

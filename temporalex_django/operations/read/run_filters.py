@@ -24,7 +24,7 @@ from django.utils import timezone
 
 from temporalex_django.authoring.run_filters import WAIT_PREFIXES, SearchCondition
 from temporalex_django.core.history.events import CLOSED_STATUSES
-from temporalex_django.db.querying import semi_join
+from temporalex_django.db.run_reader import semi_join
 from temporalex_django.errors import WorkflowSwitchedOff
 from temporalex_django.models import ActivityTask, Chain, Instance, Message, SearchAttribute, SwitchedOff
 from temporalex_django.models.runs import AWAITED_KINDS, UNSUCCESSFUL_STATUSES

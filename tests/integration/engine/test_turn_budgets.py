@@ -15,7 +15,7 @@ from django.utils.timezone import now
 from temporalex_django import WorkflowHandle
 from temporalex_django.backends.tables import requests
 from temporalex_django.db.inserts import NewStart, StartedRun, insert_message, insert_start
-from temporalex_django.db.querying import iterate_pages
+from temporalex_django.db.run_reader import iterate_pages
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine import policy
 from temporalex_django.errors import UpdateRejected

@@ -35,7 +35,7 @@ from temporalex_django.backends.cluster.mirrored_run import ObservedRun
 from temporalex_django.backends.cluster.rebuild import Execution, rebuild
 from temporalex_django.core.failures import error_line
 from temporalex_django.core.names import counted
-from temporalex_django.db.process_leases import is_lease_free, lease_notes, set_lease, take_lease
+from temporalex_django.db.outbox import is_lease_free, lease_notes, set_lease, take_lease
 from temporalex_django.db.retention import retention_policies
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine import policy

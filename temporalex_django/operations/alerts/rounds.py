@@ -25,7 +25,7 @@ from temporalex_django.backends.host import host
 from temporalex_django.conf import get_settings
 from temporalex_django.core.failures import error_line
 from temporalex_django.core.names import counted
-from temporalex_django.db.process_leases import is_lease_free, set_lease, take_lease
+from temporalex_django.db.outbox import is_lease_free, set_lease, take_lease
 from temporalex_django.engine import policy
 from temporalex_django.models import Alert, Instance
 from temporalex_django.operations.alerts.message import (

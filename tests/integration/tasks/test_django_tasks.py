@@ -27,8 +27,7 @@ from temporalex_django.authoring import activity
 from temporalex_django.conf import codec
 from temporalex_django.db import activity_tasks
 from temporalex_django.db.storage import DjangoStorage
-from temporalex_django.liveness.crash_attribution import CrashVerdict, MarkedWork
-from temporalex_django.liveness.recovery import _attribute_to_activity, release_orphans
+from temporalex_django.liveness.recovery import CrashVerdict, MarkedWork, _attribute_to_activity, release_orphans
 from temporalex_django.management.cli import exit_codes
 from temporalex_django.models import (
     ActivityTask,

@@ -8,9 +8,9 @@ from uuid import UUID
 import pytest
 
 from temporalex_django.engine import policy
-from temporalex_django.liveness.crash_attribution import attribute_crashes
 from temporalex_django.liveness.crash_markers import MarkedWork
 from temporalex_django.liveness.guardian import WatchState, _run_with_timeout
+from temporalex_django.liveness.recovery import attribute_crashes
 
 ONE, TWO = MarkedWork("chain", UUID(int=1)), MarkedWork("chain", UUID(int=2))
 TASK, TRIAL, OTHER = MarkedWork("task", 1), MarkedWork("trial", 1), MarkedWork("task", 2)

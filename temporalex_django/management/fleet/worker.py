@@ -22,9 +22,8 @@ from temporalex_django.conf import cluster_address, get_settings, uses_cluster
 from temporalex_django.contrib.logs import PlainFormatter, facts_of
 from temporalex_django.core.names import TABLES, TEMPORAL, counted
 from temporalex_django.db.storage import DjangoStorage
-from temporalex_django.liveness.guardian import supervise
+from temporalex_django.liveness.guardian import StopSignals, supervise
 from temporalex_django.liveness.recovery import report_deaths
-from temporalex_django.liveness.stop_signals import StopSignals
 from temporalex_django.management.cli import exit_codes, printing
 from temporalex_django.workers.app_modules import describe_classes
 from temporalex_django.workers.loop import WorkerLoop

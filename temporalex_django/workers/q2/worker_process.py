@@ -16,8 +16,7 @@ import time
 import django
 
 from temporalex_django.engine import policy
-from temporalex_django.liveness.guardian import die_with_parent
-from temporalex_django.liveness.stop_signals import EventSetter
+from temporalex_django.liveness.guardian import EventSetter, die_with_parent
 
 log = logging.getLogger("temporalex_django.workers")
 

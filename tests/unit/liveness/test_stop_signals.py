@@ -11,7 +11,7 @@ pytestmark = pytest.mark.each_python
 
 _IN_THE_MIDST = """
 import signal, threading
-from temporalex_django.liveness.stop_signals import {name}
+from temporalex_django.liveness.guardian import {name}
 stop = threading.Event()
 {listen}
 with stop._cond:  # as in the midst of its wait() and set()

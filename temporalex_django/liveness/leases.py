@@ -25,7 +25,7 @@ from temporalex_django.engine.contracts.storage import WorkerStorage
 from temporalex_django.engine.ids import token, uuid7
 from temporalex_django.errors import UnknownWorkflow, WorkflowSwitchedOff
 from temporalex_django.liveness.crash_markers import Kind, MarkedWork
-from temporalex_django.liveness.load import WorkerLoad
+from temporalex_django.liveness.health import WorkerLoad
 from temporalex_django.liveness.process_identity import host, identity_of
 from temporalex_django.telemetry.recording import recorder
 

@@ -16,8 +16,8 @@ from temporalex_django.core.failures import error_line
 from temporalex_django.db.background_hooks import BackgroundHook
 from temporalex_django.db.claims.limited import Switches
 from temporalex_django.engine import policy
+from temporalex_django.liveness.health import activity_threads
 from temporalex_django.liveness.leases import WorkerRow
-from temporalex_django.liveness.load import activity_threads
 from temporalex_django.workers import processes
 from temporalex_django.workers.background_thread import BackgroundThread
 from temporalex_django.workers.pool import Pool

@@ -7,8 +7,14 @@ import time
 
 from temporalex_django.conf import get_settings
 from temporalex_django.engine import policy
-from temporalex_django.liveness.health import Health, HealthFile, State, delete_stale_files
-from temporalex_django.liveness.load import activity_threads, extra_connections
+from temporalex_django.liveness.health import (
+    Health,
+    HealthFile,
+    State,
+    activity_threads,
+    delete_stale_files,
+    extra_connections,
+)
 from temporalex_django.workers.maintained_loop import MaintainedLoop
 
 

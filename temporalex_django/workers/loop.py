@@ -31,8 +31,8 @@ from temporalex_django.engine.turn import WorkflowEngine
 from temporalex_django.engine.turn_report import TurnReport
 from temporalex_django.engine.watchdog import watchdog
 from temporalex_django.liveness.crash_markers import MarkerSlot, open_marker
+from temporalex_django.liveness.health import activity_threads
 from temporalex_django.liveness.leases import WorkerRow
-from temporalex_django.liveness.load import activity_threads
 from temporalex_django.liveness.recovery import release_activities
 from temporalex_django.workers.admission import Admission
 from temporalex_django.workers.cluster import ClusterPoller

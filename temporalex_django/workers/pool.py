@@ -25,7 +25,7 @@ from temporalex_django.db.connections import keep_open
 from temporalex_django.engine import policy
 from temporalex_django.engine.contracts.records import TaskResult, TaskState
 from temporalex_django.engine.scheduling import UNMEASURED, Capacity
-from temporalex_django.liveness.load import LoadMeter
+from temporalex_django.liveness.health import LoadMeter
 from temporalex_django.workers import processes
 from temporalex_django.workers.attempts import Attempt
 from temporalex_django.workers.fair_queue import FairQueue

@@ -31,7 +31,7 @@ _ELSEWHERE = {
     "engine/reset.py": {"_MAX_SUCCESSORS"},
     "liveness/crash_markers.py": {"_MAX_SLOTS", "_HEARTBEATS", "_ENDED_AFTER"},
     "liveness/guardian.py": {"_DIE_WITH_PARENT"},
-    "liveness/load.py": {"_EXTRA_CONNECTIONS"},
+    "liveness/health.py": {"_EXTRA_CONNECTIONS"},
     "workers/hash_seed.py": {"_LARGEST"},
 }
 

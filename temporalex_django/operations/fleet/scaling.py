@@ -10,7 +10,7 @@ from typing import NamedTuple
 from django.db.models.functions import Now
 
 from temporalex_django.conf import get_settings
-from temporalex_django.liveness.load import WorkerLoad, activity_threads
+from temporalex_django.liveness.health import WorkerLoad, activity_threads
 from temporalex_django.models import Worker
 from temporalex_django.operations.base import storage
 from temporalex_django.operations.fleet.queue_stats import QueueFigures, queue_figures

@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from temporalex_django.engine.policy import MAX_MEASURED_QUEUES
-from temporalex_django.liveness import load
-from temporalex_django.liveness.load import LoadMeter
+from temporalex_django.liveness import health
+from temporalex_django.liveness.health import LoadMeter
 
 
 @pytest.fixture
 def clock(monkeypatch):
     moment = [1_000.0]
-    monkeypatch.setattr(load.time, "monotonic", lambda: moment[0])
+    monkeypatch.setattr(health.time, "monotonic", lambda: moment[0])
     return moment
 
 

@@ -53,8 +53,7 @@ from temporalex_django.liveness.crash_markers import (
     read_marker,
     remove_marker,
 )
-from temporalex_django.liveness.heartbeats import Heartbeats
-from temporalex_django.liveness.leases import parse_announcement, wake_for_others
+from temporalex_django.liveness.leases import Heartbeats, parse_announcement, wake_for_others
 from temporalex_django.telemetry import definitions
 from temporalex_django.telemetry.recording import recorder
 

@@ -24,8 +24,7 @@ from temporalex_django.db.connections import worker_session
 from temporalex_django.db.retention import Retention
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine import activity_policy, policy
-from temporalex_django.liveness.heartbeats import Heartbeats
-from temporalex_django.liveness.leases import wake_for_code, wake_switched_on
+from temporalex_django.liveness.leases import Heartbeats, wake_for_code, wake_switched_on
 from temporalex_django.liveness.recovery import judge_abandoned_markers, recover, release_orphans
 from temporalex_django.telemetry import definitions
 from temporalex_django.telemetry.recording import recorder

@@ -35,8 +35,7 @@ from temporalex_django.liveness.crash_markers import (
     open_marker,
     owner_state,
 )
-from temporalex_django.liveness.heartbeats import Heartbeats
-from temporalex_django.liveness.leases import WorkerRow
+from temporalex_django.liveness.leases import Heartbeats, WorkerRow
 from temporalex_django.liveness.process_identity import identity_of
 from temporalex_django.liveness.recovery import judge_abandoned_markers, recover, release_activities, report_deaths
 from temporalex_django.models import ActivityTask, Chain, Instance, Message, Worker

@@ -14,7 +14,7 @@ from django.utils import timezone
 
 from temporalex_django import Ok, Workflow, activity
 from temporalex_django.db.storage import DjangoStorage
-from temporalex_django.liveness.heartbeats import Heartbeats
+from temporalex_django.liveness.leases import Heartbeats
 from temporalex_django.liveness.recovery import recover
 from temporalex_django.models import ActivityTask, FailedAttempt, LostWorker, Worker
 from temporalex_django.operations.alerts.rounds import ALERT_CODES

@@ -5,7 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
+from uuid import UUID
 
 from django.db import Error as DatabaseError
 from django.db import connections, transaction
@@ -14,12 +16,12 @@ from temporalex_django.backends.host import host
 from temporalex_django.backends.polling import await_for, inside_transaction, wait_for
 from temporalex_django.backends.protocol import RequestCall
 from temporalex_django.backends.tables import inline_turn
-from temporalex_django.backends.tables.request_status import UpdateStatus, update_status
 from temporalex_django.backends.target import runs_in_workers_only
-from temporalex_django.conf import get_settings
+from temporalex_django.conf import codec, get_settings
 from temporalex_django.core.names import counted
-from temporalex_django.db.inserts import InsertedMessage, find_message, insert_message, notify_on_commit
+from temporalex_django.db.inserts import SENT, InsertedMessage, find_message, insert_message, notify_on_commit
 from temporalex_django.db.messages.notify import listen
+from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine.activity_policy import FAULT
 from temporalex_django.engine.contracts.records import Outcome, RunState
 from temporalex_django.engine.external_messages import MessageFingerprint
@@ -421,3 +423,38 @@ class TablesRequest:
         if status is None:
             raise UpdateTimeout(f"{self.call.request_label} no longer exists: send it again", update_id=self.message_id)
         return status
+
+
+# --- request status ---------------------------------------------------------------------------------------------------
+#
+# The status of a message that waits for an outcome, read from its row.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpdateStatus:
+    """The status of a message with an answer: an update, a resume or a decision.
+
+    ``outcome`` is None if no turn has judged the message. ``fresh`` is True if no turn has read it yet.
+    """
+
+    outcome: Outcome | None
+    fresh: bool = False
+
+    @property
+    def is_finished(self) -> bool:
+        return self.outcome is not None and self.outcome.status != "accepted"
+
+
+def update_status(chain_id: UUID, update_id: str, *, storage: DjangoStorage) -> UpdateStatus | None:
+    """Return the status of the message with that id in a chain, or None for an unknown id. One read."""
+    rows = storage.sql.select(
+        "select fresh, outcome_status, outcome from temporalex_message where chain_id = %s and request_id = %s",
+        [chain_id, update_id],
+        ("bool", "text", "bytea"),
+    )
+    if not rows:
+        return None
+    fresh, status, value = rows[0]
+    if status in (None, SENT):
+        return UpdateStatus(outcome=None, fresh=fresh)
+    return UpdateStatus(outcome=Outcome(status=status, value=None if value is None else codec().decode(value)))

@@ -23,8 +23,7 @@ from temporalex_django.backends.cluster.client import ClusterClient, ClusterUnav
 from temporalex_django.backends.cluster.runs import ClusterRun, find_on_cluster, run_of
 from temporalex_django.backends.polling import inside_transaction
 from temporalex_django.backends.protocol import RunQueryCall
-from temporalex_django.backends.tables.backend import read_closing
-from temporalex_django.backends.tables.queries import RowQuery
+from temporalex_django.backends.tables.backend import RowQuery, read_closing
 from temporalex_django.backends.target import RunTarget
 from temporalex_django.core.history.events import CLOSING, HistoryEvent
 from temporalex_django.db.storage import DjangoStorage

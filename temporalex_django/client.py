@@ -20,7 +20,7 @@ from temporalex_django.authoring.redaction import UNREDACTED, Redactor
 from temporalex_django.authoring.requests import RunAddress, RunRequest, StartRequest
 from temporalex_django.authoring.start_api import Startable
 from temporalex_django.authoring.workflow import decode_result
-from temporalex_django.backends.target import RunTarget
+from temporalex_django.backends.protocol import RunTarget
 from temporalex_django.errors import AlreadyRunning
 from temporalex_django.operations.base import CODE, Action, Actor, refuse_inside_workflow, storage
 from temporalex_django.operations.human_tasks import inbox

@@ -20,7 +20,7 @@ from temporalex_django.access import redactor_for
 from temporalex_django.admin.base import actor_of, posted_data, user_of
 from temporalex_django.admin.run.action_views import Confirmation, RunActionView, superseded_error
 from temporalex_django.authoring.authorization import APP, Person
-from temporalex_django.backends.target import RunTarget
+from temporalex_django.backends.protocol import RunTarget
 from temporalex_django.errors import TemporalexError
 from temporalex_django.forms.fields import NOTHING, JSONBox
 from temporalex_django.forms.payload_forms import NoteFormField, TokenForm

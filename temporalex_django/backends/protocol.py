@@ -7,22 +7,28 @@ as a *call*, and the backend does the innermost write or read.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
 from uuid import UUID
+
+from django.utils.functional import Promise
+from django.utils.translation import gettext_lazy as _
 
 from temporalex_django.authoring.activity import Activity
 from temporalex_django.authoring.workflow import Workflow
+from temporalex_django.backends.host import host
 from temporalex_django.backends.polling import Deadline, WaitSlot
-from temporalex_django.backends.target import AuditSubject, RunTarget
+from temporalex_django.conf import get_settings
 from temporalex_django.core.history.events import HistoryEvent
 from temporalex_django.core.messages.sender import Headers, Sender
+from temporalex_django.core.names import TABLES, TEMPORAL
 from temporalex_django.db.inserts import InsertedMessage, NewStart, StartedRun
 from temporalex_django.db.messages.inbox import HandledMessage
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine.contracts.records import Outcome, RunState, TaskResult, TaskState
 from temporalex_django.engine.reset import ResetPlan
-from temporalex_django.errors import AlreadyRunning, WorkflowClosed
-from temporalex_django.models import ActivityTask
+from temporalex_django.errors import AlreadyRunning, UnknownWorkflow, WorkflowClosed
+from temporalex_django.models import ActivityTask, Instance
 
 
 class CallActor(Protocol):
@@ -236,3 +242,152 @@ class RunBackend(Protocol):
         """Discard a failed message, in the open transaction; None if the run has none with that id."""
 
     def delete(self, call: OperatorCall) -> None: ...
+
+
+# --- refusals ---------------------------------------------------------------------------------------------------------
+#
+# Operations that a backend does not have, or that it does at once. Pages read them without the client of it.
+
+
+#: For a Temporal cluster, the operations that it does not have, each with the reason and what to do instead.
+CLUSTER_REFUSALS: Final[dict[str, Promise]] = {
+    "fork": _("a run on a Temporal cluster cannot be copied: start a new run, or reset this one"),
+    "try_again": _(
+        "a task that fails on a Temporal cluster is tried again by the server: correct the code and deploy it"
+    ),
+    "move": _("a run on a Temporal cluster keeps its version: change its code with api.patched, or reset it"),
+}
+#: Operations that a Temporal cluster does at once, whatever becomes of the caller's transaction.
+_AT_ONCE: Final = frozenset(
+    {"pause", "unpause", "skip_timer", "retry_activity", "complete_activity", "fail_activity", "reset"}
+)
+
+
+def acts_at_once(backend: str, operation: str) -> bool:
+    """Return True if a backend does an operation of this name at once, so that it refuses it inside a transaction."""
+    return backend == TEMPORAL and operation in _AT_ONCE
+
+
+def refusal_of(backend: str, operation: str) -> Promise | None:
+    """Return why a backend has no operation of this name, and what to do instead; None if it has it."""
+    return CLUSTER_REFUSALS.get(operation) if backend == TEMPORAL else None
+
+
+# --- target -----------------------------------------------------------------------------------------------------------
+#
+# ``RunTarget``: the run that an operation is about, as it was when it was read.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditSubject:
+    """The run that an operation was about, as the audit row, the Django signal and the log entry name it.
+
+    ``workflow`` is the name of its class, and ``workflow_id`` its business id. For an operation on no particular run,
+    ``run_id`` is None and ``workflow_id`` is empty.
+    """
+
+    run_id: str | None
+    workflow: str
+    workflow_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunTarget:
+    """The run that an operation is about: a chain and its current run, as they were when they were read.
+
+    ``backend`` is the name of the backend that the chain was started on. ``run_id``, ``version`` and ``status`` are
+    those of the current run. ``pinned`` is the run that was asked for by its
+    run id, or None: reads show that run, while messages go to the chain. ``off`` is True if the workflow class is
+    switched off.
+    """
+
+    chain_id: UUID
+    run_id: UUID
+    queue: str
+    closed: bool
+    paused: bool
+    workflow_id: str
+    workflow: str
+    version: int
+    status: str
+    off: bool = False
+    backend: str = TABLES
+    pinned: UUID | None = None
+
+    @classmethod
+    def of(cls, run: Instance) -> RunTarget:
+        """Return the target for a run that was asked for, from its row and that of its chain. Reads only need it."""
+        chain = run.chain
+        return cls(
+            chain_id=run.chain_id,
+            run_id=chain.run_id,
+            queue=run.queue,
+            closed=chain.closed,
+            paused=chain.paused,
+            workflow_id=run.workflow_id,
+            workflow=run.workflow,
+            version=run.version,
+            status=run.status,
+            backend=chain.backend,
+            pinned=run.pk,
+        )
+
+    @property
+    def selected_run_id(self) -> UUID:
+        """The id of the run that was asked for by its run id, or else of the current run of the chain.
+
+        Reads show this run.
+        """
+        return self.pinned or self.run_id
+
+    @property
+    def audit_subject(self) -> AuditSubject:
+        return AuditSubject(run_id=str(self.run_id), workflow=self.workflow, workflow_id=self.workflow_id)
+
+    @property
+    def row(self) -> Instance:
+        """The run that was asked for, as a model instance that is built without a read.
+
+        This is the run of ``selected_run_id``. Columns that the target does not have are deferred: Django reads them on
+        first access.
+        """
+        columns = {
+            "id": self.selected_run_id,
+            "chain_id": self.chain_id,
+            "workflow_id": self.workflow_id,
+            "workflow": self.workflow,
+            "version": self.version,
+            "status": self.status,
+        }
+        return Instance.from_db(host().storage().alias, [*columns], [*columns.values()])
+
+    @property
+    def workflow_class(self) -> type[Workflow] | None:
+        """The class of the run in its version, or None if this process does not have it.
+
+        Without it, the run must not be activated in this process.
+        """
+        return find_run_class(self.chain_id, self.workflow, self.version)
+
+    def require_open(self, operation: str) -> None:
+        """Raise ``WorkflowClosed`` if the chain was closed when it was read; the message names ``operation``."""
+        if self.closed:
+            raise WorkflowClosed(f"{self.workflow} {self.workflow_id} is closed ({self.status}): {operation} refused")
+
+
+def find_run_class(chain_id: UUID, workflow: str, version: int) -> type[Workflow] | None:
+    """Return the class of a run if this process has it in exactly that version, or None."""
+    try:
+        workflow_class = host().find_class(chain_id, workflow, version)
+    except UnknownWorkflow:
+        return None
+    return workflow_class if workflow_class.version == version else None
+
+
+def runs_in_workers_only(code: type[Workflow] | None) -> bool:
+    """Return True if only workers may run the code of the class; a web process then runs no updates or replays of it.
+
+    The attribute ``updates_in`` of the class decides, or else the setting ``UPDATES_IN``. If ``code`` is None, the
+    setting decides.
+    """
+    return ((None if code is None else code.updates_in) or get_settings().UPDATES_IN) == "workers"

@@ -8,9 +8,8 @@ from typing import Any, Final
 
 from temporalex_django.authoring.workflow import Workflow
 from temporalex_django.backends.host import host
-from temporalex_django.backends.protocol import RunBackend
+from temporalex_django.backends.protocol import RunBackend, RunTarget
 from temporalex_django.backends.tables.backend import TablesBackend
-from temporalex_django.backends.target import RunTarget
 from temporalex_django.conf import get_settings, uses_cluster
 from temporalex_django.core.names import TABLES
 from temporalex_django.errors import NotConfigured

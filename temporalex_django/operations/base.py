@@ -26,7 +26,7 @@ from temporalex_django.authoring import authorization
 from temporalex_django.authoring import workflow as workflows
 from temporalex_django.authoring.authorization import APP, Person
 from temporalex_django.backends.host import host
-from temporalex_django.backends.target import AuditSubject
+from temporalex_django.backends.protocol import AuditSubject
 from temporalex_django.conf import get_settings
 from temporalex_django.core import current
 from temporalex_django.core.messages.sender import Headers, Sender, check_headers

@@ -11,7 +11,7 @@ from uuid import UUID
 from django.utils import timezone
 
 from temporalex_django.authoring import authorization
-from temporalex_django.backends.refusals import acts_at_once
+from temporalex_django.backends.protocol import acts_at_once
 from temporalex_django.engine.ids import uuid7
 from temporalex_django.errors import IdempotencyKeyReused, OutcomeUnknown, UpdateTimeout
 from temporalex_django.models import Instance, KeptAnswer

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from uuid import UUID
 
-from temporalex_django.backends.target import RunTarget
+from temporalex_django.backends.protocol import RunTarget
 from temporalex_django.conf import get_settings
 from temporalex_django.errors import RunChanged, UpdateTimeout, WorkflowNotFound
 from temporalex_django.models import Instance

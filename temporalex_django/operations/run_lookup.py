@@ -13,8 +13,8 @@ from temporalex_django import access
 from temporalex_django.access import is_unfiltered
 from temporalex_django.authoring.authorization import Person
 from temporalex_django.authoring.run_filters import NEWEST_FIRST
+from temporalex_django.backends.protocol import RunTarget
 from temporalex_django.backends.routing import backend_of
-from temporalex_django.backends.target import RunTarget
 from temporalex_django.core.names import all_names, current_name, quoted
 from temporalex_django.db.claims.limited import read_switches
 from temporalex_django.db.sql_columns import CHAINS, RUNS

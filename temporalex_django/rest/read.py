@@ -20,7 +20,7 @@ from temporalex_django import errors
 from temporalex_django.access import is_unfiltered, policy
 from temporalex_django.authoring.authorization import APP, sender_key
 from temporalex_django.authoring.run_filters import NEWEST_FIRST, ORDERS
-from temporalex_django.backends.target import RunTarget
+from temporalex_django.backends.protocol import RunTarget
 from temporalex_django.core.history.events import HistoryEvent as Event
 from temporalex_django.models import HistoryEvent
 from temporalex_django.operations.base import storage

@@ -17,7 +17,7 @@ from temporalex_django.access import VIEW, is_unfiltered, policy, redactor_for, 
 from temporalex_django.authoring.backend import Description
 from temporalex_django.authoring.run_columns import PAYLOAD_COLUMNS
 from temporalex_django.authoring.run_filters import NEWEST_FIRST
-from temporalex_django.backends.target import RunTarget
+from temporalex_django.backends.protocol import RunTarget
 from temporalex_django.core.payloads.search_attributes import to_readable
 from temporalex_django.models import HumanTask, Instance
 from temporalex_django.operations.base import storage

@@ -18,7 +18,7 @@ from temporalex_django import errors
 from temporalex_django.authoring import workflow as workflows
 from temporalex_django.authoring.authorization import sender_key
 from temporalex_django.authoring.requests import StartRequest
-from temporalex_django.backends.target import RunTarget
+from temporalex_django.backends.protocol import RunTarget
 from temporalex_django.core.payloads.search_attributes import parse_all
 from temporalex_django.operations.base import storage
 from temporalex_django.operations.optimistic_lock import require_unchanged

@@ -15,7 +15,7 @@ from temporalex_django.authoring.handle import WorkflowHandle
 from temporalex_django.authoring.requests import RunAddress, RunRequest, StartRequest, inputs
 from temporalex_django.authoring.start_api import Startable
 from temporalex_django.backends.host import use_host
-from temporalex_django.backends.target import RunTarget
+from temporalex_django.backends.protocol import RunTarget
 from temporalex_django.client import READS, DatabaseBackend, build_action
 from temporalex_django.errors import AlreadyRunning, UpdateTimeout, WorkflowNotFound
 from temporalex_django.operations.base import Action

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from temporalex_django.backends.refusals import CLUSTER_REFUSALS
+from temporalex_django.backends.protocol import CLUSTER_REFUSALS
 from temporalex_django.operations.registry import ACTIONS, STEERING
 from tests.structure.source import ROOT
 from tests.support.both_backends import REASONS, exceptions

@@ -16,7 +16,7 @@ from django.utils.translation import gettext as _
 
 from temporalex_django.admin.base import idempotent_request, is_duplicate_request, refuse
 from temporalex_django.admin.formatting import status_badge
-from temporalex_django.backends.target import RunTarget
+from temporalex_django.backends.protocol import RunTarget
 from temporalex_django.errors import ActionNotPermitted, TemporalexError, WorkflowNotFound
 from temporalex_django.forms.payload_forms import TokenForm
 from temporalex_django.models import Instance

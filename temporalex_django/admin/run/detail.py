@@ -34,7 +34,7 @@ from temporalex_django.admin.run.origin import origin_of, related_runs
 from temporalex_django.authoring.authorization import Person
 from temporalex_django.authoring.redaction import Redactor
 from temporalex_django.authoring.run_columns import ColumnType, Place, columns_shown_in
-from temporalex_django.backends.target import RunTarget
+from temporalex_django.backends.protocol import RunTarget
 from temporalex_django.core.history.events import HistoryEvent
 from temporalex_django.core.names import TABLES
 from temporalex_django.core.payloads.search_attributes import to_readable

@@ -14,8 +14,7 @@ from temporalex_django.backends.cluster.ids import cluster_id
 from temporalex_django.backends.cluster.requests import ClusterRequest
 from temporalex_django.backends.cluster.runs import adopt
 from temporalex_django.backends.polling import inside_transaction
-from temporalex_django.backends.protocol import ActivityCall, OperatorCall, RequestCall, RunQueryCall
-from temporalex_django.backends.target import RunTarget
+from temporalex_django.backends.protocol import ActivityCall, OperatorCall, RequestCall, RunQueryCall, RunTarget
 from temporalex_django.conf import codec
 from temporalex_django.core.history.events import HistoryEvent
 from temporalex_django.core.messages.sender import Headers, Sender

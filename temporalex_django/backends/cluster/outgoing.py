@@ -24,7 +24,7 @@ from temporalex_django.backends.cluster.client import DESTINATION, ClusterClient
 from temporalex_django.backends.cluster.ids import quoted, task_queue
 from temporalex_django.backends.cluster.names import STARTED_BY
 from temporalex_django.backends.cluster.runs import ClusterRun, find_on_cluster, note_first_run
-from temporalex_django.backends.target import RunTarget
+from temporalex_django.backends.protocol import RunTarget
 from temporalex_django.conf import codec
 from temporalex_django.core.failures import error_data
 from temporalex_django.core.messages.sender import Sender

@@ -16,7 +16,7 @@ from temporalex_django.backends.cluster.answers import is_gone, report_unavailab
 from temporalex_django.backends.cluster.client import cluster_client
 from temporalex_django.backends.cluster.ids import identity_of, queue_of
 from temporalex_django.backends.cluster.runs import ClusterRun, run_of
-from temporalex_django.backends.target import RunTarget
+from temporalex_django.backends.protocol import RunTarget
 from temporalex_django.conf import codec
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.errors import HistoryGone, KeyMissing, PayloadError

@@ -22,9 +22,8 @@ from temporalex_django.backends.cluster.answers import is_gone, query_failure, r
 from temporalex_django.backends.cluster.client import ClusterClient, ClusterUnavailable, cluster_client
 from temporalex_django.backends.cluster.runs import ClusterRun, find_on_cluster, run_of
 from temporalex_django.backends.polling import inside_transaction
-from temporalex_django.backends.protocol import RunQueryCall
+from temporalex_django.backends.protocol import RunQueryCall, RunTarget
 from temporalex_django.backends.tables.backend import RowQuery, read_closing
-from temporalex_django.backends.target import RunTarget
 from temporalex_django.core.history.events import CLOSING, HistoryEvent
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine.contracts.records import BlockMark

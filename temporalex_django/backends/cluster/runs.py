@@ -8,7 +8,7 @@ from uuid import UUID
 
 from django.db.models import F, Q
 
-from temporalex_django.backends.target import RunTarget
+from temporalex_django.backends.protocol import RunTarget
 from temporalex_django.core.names import TEMPORAL
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.errors import WorkflowNotFound

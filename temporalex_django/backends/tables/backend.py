@@ -12,10 +12,16 @@ from django.db import DatabaseError
 from temporalex_django.authoring.workflow import Workflow
 from temporalex_django.backends.host import host
 from temporalex_django.backends.polling import inside_transaction
-from temporalex_django.backends.protocol import ActivityCall, OperatorCall, RequestCall, ResetCall, RunQueryCall
+from temporalex_django.backends.protocol import (
+    ActivityCall,
+    OperatorCall,
+    RequestCall,
+    ResetCall,
+    RunQueryCall,
+    RunTarget,
+)
 from temporalex_django.backends.tables import inline_turn
 from temporalex_django.backends.tables.requests import TablesRequest
-from temporalex_django.backends.target import RunTarget
 from temporalex_django.conf import codec, get_settings
 from temporalex_django.core.history.events import CLOSED_STATUSES, HistoryEvent
 from temporalex_django.core.messages.sender import Headers, Sender

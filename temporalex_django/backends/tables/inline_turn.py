@@ -19,7 +19,7 @@ from django.db import connections
 
 from temporalex_django.authoring.activity_context import activity_context
 from temporalex_django.backends.host import host
-from temporalex_django.backends.target import RunTarget
+from temporalex_django.backends.protocol import RunTarget
 from temporalex_django.conf import get_settings
 from temporalex_django.core.names import TABLES
 from temporalex_django.db.atomic_activities import run_atomic_activity

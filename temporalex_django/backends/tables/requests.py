@@ -14,9 +14,8 @@ from django.db import connections, transaction
 
 from temporalex_django.backends.host import host
 from temporalex_django.backends.polling import await_for, inside_transaction, wait_for
-from temporalex_django.backends.protocol import RequestCall
+from temporalex_django.backends.protocol import RequestCall, runs_in_workers_only
 from temporalex_django.backends.tables import inline_turn
-from temporalex_django.backends.target import runs_in_workers_only
 from temporalex_django.conf import codec, get_settings
 from temporalex_django.core.names import counted
 from temporalex_django.db.inserts import SENT, InsertedMessage, find_message, insert_message, notify_on_commit

@@ -10,7 +10,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from temporalex_django.access import runs_for
-from temporalex_django.backends.target import RunTarget
+from temporalex_django.backends.protocol import RunTarget
 from temporalex_django.core.names import check_time
 from temporalex_django.management.cli import as_user as people
 from temporalex_django.management.cli import exit_codes

@@ -13,7 +13,7 @@ from typing import Any
 
 from temporalex_django.authoring.backend import Description
 from temporalex_django.authoring.run_columns import Place, stored_columns
-from temporalex_django.backends.target import RunTarget
+from temporalex_django.backends.protocol import RunTarget
 from temporalex_django.models import Instance
 from temporalex_django.present.sentences import Summary
 

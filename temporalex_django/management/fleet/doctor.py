@@ -23,7 +23,7 @@ from temporalex_django import checks, conf
 from temporalex_django.authoring import activity
 from temporalex_django.authoring import workflow as workflows
 from temporalex_django.authoring.redaction import Redactor
-from temporalex_django.backends.target import RunTarget
+from temporalex_django.backends.protocol import RunTarget
 from temporalex_django.conf import codec, get_settings
 from temporalex_django.core.names import counted
 from temporalex_django.errors import (

@@ -18,8 +18,8 @@ from temporalex_django.access import redactor_for
 from temporalex_django.authoring.authorization import Person
 from temporalex_django.authoring.redaction import UNREDACTED, Redactor
 from temporalex_django.authoring.run_columns import UNREAD_COLUMNS
+from temporalex_django.backends.protocol import RunTarget
 from temporalex_django.backends.routing import backend_of
-from temporalex_django.backends.target import RunTarget
 from temporalex_django.conf import get_settings
 from temporalex_django.core.history import replay
 from temporalex_django.core.history.events import CLOSED_STATUSES

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from django.core.management.base import BaseCommand, CommandParser
 
-from temporalex_django.backends.target import RunTarget
+from temporalex_django.backends.protocol import RunTarget
 from temporalex_django.management.cli import as_user as people
 from temporalex_django.management.cli import command_arguments, printing
 from temporalex_django.management.cli.outputs import run_fields

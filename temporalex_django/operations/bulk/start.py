@@ -15,7 +15,7 @@ from django.db.models import QuerySet
 from temporalex_django import access
 from temporalex_django.authoring.authorization import APP
 from temporalex_django.authoring.run_columns import UNREAD_COLUMNS
-from temporalex_django.backends.target import AuditSubject
+from temporalex_django.backends.protocol import AuditSubject
 from temporalex_django.conf import codec, get_settings
 from temporalex_django.core.names import check_message_id, check_name, counted, fit_note, quoted
 from temporalex_django.engine.ids import parse_run_id, uuid7

@@ -22,8 +22,7 @@ from temporalex_django.authoring.authorization import Person
 from temporalex_django.authoring.redaction import Redactor
 from temporalex_django.authoring.run_columns import UNREAD_COLUMNS
 from temporalex_django.backends.host import host
-from temporalex_django.backends.refusals import acts_at_once
-from temporalex_django.backends.target import RunTarget
+from temporalex_django.backends.protocol import RunTarget, acts_at_once
 from temporalex_django.conf import codec, get_settings, uses_cluster
 from temporalex_django.core.failures import error_line
 from temporalex_django.core.names import TEMPORAL, counted

@@ -7,7 +7,7 @@ from uuid import UUID
 
 from django.utils import timezone
 
-from temporalex_django.backends.target import AuditSubject
+from temporalex_django.backends.protocol import AuditSubject
 from temporalex_django.core.names import fit_note, quoted
 from temporalex_django.errors import ActionNotPossible, WorkerNotFound
 from temporalex_django.models import Worker

@@ -6,8 +6,8 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from temporalex_django.backends.protocol import AuditSubject, RunTarget
 from temporalex_django.backends.routing import cluster_module
-from temporalex_django.backends.target import AuditSubject, RunTarget
 from temporalex_django.core.names import TABLES
 from temporalex_django.errors import ActionNotPossible, NotConfigured
 from temporalex_django.models import Instance

@@ -13,7 +13,7 @@ from django.db.models import OuterRef, QuerySet, Subquery
 from temporalex_django import access
 from temporalex_django.authoring.authorization import Person
 from temporalex_django.authoring.redaction import UNREDACTED, Redactor
-from temporalex_django.backends.target import AuditSubject
+from temporalex_django.backends.protocol import AuditSubject
 from temporalex_django.core.names import fit_note, quoted
 from temporalex_django.db.inserts import notify_on_commit
 from temporalex_django.db.outbox import OUTBOX_QUEUE

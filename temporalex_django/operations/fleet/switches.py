@@ -14,7 +14,7 @@ from temporalex_django.authoring import activity
 from temporalex_django.authoring import workflow as workflows
 from temporalex_django.authoring.authorization import Person
 from temporalex_django.backends.host import host
-from temporalex_django.backends.target import AuditSubject
+from temporalex_django.backends.protocol import AuditSubject
 from temporalex_django.conf import queue_limits, uses_cluster
 from temporalex_django.core.names import fit_note, quoted
 from temporalex_django.core.payloads.codec import check_text

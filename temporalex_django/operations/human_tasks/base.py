@@ -16,7 +16,7 @@ from temporalex_django import access
 from temporalex_django.authoring import authorization
 from temporalex_django.authoring.authorization import Person
 from temporalex_django.authoring.human_tasks import base_key
-from temporalex_django.backends.target import AuditSubject
+from temporalex_django.backends.protocol import AuditSubject
 from temporalex_django.core.names import fit_note
 from temporalex_django.db.human_tasks import absent_deciders, undecidable_tasks
 from temporalex_django.db.storage import DjangoStorage

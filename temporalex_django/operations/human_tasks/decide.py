@@ -13,8 +13,8 @@ from temporalex_django import access
 from temporalex_django.authoring.authorization import Person
 from temporalex_django.authoring.handle import ANSWER_TIMEOUT
 from temporalex_django.authoring.human_tasks import base_key, clean_form_data
+from temporalex_django.backends.protocol import AuditSubject
 from temporalex_django.backends.tables.requests import update_status
-from temporalex_django.backends.target import AuditSubject
 from temporalex_django.core.names import fit_note
 from temporalex_django.core.process import REQUEST
 from temporalex_django.db.human_tasks import question_of

@@ -8,8 +8,8 @@ from typing import Final, TypeVar
 
 from django.utils.translation import gettext as _
 
+from temporalex_django.backends.protocol import RunTarget
 from temporalex_django.backends.routing import backend_of, cluster_module
-from temporalex_django.backends.target import RunTarget
 from temporalex_django.core.history.events import HistoryEvent
 from temporalex_django.core.names import TABLES
 from temporalex_django.db.storage import DjangoStorage

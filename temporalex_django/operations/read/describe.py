@@ -23,9 +23,9 @@ from temporalex_django.backends.polling import (
     unlimited_wait,
     wait_for,
 )
+from temporalex_django.backends.protocol import RunTarget
 from temporalex_django.backends.routing import backend_of
 from temporalex_django.backends.tables import inline_turn
-from temporalex_django.backends.target import RunTarget
 from temporalex_django.core.history.events import HistoryEvent
 from temporalex_django.core.names import check_wait
 from temporalex_django.db.activity_tasks import failed_attempts

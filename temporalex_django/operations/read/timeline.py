@@ -16,7 +16,7 @@ from django.db.models import QuerySet
 from django.db.models.functions import Length
 
 from temporalex_django.authoring.redaction import Redactor
-from temporalex_django.backends.target import RunTarget
+from temporalex_django.backends.protocol import RunTarget
 from temporalex_django.core.history.events import CLOSING
 from temporalex_django.core.history.events import HistoryEvent as Event
 from temporalex_django.db.storage import DjangoStorage

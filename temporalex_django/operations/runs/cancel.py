@@ -8,8 +8,8 @@ from django.utils.functional import Promise
 from django.utils.text import format_lazy
 from django.utils.translation import gettext_lazy as _
 
+from temporalex_django.backends.protocol import find_run_class
 from temporalex_django.backends.routing import backend_of
-from temporalex_django.backends.target import find_run_class
 from temporalex_django.conf import get_settings
 from temporalex_django.engine.activity_policy import begins_later
 from temporalex_django.models import Instance

@@ -13,9 +13,9 @@ from django.utils.translation import gettext_lazy as _
 from temporalex_django import access
 from temporalex_django.authoring.redaction import Redactor
 from temporalex_django.backends.host import host
+from temporalex_django.backends.protocol import RunTarget, find_run_class, runs_in_workers_only
 from temporalex_django.backends.routing import backend_of
 from temporalex_django.backends.tables import inline_turn
-from temporalex_django.backends.target import RunTarget, find_run_class, runs_in_workers_only
 from temporalex_django.conf import get_settings
 from temporalex_django.core.history import replay
 from temporalex_django.core.history.events import HistoryEvent, ReplayDifference

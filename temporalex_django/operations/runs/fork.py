@@ -12,8 +12,8 @@ from temporalex_django.access import Operation
 from temporalex_django.authoring.authorization import Person
 from temporalex_django.authoring.workflow import fork_options
 from temporalex_django.backends.host import host
+from temporalex_django.backends.protocol import RunTarget, find_run_class
 from temporalex_django.backends.tables import inline_turn
-from temporalex_django.backends.target import RunTarget, find_run_class
 from temporalex_django.core.human_tasks import fork_snapshot
 from temporalex_django.db.inserts import NewStart, copy_forked_columns, insert_start
 from temporalex_django.engine import reset

@@ -11,8 +11,8 @@ from django.utils.translation import gettext_lazy as _
 
 from temporalex_django.authoring.workflow import Workflow
 from temporalex_django.backends.host import host
+from temporalex_django.backends.protocol import find_run_class
 from temporalex_django.backends.tables import inline_turn
-from temporalex_django.backends.target import find_run_class
 from temporalex_django.conf import get_settings
 from temporalex_django.core.history.events import HistoryEvent
 from temporalex_django.engine.contracts.records import RunState

@@ -11,9 +11,8 @@ from django.db import transaction
 from temporalex_django.authoring import workflow as workflows
 from temporalex_django.authoring.run_columns import RUN_COLUMNS
 from temporalex_django.authoring.workflow import fork_options, start_options
-from temporalex_django.backends.refusals import refusal_of
+from temporalex_django.backends.protocol import RunTarget, refusal_of
 from temporalex_django.backends.tables import inline_turn
-from temporalex_django.backends.target import RunTarget
 from temporalex_django.conf import codec
 from temporalex_django.core.history.events import HistoryEvent
 from temporalex_django.core.history.people import next_run_snapshot

@@ -25,9 +25,8 @@ from temporalex_django.access import EDIT, VIEW_PAYLOAD, Operation, policy
 from temporalex_django.authoring import activity
 from temporalex_django.authoring.activity import Activity
 from temporalex_django.authoring.authorization import APP, Person
-from temporalex_django.backends.refusals import acts_at_once, refusal_of
+from temporalex_django.backends.protocol import RunTarget, acts_at_once, refusal_of
 from temporalex_django.backends.tables import inline_turn
-from temporalex_django.backends.target import RunTarget
 from temporalex_django.conf import get_settings
 from temporalex_django.core.names import TEMPORAL, fit_note
 from temporalex_django.core.payloads.codec import check_text

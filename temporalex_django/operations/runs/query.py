@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from temporalex_django import access
+from temporalex_django.backends.protocol import RunTarget
 from temporalex_django.backends.routing import backend_of
-from temporalex_django.backends.target import RunTarget
 from temporalex_django.core.failures import exception_name, is_error
 from temporalex_django.errors import QueryFailed, TemporalexError, UnknownQuery
 from temporalex_django.operations.base import CODE, Actor

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from django.conf import settings
 
-from temporalex_django.backends.target import AuditSubject
+from temporalex_django.backends.protocol import AuditSubject
 from temporalex_django.core.names import fit_note
 from temporalex_django.db.background_hooks import run_due
 from temporalex_django.errors import ActionNotPossible

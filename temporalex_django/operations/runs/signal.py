@@ -6,8 +6,8 @@ from typing import Any, ClassVar
 
 from temporalex_django.authoring.declared_messages import check_payload
 from temporalex_django.authoring.workflow import require_signal
+from temporalex_django.backends.protocol import RunTarget
 from temporalex_django.backends.routing import backend_of
-from temporalex_django.backends.target import RunTarget
 from temporalex_django.core.messages.sender import Headers, check_headers
 from temporalex_django.core.names import check_message_id, check_name
 from temporalex_django.core.payloads import codec

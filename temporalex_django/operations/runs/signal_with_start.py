@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 from temporalex_django import access
 from temporalex_django.authoring.requests import StartOutcome, StartRequest
-from temporalex_django.backends.target import RunTarget
+from temporalex_django.backends.protocol import RunTarget
 from temporalex_django.errors import AlreadyRunning, WorkflowNotFound
 from temporalex_django.operations.base import CODE, Action, Actor
 from temporalex_django.operations.run_lookup import find_run

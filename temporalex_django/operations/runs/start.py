@@ -16,8 +16,8 @@ from temporalex_django.authoring.requests import REPLACED, StartOutcome, StartRe
 from temporalex_django.authoring.start_api import Startable
 from temporalex_django.authoring.workflow import Workflow, input_or_default, start_options
 from temporalex_django.backends.host import host
+from temporalex_django.backends.protocol import AuditSubject, RunTarget
 from temporalex_django.backends.routing import backend_of_class
-from temporalex_django.backends.target import AuditSubject, RunTarget
 from temporalex_django.core.human_tasks import add_schedulers
 from temporalex_django.core.payloads import codec
 from temporalex_django.core.payloads.round_trip import require_readable, warn_lossy_value

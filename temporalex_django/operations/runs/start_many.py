@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from temporalex_django.authoring.requests import StartRequest
-from temporalex_django.backends.target import RunTarget
+from temporalex_django.backends.protocol import RunTarget
 from temporalex_django.db.inserts import NewStart
 from temporalex_django.errors import AlreadyRunning
 from temporalex_django.operations.base import CODE, Actor

@@ -16,8 +16,8 @@ from temporalex_django.backends.polling import (
     WaitSlot,
     unlimited_wait,
 )
+from temporalex_django.backends.protocol import RunTarget
 from temporalex_django.backends.routing import backend_of
-from temporalex_django.backends.target import RunTarget
 from temporalex_django.core.failures import exception_name
 from temporalex_django.core.messages.sender import Headers, check_headers
 from temporalex_django.core.names import check_message_id, check_name, check_wait

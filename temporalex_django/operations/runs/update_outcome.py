@@ -6,8 +6,8 @@ from typing import Any
 
 from temporalex_django import access
 from temporalex_django.authoring.redaction import Redactor
+from temporalex_django.backends.protocol import RunTarget
 from temporalex_django.backends.tables.requests import update_status
-from temporalex_django.backends.target import RunTarget
 from temporalex_django.core.names import check_message_id, quoted
 from temporalex_django.db.inserts import find_message
 from temporalex_django.db.storage import DjangoStorage

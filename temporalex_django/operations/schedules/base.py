@@ -11,7 +11,7 @@ from temporalex_django import access
 from temporalex_django.access import Operation
 from temporalex_django.authoring.authorization import APP, Person
 from temporalex_django.backends.host import host
-from temporalex_django.backends.target import AuditSubject
+from temporalex_django.backends.protocol import AuditSubject
 from temporalex_django.core.names import fit_note, quoted
 from temporalex_django.db.storage import FIRED_COLUMNS
 from temporalex_django.errors import ScheduleNotFound

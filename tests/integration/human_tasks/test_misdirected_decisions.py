@@ -23,7 +23,7 @@ from temporalex_django import (
     signals,
 )
 from temporalex_django.access import AccessPolicy
-from temporalex_django.backends.target import RunTarget
+from temporalex_django.backends.protocol import RunTarget
 from temporalex_django.models import Candidate, HumanTask
 from temporalex_django.operations.base import Actor
 from temporalex_django.operations.human_tasks.claim import Claim

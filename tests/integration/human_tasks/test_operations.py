@@ -14,7 +14,7 @@ from django.test.utils import CaptureQueriesContext
 
 from temporalex_django import Escalation, Ok, Unique, Workflow, WorkflowHandle, api, errors, signals
 from temporalex_django.access import AccessPolicy
-from temporalex_django.backends.target import RunTarget
+from temporalex_django.backends.protocol import RunTarget
 from temporalex_django.models import Candidate, HumanTask, OperatorAction
 from temporalex_django.operations.base import Actor
 from temporalex_django.operations.human_tasks.claim import Claim, Release

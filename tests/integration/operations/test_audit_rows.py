@@ -11,7 +11,7 @@ from django.contrib.auth.models import AnonymousUser, Permission
 
 from temporalex_django import errors
 from temporalex_django.authoring.requests import StartRequest
-from temporalex_django.backends.target import RunTarget
+from temporalex_django.backends.protocol import RunTarget
 from temporalex_django.models import Chain, Instance, Message, OperatorAction
 from temporalex_django.operations.base import Action, Actor, storage
 from temporalex_django.operations.fleet.switches import SwitchOff

@@ -10,7 +10,7 @@ from django.utils import timezone
 from django.utils.functional import Promise
 
 from temporalex_django import errors
-from temporalex_django.backends.target import RunTarget
+from temporalex_django.backends.protocol import RunTarget
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.models import ActivityTask, Chain, Instance, Message, OperatorAction
 from temporalex_django.operations.base import Actor, storage

@@ -14,7 +14,7 @@ from django.utils import timezone
 
 from temporalex_django import NoReply, Ok, Reply, Workflow, activity, api
 from temporalex_django.authoring.redaction import UNREDACTED
-from temporalex_django.backends.target import RunTarget
+from temporalex_django.backends.protocol import RunTarget
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.models import HistoryEvent, HumanTask, Instance, OperatorAction, Schedule, ScheduleSlot
 from temporalex_django.operations.alerts.rounds import ALERT_CODES

@@ -16,8 +16,7 @@ from django.utils.translation import gettext_lazy as _
 
 from temporalex_django.authoring.activity import Activity
 from temporalex_django.authoring.workflow import Workflow
-from temporalex_django.backends.host import host
-from temporalex_django.backends.polling import Deadline, WaitSlot
+from temporalex_django.backends.host import Deadline, WaitSlot, host
 from temporalex_django.conf import get_settings
 from temporalex_django.core.history.events import HistoryEvent
 from temporalex_django.core.messages.sender import Headers, Sender

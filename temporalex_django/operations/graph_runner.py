@@ -7,8 +7,7 @@ from typing import Any
 
 from temporalex_django.authoring.authorization import split_decider
 from temporalex_django.authoring.requests import StartRequest
-from temporalex_django.backends.host import host
-from temporalex_django.backends.polling import Deadline, wait_for
+from temporalex_django.backends.host import Deadline, host, wait_for
 from temporalex_django.backends.protocol import RunTarget
 from temporalex_django.errors import NotConfigured, ResultTimeout
 from temporalex_django.graph.contracts import Storage, Timer

@@ -13,7 +13,7 @@ from temporalex_django.backends.cluster.client import DESTINATION
 from temporalex_django.backends.cluster.ids import cluster_id
 from temporalex_django.backends.cluster.requests import ClusterRequest
 from temporalex_django.backends.cluster.runs import adopt
-from temporalex_django.backends.polling import inside_transaction
+from temporalex_django.backends.host import inside_transaction
 from temporalex_django.backends.protocol import ActivityCall, OperatorCall, RequestCall, RunQueryCall, RunTarget
 from temporalex_django.conf import codec
 from temporalex_django.core.history.events import HistoryEvent

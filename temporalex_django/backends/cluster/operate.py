@@ -22,7 +22,7 @@ from temporalex_django.backends.cluster import names as own_names
 from temporalex_django.backends.cluster.answers import report_unavailable, report_unwritten
 from temporalex_django.backends.cluster.client import cluster_client
 from temporalex_django.backends.cluster.runs import ClusterRun, find_on_cluster, run_of
-from temporalex_django.backends.polling import inside_transaction
+from temporalex_django.backends.host import inside_transaction
 from temporalex_django.backends.protocol import ActivityCall, OperatorCall
 from temporalex_django.core.history.events import HistoryEvent
 from temporalex_django.core.payloads import codec

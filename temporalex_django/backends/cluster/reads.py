@@ -21,7 +21,7 @@ from temporalex_django.backends.cluster import calls, failing, mirror, outgoing,
 from temporalex_django.backends.cluster.answers import is_gone, query_failure, report_unavailable
 from temporalex_django.backends.cluster.client import ClusterClient, ClusterUnavailable, cluster_client
 from temporalex_django.backends.cluster.runs import ClusterRun, find_on_cluster, run_of
-from temporalex_django.backends.polling import inside_transaction
+from temporalex_django.backends.host import inside_transaction
 from temporalex_django.backends.protocol import RunQueryCall, RunTarget
 from temporalex_django.backends.tables.backend import RowQuery, read_closing
 from temporalex_django.core.history.events import CLOSING, HistoryEvent

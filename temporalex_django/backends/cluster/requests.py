@@ -18,7 +18,7 @@ from temporalex_django.backends.cluster import calls, outgoing
 from temporalex_django.backends.cluster.answers import is_gone, outcome_of_failure, report_unavailable
 from temporalex_django.backends.cluster.client import ClusterClient, cluster_client
 from temporalex_django.backends.cluster.runs import ClusterRun, run_of
-from temporalex_django.backends.polling import inside_transaction
+from temporalex_django.backends.host import inside_transaction
 from temporalex_django.backends.protocol import RequestCall
 from temporalex_django.core.process import REQUEST
 from temporalex_django.db import outbox

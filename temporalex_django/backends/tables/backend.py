@@ -10,8 +10,7 @@ from uuid import UUID
 from django.db import DatabaseError
 
 from temporalex_django.authoring.workflow import Workflow
-from temporalex_django.backends.host import host
-from temporalex_django.backends.polling import inside_transaction
+from temporalex_django.backends.host import host, inside_transaction
 from temporalex_django.backends.protocol import (
     ActivityCall,
     OperatorCall,

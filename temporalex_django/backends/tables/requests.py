@@ -12,8 +12,7 @@ from uuid import UUID
 from django.db import Error as DatabaseError
 from django.db import connections, transaction
 
-from temporalex_django.backends.host import host
-from temporalex_django.backends.polling import await_for, inside_transaction, wait_for
+from temporalex_django.backends.host import await_for, host, inside_transaction, wait_for
 from temporalex_django.backends.protocol import RequestCall, runs_in_workers_only
 from temporalex_django.backends.tables import inline_turn
 from temporalex_django.conf import codec, get_settings

@@ -14,11 +14,11 @@ from asgiref.sync import sync_to_async
 from temporalex_django.authoring.backend import MOST_ACTIVITIES, Description, EndedAttempt, FailedMessage
 from temporalex_django.authoring.redaction import UNREDACTED, Redactor
 from temporalex_django.authoring.run_columns import describe_columns
-from temporalex_django.backends.host import host
-from temporalex_django.backends.polling import (
+from temporalex_django.backends.host import (
     Deadline,
     WaitSlot,
     await_for,
+    host,
     inside_transaction,
     unlimited_wait,
     wait_for,

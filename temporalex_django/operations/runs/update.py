@@ -11,7 +11,7 @@ from temporalex_django import access
 from temporalex_django.authoring.declared_messages import check_payload
 from temporalex_django.authoring.handle import ANSWER_TIMEOUT
 from temporalex_django.authoring.redaction import HIDDEN, UNREDACTED, Redactor
-from temporalex_django.backends.polling import (
+from temporalex_django.backends.host import (
     Deadline,
     WaitSlot,
     unlimited_wait,

@@ -13,8 +13,8 @@ import pytest
 from django.db import connection, transaction
 
 from temporalex_django import Ok, Workflow
-from temporalex_django.backends import polling
-from temporalex_django.backends.polling import Deadline, wait_for
+from temporalex_django.backends import host
+from temporalex_django.backends.host import Deadline, wait_for
 from temporalex_django.db.dialects.base import get_dialect
 from temporalex_django.db.messages.notify import WaitFunction, listen
 from temporalex_django.errors import ResultTimeout
@@ -37,7 +37,7 @@ def listened_to() -> list[str]:
 
 def test_a_result_ends_the_pause_of_who_waits_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("_FIRST_PAUSE", "_FIRST_LISTENING_PAUSE", "_LONGEST_PAUSE", "_LISTENING_SECONDS"):
-        monkeypatch.setattr(polling, name, 1000.0)  # no look would find it in time
+        monkeypatch.setattr(host, name, 1000.0)  # no look would find it in time
     handle, looked, listens = Heard.start(7), list[list[str]](), threading.Event()
     assert handle.chain_id is not None
 

@@ -15,7 +15,7 @@ from django.test import override_settings
 from rest_framework.test import APIClient
 
 from temporalex_django import Approval, Done, GraphWorkflow, Unique, errors
-from temporalex_django.backends import polling
+from temporalex_django.backends import host
 from temporalex_django.models import Chain, HistoryEvent, Instance, Message
 from temporalex_django.rest import views
 from temporalex_django.rest.http import pagination
@@ -391,7 +391,7 @@ def test_waiting_callers_are_limited(api, monkeypatch):
     Basket.start(id="b-1")
     # of that module alone: other threads sleep, too
     clock = SimpleNamespace(monotonic=time.monotonic, sleep=lambda _: pytest.fail("it waited"))
-    monkeypatch.setattr(polling, "time", clock)
+    monkeypatch.setattr(host, "time", clock)
     monkeypatch.setattr(Basket, "version", 2)  # this process does not have the run's class: a worker is to do it
 
     with override_settings(TEMPORALEX={"WAITING_REQUESTS": 1}), wait_slot("somebody") as granted:

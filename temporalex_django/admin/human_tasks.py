@@ -25,7 +25,7 @@ from temporalex_django.admin.filters import DueFilter, InboxFilter, WorkflowFilt
 from temporalex_django.admin.formatting import badge, claimed_by_name, format_payload, format_time, shorten
 from temporalex_django.authoring import authorization
 from temporalex_django.errors import ActionNotPermitted, HumanTaskNotFound, TemporalexError
-from temporalex_django.forms.decisions import DecisionForm, DelegationForm, outcome_label
+from temporalex_django.forms.human_task_form import DecisionForm, DelegationForm, outcome_label
 from temporalex_django.models import HumanTask, Instance
 from temporalex_django.operations.human_tasks import base
 from temporalex_django.operations.human_tasks.base import HumanTaskAction

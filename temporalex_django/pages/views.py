@@ -19,7 +19,7 @@ from temporalex_django.authoring import authorization
 from temporalex_django.authoring.authorization import Person
 from temporalex_django.contrib.request_id import request_id
 from temporalex_django.errors import ActionNotPermitted, HumanTaskNotFound, TemporalexError
-from temporalex_django.forms.decisions import DecisionForm, outcome_label
+from temporalex_django.forms.human_task_form import DecisionForm, outcome_label
 from temporalex_django.models import HumanTask
 from temporalex_django.operations import audit
 from temporalex_django.operations.audit import client_address

@@ -22,8 +22,7 @@ from temporalex_django.admin.run.action_views import Confirmation, RunActionView
 from temporalex_django.authoring.authorization import APP, Person
 from temporalex_django.backends.protocol import RunTarget
 from temporalex_django.errors import TemporalexError
-from temporalex_django.forms.fields import NOTHING, JSONBox
-from temporalex_django.forms.payload_forms import NoteFormField, TokenForm
+from temporalex_django.forms.payload_forms import NOTHING, JSONBox, NoteFormField, TokenForm
 from temporalex_django.models import Chain, Instance
 from temporalex_django.operations.base import storage
 from temporalex_django.operations.read import timeline

@@ -30,8 +30,7 @@ from temporalex_django.authoring.requests import StartRequest
 from temporalex_django.authoring.workflow import Workflow
 from temporalex_django.core.payloads.search_attributes import ATTRIBUTE_TYPES, encode, parse
 from temporalex_django.errors import ActionNotPermitted, InvalidId, PayloadError, TemporalexError
-from temporalex_django.forms.fields import NOTHING
-from temporalex_django.forms.payload_forms import PayloadForm
+from temporalex_django.forms.payload_forms import NOTHING, PayloadForm
 from temporalex_django.models import Instance
 from temporalex_django.operations import audit
 from temporalex_django.operations.idempotency import DuplicateRequest

@@ -34,8 +34,7 @@ from temporalex_django.authoring.schedules.slots import DEFAULT_TEMPLATE, TimeTa
 from temporalex_django.authoring.schedules.specs import CalendarRule, Cron, Interval, Once, Spec, specs_from_json
 from temporalex_django.authoring.workflow import Workflow
 from temporalex_django.errors import ScheduleInvalid
-from temporalex_django.forms.fields import NOTHING
-from temporalex_django.forms.payload_forms import PayloadForm
+from temporalex_django.forms.payload_forms import NOTHING, PayloadForm
 from temporalex_django.models import Schedule
 from temporalex_django.models.fields import UnreadablePayload
 from temporalex_django.operations.base import Actor

@@ -55,8 +55,14 @@ from temporalex_django.operations.read.run_summary import summarize_run, summari
 from temporalex_django.operations.read.unreadable_rows import unreadable_rows
 from temporalex_django.operations.schedules.problems import reportable_schedules
 from temporalex_django.present import diagnosis
-from temporalex_django.present.deploys import CodeMismatch, cluster_diagnoses, deploy_diagnoses, input_diagnoses
-from temporalex_django.present.project_view import FailedCheck, ProjectView
+from temporalex_django.present.project_view import (
+    CodeMismatch,
+    FailedCheck,
+    ProjectView,
+    cluster_diagnoses,
+    deploy_diagnoses,
+    input_diagnoses,
+)
 from temporalex_django.present.sentences import Summary
 from temporalex_django.present.unreadable_rows import UNREADABLE_ROW
 from temporalex_django.present.view_models import Diagnosis

@@ -24,7 +24,7 @@ from temporalex_django.present.problems import (
 )
 from temporalex_django.present.project_view import FailedCheck, ProjectView
 from temporalex_django.present.schedule_diagnosis import schedule_diagnoses
-from temporalex_django.present.unreadable_rows import unreadable_diagnoses
+from temporalex_django.present.timeline import unreadable_diagnoses
 from temporalex_django.present.view_models import Diagnosis, Severity
 
 #: A clock that is off by more moves timers and leases in a way that people notice.

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from temporalex_django.core.history.events import CLOSING, KINDS, HistoryEvent, Thing, end_kinds_of, kinds_of
 from temporalex_django.core.process import RECORDED_AS
-from temporalex_django.present.formatting import capitalize, format_at, format_time, humanize_name
+from temporalex_django.present.formatting import capitalize, format_at, format_time, humanize_name, join_with_and
+from temporalex_django.present.project_view import UnreadableRow
+from temporalex_django.present.view_models import Diagnosis
 
 #: Things whose events have the number of one command.
 _NUMBERED: tuple[Thing, ...] = ("activity", "timer", "child", "external")
@@ -426,3 +428,41 @@ _TEXTS = {
     "activity": _activity_text, "timer": _timer_text, "child": _child_text, "external": _external_text, "update": _update_text,
     "signal": _signal_text, "decision": _decision_text, "cancel": _cancel_text, "run": _run_text, "end": _end_text,
 }  # fmt: skip
+
+
+# --- unreadable rows --------------------------------------------------------------------------------------------------
+#
+# The diagnoses of rows that no process can read, each with its repair.
+
+
+#: Code of the findings about rows that cannot be read.
+UNREADABLE_ROW: Final = "unreadable_row"
+
+
+def unreadable_diagnoses(rows: Iterable[UnreadableRow]) -> Iterator[Diagnosis]:
+    """Yield an error for each of the rows. It names the table, the row and the columns, but nothing of their values."""
+    for row in rows:
+        words = {
+            "table": row.table,
+            "columns": join_with_and(row.columns),
+            "sets": ", ".join(f"{column} = …" for column in row.columns),
+            "condition": row.condition,
+            "id": row.id,
+        }
+        text = _("A row of %(table)s cannot be read: the value of %(columns)s is not one that this package writes.")
+        step = _("Correct it: UPDATE %(table)s SET %(sets)s WHERE %(condition)s")
+        if row.id:
+            text = _(
+                "A row of the run %(id)s in %(table)s cannot be read: the value of %(columns)s is not one that this package writes."
+            )
+            step = _(
+                "Correct it: UPDATE %(table)s SET %(sets)s WHERE %(condition)s; a blocked run then continues by itself. Or terminate and delete the run."
+            )
+        yield Diagnosis(
+            severity="error",
+            code=UNREADABLE_ROW,
+            text=text % words,
+            next_step=step % words,
+            evidence=[f"{row.table}: {row.condition}"],
+            about=row.table,
+        )

@@ -64,7 +64,7 @@ from temporalex_django.present.project_view import (
     input_diagnoses,
 )
 from temporalex_django.present.sentences import Summary
-from temporalex_django.present.unreadable_rows import UNREADABLE_ROW
+from temporalex_django.present.timeline import UNREADABLE_ROW
 from temporalex_django.present.view_models import Diagnosis
 
 _BATCH_SIZE = 20

@@ -1,15 +1,23 @@
-"""One attempt of an activity: decode the arguments, call the function, turn its end into a result."""
+"""Attempts: a worker runs an activity's function in a thread, on the event loop or in a process of its own.
+
+One attempt of an activity: decode the arguments, call the function, turn its end into a result.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import inspect
+import json
 import logging
+import os
+import sys
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any
+from typing import IO, TYPE_CHECKING, Any
 
 from asgiref.sync import async_to_sync
 
@@ -23,13 +31,18 @@ from temporalex_django.db.activity_tasks import process_name
 from temporalex_django.db.atomic_activities import completed_result, encode_payload, send_activity_signal
 from temporalex_django.db.attempt_scope import AttemptScope, call_in_scope
 from temporalex_django.db.graph_storage import TaskSource
-from temporalex_django.engine import activity_policy, background_task
+from temporalex_django.engine import activity_policy, background_task, policy
 from temporalex_django.engine.contracts.records import TaskResult, TaskState
 from temporalex_django.engine.executors import attempt_hooks, report_failure
 from temporalex_django.engine.turn_metrics import record_attempt
 from temporalex_django.errors import PayloadError
 from temporalex_django.interceptors.chain import chain
+from temporalex_django.liveness.crash_markers import MarkedWork, MarkerSlot
 from temporalex_django.telemetry.recording import recorder
+
+if TYPE_CHECKING:
+    from temporalex_django.workers.pool import Pool
+
 
 log = logging.getLogger("temporalex_django.workers")
 
@@ -249,3 +262,263 @@ def announce_result(result: TaskResult) -> None:
         send_activity_signal(
             "activity_failed", result.task, type=attributes.get("type"), attempts=attributes.get("attempts")
         )
+
+
+# --- activity process -------------------------------------------------------------------------------------------------
+#
+# The process that runs activities with ``lane="process"`` for a worker.
+#
+# It reads lines of JSON from its standard input: a call, then perhaps its cancellation. It writes lines of JSON to its
+# standard output: heartbeats, then the result. The prints of an activity go to standard error. The process ends when
+# its worker does.
+
+
+class CallReader:
+    """A thread that reads the worker's calls, JSON lines, from ``source`` while an activity computes.
+
+    So a call can be cancelled while its code runs: ``cancelled`` is True if the worker has cancelled the present call.
+    """
+
+    def __init__(self, source: IO[str]) -> None:
+        self._source = source
+        self._condition = threading.Condition()
+        self._next: dict[str, Any] | None = None
+        self.cancelled = False
+        threading.Thread(target=self._listen, name="temporalex-calls", daemon=True).start()
+
+    def _listen(self) -> None:
+        for line in self._source:
+            message = json.loads(line)
+            with self._condition:
+                if message.get("cancel"):
+                    self.cancelled = True
+                else:
+                    self._next, self.cancelled = message, False
+                    self._condition.notify()
+        os._exit(0)  # the worker is gone, whatever is being computed here
+
+    def take(self) -> dict[str, Any]:
+        """Wait for the next call of the worker and return it."""
+        with self._condition:
+            self._condition.wait_for(lambda: self._next is not None)
+            call, self._next = self._next, None
+        assert call is not None
+        return call
+
+
+def main() -> None:
+    """Run the activities that the worker sends, one call after the other, until the worker ends."""
+    parent = os.getppid()
+    # The protocol keeps the original standard output for itself; whatever the activity prints goes to the standard
+    # error.
+    output = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    calls = CallReader(sys.stdin)
+
+    import django  # noqa: PLC0415 - the streams come first
+
+    django.setup()
+    from temporalex_django.liveness.guardian import die_with_parent  # noqa: PLC0415 - as above
+
+    # C code may keep the reading thread from running, so the system has to end this process with its worker.
+    die_with_parent(parent)
+    writing = threading.Lock()
+
+    def send(**fields: Any) -> None:
+        with writing:
+            output.write(json.dumps(fields) + "\n")
+            output.flush()
+
+    send(ready=True)
+    while True:
+        call = calls.take()
+        send(**_run_call(call, calls, send))
+
+
+def _run_call(call: dict[str, Any], calls: CallReader, send: Any) -> dict[str, Any]:
+    """Run the activity of a call and return the message for the worker: a dict with its ``result``, or with its error.
+
+    ``call`` has the name of the activity, its arguments and its context. ``calls`` says if the call was cancelled.
+    ``send`` sends a heartbeat to the worker.
+    """
+    from django.db import close_old_connections  # noqa: PLC0415 - Django is set up by then
+
+    from temporalex_django.authoring import activity  # noqa: PLC0415
+    from temporalex_django.authoring.activity_context import ActivityContext, PreviousFailure, use_context  # noqa: PLC0415
+    from temporalex_django.db.attempt_scope import call_in_scope  # noqa: PLC0415
+
+    context = ActivityContext(
+        **{**call["context"], "previous_failure": PreviousFailure.from_payload(call["context"]["previous_failure"])},
+        _heartbeat=lambda details: send(beat=details),
+        _is_cancelled=lambda: calls.cancelled,
+    )
+
+    def call_function() -> Any:
+        with use_context(context):
+            return act.__wrapped__(*args, **kwargs)
+
+    close_old_connections()
+    try:
+        act = activity.find(call["activity"])
+        args, kwargs = act.decode(call["args"], call["kwargs"])
+        value = call_in_scope(act.name, call_function)
+        return _encode_result(act, value)
+    except BaseException as exc:  # noqa: BLE001 - also SystemExit: it ends the attempt
+        return _encode_error(exc)
+    finally:
+        close_old_connections()
+
+
+def _encode_error(exc: BaseException) -> dict[str, Any]:
+    """Return the message with an error: its description, the names of its classes and its traceback."""
+    from temporalex_django.core.failures import (  # noqa: PLC0415
+        clean_traceback,
+        describe,
+        error_attribute,
+        exception_name,
+        is_error,  # noqa: PLC0415 - as above
+        retry_request,
+    )
+    from temporalex_django.errors import ApplicationError  # noqa: PLC0415
+
+    on_purpose: dict[str, Any] = {}
+    if (request := retry_request(exc)) is not None:
+        after = request.after.isoformat() if isinstance(request.after, datetime) else request.after
+        on_purpose = {"retry_later": {"after": after, "counts": request.counts, "hold": request.hold}}
+    elif is_error(exc, ApplicationError):
+        on_purpose = {"non_retryable": error_attribute(exc, "non_retryable") is True}
+    bases = [exception_name(cls) for cls in type(exc).__mro__ if issubclass(cls, BaseException)]
+    return {"raised": describe(exc), "bases": bases, "traceback": clean_traceback(exc), **on_purpose}
+
+
+def _encode_result(act: Any, value: Any) -> dict[str, Any]:
+    """Return the message with the value of an activity: ``{"result": plain data}``, or ``{"unfit": reason}``.
+
+    ``act`` is the activity that returned ``value``. A value that would be read back as a different one cannot be
+    stored. Only this process can compare both.
+    """
+    from temporalex_django.core.payloads.round_trip import encode_lossless  # noqa: PLC0415 - as above
+    from temporalex_django.errors import PayloadError  # noqa: PLC0415
+
+    try:
+        label = f"the result of {act.name}"
+        return {"result": encode_lossless(value, label=label, read=act.read_result, annotate=act.annotate_result)}
+    except PayloadError as exc:
+        return {"unfit": str(exc)}
+
+
+if __name__ == "__main__":
+    main()
+
+
+# --- pooled calls -----------------------------------------------------------------------------------------------------
+#
+# Calls in the threads of a pool that are no attempts of the tables: those of activities on a Temporal cluster.
+
+
+@dataclass(slots=True, eq=False)
+class PooledCall:
+    """A function that waits for a thread of a pool, and the future of its result.
+
+    ``workflow`` is the name by which calls and attempts take turns. ``claimed_at`` is a time of the monotonic clock.
+    """
+
+    workflow: str
+    function: Callable[[], Any]
+    future: Future[Any] = field(default_factory=Future)
+    claimed_at: float = field(default_factory=time.monotonic)
+
+    def run(self) -> None:
+        """Call the function and set the future, unless it was cancelled before. Never raises."""
+        if not self.future.set_running_or_notify_cancel():
+            return
+        try:
+            result = self.function()
+        except BaseException as exc:  # noqa: BLE001 - the one who waits for the future gets it
+            self.future.set_exception(exc)
+        else:
+            self.future.set_result(result)
+
+
+# --- quarantine -------------------------------------------------------------------------------------------------------
+#
+# The quarantine: activities that may have ended a worker start one by one, so that the next death shows the cause.
+#
+# Such an activity is a suspect. It is on *trial* for a moment after it has started. Its worker starts nothing else then,
+# and runs no turn, and the marker and the row of the worker name the suspect. It starts in an empty pool or, after a
+# while, beside activities that have been running since before that. See decision 22.
+
+
+class Quarantine:
+    """The quarantine of one worker, which decides what the worker may claim and start.
+
+    It costs nothing while there is no suspect: an activity during which a worker has died (``TaskState.crashes``).
+    ``mark`` is a slot in the crash marker of this process. ``announce`` commits to the row of the worker the work that
+    is about to run; an empty list clears it.
+    """
+
+    def __init__(self, pool: Pool, mark: MarkerSlot, *, announce: Callable[[Sequence[MarkedWork]], object]) -> None:
+        self._pool = pool
+        self._announce = announce
+        self._mark = mark
+        self._waiting_since: float | None = None  # when suspects became due, as far as is known
+        self._trial_key: tuple[int, int, int] | None = None
+        self._trial_until = 0.0
+
+    @property
+    def is_on_trial(self) -> bool:
+        """True while a suspect is on trial: no turn runs, and nothing new starts."""
+        if self._trial_key is None:
+            return False
+        if time.monotonic() < self._trial_until and self._trial_key in self._pool.pending_keys():
+            return True
+        self._announce(())  # first: where it fails, the trial continues
+        self._trial_key = None
+        self._mark.clear()
+        return False
+
+    @property
+    def has_suspects(self) -> bool:
+        """True if suspects wait for this pool to be empty, so that the worker should claim nothing else."""
+        return self._waiting_since is not None
+
+    @property
+    def is_ready(self) -> bool:
+        """True if a suspect waits and may be claimed now: the pool is empty, or the suspect has waited for a while."""
+        if self._waiting_since is None:
+            return False
+        return not self._pool.busy or time.monotonic() - self._waiting_since > policy.EMPTY_POOL_SECONDS
+
+    def filter_claimed(
+        self, tasks: list[TaskState], *, all_seen: bool = True
+    ) -> tuple[list[TaskState], list[tuple[int, int, int]]]:
+        """Return the claimed activities that may start now, and the keys (task id, attempt, owner) of those to release.
+
+        The attempts of the latter do not count. A suspect (an activity during which a worker has died) that may start
+        is put on trial: nothing else starts beside it. ``all_seen`` False means that others may wait under limits, so
+        that ``tasks`` without a suspect do not prove that there is none.
+        """
+        suspects = [task for task in tasks if task.crashes]
+        if not suspects:
+            if all_seen and self.is_ready and not tasks:
+                self._waiting_since = None  # another worker has claimed them
+            return tasks, []
+        safe_tasks = [task for task in tasks if not task.crashes]
+        if safe_tasks or (self._pool.busy and not self.is_ready):
+            if self._waiting_since is None:
+                self._waiting_since = time.monotonic()
+            return safe_tasks, [_task_key(task) for task in suspects]
+        first, *others = suspects
+        # The row is written before the activity starts, so that others know the suspect even if no marker survives.
+        self._announce([MarkedWork("trial", first.id)])
+        self._trial_key = _task_key(first)
+        self._trial_until = time.monotonic() + min(
+            policy.FIRST_TRIAL * 2 ** max(0, first.attempt - 2), policy.LONGEST_TRIAL
+        )
+        self._mark.record("trial", first.id)
+        self._waiting_since = time.monotonic()  # there may be more of them
+        return [first], [_task_key(task) for task in others]
+
+
+def _task_key(task: TaskState) -> tuple[int, int, int]:
+    return (task.id, task.attempt, task.owner or 0)

@@ -9,8 +9,7 @@ from uuid import UUID
 
 from temporalex_django.core.limits import interleave
 from temporalex_django.engine.contracts.records import TaskResult
-from temporalex_django.workers.attempts import Attempt
-from temporalex_django.workers.pooled_calls import PooledCall
+from temporalex_django.workers.attempts import Attempt, PooledCall
 
 
 class FairQueue:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from temporalex_django.engine.turn import WorkflowEngine
     from temporalex_django.liveness.leases import WorkerRow
     from temporalex_django.workers.admission import Admission
-    from temporalex_django.workers.quarantine import Quarantine
+    from temporalex_django.workers.attempts import Quarantine
 
 
 class TurnRunner:

@@ -24,11 +24,11 @@ from temporalex_django.liveness.leases import WorkerRow
 from temporalex_django.telemetry import definitions
 from temporalex_django.telemetry.recording import recorder
 from temporalex_django.workers.admission import Admission
+from temporalex_django.workers.attempts import Quarantine
 from temporalex_django.workers.fair_queue import select_fairly
 from temporalex_django.workers.polling.single_runs import SingleRuns
 from temporalex_django.workers.polling.task_intake import TaskIntake
 from temporalex_django.workers.pool import Pool
-from temporalex_django.workers.quarantine import Quarantine
 from temporalex_django.workers.turn_runner import TurnRunner
 
 log = logging.getLogger("temporalex_django.workers")

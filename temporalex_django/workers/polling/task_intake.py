@@ -15,9 +15,8 @@ from temporalex_django.engine.contracts.storage import WorkerStorage
 from temporalex_django.engine.scheduling import Capacity
 from temporalex_django.errors import PayloadError
 from temporalex_django.workers.admission import Admission
-from temporalex_django.workers.attempts import announce_result
+from temporalex_django.workers.attempts import Quarantine, announce_result
 from temporalex_django.workers.pool import Pool
-from temporalex_django.workers.quarantine import Quarantine
 
 log = logging.getLogger("temporalex_django.workers")
 

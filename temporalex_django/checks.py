@@ -400,7 +400,7 @@ def check_definitions(app_configs: Sequence[AppConfig] | None, **_: Any) -> list
 def check_queues(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[CheckMessage]:
     """Warn about limits of queues that no code of the project names: a limit with a misspelt name has no effect."""
     del app_configs
-    from temporalex_django.workers.queue_names import unknown_queues  # noqa: PLC0415 - filled by autodiscovery
+    from temporalex_django.workers.admission import unknown_queues  # noqa: PLC0415 - filled by autodiscovery
 
     return [
         Warning(

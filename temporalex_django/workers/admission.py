@@ -1,4 +1,6 @@
-"""Admission: the work that a worker may take now, under the limits and switches of queues and activities.
+"""The admission of activities to the pool: capacity, a fair queue, and names of queues.
+
+Admission: the work that a worker may take now, under the limits and switches of queues and activities.
 
 A limit bounds how many activities run at a time or start within a period (its rate). A switch turns a queue, an
 activity or a workflow class off. Activities that a limit or a switch may hold back wait in partitions of their queues.
@@ -7,21 +9,26 @@ In a project without limits and switches, admission costs a look at two empty ma
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Sequence
+from collections import defaultdict, deque
+from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
 from uuid import UUID
 
 from django.db import Error as DatabaseError
 
 from temporalex_django.authoring import activity, workflow
 from temporalex_django.conf import queue_limits
-from temporalex_django.core.limits import NO_LIMITS
+from temporalex_django.core.limits import NO_LIMITS, interleave
+from temporalex_django.db import background_tasks
 from temporalex_django.db.claims.limited import Switches
 from temporalex_django.engine import policy
-from temporalex_django.engine.contracts.records import NewTask, TaskState
+from temporalex_django.engine.contracts.records import NewTask, TaskResult, TaskState
 from temporalex_django.engine.contracts.storage import WorkerStorage
 from temporalex_django.engine.scheduling import Capacity, LimitedClaim
 from temporalex_django.errors import WorkflowSwitchedOff
+from temporalex_django.workers.attempts import Attempt, PooledCall
 
 
 class Admission:
@@ -236,3 +243,92 @@ class Admission:
         """Let the next claim look at these queues at once: activities of them have ended, which may free a limit."""
         for queue in queues:
             self._next_look.pop(queue, None)
+
+
+# --- fair queue -------------------------------------------------------------------------------------------------------
+#
+# Fair queues, of attempts that wait for a thread and of results: workflow classes take turns in them.
+
+
+class FairQueue:
+    """A queue of attempts and calls in which workflow classes take turns, each in its own order. Thread-safe.
+
+    So a few attempts of one class do not wait for all attempts of another one.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._by_class: dict[str, deque[Attempt | PooledCall]] = {}  # the next class first; none is empty
+
+    def __bool__(self) -> bool:
+        return bool(self._by_class)
+
+    def extend(self, attempts: Iterable[Attempt | PooledCall]) -> None:
+        with self._lock:
+            for attempt in attempts:
+                self._by_class.setdefault(attempt.workflow, deque()).append(attempt)
+
+    def pop(self) -> Attempt | PooledCall | None:
+        """Remove and return the next attempt, or None if there is none."""
+        with self._lock:
+            for name in self._by_class:
+                attempts = self._by_class.pop(name)
+                attempt = attempts.popleft()
+                if attempts:
+                    self._by_class[name] = attempts  # behind the others
+                return attempt
+            return None
+
+    def waiting_since(self) -> float | None:
+        """Return when the attempt that waits longest was claimed (``time.monotonic``), or None if none waits."""
+        with self._lock:
+            return min((attempts[0].claimed_at for attempts in self._by_class.values()), default=None)
+
+
+def select_fairly(results: list[TaskResult], limit: int) -> list[TaskResult]:
+    """Return the results of at most ``limit`` runs, taking one workflow class after the other.
+
+    All results of a chosen run are returned, and all results of background tasks.
+    """
+    if len(results) <= limit:
+        return results
+    by_class: defaultdict[str, list[TaskResult]] = defaultdict(list)
+    for result in results:
+        by_class[result.task.workflow].append(result)
+    chains: set[UUID] = set()
+    selected = []
+    for result in interleave(by_class.values()):
+        chain = result.task.chain_id
+        if chain is not None and len(chains) < limit:
+            chains.add(chain)
+        if chain is None or chain in chains:
+            selected.append(result)
+    return selected
+
+
+# --- queue names ------------------------------------------------------------------------------------------------------
+#
+# Names of queues: the ones that the project uses, and others that no code of the project names.
+
+
+def all_queues() -> list[str]:
+    """Return the names of all queues that the workflows, activities and background tasks of this process use."""
+    return sorted({"default", *run_queues(), *(background_tasks.backend_queues() or ())})
+
+
+def run_queues() -> set[str]:
+    """Return the names of the queues that the workflows and activities of this process use."""
+    names = {cls.task_queue for cls in workflow.concrete_classes()}
+    return names | {act.options_set.queue for act in [*activity.registry.values()] if act.options_set.queue}
+
+
+def unknown_queues(queues: Iterable[str]) -> dict[str, str | None]:
+    """Return those of the queues that no code of the project names, each with a similar known name or None.
+
+    Only options of a call could use them. The result is empty if the project's background tasks may go to any queue.
+    """
+    known_queues = all_queues()
+    if background_tasks.backend_queues() is None:
+        return {}
+    unknown_queues = [name for name in queues if name not in known_queues]
+    return {name: next(iter(get_close_matches(name, known_queues, n=1)), None) for name in unknown_queues}

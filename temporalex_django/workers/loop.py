@@ -34,7 +34,7 @@ from temporalex_django.liveness.crash_markers import MarkerSlot, open_marker
 from temporalex_django.liveness.health import activity_threads
 from temporalex_django.liveness.leases import WorkerRow
 from temporalex_django.liveness.recovery import release_activities
-from temporalex_django.workers.admission import Admission
+from temporalex_django.workers.admission import Admission, all_queues, run_queues
 from temporalex_django.workers.attempts import Quarantine
 from temporalex_django.workers.cluster import ClusterPoller
 from temporalex_django.workers.health_report import handover_threads
@@ -44,7 +44,6 @@ from temporalex_django.workers.polling.poll_modes import Poller, PollParts, Poll
 from temporalex_django.workers.polling.single_runs import SingleRuns
 from temporalex_django.workers.polling.task_intake import TaskIntake
 from temporalex_django.workers.pool import InlinePool, Pool
-from temporalex_django.workers.queue_names import all_queues, run_queues
 from temporalex_django.workers.reconnect import next_pause, retry_until_available
 from temporalex_django.workers.turn_handover import TurnHandover
 from temporalex_django.workers.turn_runner import TurnRunner

@@ -27,8 +27,8 @@ from temporalex_django.engine.contracts.records import TaskResult, TaskState
 from temporalex_django.engine.scheduling import UNMEASURED, Capacity
 from temporalex_django.liveness.health import LoadMeter
 from temporalex_django.workers import processes
+from temporalex_django.workers.admission import FairQueue
 from temporalex_django.workers.attempts import Attempt, PooledCall
-from temporalex_django.workers.fair_queue import FairQueue
 
 log = logging.getLogger("temporalex_django.workers")
 

@@ -25,9 +25,9 @@ from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.liveness.guardian import StopSignals, supervise
 from temporalex_django.liveness.recovery import report_deaths
 from temporalex_django.management.cli import exit_codes, printing
+from temporalex_django.workers.admission import all_queues, unknown_queues
 from temporalex_django.workers.app_modules import describe_classes
 from temporalex_django.workers.loop import WorkerLoop
-from temporalex_django.workers.queue_names import all_queues, unknown_queues
 from temporalex_django.workers.reconnect import retry_until_available
 
 

@@ -23,9 +23,8 @@ from temporalex_django.liveness.crash_markers import MarkedWork
 from temporalex_django.liveness.leases import WorkerRow
 from temporalex_django.telemetry import definitions
 from temporalex_django.telemetry.recording import recorder
-from temporalex_django.workers.admission import Admission
+from temporalex_django.workers.admission import Admission, select_fairly
 from temporalex_django.workers.attempts import Quarantine
-from temporalex_django.workers.fair_queue import select_fairly
 from temporalex_django.workers.polling.single_runs import SingleRuns
 from temporalex_django.workers.polling.task_intake import TaskIntake
 from temporalex_django.workers.pool import Pool

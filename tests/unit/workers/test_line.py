@@ -6,8 +6,8 @@ from datetime import UTC, datetime
 from uuid import UUID, uuid4
 
 from temporalex_django.engine.contracts.records import TaskResult, TaskState
+from temporalex_django.workers.admission import FairQueue, select_fairly
 from temporalex_django.workers.attempts import Attempt
-from temporalex_django.workers.fair_queue import FairQueue, select_fairly
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 

@@ -530,17 +530,17 @@ def check_hash_seed(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[C
     ``temporalex worker`` sets the seed of the project by itself.
     """
     del app_configs
-    from temporalex_django.workers import hash_seed  # noqa: PLC0415 - it needs the settings
+    from temporalex_django.workers import app_modules  # noqa: PLC0415 - it needs the settings
 
     # With one seed in every process, sets iterate in one order, and a replay sees the order of the first execution.
-    if hash_seed.is_set():
+    if app_modules.is_set():
         return []
     return [
         Warning(
             f"{path}:{finding.line}: {finding.call} in workflow code ({finding.function}): "
             "its order differs from one process to the next.",
             hint="Sort it. Or start web processes that answer updates, and clusters of django-q2, "
-            f"with {hash_seed.VARIABLE}={hash_seed.project_seed()}, as temporalex worker does by itself.",
+            f"with {app_modules.VARIABLE}={app_modules.project_seed()}, as temporalex worker does by itself.",
             id="temporalex_django.W012",
         )
         for path, classes in _workflow_files().items()

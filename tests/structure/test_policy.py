@@ -32,7 +32,7 @@ _ELSEWHERE = {
     "liveness/crash_markers.py": {"_MAX_SLOTS", "_HEARTBEATS", "_ENDED_AFTER"},
     "liveness/guardian.py": {"_DIE_WITH_PARENT"},
     "liveness/health.py": {"_EXTRA_CONNECTIONS"},
-    "workers/hash_seed.py": {"_LARGEST"},
+    "workers/app_modules.py": {"_LARGEST"},
 }
 
 

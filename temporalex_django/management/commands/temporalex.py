@@ -26,7 +26,7 @@ from temporalex_django.management.runs import (
     update,
     versions,
 )
-from temporalex_django.workers import hash_seed
+from temporalex_django.workers import app_modules
 
 
 class Subcommand(Protocol):
@@ -130,7 +130,7 @@ class Command(BaseCommand):
     def run_from_argv(self, argv: list[str]) -> None:
         """Run the command line; ``worker`` first restarts its process with the hash seed of the project, if it can."""
         if argv[2:3] == ["worker"]:
-            hash_seed.restart(argv[1:])
+            app_modules.restart(argv[1:])
         super().run_from_argv(argv)
 
     def execute(self, *args: Any, **options: Any) -> Any:

@@ -37,7 +37,7 @@ from temporalex_django.management.cli import exit_codes, printing
 from temporalex_django.management.cli.subprocess_setup import set_up_django
 from temporalex_django.models import Instance
 from temporalex_django.operations.runs.compare import replay_limit
-from temporalex_django.workers import hash_seed
+from temporalex_django.workers import app_modules
 
 Finding = dict[str, Any]
 
@@ -390,15 +390,15 @@ def _different_hash_seed() -> Iterator[None]:
 
     The order of their sets differs then, so that code which depends on it is found.
     """
-    previous_seed = os.environ.get(hash_seed.VARIABLE)
-    os.environ[hash_seed.VARIABLE] = str(hash_seed.different_seed())
+    previous_seed = os.environ.get(app_modules.VARIABLE)
+    os.environ[app_modules.VARIABLE] = str(app_modules.different_seed())
     try:
         yield
     finally:
         if previous_seed is None:
-            del os.environ[hash_seed.VARIABLE]
+            del os.environ[app_modules.VARIABLE]
         else:
-            os.environ[hash_seed.VARIABLE] = previous_seed
+            os.environ[app_modules.VARIABLE] = previous_seed
 
 
 def _misfit_output(finding: Finding) -> HistoryMisfit:

@@ -19,7 +19,7 @@ from temporalex_django.authoring import workflow as registry_of
 from temporalex_django.db.inserts import NewStart, StartedRun, insert_message, insert_start
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.models import Instance
-from temporalex_django.workers import hash_seed
+from temporalex_django.workers import app_modules
 from tests.support.processes import running, worker
 from tests.support.waiting import wait_for
 
@@ -51,7 +51,7 @@ def env(subprocess_env: dict[str, str], tmp_path: Path) -> dict[str, str]:
     (app / "__init__.py").write_text("")
     (app / "workflows.py").write_text(SHOP)
     without = {
-        name: value for name, value in subprocess_env.items() if name not in (hash_seed.VARIABLE, hash_seed.MARK)
+        name: value for name, value in subprocess_env.items() if name not in (app_modules.VARIABLE, app_modules.MARK)
     }
     paths = os.pathsep.join([str(tmp_path), subprocess_env["PYTHONPATH"]])
     return {
@@ -111,11 +111,11 @@ def test_processes_with_other_seeds_are_told_of_it(env: dict[str, str], tmp_path
     """A seed that somebody set wins. The log names command and path, no value; STRICT_REPLAY blocks the run."""
     env = {**env, "TX_TEST_TEMPORALEX": json.dumps({"STRICT_REPLAY": strict})}
     started = start()
-    with worker({**env, hash_seed.VARIABLE: "1"}, tmp_path, name="first") as first:
+    with worker({**env, app_modules.VARIABLE: "1"}, tmp_path, name="first") as first:
         wait_for(lambda: waits_at(started, 1))
         first.kill()
     go(started, len(SKUS))
-    with worker({**env, hash_seed.VARIABLE: "2"}, tmp_path, name="second") as second:
+    with worker({**env, app_modules.VARIABLE: "2"}, tmp_path, name="second") as second:
         wait_for(lambda: not row(started).is_open or row(started).blocked, seconds=60)
         if not strict:
             second.says("different input")
@@ -175,7 +175,7 @@ def test_a_worker_takes_the_seed_once(env: dict[str, str], tmp_path: Path, how: 
         "moved": [sys.executable, "-c", MOVED, str(manage), *rest],
     }[how]
     if how == "set":
-        env = {**env, hash_seed.VARIABLE: "17"}
+        env = {**env, app_modules.VARIABLE: "17"}
     if how == "-E":  # which takes the path away, too
         paths = env["PYTHONPATH"].split(os.pathsep)
         settings = env["DJANGO_SETTINGS_MODULE"]
@@ -187,7 +187,7 @@ def test_a_worker_takes_the_seed_once(env: dict[str, str], tmp_path: Path, how: 
     elif how == "-E":
         assert (said["seed"], said["mark"]) == (None, None)
     else:
-        assert (said["seed"], said["mark"]) == (str(hash_seed.project_seed()), "1")
+        assert (said["seed"], said["mark"]) == (str(app_modules.project_seed()), "1")
         assert said["hash"] == seed_of(command, env, tmp_path)["hash"]
 
 
@@ -206,23 +206,23 @@ def test_a_worker_takes_the_seed_once(env: dict[str, str], tmp_path: Path, how: 
     ],
 )
 def test_which_command_lines_can_be_run_again(command_line: list[str], again: list[str] | None) -> None:
-    assert hash_seed.restart_command(command_line, {}) == (None if again is None else [sys.executable, *again])
-    assert hash_seed.restart_command(command_line, {hash_seed.VARIABLE: "random"}) is None
-    assert hash_seed.restart_command(command_line, {hash_seed.MARK: "1"}) is None
+    assert app_modules.restart_command(command_line, {}) == (None if again is None else [sys.executable, *again])
+    assert app_modules.restart_command(command_line, {app_modules.VARIABLE: "random"}) is None
+    assert app_modules.restart_command(command_line, {app_modules.MARK: "1"}) is None
 
 
 def test_other_commands_and_calls_never_start_again(monkeypatch: pytest.MonkeyPatch, db: None) -> None:
-    monkeypatch.setattr(hash_seed, "restart", lambda: pytest.fail("started again"))
+    monkeypatch.setattr(app_modules, "restart", lambda: pytest.fail("started again"))
     call_command("temporalex", "worker", burst=True)
 
 
 def test_the_seed_is_that_of_the_secret_key(settings: Any) -> None:
-    before = hash_seed.project_seed()
+    before = app_modules.project_seed()
     assert 0 < before < 2**32
-    assert hash_seed.project_seed() == before
+    assert app_modules.project_seed() == before
     settings.SECRET_KEY = "another"
-    assert hash_seed.project_seed() != before
-    assert hash_seed.different_seed() not in (before, hash_seed.project_seed())
+    assert app_modules.project_seed() != before
+    assert app_modules.different_seed() not in (before, app_modules.project_seed())
 
 
 def test_the_check_says_what_to_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -240,12 +240,12 @@ def test_the_check_says_what_to_set(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
     try:
         spec.loader.exec_module(module)
-        monkeypatch.delenv(hash_seed.VARIABLE, raising=False)
+        monkeypatch.delenv(app_modules.VARIABLE, raising=False)
         [message] = found()
         assert (message.id, message.level) == ("temporalex_django.W012", WARNING)
         assert f"{file}:13: iteration of a set in workflow code (Priced.run)" in message.msg
-        assert f"PYTHONHASHSEED={hash_seed.project_seed()}" in message.hint
-        monkeypatch.setenv(hash_seed.VARIABLE, str(hash_seed.project_seed()))
+        assert f"PYTHONHASHSEED={app_modules.project_seed()}" in message.hint
+        monkeypatch.setenv(app_modules.VARIABLE, str(app_modules.project_seed()))
         assert found() == []
     finally:
         registry_of.registry.clear()

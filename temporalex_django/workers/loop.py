@@ -37,9 +37,7 @@ from temporalex_django.liveness.recovery import release_activities
 from temporalex_django.workers.admission import Admission, all_queues, run_queues
 from temporalex_django.workers.attempts import Quarantine
 from temporalex_django.workers.cluster import ClusterPoller
-from temporalex_django.workers.health_report import handover_threads
-from temporalex_django.workers.maintenance import Maintenance
-from temporalex_django.workers.outbox import send_batch
+from temporalex_django.workers.maintenance import Maintenance, handover_threads, send_batch
 from temporalex_django.workers.polling.poll_modes import Poller, PollParts, PollResult
 from temporalex_django.workers.polling.single_runs import SingleRuns
 from temporalex_django.workers.polling.task_intake import TaskIntake

@@ -7,10 +7,13 @@ workers, and deletes runs whose retention is over.
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from django.db import Error as DatabaseError
 from django.db import connections
@@ -18,24 +21,38 @@ from django.db import connections
 from temporalex_django.conf import get_settings
 from temporalex_django.core.failures import error_line
 from temporalex_django.core.names import counted
+from temporalex_django.db import outbox
 from temporalex_django.db.background_hooks import ALERT_HOOKS, BACKGROUND_HOOKS, SCHEDULE_HOOKS
 from temporalex_django.db.claims.limited import read_switches
 from temporalex_django.db.connections import worker_session
 from temporalex_django.db.retention import Retention
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine import activity_policy, policy
-from temporalex_django.liveness.leases import Heartbeats, wake_for_code, wake_switched_on
+from temporalex_django.engine.contracts.storage import WorkerStorage
+from temporalex_django.engine.turn import WorkflowEngine
+from temporalex_django.liveness.health import (
+    Health,
+    HealthFile,
+    State,
+    activity_threads,
+    delete_stale_files,
+    extra_connections,
+)
+from temporalex_django.liveness.leases import Heartbeats, WorkerRow, wake_for_code, wake_switched_on
 from temporalex_django.liveness.recovery import judge_abandoned_markers, recover, release_orphans
 from temporalex_django.telemetry import definitions
 from temporalex_django.telemetry.recording import recorder
+from temporalex_django.workers.admission import Admission
 from temporalex_django.workers.attempts import announce_result
 from temporalex_django.workers.background_thread import BackgroundThread
-from temporalex_django.workers.health_report import HealthReport
-from temporalex_django.workers.maintained_loop import MaintainedLoop
-from temporalex_django.workers.outbox import OutboxDispatcher
+from temporalex_django.workers.cluster import ClusterPoller
+from temporalex_django.workers.polling.poll_modes import Poller
+from temporalex_django.workers.pool import Pool
+from temporalex_django.workers.turn_handover import TurnHandover
 
 if TYPE_CHECKING:
     from temporalex_django.workers.listener import Listener
+
 
 log = logging.getLogger("temporalex_django.workers")
 
@@ -340,3 +357,168 @@ class Maintenance:
             if result.task.id in valid:
                 announce_result(result)
         self.loop.wake.set()
+
+
+# --- maintained loop --------------------------------------------------------------------------------------------------
+#
+# The type of a worker loop, as its maintenance and its health report use it.
+
+
+class MaintainedLoop(Protocol):
+    """The attributes of a worker loop that its maintenance thread and its health report use.
+
+    Maintenance sets ``listener`` and parts of ``poller``, and reads the others.
+    """
+
+    alias: str
+    queues: list[str]
+    row: WorkerRow
+    engine: WorkflowEngine
+    pool: Pool
+    admission: Admission
+    handover: TurnHandover
+    poller: Poller
+    cluster: ClusterPoller | None
+    wake: threading.Event
+    listener: Listener | None
+    #: Runs that were advanced, and polls that are over.
+    turn_count: int
+    poll_count: int
+    #: When the last poll began, and when the process has to be gone after a stop (0.0: it was not asked to).
+    polled_at: float
+    stop_deadline: float
+    #: The maintenance thread calls it several times a second.
+    on_heartbeat: Callable[[], None]
+
+    @property
+    def storage(self) -> WorkerStorage: ...
+
+
+# --- health report ----------------------------------------------------------------------------------------------------
+#
+# The health file of a worker, and the number of its database connections.
+
+
+def handover_threads() -> int:
+    """Return how many threads may run turns while a long atomic activity occupies the worker's own thread.
+
+    Each of them needs a connection, so there are no more than the other connections leave of ``WORKER_CONNECTIONS``.
+    """
+    settings = get_settings()
+    if settings.WORKER_CONNECTIONS is None:
+        return policy.MAX_HELPERS
+    return max(0, min(policy.MAX_HELPERS, settings.WORKER_CONNECTIONS - extra_connections() - activity_threads()))
+
+
+class HealthReport:
+    """The health file of one worker loop, and the values that it writes there.
+
+    ``lease_until`` is a time of the monotonic clock; the code that sends the heartbeats sets it.
+    """
+
+    def __init__(self, loop: MaintainedLoop) -> None:
+        self.loop = loop
+        self.lease_until = 0.0
+        #: Seconds since which the oldest outgoing message should be gone; 0.0: there is none.
+        self.outbox_age = 0.0
+        self._file = HealthFile(loop.storage.domain)
+
+    def start(self) -> None:
+        """Write that the worker starts, and delete the files of dead workers.
+
+        It may be called again as long as the worker waits for its database.
+        """
+        delete_stale_files(self._file.domain)
+        self.write("starting")
+
+    def record_lease(self, started_at: float) -> None:
+        """Record that a statement which began at ``started_at`` (monotonic clock) extended the lease."""
+        # Counted from the beginning of the statement, so that the worker never takes its lease for longer than it is.
+        self.lease_until = started_at + get_settings().LEASE_SECONDS
+
+    def write(self, state: State | None = None) -> None:
+        """Write the present values of the worker to its health file.
+
+        ``state`` replaces the state that follows from the worker's values (working, draining, leaving), if it is not
+        None.
+        """
+        loop = self.loop
+        current_state: State = "leaving" if loop.stop_deadline else "draining" if loop.row.drained_at else "working"
+        health = Health(
+            worker=str(loop.row.id),
+            pid=os.getpid(),
+            guardian=self._file.guardian_pid(),
+            kind=loop.row.kind,
+            queues=loop.queues,
+            state=state or current_state,
+            wrote_at=time.monotonic(),
+            looked_at=min(loop.polled_at, loop.handover.oldest_started_at),
+            lease_until=self.lease_until,
+            leaves_by=loop.stop_deadline,
+            runs=len(loop.engine.cache),
+            activities=loop.pool.busy,
+            turns=loop.turn_count,
+            connections=activity_threads() + handover_threads() + extra_connections(),
+            counters={"outbox_age": round(self.outbox_age, 1)},
+        )
+        self._file.write(health)
+
+    def remove(self) -> None:
+        self._file.remove()
+
+
+# --- outbox -----------------------------------------------------------------------------------------------------------
+#
+# The dispatcher of a worker: it sends the rows of the outbox, in one thread for each destination that has some.
+
+
+class OutboxDispatcher:
+    """Sends the rows of the outbox of one database, from the maintenance of a worker.
+
+    No destination waits for another: each has a thread, which exists only while rows for it are due.
+    """
+
+    def __init__(self, alias: str) -> None:
+        self.alias = alias
+        self._stop = threading.Event()
+        self._threads: dict[str, threading.Thread] = {}
+
+    def ensure_running(self) -> None:
+        """Start the threads of destinations that have due rows and no thread. One read."""
+        for destination in outbox.due_destinations(DjangoStorage(self.alias, worker=True)):
+            thread = self._threads.get(destination)
+            if thread is None or not thread.is_alive():
+                thread = threading.Thread(
+                    target=self._run, args=[destination], name=f"temporalex-outbox-{destination}", daemon=True
+                )
+                self._threads[destination] = thread
+                thread.start()
+
+    def age(self) -> float:
+        """Return the seconds since which the oldest row should have been sent; 0.0 if there is none. One read."""
+        storage = DjangoStorage(self.alias, worker=True)
+        oldest = outbox.oldest_due(storage)
+        return 0.0 if oldest is None else max(0.0, (storage.now() - oldest).total_seconds())
+
+    def stop(self) -> None:
+        """Stop the threads after what they are sending, and wait for them at most ``policy.STOP_SECONDS`` seconds."""
+        self._stop.set()
+        for thread in self._threads.values():
+            thread.join(policy.STOP_SECONDS)
+
+    def _run(self, destination: str) -> None:
+        with worker_session(self.alias), ThreadPoolExecutor(policy.OUTBOX_THREADS) as pool:
+            try:
+                while not self._stop.is_set() and send_batch(self.alias, destination, pool):
+                    pass
+            except DatabaseError as exc:
+                log.warning("the outbox of %s waits for the database: %s", destination, error_line(exc))
+                connections[self.alias].close()
+
+
+def send_batch(alias: str, destination: str | None, pool: ThreadPoolExecutor | None = None) -> bool:
+    """Claim and send some due rows of a destination (None: of all); return True if there were any."""
+    storage = DjangoStorage(alias, worker=True)
+    rows = outbox.claim(storage, limit=policy.OUTBOX_BATCH, destination=destination)
+    outbox.deliver(rows, storage=storage, pool=pool)
+    return bool(rows)

@@ -11,7 +11,7 @@ from django.test import override_settings
 
 from temporalex_django.db.inserts import StartedRun
 from temporalex_django.models import Chain
-from temporalex_django.workers.health_report import activity_threads, handover_threads
+from temporalex_django.workers.maintenance import activity_threads, handover_threads
 from tests.faults.test_crash_marks import closed, start
 from tests.faults.test_guardian import env_with
 from tests.faults.test_health import health, only

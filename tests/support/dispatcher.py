@@ -13,7 +13,7 @@ def main() -> None:
     from django.db import DatabaseError
 
     from temporalex_django.engine import policy
-    from temporalex_django.workers.outbox import send_batch
+    from temporalex_django.workers.maintenance import send_batch
 
     policy.OUTBOX_LEASE = 1.0  # type: ignore[misc] # what a killed one has claimed is due again soon
     policy.OUTBOX_BATCH = 5  # type: ignore[misc]

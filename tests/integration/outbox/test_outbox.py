@@ -31,7 +31,7 @@ from temporalex_django.operations.fleet.outgoing import DropOutgoing, SendAgain,
 from temporalex_django.operations.read.project_state import load_project_state
 from temporalex_django.present import diagnosis
 from temporalex_django.workers.loop import WorkerLoop, run_until_idle
-from temporalex_django.workers.outbox import OutboxDispatcher, send_batch
+from temporalex_django.workers.maintenance import OutboxDispatcher, send_batch
 from tests.support.outbox_kinds import AppendLine, register
 from tests.support.waiting import wait_for
 

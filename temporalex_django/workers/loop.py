@@ -38,9 +38,7 @@ from temporalex_django.workers.admission import Admission, all_queues, run_queue
 from temporalex_django.workers.attempts import Quarantine
 from temporalex_django.workers.cluster import ClusterPoller
 from temporalex_django.workers.maintenance import Maintenance, handover_threads, send_batch
-from temporalex_django.workers.polling.poll_modes import Poller, PollParts, PollResult
-from temporalex_django.workers.polling.single_runs import SingleRuns
-from temporalex_django.workers.polling.task_intake import TaskIntake
+from temporalex_django.workers.polling import Poller, PollParts, PollResult, SingleRuns, TaskIntake
 from temporalex_django.workers.pool import InlinePool, Pool
 from temporalex_django.workers.reconnect import next_pause, retry_until_available
 from temporalex_django.workers.turn_handover import TurnHandover

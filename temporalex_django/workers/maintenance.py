@@ -46,7 +46,7 @@ from temporalex_django.workers.admission import Admission
 from temporalex_django.workers.attempts import announce_result
 from temporalex_django.workers.background_thread import BackgroundThread
 from temporalex_django.workers.cluster import ClusterPoller
-from temporalex_django.workers.polling.poll_modes import Poller
+from temporalex_django.workers.polling import Poller
 from temporalex_django.workers.pool import Pool
 from temporalex_django.workers.turn_handover import TurnHandover
 

@@ -28,9 +28,9 @@ from temporalex_django.operations.schedules.fire import fire_due
 from temporalex_django.operations.schedules.save import SaveSchedule
 from temporalex_django.operations.schedules.trigger import TriggerSchedule
 from temporalex_django.telemetry import definitions
+from temporalex_django.workers import polling
 from temporalex_django.workers.loop import WorkerLoop, run_until_idle
 from temporalex_django.workers.maintenance import Maintenance
-from temporalex_django.workers.polling import task_intake
 from tests.support.metrics import KeptMetrics, kept_metrics
 from tests.support.people import stored
 
@@ -289,7 +289,7 @@ def test_a_late_result_of_an_earlier_attempt_is_no_second_one(
     storage.finish_tasks([TaskResult(task=late.task, retry_at=timezone.now())])
     valid = TaskResult(task=claimed(), outcome=("ActivityCompleted", {"seq": 1, "result": 2}), seconds=0.5)
     monkeypatch.setattr(loop.pool, "results", lambda: [late, valid])
-    monkeypatch.setattr(task_intake, "announce_result", ended.append)
+    monkeypatch.setattr(polling, "announce_result", ended.append)
 
     loop.intake.store_results()
 

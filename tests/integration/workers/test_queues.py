@@ -23,7 +23,7 @@ from temporalex_django.operations.fleet.queue_stats import queue_figures
 from temporalex_django.workers.admission import Admission
 from temporalex_django.workers.attempts import Attempt, Quarantine
 from temporalex_django.workers.loop import WorkerLoop, run_until_idle
-from temporalex_django.workers.polling.poll_modes import Poller
+from temporalex_django.workers.polling import Poller
 from temporalex_django.workers.pool import InlinePool
 from tests.app.crowds import often, seldom
 

@@ -41,8 +41,7 @@ from temporalex_django.workers.maintenance import Maintenance, handover_threads,
 from temporalex_django.workers.polling import Poller, PollParts, PollResult, SingleRuns, TaskIntake
 from temporalex_django.workers.pool import InlinePool, Pool
 from temporalex_django.workers.reconnect import next_pause, retry_until_available
-from temporalex_django.workers.turn_handover import TurnHandover
-from temporalex_django.workers.turn_runner import TurnRunner
+from temporalex_django.workers.turn_runner import TurnHandover, TurnRunner
 
 if TYPE_CHECKING:
     from temporalex_django.workers.listener import Listener

@@ -48,7 +48,7 @@ from temporalex_django.workers.background_thread import BackgroundThread
 from temporalex_django.workers.cluster import ClusterPoller
 from temporalex_django.workers.polling import Poller
 from temporalex_django.workers.pool import Pool
-from temporalex_django.workers.turn_handover import TurnHandover
+from temporalex_django.workers.turn_runner import TurnHandover
 
 if TYPE_CHECKING:
     from temporalex_django.workers.listener import Listener

@@ -35,8 +35,7 @@ from temporalex_django.telemetry.recording import recorder
 from temporalex_django.workers.admission import Admission, select_fairly
 from temporalex_django.workers.attempts import Quarantine, announce_result
 from temporalex_django.workers.pool import Pool
-from temporalex_django.workers.turn_handover import TurnHandover
-from temporalex_django.workers.turn_runner import TurnRunner
+from temporalex_django.workers.turn_runner import TurnHandover, TurnRunner
 
 log = logging.getLogger("temporalex_django.workers")
 

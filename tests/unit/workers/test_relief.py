@@ -11,7 +11,7 @@ import pytest
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine import policy
 from temporalex_django.engine.contracts.records import TaskState
-from temporalex_django.workers.turn_handover import TurnHandover
+from temporalex_django.workers.turn_runner import TurnHandover
 from tests.support.waiting import wait_for
 
 TASK = cast("TaskState", type("Task", (), {"activity": "book", "run_id": 1, "chain_id": 2}))

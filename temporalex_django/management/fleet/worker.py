@@ -27,8 +27,8 @@ from temporalex_django.liveness.recovery import report_deaths
 from temporalex_django.management.cli import exit_codes, printing
 from temporalex_django.workers.admission import all_queues, unknown_queues
 from temporalex_django.workers.app_modules import describe_classes
+from temporalex_django.workers.listener import retry_until_available
 from temporalex_django.workers.loop import WorkerLoop
-from temporalex_django.workers.reconnect import retry_until_available
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -200,13 +200,13 @@ def _fire_due_schedules(alias: str) -> bool:
 
 
 def _is_alert_round_due(alias: str) -> bool:
-    from temporalex_django.operations.alerts.rounds import is_round_due  # noqa: PLC0415 - it needs the models
+    from temporalex_django.operations.alerts import is_round_due  # noqa: PLC0415 - it needs the models
 
     return is_round_due(alias)
 
 
 def _run_alert_round(alias: str) -> bool:
-    from temporalex_django.operations.alerts.rounds import run_round  # noqa: PLC0415 - it needs the models
+    from temporalex_django.operations.alerts import run_round  # noqa: PLC0415 - it needs the models
 
     run_round(alias)
     return False
@@ -215,7 +215,7 @@ def _run_alert_round(alias: str) -> bool:
 def _alert_without_workers(**_: Any) -> None:
     """Send alerts from a web process if no worker does; the receiver of ``request_finished``."""
     if get_settings().ALERTS:
-        from temporalex_django.operations.alerts.web import ensure_rounds  # noqa: PLC0415 - it needs the models
+        from temporalex_django.operations.alerts import ensure_rounds  # noqa: PLC0415 - it needs the models
 
         ensure_rounds()
 

@@ -24,7 +24,7 @@ from temporalex_django import signals
 from temporalex_django.core.failures import error_line
 from temporalex_django.errors import HumanTaskNotFound
 from temporalex_django.models import HumanTask
-from temporalex_django.operations.alerts.message import mail_deadline, send_mail
+from temporalex_django.operations.alerts import mail_deadline, send_mail
 from temporalex_django.operations.human_tasks import base
 from temporalex_django.operations.human_tasks.inbox import find_task, may_view
 from temporalex_django.pages.links import make_token

@@ -19,7 +19,7 @@ from django.utils import timezone
 
 from temporalex_django import errors
 from temporalex_django.models import HumanTask, OperatorAction
-from temporalex_django.operations.alerts.message import send_mail
+from temporalex_django.operations.alerts import send_mail
 from temporalex_django.pages.links import make_token, read_token
 from temporalex_django.pages.mail import TaskMail
 from tests.support.client_flows import drain

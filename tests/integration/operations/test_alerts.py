@@ -20,9 +20,8 @@ from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine import policy
 from temporalex_django.errors import NotConfigured
 from temporalex_django.models import Alert, Instance, Lease, Outbox
-from temporalex_django.operations.alerts import rounds, web
-from temporalex_django.operations.alerts.message import AlertMessage, send_mail
-from temporalex_django.operations.alerts.rounds import is_round_due, run_round
+from temporalex_django.operations import alerts as rounds
+from temporalex_django.operations.alerts import AlertMessage, is_round_due, run_round, send_mail
 from temporalex_django.testing import drain
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.of_the_tables("problems of workers of the tables")]
@@ -167,7 +166,7 @@ def fail_for(*refused: str) -> Any:
             raise SMTPRecipientsRefused(dict.fromkeys(to, (550, b"no")))
         send_mail(subject, text, sender, to)
 
-    return patch("temporalex_django.operations.alerts.message.send_mail", deliver)
+    return patch("temporalex_django.operations.alerts.send_mail", deliver)
 
 
 def test_a_mail_server_that_refuses_keeps_nothing_from_the_function(alerts: Any) -> None:
@@ -314,20 +313,20 @@ def test_a_web_process_reports_that_no_worker_is_left() -> None:
     AlertedOrder.start(None)
     storage = DjangoStorage("default")
     Lease.objects.create(name="alerts", until=storage.now() - timedelta(seconds=60))
-    with patch.object(web.connections, "close_all"):
-        web.look("default")
+    with patch.object(rounds.connections, "close_all"):
+        rounds.look("default")
         assert mail.outbox == [], "a worker may come yet"
         Lease.objects.update(until=storage.now() - timedelta(seconds=121))
-        web.look("default")
+        rounds.look("default")
         assert "No live workers" in mail.outbox[0].body
         Lease.objects.update(until=storage.now() - timedelta(seconds=121))
-        web.look("default")
+        rounds.look("default")
     assert len(mail.outbox) == 1
 
 
 def test_a_request_makes_a_web_process_look_once_a_minute(client: Any) -> None:
     looks: list[str] = []
-    with patch.object(web, "look", looks.append), patch.object(web, "_looked_at", -1000.0):
+    with patch.object(rounds, "look", looks.append), patch.object(rounds, "_looked_at", -1000.0):
         for _ in range(3):
             client.get("/admin/login/")
         for thread in threading.enumerate():

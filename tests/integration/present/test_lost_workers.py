@@ -17,7 +17,7 @@ from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.liveness.leases import Heartbeats
 from temporalex_django.liveness.recovery import recover
 from temporalex_django.models import ActivityTask, FailedAttempt, LostWorker, Worker
-from temporalex_django.operations.alerts.rounds import ALERT_CODES
+from temporalex_django.operations.alerts import ALERT_CODES
 from temporalex_django.workers.loop import run_until_idle
 from tests.support import tenants
 from tests.support.commands import shell

@@ -176,13 +176,13 @@ def _run_burst(seconds: float) -> int:
 
 
 def _has_bulk_jobs(alias: str) -> bool:
-    from temporalex_django.operations.bulk.worker import has_running_jobs  # noqa: PLC0415 - it needs the models
+    from temporalex_django.operations.bulk import has_running_jobs  # noqa: PLC0415 - it needs the models
 
     return has_running_jobs(alias)
 
 
 def _run_bulk_jobs(alias: str) -> bool:
-    from temporalex_django.operations.bulk.worker import run_jobs  # noqa: PLC0415 - it needs the models
+    from temporalex_django.operations.bulk import run_jobs  # noqa: PLC0415 - it needs the models
 
     return run_jobs(alias)
 

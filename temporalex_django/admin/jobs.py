@@ -28,8 +28,7 @@ from temporalex_django.errors import ActionNotPermitted, TemporalexError, Workfl
 from temporalex_django.forms.payload_forms import NoteFormField
 from temporalex_django.models import BulkItem, BulkJob, Instance
 from temporalex_django.operations.base import storage
-from temporalex_django.operations.bulk.start import ResumeBulk, StopBulk
-from temporalex_django.operations.bulk.worker import count_text, jobs_for, redact_items
+from temporalex_django.operations.bulk import ResumeBulk, StopBulk, count_text, jobs_for, redact_items
 from temporalex_django.operations.registry import STEERING
 
 _RUNS_PER_PAGE = 100

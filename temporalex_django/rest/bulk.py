@@ -20,8 +20,7 @@ from temporalex_django.core.names import quoted
 from temporalex_django.errors import WorkflowNotFound
 from temporalex_django.models import BulkItem, BulkJob
 from temporalex_django.operations.base import storage
-from temporalex_django.operations.bulk.start import ResumeBulk, StartBulk, StopBulk
-from temporalex_django.operations.bulk.worker import jobs_for, redact_items
+from temporalex_django.operations.bulk import ResumeBulk, StartBulk, StopBulk, jobs_for, redact_items
 from temporalex_django.operations.registry import STEERING
 from temporalex_django.operations.runs.signal import SendSignal
 from temporalex_django.rest import serializers

@@ -14,7 +14,7 @@ from temporalex_django.db.inserts import StartedRun, insert_message
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.liveness.process_identity import process_state
 from temporalex_django.models import BulkItem, BulkJob, Chain, Instance, OperatorAction
-from temporalex_django.operations.bulk.start import StartBulk
+from temporalex_django.operations.bulk import StartBulk
 from tests.faults.test_crash_marks import closed, instance, start, supervised
 from tests.support.processes import worker
 from tests.support.waiting import wait_for

@@ -13,7 +13,7 @@ from django.utils import timezone
 
 from temporalex_django.core import process
 from temporalex_django.models import ActivityTask, Instance, Worker
-from temporalex_django.operations.bulk.start import StartBulk
+from temporalex_django.operations.bulk import StartBulk
 from temporalex_django.operations.fleet.switches import SwitchOff, SwitchOn
 from tests.soak.small import Beaten, Booked, Slept, UnderLimits, Waited
 from tests.support.crash_walk import due_schedule, marker, row, start

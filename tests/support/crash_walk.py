@@ -23,7 +23,7 @@ from temporalex_django.db.inserts import NewStart, StartedRun, insert_message, i
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.liveness import crash_markers
 from temporalex_django.models import ActivityTask, Instance, Schedule, Worker
-from temporalex_django.operations.bulk.start import StartBulk
+from temporalex_django.operations.bulk import StartBulk
 from temporalex_django.operations.fleet.switches import SwitchOff, SwitchOn
 from temporalex_django.operations.schedules.definition import ScheduleDefinition
 from temporalex_django.operations.schedules.save import SaveSchedule

@@ -37,7 +37,7 @@ from temporalex_django.conf import get_settings
 from temporalex_django.errors import ActionNotPermitted, TemporalexError
 from temporalex_django.models import Instance
 from temporalex_django.operations.base import storage
-from temporalex_django.operations.bulk.start import StartBulk
+from temporalex_django.operations.bulk import StartBulk
 from temporalex_django.operations.registry import STEERING
 from temporalex_django.operations.runs.operator_action import OperatorRunAction
 

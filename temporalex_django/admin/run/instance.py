@@ -72,7 +72,7 @@ from temporalex_django.core.names import TABLES
 from temporalex_django.models import BulkJob, Instance
 from temporalex_django.operations import audit
 from temporalex_django.operations.base import storage
-from temporalex_django.operations.bulk.start import StartBulk
+from temporalex_django.operations.bulk import StartBulk
 from temporalex_django.operations.read.run_annotations import (
     annotate_attempts,
     annotate_ends,

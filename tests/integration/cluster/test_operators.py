@@ -14,8 +14,7 @@ from temporalex_django import NoReply, Ok, RetryPolicy, Stop, Workflow, activity
 from temporalex_django.backends.cluster.client import ClusterClient
 from temporalex_django.models import BulkItem, Chain, HumanTask, Instance, KeptAnswer, OperatorAction, Outbox
 from temporalex_django.operations.base import CODE
-from temporalex_django.operations.bulk.start import StartBulk
-from temporalex_django.operations.bulk.worker import run_jobs
+from temporalex_django.operations.bulk import StartBulk, run_jobs
 from temporalex_django.operations.idempotency import IdempotentRequest
 from temporalex_django.operations.runs.operator_action import OperatorRunAction
 from temporalex_django.workers.loop import run_until_idle

@@ -23,7 +23,7 @@ from temporalex_django.management.cli import exit_codes
 from temporalex_django.management.commands.temporalex import Command
 from temporalex_django.management.runs.operator_commands import COMMANDS
 from temporalex_django.models import BulkJob, HumanTask, Instance, OperatorAction
-from temporalex_django.operations.bulk import worker
+from temporalex_django.operations import bulk
 from temporalex_django.operations.fleet.live_workers import LiveWorkers
 from temporalex_django.operations.registry import STEERING
 from temporalex_django.rest.http import problems
@@ -187,7 +187,7 @@ def test_many_runs_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def live_workers(*, alias: str) -> LiveWorkers:
         assert next(looks) >= 0, "the job does not end"
-        worker.run_jobs(alias)
+        bulk.run_jobs(alias)
         return LiveWorkers.from_rows([((), {}, ())])
 
     monkeypatch.setattr("temporalex_django.management.runs.bulk.live_workers", live_workers)

@@ -20,10 +20,9 @@ from temporalex_django import Ok, Workflow, api, errors
 from temporalex_django.db import background_hooks
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.models import BulkItem, BulkJob, Instance, OperatorAction, Worker
+from temporalex_django.operations import bulk
 from temporalex_django.operations.base import Actor
-from temporalex_django.operations.bulk import worker
-from temporalex_django.operations.bulk.start import ResumeBulk, StartBulk, StopBulk
-from temporalex_django.operations.bulk.worker import redact_items
+from temporalex_django.operations.bulk import ResumeBulk, StartBulk, StopBulk, redact_items
 from temporalex_django.operations.fleet import cleanup
 from temporalex_django.operations.read import run_filters
 from temporalex_django.operations.run_lookup import find_run
@@ -288,14 +287,14 @@ def test_a_superuser_has_the_jobs_of_those_whose_runs_he_has() -> None:
     bob = person("blue-bob", "bulk_actions", "terminate_instance")
     root = get_user_model().objects.create_superuser("red-root")
     job = StartBulk("terminate", runs=runs[1:], by=Actor(user=bob)).execute()
-    assert [*worker.jobs_for(root, alias="default")] == [job]
+    assert [*bulk.jobs_for(root, alias="default")] == [job]
     with override_settings(TEMPORALEX={"ACCESS_POLICY": tenants.POLICY}):
-        assert not worker.jobs_for(root, alias="default").exists()
+        assert not bulk.jobs_for(root, alias="default").exists()
         with pytest.raises(errors.WorkflowNotFound):
             StopBulk(job.pk, by=Actor(user=root)).execute()
         own = StartBulk("terminate", runs=runs[:1], by=Actor(user=root)).execute()
-        assert [*worker.jobs_for(root, alias="default")] == [own]
-    assert worker.jobs_for(None, alias="default").count() == 2
+        assert [*bulk.jobs_for(root, alias="default")] == [own]
+    assert bulk.jobs_for(None, alias="default").count() == 2
 
 
 def test_who_may() -> None:
@@ -332,8 +331,8 @@ def test_what_a_job_does_leads_back_to_it_and_to_its_request() -> None:
     by = Actor(user=ann, source="rest", address="10.0.0.7", request_id="req-7", program=True)
     signals = StartBulk("signal", runs=runs[:1], signal="note", by=by).execute()
     ends = StartBulk("terminate", runs=runs, by=by).execute()
-    assert worker._run_next_item(signals.pk, DjangoStorage())
-    assert worker._run_next_item(ends.pk, DjangoStorage())
+    assert bulk._run_next_item(signals.pk, DjangoStorage())
+    assert bulk._run_next_item(ends.pk, DjangoStorage())
     ann.user_permissions.clear()
     finished()
 
@@ -398,16 +397,16 @@ def test_no_job_waits_for_another_one_to_be_through(slow: bool, monkeypatch: pyt
     """Also when one run takes all the time that there is for jobs."""
     runs = baskets("a", "b", "c", "d", "e")
     jobs = [StartBulk("terminate", runs=chosen).execute().pk for chosen in (runs[:2], runs[2:4], runs[4:])]
-    made, clock, turns = worker.build_action, SimpleNamespace(now=0.0, monotonic=lambda: clock.now), []
+    made, clock, turns = bulk.build_action, SimpleNamespace(now=0.0, monotonic=lambda: clock.now), []
 
     def noting(job: Any, item: int, target: Any, by: Any) -> Any:
         turns.append(jobs.index(job.pk))
         clock.now += slow
         return made(job, item, target, by)
 
-    monkeypatch.setattr(worker, "build_action", noting)
-    monkeypatch.setattr(worker, "time", clock)
-    monkeypatch.setattr(worker, "_last_job", {})
+    monkeypatch.setattr(bulk, "build_action", noting)
+    monkeypatch.setattr(bulk, "time", clock)
+    monkeypatch.setattr(bulk, "_last_job", {})
     finished()
     assert turns == [0, 1, 2, 0, 1]
     assert set(BulkJob.objects.values_list("state", flat=True)) == {"done"}
@@ -415,7 +414,7 @@ def test_no_job_waits_for_another_one_to_be_through(slow: bool, monkeypatch: pyt
 
 def test_a_job_is_stopped_and_resumed() -> None:
     job = StartBulk("terminate", runs=baskets("a", "b")).execute()
-    assert worker._run_next_item(job.pk, DjangoStorage())
+    assert bulk._run_next_item(job.pk, DjangoStorage())
     assert StopBulk(job.pk).execute().state == "stopped"
     finished()
     job.refresh_from_db()
@@ -464,7 +463,7 @@ def test_a_worker_that_is_killed_leaves_nothing_half_done(monkeypatch: pytest.Mo
     with monkeypatch.context() as patched:
         patched.setattr(BulkItem, "save", _dies)
         with pytest.raises(SystemExit):
-            worker.run_jobs("default")
+            bulk.run_jobs("default")
     assert set(statuses().values()) == {"waiting"}
     assert OperatorAction.objects.count() == before
     finished()
@@ -480,14 +479,14 @@ def _dies(*args: Any, **options: Any) -> None:
 def test_what_is_wrong_with_one_run_stops_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     runs = baskets("a", "b")
     job = StartBulk("terminate", runs=runs).execute()
-    made = worker.build_action
+    made = bulk.build_action
 
     def broken(job: Any, item: int, target: Any, by: Any) -> Any:
         if target.workflow_id == "b":
             raise ZeroDivisionError("secret")
         return made(job, item, target, by)
 
-    monkeypatch.setattr(worker, "build_action", broken)
+    monkeypatch.setattr(bulk, "build_action", broken)
     finished()
     job.refresh_from_db()
     assert (job.done, job.failed, job.state) == (1, 1, "done")
@@ -497,7 +496,7 @@ def test_what_is_wrong_with_one_run_stops_no_other(monkeypatch: pytest.MonkeyPat
 
 def test_a_run_that_is_busy_is_tried_behind_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     job = StartBulk("terminate", runs=baskets("a", "b")).execute()
-    made, asked = worker.build_action, []
+    made, asked = bulk.build_action, []
 
     def busy(job: Any, item: int, target: Any, by: Any) -> Any:
         asked.append(target.workflow_id)
@@ -505,7 +504,7 @@ def test_a_run_that_is_busy_is_tried_behind_the_others(monkeypatch: pytest.Monke
             raise errors.UpdateTimeout("busy", code="busy")
         return made(job, item, target, by)
 
-    monkeypatch.setattr(worker, "build_action", busy)
+    monkeypatch.setattr(bulk, "build_action", busy)
     finished()
     job.refresh_from_db()
     assert asked == ["b", "a", "b", "b", "b", "b"]
@@ -573,8 +572,8 @@ def test_a_job_goes_on_behind_a_run_whose_code_three_workers_died_of(monkeypatch
     monkeypatch.setattr(Reset, "check_replay", deadly)
     for deaths in (1, 2, 3):
         with pytest.raises(SystemExit):
-            worker.run_jobs("default")
-        assert not worker.run_jobs("default")  # nobody knows yet that it died
+            bulk.run_jobs("default")
+        assert not bulk.run_jobs("default")  # nobody knows yet that it died
         assert [item.crashes for item in BulkItem.objects.order_by("pk")] == [deaths, 0]
         let_go()
     finished()
@@ -601,7 +600,7 @@ def test_what_comes_too_late_of_a_replay_is_not_done(meanwhile: str, monkeypatch
             StopBulk(job.pk).execute()
         else:
             let_go()
-            assert worker._run_next_item(job.pk, DjangoStorage())
+            assert bulk._run_next_item(job.pk, DjangoStorage())
 
     monkeypatch.setattr(Reset, "check_replay", late)
     finished()
@@ -622,7 +621,7 @@ def test_a_database_that_does_not_answer_is_no_death(monkeypatch: pytest.MonkeyP
         patched.setattr(Reset, "check_replay", _away)
         for _ in range(4):
             with pytest.raises(InterfaceError):
-                worker.run_jobs("default")
+                bulk.run_jobs("default")
             assert (BulkItem.objects.get().crashes, BulkJob.objects.get().held_until) == (0, None)
     finished()
     job.refresh_from_db()

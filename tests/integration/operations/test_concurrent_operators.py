@@ -11,7 +11,7 @@ from django.test import override_settings
 
 from temporalex_django import Ok, RetryPolicy, Workflow, activity, api, errors
 from temporalex_django.models import BulkJob, Instance
-from temporalex_django.operations.bulk.start import StartBulk
+from temporalex_django.operations.bulk import StartBulk
 from temporalex_django.testing import drain
 from tests.integration.db.test_storage_concurrency import Elsewhere, held_open
 from tests.support.waiting import wait_for

@@ -21,7 +21,7 @@ from temporalex_django.admin.run.instance import InstanceAdmin
 from temporalex_django.models import BulkJob, Instance, OperatorAction
 from temporalex_django.operations import audit
 from temporalex_django.operations.base import Actor
-from temporalex_django.operations.bulk.start import StartBulk
+from temporalex_django.operations.bulk import StartBulk
 from tests.app.graphs import Order
 from tests.support import tenants
 from tests.support.client_flows import Basket, drain

@@ -18,7 +18,7 @@ from temporalex_django.core.failures import failure_cause
 from temporalex_django.db import background_hooks
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.models import ActivityTask, BulkItem, BulkJob, Instance, OperatorAction
-from temporalex_django.operations.bulk.start import StartBulk
+from temporalex_django.operations.bulk import StartBulk
 from temporalex_django.operations.read.failure_groups import failure_groups
 from temporalex_django.testing import WorkflowEnvironment, drain
 from tests.support.commands import shell

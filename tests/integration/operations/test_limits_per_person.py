@@ -15,7 +15,7 @@ from rest_framework.test import APIClient
 from temporalex_django import Ok, Workflow, api, errors
 from temporalex_django.models import HumanTask, Instance, OperatorAction
 from temporalex_django.operations.base import Actor
-from temporalex_django.operations.bulk.start import StartBulk, StopBulk
+from temporalex_django.operations.bulk import StartBulk, StopBulk
 from temporalex_django.operations.human_tasks.claim import Claim, Release
 from temporalex_django.operations.human_tasks.decide import Decide
 from temporalex_django.operations.human_tasks.delegate import Delegate

@@ -14,7 +14,7 @@ from rest_framework.test import APIClient
 
 from temporalex_django.models import BulkItem, BulkJob, Instance, OperatorAction
 from temporalex_django.operations.base import Actor
-from temporalex_django.operations.bulk.start import StartBulk
+from temporalex_django.operations.bulk import StartBulk
 from temporalex_django.rest.bulk import BulkViewSet
 from temporalex_django.rest.filters import RunFilter
 from temporalex_django.rest.http.permissions import InstancePermission

@@ -16,7 +16,7 @@ from django.db import connection, transaction
 from hypothesis import HealthCheck, Phase, settings
 from schemathesis.checks import not_a_server_error
 
-from temporalex_django.operations.bulk.start import StartBulk
+from temporalex_django.operations.bulk import StartBulk
 from tests.integration.rest.test_openapi import described
 from tests.support.campaign import REPEATED, scaled
 from tests.support.client_flows import Basket, drain

@@ -31,7 +31,7 @@ from temporalex_django.telemetry.recording import recorder
 if TYPE_CHECKING:
     from temporalex_django.authoring.backend import Backend
     from temporalex_django.authoring.django_tasks import TaskHost
-    from temporalex_django.operations.fleet.cleanup import CleanupJob
+    from temporalex_django.operations.fleet.switches import CleanupJob
 
 logger = logging.getLogger("temporalex_django")
 
@@ -243,9 +243,9 @@ def _cleanup_hook(kind: str) -> BackgroundHook:
     """
 
     def cleanup_job() -> CleanupJob:
-        from temporalex_django.operations.fleet import cleanup  # noqa: PLC0415 - it needs the models
+        from temporalex_django.operations.fleet import switches  # noqa: PLC0415 - it needs the models
 
-        job: CleanupJob = getattr(cleanup, kind)
+        job: CleanupJob = getattr(switches, kind)
         return job
 
     return BackgroundHook(

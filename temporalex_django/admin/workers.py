@@ -26,8 +26,8 @@ from temporalex_django.authoring.authorization import APP
 from temporalex_django.errors import ActionNotPermitted, TemporalexError, WorkerNotFound
 from temporalex_django.models import ActivityTask, Instance, LostWorker, Worker
 from temporalex_django.operations.base import storage
-from temporalex_django.operations.fleet.drain import DrainWorker, UndrainWorker
 from temporalex_django.operations.fleet.queue_stats import MAX_COUNT, all_queue_figures
+from temporalex_django.operations.fleet.switches import DrainWorker, UndrainWorker
 from temporalex_django.operations.read.project_state import lost_workers
 from temporalex_django.operations.runs.run_due import RunDue
 

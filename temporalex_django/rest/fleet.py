@@ -17,9 +17,16 @@ from temporalex_django.core.names import quoted
 from temporalex_django.errors import WorkerNotFound
 from temporalex_django.models import Instance, SwitchedOff, Worker
 from temporalex_django.operations.base import storage
-from temporalex_django.operations.fleet.drain import DrainWorker, UndrainWorker
 from temporalex_django.operations.fleet.queue_stats import QueueRow, all_queue_figures
-from temporalex_django.operations.fleet.switches import Switch, SwitchOff, SwitchOn, active_switches, redact_holds
+from temporalex_django.operations.fleet.switches import (
+    DrainWorker,
+    Switch,
+    SwitchOff,
+    SwitchOn,
+    UndrainWorker,
+    active_switches,
+    redact_holds,
+)
 from temporalex_django.operations.read.project_state import lost_workers
 from temporalex_django.rest import serializers
 from temporalex_django.rest.base import ContractViewSet

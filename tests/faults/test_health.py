@@ -17,7 +17,7 @@ from django.test import override_settings
 from temporalex_django.errors import ActionNotPossible, WorkerNotFound
 from temporalex_django.liveness.health import Health, judge_health
 from temporalex_django.models import ActivityTask, OperatorAction, Worker
-from temporalex_django.operations.fleet.drain import DrainWorker, UndrainWorker
+from temporalex_django.operations.fleet.switches import DrainWorker, UndrainWorker
 from tests.faults.test_crash_marks import closed, instance, start
 from tests.faults.test_guardian import env_with
 from tests.support.processes import cluster, worker

@@ -10,7 +10,7 @@ from django.core.management.base import BaseCommand, CommandParser
 
 from temporalex_django.management.cli import as_user as people
 from temporalex_django.management.cli import printing
-from temporalex_django.operations.fleet.drain import DrainWorker, UndrainWorker
+from temporalex_django.operations.fleet.switches import DrainWorker, UndrainWorker
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

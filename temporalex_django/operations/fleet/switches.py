@@ -1,13 +1,19 @@
-"""Switch off a queue, an activity or a workflow class for all workers."""
+"""Operations on the fleet: switches, drains and clean-up.
+
+Switch off a queue, an activity or a workflow class for all workers.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from datetime import datetime
-from typing import ClassVar
+from datetime import datetime, timedelta
+from typing import Any, ClassVar
+from uuid import UUID
 
 from django.db.models import Q, QuerySet
+from django.utils import timezone
 
 from temporalex_django.access import VIEW_PAYLOAD, policy
 from temporalex_django.authoring import activity
@@ -19,8 +25,17 @@ from temporalex_django.conf import queue_limits, uses_cluster
 from temporalex_django.core.names import fit_note, quoted
 from temporalex_django.core.payloads.codec import check_text
 from temporalex_django.db import background_tasks
-from temporalex_django.errors import ActionNotPossible
-from temporalex_django.models import ActivityTask, SwitchedOff, Worker
+from temporalex_django.errors import ActionNotPossible, WorkerNotFound
+from temporalex_django.models import (
+    ActivityTask,
+    BulkItem,
+    BulkJob,
+    EndedTask,
+    KeptAnswer,
+    ScheduleSlot,
+    SwitchedOff,
+    Worker,
+)
 from temporalex_django.operations import audit
 from temporalex_django.operations.base import CODE, Action, Actor
 from temporalex_django.present.problems import unstopped_text
@@ -249,3 +264,163 @@ class SwitchOn(SwitchOff):
     @property
     def notice(self) -> str:
         return ""
+
+
+# --- drain ------------------------------------------------------------------------------------------------------------
+#
+# Drain a worker, so that it takes no new work, from any process; and undrain it.
+
+
+class DrainWorker(Action[Worker]):
+    """Operation that drains a worker and returns its row.
+
+    The worker finishes the work that it has. Then it idles until it is stopped or undrained. It notices the change at
+    its next heartbeat, within a third of ``LEASE_SECONDS``.
+
+    Raises ``WorkerNotFound``, and ``ActionNotPossible`` if the worker is drained already. Locks the row of the worker,
+    in the caller's transaction. Audited.
+    """
+
+    name: ClassVar[str] = "drain_worker"
+    permission: ClassVar[str] = "drain_worker"
+    forced: ClassVar[bool] = True
+    drains: ClassVar[bool] = True
+
+    def __init__(self, worker: UUID | str, *, reason: str = "", by: Actor = CODE) -> None:
+        super().__init__(by=by)
+        self.worker = worker
+        self.reason = fit_note(reason, label="the reason")
+
+    def perform(self) -> Worker:
+        alias = self.storage.alias
+        with self.storage.transaction():
+            row = _lock_live_worker(self.worker, alias=alias)
+            if (row.drained_at is not None) == self.drains:
+                raise ActionNotPossible(
+                    f"the worker {row} {'is already drained' if self.drains else 'already accepts work'}"
+                )
+            row.drained_at = timezone.now() if self.drains else None
+            row.save(using=alias, update_fields=["drained_at"])
+            self.record(AuditSubject(run_id=None, workflow="", workflow_id=""), reason=self.reason, worker=str(row))
+        return row
+
+
+def _lock_live_worker(worker_ref: UUID | str, *, alias: str) -> Worker:
+    """Lock and return the row of the worker with the id ``worker_ref``, if nobody has declared it dead.
+
+    Raises ``WorkerNotFound`` for another id, and for text that is not an id.
+    """
+    try:
+        pk = UUID(str(worker_ref))
+    except ValueError:
+        raise WorkerNotFound(f"there is no worker {quoted(str(worker_ref))}") from None
+    row = Worker.objects.using(alias).select_for_update().filter(pk=pk, buried_at=None).first()
+    if row is None:
+        raise WorkerNotFound(f"there is no worker {quoted(str(worker_ref))}")
+    return row
+
+
+class UndrainWorker(DrainWorker):
+    """Operation that lets a drained worker take work again, and returns its row.
+
+    Raises ``WorkerNotFound``, and ``ActionNotPossible`` if the worker is not drained. Locks the row of the worker, in
+    the caller's transaction. Audited.
+    """
+
+    name: ClassVar[str] = "undrain_worker"
+    drains: ClassVar[bool] = False
+
+
+# --- cleanup ----------------------------------------------------------------------------------------------------------
+#
+# The deletion of rows that were kept long enough: answers, bulk jobs, results of background tasks, and slots.
+#
+# Workers delete them in small batches as a part of their maintenance. The audit log is never deleted.
+
+
+#: Retention of answers, of finished bulk jobs and of slots of schedules. A job that was stopped may be resumed, so it
+#: is kept.
+ANSWER_RETENTION = timedelta(hours=24)
+JOB_RETENTION = timedelta(days=90)
+SLOT_RETENTION = timedelta(days=90)
+#: Seconds between two checks of a worker for each kind, and the rows that it deletes at a time.
+_CHECK_INTERVAL = 60.0
+_BATCH_SIZE = 500
+
+
+class CleanupJob:
+    """Deletes expired rows of one kind, such as the results of background tasks, in a worker's maintenance.
+
+    ``expired_rows`` takes a database alias and returns the rows that may be deleted, oldest first.
+    """
+
+    def __init__(self, expired_rows: Callable[[str], QuerySet[Any]]) -> None:
+        self._expired_rows = expired_rows
+        self._checked_at: dict[str, float] = {}
+
+    def has_rows(self, alias: str) -> bool:
+        """Return True if the database has expired rows to delete.
+
+        It reads at most once per minute. If it is called again within that minute, it returns False.
+        """
+        if time.monotonic() - self._checked_at.get(alias, -_CHECK_INTERVAL) < _CHECK_INTERVAL:
+            return False
+        self._checked_at[alias] = time.monotonic()
+        return self._expired_rows(alias).exists()
+
+    def delete_batch(self, alias: str) -> bool:
+        """Delete at most 500 expired rows; return True if there may be more."""
+        rows = self._expired_rows(alias)
+        row_ids = [*rows.values_list("pk", flat=True)[:_BATCH_SIZE]]
+        # Delete by key, without the order: a DELETE has none, and a small batch holds its locks only for a moment.
+        if row_ids:
+            rows.order_by().filter(pk__in=row_ids).delete()
+        return len(row_ids) == _BATCH_SIZE
+
+
+class BulkJobCleanup(CleanupJob):
+    """Deletes bulk jobs that finished more than ``JOB_RETENTION`` ago.
+
+    A job has up to a million items (one for each run). They are deleted first, in batches.
+    """
+
+    def delete_batch(self, alias: str) -> bool:
+        """Delete a batch of items of the oldest expired bulk job, or the job itself if it has no items left.
+
+        Returns False if there is no expired job.
+        """
+        job = self._expired_rows(alias).first()
+        if job is None:
+            return False
+        items = BulkItem.objects.using(alias)
+        item_ids = [*items.filter(job_id=job.pk).values_list("pk", flat=True)[:_BATCH_SIZE]]
+        if item_ids:
+            items.filter(pk__in=item_ids).delete()
+        else:
+            # No item is left, so the cascade of this delete finds nothing to collect.
+            job.delete()
+        return True
+
+
+def _expired_answers(alias: str) -> QuerySet[KeptAnswer]:
+    return KeptAnswer.objects.using(alias).filter(at__lt=timezone.now() - ANSWER_RETENTION).order_by("at")
+
+
+def _expired_jobs(alias: str) -> QuerySet[BulkJob]:
+    done = BulkJob.objects.using(alias).filter(state=BulkJob.State.DONE)
+    return done.filter(finished_at__lt=timezone.now() - JOB_RETENTION).order_by("pk")
+
+
+def _expired_task_results(alias: str) -> QuerySet[EndedTask]:
+    return EndedTask.objects.using(alias).filter(keep_until__lt=timezone.now()).order_by("keep_until")
+
+
+def _expired_slots(alias: str) -> QuerySet[ScheduleSlot]:
+    slots = ScheduleSlot.objects.using(alias).filter(decided_at__lt=timezone.now() - SLOT_RETENTION, running=False)
+    return slots.exclude(outcome="waiting").order_by("decided_at")
+
+
+ANSWERS = CleanupJob(_expired_answers)
+JOBS = BulkJobCleanup(_expired_jobs)
+TASK_ENDS = CleanupJob(_expired_task_results)
+SLOTS = CleanupJob(_expired_slots)

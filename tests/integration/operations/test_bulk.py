@@ -23,7 +23,7 @@ from temporalex_django.models import BulkItem, BulkJob, Instance, OperatorAction
 from temporalex_django.operations import bulk
 from temporalex_django.operations.base import Actor
 from temporalex_django.operations.bulk import ResumeBulk, StartBulk, StopBulk, redact_items
-from temporalex_django.operations.fleet import cleanup
+from temporalex_django.operations.fleet import switches
 from temporalex_django.operations.read import run_filters
 from temporalex_django.operations.run_lookup import find_run
 from temporalex_django.operations.runs.delete import Delete
@@ -371,23 +371,23 @@ def test_jobs_that_are_done_are_kept_for_a_while(monkeypatch: pytest.MonkeyPatch
         (stopped, "stopped", None),
         (running, "running", None),
     ):
-        at = None if by is None else DjangoStorage().now() - cleanup.JOB_RETENTION - by
+        at = None if by is None else DjangoStorage().now() - switches.JOB_RETENTION - by
         BulkJob.objects.filter(pk=job.pk).update(
             state=state, finished_at=at, created_at=F("created_at") - timedelta(days=99)
         )
-    monkeypatch.setattr(cleanup, "_BATCH_SIZE", 2)
-    cleanup.JOBS._checked_at.clear()
+    monkeypatch.setattr(switches, "_BATCH_SIZE", 2)
+    switches.JOBS._checked_at.clear()
 
-    assert cleanup.JOBS.has_rows("default")
-    assert not cleanup.JOBS.has_rows("default")  # it was asked a moment ago
-    assert cleanup.JOBS.delete_batch("default")
+    assert switches.JOBS.has_rows("default")
+    assert not switches.JOBS.has_rows("default")  # it was asked a moment ago
+    assert switches.JOBS.delete_batch("default")
     assert old.items.count() == 1
     finished()
 
     assert set(BulkJob.objects.values_list("pk", flat=True)) == {young.pk, stopped.pk, running.pk}
     assert set(BulkItem.objects.values_list("job_id", flat=True)) == {young.pk, stopped.pk, running.pk}
-    cleanup.JOBS._checked_at.clear()
-    assert not cleanup.JOBS.has_rows("default")
+    switches.JOBS._checked_at.clear()
+    assert not switches.JOBS.has_rows("default")
     assert StartBulk("terminate", runs=runs, token="0").execute().pk not in (old.pk, young.pk)
     assert OperatorAction.objects.filter(action="start_bulk").count() == 5
 

@@ -48,8 +48,7 @@ from temporalex_django.management.runs.operator_commands import COMMANDS as SHEL
 from temporalex_django.models import BulkJob, HumanTask, Instance, SwitchedOff
 from temporalex_django.operations.base import Actor, storage
 from temporalex_django.operations.bulk import ResumeBulk, StartBulk, StopBulk
-from temporalex_django.operations.fleet.drain import DrainWorker, UndrainWorker
-from temporalex_django.operations.fleet.switches import SwitchOff, SwitchOn
+from temporalex_django.operations.fleet.switches import DrainWorker, SwitchOff, SwitchOn, UndrainWorker
 from temporalex_django.operations.human_tasks.claim import Claim, Release
 from temporalex_django.operations.human_tasks.decide import Decide
 from temporalex_django.operations.human_tasks.delegate import Delegate

@@ -31,7 +31,7 @@ from temporalex_django.engine import policy
 from temporalex_django.models import Instance, OperatorAction, ScheduleSlot
 from temporalex_django.models import Schedule as ScheduleRow
 from temporalex_django.operations.base import CODE, Actor
-from temporalex_django.operations.fleet import cleanup
+from temporalex_django.operations.fleet import switches
 from temporalex_django.operations.schedules import fire
 from temporalex_django.operations.schedules.arguments import hanging_functions
 from temporalex_django.operations.schedules.backfill import BackfillSchedule, StopBackfill, preview_backfill
@@ -733,6 +733,6 @@ def test_old_slots_are_deleted_and_open_ones_stay() -> None:
     fire_all()
     ScheduleSlot.objects.update(decided_at=datetime(2020, 1, 1, tzinfo=UTC))
 
-    cleanup.SLOTS.delete_batch("default")
+    switches.SLOTS.delete_batch("default")
 
     assert outcomes() == [("started", "")]

@@ -17,7 +17,7 @@ from rest_framework.test import APIClient
 
 from temporalex_django.db import background_hooks
 from temporalex_django.models import BulkJob, Chain, Instance, KeptAnswer, OperatorAction
-from temporalex_django.operations.fleet import cleanup
+from temporalex_django.operations.fleet import switches
 from temporalex_django.rest.views import InstanceViewSet
 from tests.integration.rest.test_instances import URL, assert_problem, but_the_sentence
 from tests.support.client_flows import Basket, drain
@@ -191,7 +191,7 @@ def test_answers_are_kept_for_a_day(monkeypatch: pytest.MonkeyPatch) -> None:
         send(api, URL, {"workflow": "test.Basket"}, key)
     first = KeptAnswer.objects.earliest("at")
     KeptAnswer.objects.filter(pk=first.pk).update(at=timezone.now() - timedelta(hours=25))
-    cleanup.ANSWERS._checked_at.clear()
+    switches.ANSWERS._checked_at.clear()
 
     assert background_hooks.has_work("default")
     assert not background_hooks.has_work("default")  # looked for once a minute

@@ -39,7 +39,7 @@ from temporalex_django.models import (
     Message,
     OperatorAction,
 )
-from temporalex_django.operations.fleet import cleanup
+from temporalex_django.operations.fleet import switches
 from temporalex_django.operations.fleet.queue_stats import queue_figures
 from temporalex_django.operations.fleet.switches import SwitchOff, SwitchOn
 from temporalex_django.testing import DjangoEnvironment, WorkflowEnvironment
@@ -58,7 +58,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 @pytest.fixture(autouse=True)
 def _backends() -> Iterator[None]:
     t.RAN.clear()
-    cleanup.TASK_ENDS._checked_at["default"] = time.monotonic()  # ends that are not kept go when a test says so
+    switches.TASK_ENDS._checked_at["default"] = time.monotonic()  # ends that are not kept go when a test says so
     with override_settings(TASKS=TASKS):
         yield
 
@@ -250,10 +250,10 @@ def test_ends_go_when_they_were_kept_long_enough() -> None:
     run_until_idle()
     assert (status(short), status(long)) == ("SUCCESSFUL", "SUCCESSFUL")
 
-    cleanup.TASK_ENDS._checked_at.clear()
-    assert cleanup.TASK_ENDS.has_rows("default")
-    assert not cleanup.TASK_ENDS.delete_batch("default")
-    assert not cleanup.TASK_ENDS.has_rows("default")
+    switches.TASK_ENDS._checked_at.clear()
+    assert switches.TASK_ENDS.has_rows("default")
+    assert not switches.TASK_ENDS.delete_batch("default")
+    assert not switches.TASK_ENDS.has_rows("default")
 
     assert [str(one.pk) for one in EndedTask.objects.all()] == [long.id]
     kept = EndedTask.objects.get()

@@ -12,8 +12,7 @@ from django.utils import timezone
 
 from temporalex_django.backends.cluster import reconcile
 from temporalex_django.models import Instance, Outbox
-from temporalex_django.operations.fleet.mirror import SyncMirror
-from temporalex_django.operations.fleet.outgoing import DropOutgoing, SendAgain
+from temporalex_django.operations.fleet.outgoing import DropOutgoing, SendAgain, SyncMirror
 from tests.support.matrix import Row
 
 LOOK, OPERATE = ("view_outbox",), ("operate_outbox",)

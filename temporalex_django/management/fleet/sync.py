@@ -12,7 +12,7 @@ from django.core.management.base import BaseCommand, CommandParser
 from temporalex_django.core.names import counted
 from temporalex_django.management.cli import as_user as people
 from temporalex_django.management.cli import command_arguments, printing
-from temporalex_django.operations.fleet.mirror import MirrorSynced, SyncMirror
+from temporalex_django.operations.fleet.outgoing import MirrorSynced, SyncMirror
 
 output = MirrorSynced
 

@@ -27,11 +27,9 @@ from temporalex_django.authoring import authorization
 from temporalex_django.errors import ActionNotPermitted, HumanTaskNotFound, TemporalexError
 from temporalex_django.forms.human_task_form import DecisionForm, DelegationForm, outcome_label
 from temporalex_django.models import HumanTask, Instance
-from temporalex_django.operations.human_tasks import base
-from temporalex_django.operations.human_tasks.base import HumanTaskAction
-from temporalex_django.operations.human_tasks.claim import Claim, Release
-from temporalex_django.operations.human_tasks.delegate import Delegate
+from temporalex_django.operations.human_tasks import operations
 from temporalex_django.operations.human_tasks.inbox import candidates_of, find_task, inbox
+from temporalex_django.operations.human_tasks.operations import Claim, Delegate, HumanTaskAction, Release
 from temporalex_django.operations.human_tasks.redaction import redact_tasks
 from temporalex_django.present.human_tasks import candidate_names, step_name
 
@@ -51,7 +49,7 @@ class InboxChangeList(ChangeList):
             self.page_num = 1
             rows, first = self._fetch_page()
         tasks = redact_tasks(rows[: self.list_per_page], user_of(request))
-        self.result_list = base.mark_nobody_left(*tasks)
+        self.result_list = operations.mark_nobody_left(*tasks)
         self.result_count, self.full_result_count = first + len(rows), None
         # The paginator ends one row after this page: enough for a link to the next one, without a count.
         self.paginator = Paginator(range(self.result_count), self.list_per_page)
@@ -94,9 +92,9 @@ class HumanTaskAdmin(ReadOnlyAdmin[HumanTask]):
         # Not by the filter itself: filters narrow a queryset, and "all" and "closed" are wider than the inbox.
         match request.GET.get(str(InboxFilter.parameter_name)):
             case "all" if policy().allows(user, VIEW):
-                return base.tasks_of_visible_runs(user).open()
+                return operations.tasks_of_visible_runs(user).open()
             case "closed" if policy().allows(user, VIEW):
-                return base.tasks_of_visible_runs(user).exclude(closed_at=None)
+                return operations.tasks_of_visible_runs(user).exclude(closed_at=None)
             case "mine":
                 return inbox(user).filter(claimed_by_key=authorization.sender_key(user))
         return inbox(user)
@@ -225,7 +223,7 @@ class HumanTaskAdmin(ReadOnlyAdmin[HumanTask]):
         # a typing error: show it at the field.
         except PermissionDenied as exc:
             task = self._find_task(request, object_id)
-            if task is None or base.why_not(task, user_of(request)) is not None:
+            if task is None or operations.why_not(task, user_of(request)) is not None:
                 raise
             form.add_error("to", str(exc))
             return self.render_page(request, task, delegation=form, status=403)
@@ -287,9 +285,9 @@ class HumanTaskAdmin(ReadOnlyAdmin[HumanTask]):
         errors. ``status`` is the status of the response.
         """
         user, site = user_of(request), self.admin_site
-        (redacted_task,) = redact_tasks(base.mark_nobody_left(task), user)
-        why_not, subject_text = base.why_not(task, user), base.subject_text(task.run)
-        is_own_claim = base.is_claimed(task) and task.claimed_by_key == authorization.sender_key(user)
+        (redacted_task,) = redact_tasks(operations.mark_nobody_left(task), user)
+        why_not, subject_text = operations.why_not(task, user), operations.subject_text(task.run)
+        is_own_claim = operations.is_claimed(task) and task.claimed_by_key == authorization.sender_key(user)
         can_delegate = why_not is None and policy().may_delegate(user, task, user)
         form, form_error = context_overrides.pop("form", None), None
         if why_not is None and form is None:
@@ -311,7 +309,7 @@ class HumanTaskAdmin(ReadOnlyAdmin[HumanTask]):
             "is_popup": False,
             "has_view_permission": True,
             "badge": _state_badge(task),
-            "said": base.task_sentence(redacted_task, subject=subject_text),
+            "said": operations.task_sentence(redacted_task, subject=subject_text),
             "asks": candidate_names(candidates_of(task)),
             "handed_on": task.delegated,
             "step": step_name(task.key),

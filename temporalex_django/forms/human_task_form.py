@@ -30,8 +30,7 @@ from temporalex_django.errors import (
 from temporalex_django.forms.payload_forms import NoteFormField, PayloadForm, TokenForm
 from temporalex_django.models import HumanTask
 from temporalex_django.operations.base import Actor
-from temporalex_django.operations.human_tasks.base import find_user
-from temporalex_django.operations.human_tasks.decide import Decide
+from temporalex_django.operations.human_tasks.operations import Decide, find_user
 from temporalex_django.present.formatting import capitalize, humanize_name
 
 _PLAIN: dict[str, Any] = {"string": str, "integer": int, "number": float, "boolean": bool, "null": None}

@@ -21,11 +21,9 @@ from temporalex_django.management.cli.command_arguments import parse_json
 from temporalex_django.management.cli.exit_codes import usage_error
 from temporalex_django.models import HumanTask, HumanTaskQuerySet
 from temporalex_django.operations.base import Actor, storage
-from temporalex_django.operations.human_tasks import base
-from temporalex_django.operations.human_tasks.claim import Claim, Release
-from temporalex_django.operations.human_tasks.decide import Decide
-from temporalex_django.operations.human_tasks.delegate import Delegate
+from temporalex_django.operations.human_tasks import operations
 from temporalex_django.operations.human_tasks.inbox import find_task, inbox
+from temporalex_django.operations.human_tasks.operations import Claim, Decide, Delegate, Release
 from temporalex_django.operations.human_tasks.redaction import redact_tasks
 
 _DEFAULT_LIMIT = 50
@@ -114,7 +112,7 @@ def handle(command: BaseCommand, *, what: str, as_user: str | None, json: bool, 
     if what in ("claim", "release"):
         (Claim if what == "claim" else Release)(task, by=actor).execute()
     elif what == "delegate":
-        Delegate(task, to=base.find_user(options["to"]), reason=options["reason"], by=actor).execute()
+        Delegate(task, to=operations.find_user(options["to"]), reason=options["reason"], by=actor).execute()
     elif what == "decide":
         decision_data = parse_json(options["data"], option="--data")
         Decide(task, outcome=options["outcome"], data=decision_data, comment=options["comment"], by=actor).execute()
@@ -182,20 +180,22 @@ def _open_tasks(actor: Actor, *, all_runs: bool) -> HumanTaskQuerySet:
     """
     if actor.user is not None and not all_runs:
         return inbox(actor.user)
-    tasks = HumanTask.objects.using(storage().alias) if actor.user is None else base.tasks_of_visible_runs(actor.user)
+    tasks = (
+        HumanTask.objects.using(storage().alias) if actor.user is None else operations.tasks_of_visible_runs(actor.user)
+    )
     return tasks.open().order_by(F("due_at").asc(nulls_last=True), "opened_at", "pk")
 
 
 def _task_outputs(tasks: Iterable[HumanTask], actor: Actor) -> list[TaskPrinted]:
     """Return the JSON outputs for human tasks, redacted for the actor."""
-    return [*map(_task_output, base.mark_nobody_left(*redact_tasks(tasks, actor.user)))]
+    return [*map(_task_output, operations.mark_nobody_left(*redact_tasks(tasks, actor.user)))]
 
 
 def _task_output(task: HumanTask) -> TaskPrinted:
     return TaskPrinted(
         task=str(task.pk),
         title=task.title,
-        text=base.task_sentence(task),
+        text=operations.task_sentence(task),
         workflow=task.workflow,
         id=task.workflow_id,
         run_id=str(task.run_id),

@@ -25,7 +25,7 @@ from temporalex_django.core.failures import error_line
 from temporalex_django.errors import HumanTaskNotFound
 from temporalex_django.models import HumanTask
 from temporalex_django.operations.alerts import mail_deadline, send_mail
-from temporalex_django.operations.human_tasks import base
+from temporalex_django.operations.human_tasks import operations
 from temporalex_django.operations.human_tasks.inbox import find_task, may_view
 from temporalex_django.pages.links import make_token
 
@@ -130,7 +130,7 @@ class TaskMail:
     def send(self, task: HumanTask, user: Any) -> None:
         """Send one mail about the human task to the user, with a link that is valid for this user alone."""
         link = f"{self.base_url}{reverse('temporalex_pages:link', args=[make_token(task, user)])}"
-        text = base.task_sentence(task, subject=base.subject_text(task.run))
+        text = operations.task_sentence(task, subject=operations.subject_text(task.run))
         body = render_to_string(
             "temporalex_django/pages/mail.txt", {"task": task, "text": text, "link": link, "user_name": str(user)}
         )
@@ -141,7 +141,7 @@ class TaskMail:
 
 def _can_decide(task: HumanTask, user: Any) -> bool:
     """Return True if the user may see the human task and may decide it now."""
-    return may_view(user, task) and base.why_not(task, user) is None
+    return may_view(user, task) and operations.why_not(task, user) is None
 
 
 def _names_of_kind(kind: str, candidates: Iterable[str]) -> list[str]:

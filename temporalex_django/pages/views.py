@@ -24,10 +24,9 @@ from temporalex_django.models import HumanTask
 from temporalex_django.operations import audit
 from temporalex_django.operations.audit import client_address
 from temporalex_django.operations.base import Actor
-from temporalex_django.operations.human_tasks import base
-from temporalex_django.operations.human_tasks.claim import Claim, Release
-from temporalex_django.operations.human_tasks.decide import Decide
+from temporalex_django.operations.human_tasks import operations
 from temporalex_django.operations.human_tasks.inbox import candidates_of, find_task, inbox
+from temporalex_django.operations.human_tasks.operations import Claim, Decide, Release
 from temporalex_django.operations.human_tasks.redaction import redact_tasks
 from temporalex_django.pages.links import read_token
 from temporalex_django.present.human_tasks import candidate_names
@@ -58,7 +57,8 @@ def asked_of(user: Person, *, most: int, workflow: str = "", link: str = "") -> 
     if workflow:
         tasks = tasks.filter(workflow=workflow)
     return [
-        InboxEntry(task=task, text=base.task_sentence(task), address=_task_address(task, link)) for task in tasks[:most]
+        InboxEntry(task=task, text=operations.task_sentence(task), address=_task_address(task, link))
+        for task in tasks[:most]
     ]
 
 
@@ -194,8 +194,8 @@ def _render_task(
     empty for a visitor who came by a link.
     """
     assert actor.user is not None
-    (redacted_task,) = redact_tasks(base.mark_nobody_left(task), actor.user)
-    why_not = base.why_not(task, actor.user)
+    (redacted_task,) = redact_tasks(operations.mark_nobody_left(task), actor.user)
+    why_not = operations.why_not(task, actor.user)
     if why_not is None and form is None:
         try:
             form = DecisionForm(task=task)
@@ -203,17 +203,17 @@ def _render_task(
         except TemporalexError as exc:
             why_not = exc.message
     done = {"claim": Claim.done, "release": Release.done, "decide": Decide.done}.get(request.GET.get("done", ""))
-    subject_text = base.subject_text(task.run)
+    subject_text = operations.subject_text(task.run)
     context: dict[str, Any] = {
         "task": redacted_task,
         "said": message,
         "done": done,
-        "text": base.task_sentence(redacted_task, subject=subject_text),
-        "shows": base.value_as_json(redacted_task),
+        "text": operations.task_sentence(redacted_task, subject=subject_text),
+        "shows": operations.value_as_json(redacted_task),
         "asks": ", ".join(candidate_names(candidates_of(task))),
         "why_not": why_not,
         "form": None if why_not else form,
-        "claimed": base.is_claimed(task) and task.claimed_by_key == authorization.sender_key(actor.user),
+        "claimed": operations.is_claimed(task) and task.claimed_by_key == authorization.sender_key(actor.user),
         "outcome": outcome_label(task.outcome) if task.outcome else "",
         "user_name": str(actor.user),
         "inbox_address": inbox_address,

@@ -20,12 +20,9 @@ from temporalex_django.forms.human_task_form import form_spec_of
 from temporalex_django.models import HumanTask, Instance
 from temporalex_django.models.fields import UnreadablePayload
 from temporalex_django.operations.base import storage
-from temporalex_django.operations.human_tasks import base
-from temporalex_django.operations.human_tasks.base import HumanTaskAction
-from temporalex_django.operations.human_tasks.claim import Claim, Release
-from temporalex_django.operations.human_tasks.decide import Decide
-from temporalex_django.operations.human_tasks.delegate import Delegate
+from temporalex_django.operations.human_tasks import operations
 from temporalex_django.operations.human_tasks.inbox import candidates_of, find_task, inbox
+from temporalex_django.operations.human_tasks.operations import Claim, Decide, Delegate, HumanTaskAction, Release
 from temporalex_django.operations.human_tasks.redaction import redact_tasks
 from temporalex_django.rest import serializers
 from temporalex_django.rest.contract import IDEMPOTENCY_KEY, Contract, Parameter, SerializerType, with_contract
@@ -119,7 +116,7 @@ class HumanTaskViewSet(IdempotentViewSet):
         page = DueFirstPages(request.query_params.get("cursor"), limit=limit or NewestFirstPagination.page_size)
         tasks, cursor = page.page(annotate_subjects(self._filtered_tasks(request)))
         query = {name: value for name, value in request.query_params.items() if name != "cursor"}
-        rows = [*map(self._task_fields, base.mark_nobody_left(*redact_tasks(tasks, self._user)))]
+        rows = [*map(self._task_fields, operations.mark_nobody_left(*redact_tasks(tasks, self._user)))]
         next_url = None if cursor is None else self._next_url("human-tasks", {**query, "cursor": cursor})
         return Response({"next": next_url, "results": serializers.HumanTaskOut(rows, many=True).data})
 
@@ -129,7 +126,7 @@ class HumanTaskViewSet(IdempotentViewSet):
             if not policy().allows(self._user, VIEW):
                 self.permission_denied(request, message=f"This requires the permission {VIEW.permission}.")
             tasks = (
-                base.tasks_of_visible_runs(self._user)
+                operations.tasks_of_visible_runs(self._user)
                 .open()
                 .order_by(F("due_at").asc(nulls_last=True), "opened_at", "pk")
             )
@@ -227,7 +224,7 @@ class HumanTaskViewSet(IdempotentViewSet):
 
     def _delegate_arguments(self) -> dict[str, Any]:
         body = self._body()
-        return {**body, "to": base.find_user(body["to"])}
+        return {**body, "to": operations.find_user(body["to"])}
 
     def _find_task(self, ref: str) -> HumanTask:
         task = find_task(ref, self._user)
@@ -248,12 +245,12 @@ class HumanTaskViewSet(IdempotentViewSet):
 
     def _task_response(self, task: HumanTask) -> Response:
         # Titles, comments and shown values are payloads of the run.
-        (redacted_task,) = redact_tasks(base.mark_nobody_left(task), self._user)
+        (redacted_task,) = redact_tasks(operations.mark_nobody_left(task), self._user)
         fields_of_task = {
             **self._task_fields(redacted_task),
             "shows": None if isinstance(redacted_task.shown_value, UnreadablePayload) else redacted_task.shown_value,
             "form": _form_fields(task),
-            "why_not": base.why_not(task, self._user),
+            "why_not": operations.why_not(task, self._user),
         }
         return Response(serializers.HumanTaskDetail(fields_of_task).data)
 
@@ -266,7 +263,7 @@ class HumanTaskViewSet(IdempotentViewSet):
             **{
                 name: getattr(task, name) for name in map(str, serializers.HumanTaskOut().fields) if hasattr(task, name)
             },
-            "text": base.task_sentence(task),
+            "text": operations.task_sentence(task),
             "asked": candidates_of(task),
             "subject": subject,
             "requested_by": _person(task.requested_by_key, task.requested_by_name),

@@ -8,7 +8,7 @@ from typing import Any
 from django import template
 from django.utils import timezone
 
-from temporalex_django.operations.human_tasks import base
+from temporalex_django.operations.human_tasks import operations
 from temporalex_django.pages.views import asked_of
 from temporalex_django.present.formatting import format_time_html
 
@@ -38,7 +38,7 @@ def temporalex_inbox_count(context: Any) -> int:
     It is 0, without a query, for a visitor who is not signed in.
     """
     user = _user(context)
-    return 0 if user is None else base.count_inbox(user, limit=_MAX_COUNT)
+    return 0 if user is None else operations.count_inbox(user, limit=_MAX_COUNT)
 
 
 @register.filter

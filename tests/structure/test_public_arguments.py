@@ -134,7 +134,7 @@ UNREAD: dict[str, list[str]] = {
     "operations/graph_runner.py": ["schedule_resume:step", "schedule_resume:delay"],  # refused, whatever is given
     "operations/runs/history_action.py": ["why_not:seq"],
     "operations/runs/delete.py": ["why_not:seq"],
-    "operations/human_tasks/decide.py": ["closed_error:error"],  # the row of the task says more
+    "operations/human_tasks/operations.py": ["closed_error:error"],  # the row of the task says more
     "operations/runs/failed_message.py": ["why_not:seq"],
     # actions on activities and timers read them
     "operations/runs/operator_action.py": [

@@ -16,7 +16,7 @@ from temporalex_django.graph.durable_run import decidable_steps, resume_request
 from temporalex_django.graph.steps import StepRef, decider_words
 from temporalex_django.graph.workflow import GraphWorkflow
 from temporalex_django.operations.base import CODE, Actor, storage
-from temporalex_django.operations.human_tasks.base import require_claims_respected
+from temporalex_django.operations.human_tasks.operations import require_claims_respected
 from temporalex_django.operations.run_lookup import Runs, find_run
 from temporalex_django.operations.runs.update import RequestAction
 

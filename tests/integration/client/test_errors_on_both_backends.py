@@ -33,7 +33,7 @@ from temporalex_django.errors import TemporalexError
 from temporalex_django.models import HumanTask
 from temporalex_django.operations.base import Actor
 from temporalex_django.operations.fleet.switches import SwitchOff
-from temporalex_django.operations.human_tasks.claim import Claim
+from temporalex_django.operations.human_tasks.operations import Claim
 from temporalex_django.testing import drain
 from tests.support.people import stored
 from tests.support.waiting import wait_for

@@ -10,8 +10,7 @@ from django.db import connection, connections
 from temporalex_django import Ok, Workflow, api, errors
 from temporalex_django.models import HumanTask
 from temporalex_django.operations.base import Actor
-from temporalex_django.operations.human_tasks.claim import Claim
-from temporalex_django.operations.human_tasks.decide import Decide
+from temporalex_django.operations.human_tasks.operations import Claim, Decide
 from temporalex_django.testing import drain
 from tests.support.people import stored
 

@@ -26,10 +26,8 @@ from temporalex_django.access import AccessPolicy
 from temporalex_django.backends.protocol import RunTarget
 from temporalex_django.models import Candidate, HumanTask
 from temporalex_django.operations.base import Actor
-from temporalex_django.operations.human_tasks.claim import Claim
-from temporalex_django.operations.human_tasks.decide import Decide
-from temporalex_django.operations.human_tasks.delegate import Delegate
 from temporalex_django.operations.human_tasks.inbox import find_task, inbox
+from temporalex_django.operations.human_tasks.operations import Claim, Decide, Delegate
 from temporalex_django.pages.mail import TaskMail
 from temporalex_django.testing import drain
 from tests.support.people import stored

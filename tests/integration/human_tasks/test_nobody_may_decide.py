@@ -16,7 +16,7 @@ from django.test.utils import CaptureQueriesContext
 from temporalex_django import Ok, Workflow, api, signals
 from temporalex_django.access import AccessPolicy
 from temporalex_django.models import HumanTask
-from temporalex_django.operations.human_tasks import base
+from temporalex_django.operations.human_tasks import operations
 from temporalex_django.testing import drain
 from tests.integration.human_tasks.test_pages import INBOX, browser, staff, text
 from tests.integration.human_tasks.test_rest import URL, client
@@ -102,7 +102,7 @@ def test_somebody_is_left_as_long_as_one_may_decide(told: list[dict[str, Any]]) 
         user.groups.add(group)
 
     def left(**whom: Any) -> bool:
-        return not base.mark_nobody_left(asked(ann, bob, **whom))[0].nobody_left
+        return not operations.mark_nobody_left(asked(ann, bob, **whom))[0].nobody_left
 
     assert not left(users=["ann", "bob", "nobody-of-that-name"])
     assert not left(groups=["payers"])
@@ -129,7 +129,7 @@ class Directory(AccessPolicy):
 def test_nothing_is_said_where_nobody_can_tell(told: list[dict[str, Any]]) -> None:
     task = asked(stored("ann"), stored("bob"), role=MAY)
     stored("dora")
-    assert not told and not base.mark_nobody_left(task)[0].nobody_left
+    assert not told and not operations.mark_nobody_left(task)[0].nobody_left
 
 
 def test_others_cost_no_query() -> None:
@@ -138,7 +138,7 @@ def test_others_cost_no_query() -> None:
 
     def reads(tasks: list[HumanTask]) -> int:
         with CaptureQueriesContext(connection) as queries:
-            assert all(task.nobody_left == task.is_open for task in base.mark_nobody_left(*tasks))
+            assert all(task.nobody_left == task.is_open for task in operations.mark_nobody_left(*tasks))
         return len(queries)
 
     asked(ann, bob, role=MAY)

@@ -17,10 +17,8 @@ from temporalex_django.access import AccessPolicy
 from temporalex_django.backends.protocol import RunTarget
 from temporalex_django.models import Candidate, HumanTask, OperatorAction
 from temporalex_django.operations.base import Actor
-from temporalex_django.operations.human_tasks.claim import Claim, Release
-from temporalex_django.operations.human_tasks.decide import Decide
-from temporalex_django.operations.human_tasks.delegate import Delegate
 from temporalex_django.operations.human_tasks.inbox import find_task, inbox
+from temporalex_django.operations.human_tasks.operations import Claim, Decide, Delegate, Release
 from temporalex_django.testing import drain
 from tests.integration.operations.test_concurrent_operators import at_once
 from tests.support.people import stored

@@ -49,9 +49,7 @@ from temporalex_django.models import BulkJob, HumanTask, Instance, SwitchedOff
 from temporalex_django.operations.base import Actor, storage
 from temporalex_django.operations.bulk import ResumeBulk, StartBulk, StopBulk
 from temporalex_django.operations.fleet.switches import DrainWorker, SwitchOff, SwitchOn, UndrainWorker
-from temporalex_django.operations.human_tasks.claim import Claim, Release
-from temporalex_django.operations.human_tasks.decide import Decide
-from temporalex_django.operations.human_tasks.delegate import Delegate
+from temporalex_django.operations.human_tasks.operations import Claim, Decide, Delegate, Release
 from temporalex_django.operations.registry import ACTIONS, STEERING
 from temporalex_django.operations.run_lookup import find_run
 from temporalex_django.operations.runs.compare import CompareInputs

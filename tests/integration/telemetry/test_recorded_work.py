@@ -21,7 +21,7 @@ from temporalex_django.engine.turn_metrics import record_attempt
 from temporalex_django.engine.turn_report import TurnReport
 from temporalex_django.models import Chain, HistoryEvent, HumanTask, Instance, Schedule, ScheduleSlot, Worker
 from temporalex_django.operations.base import Actor
-from temporalex_django.operations.human_tasks.decide import Decide
+from temporalex_django.operations.human_tasks.operations import Decide
 from temporalex_django.operations.schedules.backfill import BackfillSchedule
 from temporalex_django.operations.schedules.definition import ScheduleDefinition
 from temporalex_django.operations.schedules.fire import fire_due

@@ -36,7 +36,7 @@ from temporalex_django.models import HumanTask, Instance
 from temporalex_django.operations.base import Actor
 from temporalex_django.operations.bulk import StartBulk
 from temporalex_django.operations.fleet.switches import SwitchOff, SwitchOn
-from temporalex_django.operations.human_tasks.claim import Claim
+from temporalex_django.operations.human_tasks.operations import Claim
 from temporalex_django.testing import (
     DjangoEnvironment,
     WorkflowEnvironment,

@@ -11,7 +11,7 @@ from django.contrib.auth.models import Group
 from temporalex_django import errors
 from temporalex_django.models import HumanTask
 from temporalex_django.operations.base import Actor
-from temporalex_django.operations.human_tasks.claim import Claim, Release
+from temporalex_django.operations.human_tasks.operations import Claim, Release
 from temporalex_django.testing import DjangoEnvironment
 from tests.support.invoices import ACCOUNTING, HEADS, InvoiceDesk
 from tests.support.people import stored

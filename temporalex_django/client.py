@@ -24,8 +24,8 @@ from temporalex_django.backends.protocol import RunTarget
 from temporalex_django.errors import AlreadyRunning
 from temporalex_django.operations.base import CODE, Action, Actor, refuse_inside_workflow, storage
 from temporalex_django.operations.human_tasks import inbox
+from temporalex_django.operations.human_tasks.inbox import redact_tasks
 from temporalex_django.operations.human_tasks.operations import Decide
-from temporalex_django.operations.human_tasks.redaction import redact_tasks
 from temporalex_django.operations.read import describe as reading
 from temporalex_django.operations.registry import ACTIONS
 from temporalex_django.operations.run_lookup import find_by_version, find_chain, find_run, list_runs

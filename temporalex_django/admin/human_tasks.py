@@ -28,9 +28,8 @@ from temporalex_django.errors import ActionNotPermitted, HumanTaskNotFound, Temp
 from temporalex_django.forms.human_task_form import DecisionForm, DelegationForm, outcome_label
 from temporalex_django.models import HumanTask, Instance
 from temporalex_django.operations.human_tasks import operations
-from temporalex_django.operations.human_tasks.inbox import candidates_of, find_task, inbox
+from temporalex_django.operations.human_tasks.inbox import candidates_of, find_task, inbox, redact_tasks
 from temporalex_django.operations.human_tasks.operations import Claim, Delegate, HumanTaskAction, Release
-from temporalex_django.operations.human_tasks.redaction import redact_tasks
 from temporalex_django.present.human_tasks import candidate_names, step_name
 
 _ENDINGS = {"decided": "completed", "overdue": "timed_out", "cancelled": "cancelled", "run_closed": "terminated"}

@@ -22,9 +22,8 @@ from temporalex_django.management.cli.exit_codes import usage_error
 from temporalex_django.models import HumanTask, HumanTaskQuerySet
 from temporalex_django.operations.base import Actor, storage
 from temporalex_django.operations.human_tasks import operations
-from temporalex_django.operations.human_tasks.inbox import find_task, inbox
+from temporalex_django.operations.human_tasks.inbox import find_task, inbox, redact_tasks
 from temporalex_django.operations.human_tasks.operations import Claim, Decide, Delegate, Release
-from temporalex_django.operations.human_tasks.redaction import redact_tasks
 
 _DEFAULT_LIMIT = 50
 _TASK_COMMANDS: tuple[tuple[str, str], ...] = (

@@ -25,9 +25,8 @@ from temporalex_django.operations import audit
 from temporalex_django.operations.audit import client_address
 from temporalex_django.operations.base import Actor
 from temporalex_django.operations.human_tasks import operations
-from temporalex_django.operations.human_tasks.inbox import candidates_of, find_task, inbox
+from temporalex_django.operations.human_tasks.inbox import candidates_of, find_task, inbox, redact_tasks
 from temporalex_django.operations.human_tasks.operations import Claim, Decide, Release
-from temporalex_django.operations.human_tasks.redaction import redact_tasks
 from temporalex_django.pages.links import read_token
 from temporalex_django.present.human_tasks import candidate_names
 

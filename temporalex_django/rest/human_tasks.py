@@ -21,9 +21,8 @@ from temporalex_django.models import HumanTask, Instance
 from temporalex_django.models.fields import UnreadablePayload
 from temporalex_django.operations.base import storage
 from temporalex_django.operations.human_tasks import operations
-from temporalex_django.operations.human_tasks.inbox import candidates_of, find_task, inbox
+from temporalex_django.operations.human_tasks.inbox import candidates_of, find_task, inbox, redact_tasks
 from temporalex_django.operations.human_tasks.operations import Claim, Decide, Delegate, HumanTaskAction, Release
-from temporalex_django.operations.human_tasks.redaction import redact_tasks
 from temporalex_django.rest import serializers
 from temporalex_django.rest.contract import IDEMPOTENCY_KEY, Contract, Parameter, SerializerType, with_contract
 from temporalex_django.rest.contracts import PAGES

@@ -46,9 +46,8 @@ from temporalex_django.operations.base import storage
 from temporalex_django.operations.fleet.live_workers import LiveWorkers, live_workers_from
 from temporalex_django.operations.fleet.outgoing import OutgoingMessage, describe_outgoing, outgoing_messages
 from temporalex_django.operations.fleet.switches import active_switches
-from temporalex_django.operations.human_tasks.inbox import awaited_tasks, candidates_of
+from temporalex_django.operations.human_tasks.inbox import awaited_tasks, candidates_of, redact_tasks
 from temporalex_django.operations.human_tasks.operations import mark_nobody_left
-from temporalex_django.operations.human_tasks.redaction import redact_tasks
 from temporalex_django.operations.read.cluster_reads import history_or_error, open_tasks_or_error, read_block
 from temporalex_django.operations.read.describe import unsaid_attempts
 from temporalex_django.operations.read.run_annotations import leading_tasks

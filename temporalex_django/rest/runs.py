@@ -23,7 +23,7 @@ from temporalex_django.models import HumanTask, Instance
 from temporalex_django.operations.base import storage
 from temporalex_django.operations.human_tasks.inbox import awaited_tasks
 from temporalex_django.operations.human_tasks.inbox import redact_tasks as seen_by
-from temporalex_django.operations.optimistic_lock import RunVersion, version_of
+from temporalex_django.operations.idempotency import RunVersion, version_of
 from temporalex_django.operations.read.describe import build_description, describe
 from temporalex_django.operations.read.run_annotations import (
     annotate_attempts,

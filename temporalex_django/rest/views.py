@@ -21,7 +21,7 @@ from temporalex_django.authoring.requests import StartRequest
 from temporalex_django.backends.protocol import RunTarget
 from temporalex_django.core.payloads.search_attributes import parse_all
 from temporalex_django.operations.base import storage
-from temporalex_django.operations.optimistic_lock import require_unchanged
+from temporalex_django.operations.idempotency import require_unchanged
 from temporalex_django.operations.run_lookup import find_chain
 from temporalex_django.operations.runs.operator_action import OperatorRunAction
 from temporalex_django.operations.runs.query import Query

@@ -14,7 +14,7 @@ from uuid import UUID
 
 from rest_framework.utils.encoders import JSONEncoder
 
-from temporalex_django.operations.optimistic_lock import RunVersion
+from temporalex_django.operations.idempotency import RunVersion
 
 _PART_COUNT = 6
 _ANY = "*"

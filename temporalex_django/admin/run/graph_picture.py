@@ -18,7 +18,7 @@ from temporalex_django.graph.render import states
 from temporalex_django.graph.steps import StepRef, key_of
 from temporalex_django.graph.workflow import GraphWorkflow
 from temporalex_django.models import Instance
-from temporalex_django.operations.read import display_names
+from temporalex_django.operations.read import describe
 from temporalex_django.present.formatting import capitalize
 from temporalex_django.present.picture import HEIGHT, WIDTH, Arrow, Box, Picture, draw_picture
 
@@ -62,7 +62,7 @@ def graph_class_of(run: Instance) -> type[GraphWorkflow] | None:
     Returns None if the run is not a graph, or if this process lacks that version of the class.
     """
     # Without the very version, another one may be found: its steps would not be those of the run.
-    code: type[Workflow] | None = display_names.class_or_none(run.workflow, run.version)
+    code: type[Workflow] | None = describe.class_or_none(run.workflow, run.version)
     if code is not None and issubclass(code, GraphWorkflow) and code.version == run.version:
         return code
     return None
@@ -93,7 +93,7 @@ def build_graph_picture(
         Arrow(source=arrow_key[0], target=arrow_key[1], label=", ".join(event_names), dynamic=arrow_key in dynamic)
         for arrow_key, event_names in edge_events.items()
     ]
-    names = [capitalize(display_names.step_title(graph_class, key_of(step))) for step in refs]
+    names = [capitalize(describe.step_title(graph_class, key_of(step))) for step in refs]
     drawn = draw_picture(names, arrows, step_states)
     state_texts = _state_texts()
     leads_to: dict[int, list[str]] = defaultdict(list)

@@ -16,7 +16,7 @@ from temporalex_django.authoring.authorization import Person
 from temporalex_django.errors import UpdateTimeout
 from temporalex_django.forms.payload_forms import PayloadForm
 from temporalex_django.models import Instance
-from temporalex_django.operations.read.available_messages import AvailableMessage, available_messages
+from temporalex_django.operations.read.describe import AvailableMessage, available_messages
 from temporalex_django.operations.runs.resume import Resume
 from temporalex_django.operations.runs.signal import SendSignal
 from temporalex_django.operations.runs.update import SendUpdate

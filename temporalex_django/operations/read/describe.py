@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 from uuid import UUID
 
 from asgiref.sync import sync_to_async
+from django.utils.translation import gettext as _
 
+from temporalex_django.access import Operation, policy
+from temporalex_django.authoring import activity as activities
+from temporalex_django.authoring import authorization
+from temporalex_django.authoring import workflow as workflows
+from temporalex_django.authoring.authorization import APP, Person
 from temporalex_django.authoring.backend import MOST_ACTIVITIES, Description, EndedAttempt, FailedMessage
+from temporalex_django.authoring.declared_messages import MessageKind, messages_of
 from temporalex_django.authoring.redaction import UNREDACTED, Redactor
 from temporalex_django.authoring.run_columns import describe_columns
 from temporalex_django.backends.host import (
@@ -28,6 +36,7 @@ from temporalex_django.backends.routing import backend_of
 from temporalex_django.backends.tables import inline_turn
 from temporalex_django.core.history.events import HistoryEvent
 from temporalex_django.core.names import check_wait
+from temporalex_django.core.payloads.codec import resolve_hints
 from temporalex_django.db.activity_tasks import failed_attempts
 from temporalex_django.db.claims.limited import read_switches
 from temporalex_django.db.graph_storage import instance_of
@@ -36,15 +45,26 @@ from temporalex_django.db.messages.notify import listen
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine.activity_policy import open_run_text, run_result
 from temporalex_django.engine.refusals import start_wait
-from temporalex_django.errors import ResultTimeout, WorkflowNotFound, WorkflowSwitchedOff
+from temporalex_django.errors import (
+    ActionNotPermitted,
+    ResultTimeout,
+    TemporalexError,
+    UnknownWorkflow,
+    WorkflowNotFound,
+    WorkflowSwitchedOff,
+)
 from temporalex_django.graph import instance
+from temporalex_django.graph.engine import find_declared_event
 from temporalex_django.graph.projection import project
+from temporalex_django.graph.steps import class_of, external_events, key_of, role_of
+from temporalex_django.graph.workflow import GraphWorkflow
 from temporalex_django.models import ActivityTask, Instance
 from temporalex_django.models.runs import Status
 from temporalex_django.operations.fleet.live_workers import LiveWorkers, live_workers
 from temporalex_django.operations.read.cluster_reads import history_of, open_tasks_or_error, read_block
 from temporalex_django.operations.read.run_annotations import annotate_attempts
 from temporalex_django.operations.run_lookup import find_chain
+from temporalex_django.present.formatting import display_title, humanize_name
 from temporalex_django.present.view_models import DUE_GRACE_PERIOD
 
 
@@ -352,3 +372,286 @@ def run_ids(target: RunTarget, *, storage: DjangoStorage) -> list[UUID]:
     """Return the run ids of all runs of the chain that ``target`` names, oldest first. One read."""
     runs = Instance.objects.using(storage.alias).filter(chain_id=target.chain_id).order_by("pk")
     return list(runs.values_list("pk", flat=True))
+
+
+# --- available messages -----------------------------------------------------------------------------------------------
+#
+# The messages that a run accepts now, the type of each payload, and the reason why a user may not send one.
+
+
+_PERMISSIONS = {"signal": "signal_instance", "update": "update_instance", "resume": "signal_instance"}
+_SIGNAL_PREFIX = "signal "
+_MAX_MESSAGES = 50
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AvailableMessage:
+    """A message that can be sent to a run now: a signal, an update, or an event that a step of a graph waits for.
+
+    - ``kind``: "resume" for an event, with the key of the waiting step in ``step``.
+    - ``args_type``: the annotation of the payload; Any if this process lacks the code or the code has no annotation.
+    - ``answer_type``: the type of the answers to an update, likewise.
+    - ``permission``: the permission that the declaration of the message requires, or None.
+    - ``role``: the role of the step, which the sender must have, or None.
+    - ``about``: the description of the message in the code, or empty.
+    """
+
+    kind: Literal["signal", "update", "resume"]
+    name: str
+    step: str | None = None
+    args_type: Any = Any
+    answer_type: Any = Any
+    permission: str | None = None
+    role: str | None = None
+    about: str = ""
+
+    def why_not(self, user: Person, run: Instance) -> str | None:
+        """Return the sentence that says why this user may not send the message to the run, or None if they may.
+
+        It asks the access policy; nothing else is read.
+        """
+        permission = f"{APP}.{_PERMISSIONS[self.kind]}"
+        operation = Operation(action=self.kind, permission=permission, message=self.name).of(run)
+        if self.role is not None and not _has_role(user, self.role):
+            return _("Only %(role)s may decide this.") % {"role": self.role}
+        if self.kind == "resume" and self.permission is not None:
+            is_permitted = policy().permits(user, self.permission)
+            if is_permitted:
+                return None
+            return _("You may not send it: this requires the permission %(wanted)s.") % {"wanted": self.permission}
+        # The role of a step is the only requirement; people who have it need no permission to signal runs.
+        if self.role is not None:
+            return None
+        if not policy().allows(user, operation):
+            return _("You may not send it: this requires the permission %(wanted)s.") % {"wanted": permission}
+        if self.permission is not None and not policy().permits(user, self.permission):
+            return _("You may not send it: this requires the permission %(wanted)s.") % {"wanted": self.permission}
+        return None
+
+
+def available_messages(run: Instance) -> list[AvailableMessage]:
+    """Return the messages that a run accepts now, updates first; an empty list for a closed run.
+
+    There are at most 50. They come from the row of the run; nothing else is read.
+    """
+    if not run.is_open:
+        return []
+    code = _workflow_class(run)
+    declarations = messages_of(code) if code is not None else {}
+    # A dict keeps the order and drops a signal that is both accepted by a phase and waited for.
+    names: dict[tuple[MessageKind, str], None] = {}
+    for kind, accepts_key in (("update", "updates"), ("signal", "signals")):
+        names |= dict.fromkeys((kind, str(name)) for name in (run.accepts or {}).get(accepts_key) or ())  # type: ignore[misc]
+    waits = [str(wait) for wait in run.waiting_for or ()]
+    names |= dict.fromkeys(
+        ("signal", wait.removeprefix(_SIGNAL_PREFIX)) for wait in waits if wait.startswith(_SIGNAL_PREFIX)
+    )
+    messages = []
+    for kind, name in names:
+        declaration = declarations.get((kind, name))
+        if declaration is None:
+            messages.append(AvailableMessage(kind=kind, name=name))
+        else:
+            messages.append(
+                AvailableMessage(
+                    kind=kind,
+                    name=name,
+                    args_type=declaration.args_type,
+                    answer_type=declaration.answer_type,
+                    permission=declaration.permission,
+                    about=declaration.about,
+                )
+            )
+    if code is not None and issubclass(code, GraphWorkflow):
+        messages += _step_events(run, code)
+    return messages[:_MAX_MESSAGES]
+
+
+def _step_events(run: Instance, code: type[GraphWorkflow]) -> list[AvailableMessage]:
+    """Return a message for each event that a waiting step of the graph class ``code`` accepts from outside.
+
+    Events of timers are left out, because they fire by themselves.
+    """
+    published = run.published_state
+    waiting = None
+    if isinstance(published, dict):
+        waiting = published.get("waiting")
+    keys = {str(key) for key in waiting or ()}
+    messages = []
+    for step in code.graph() if keys else ():
+        if key_of(step) not in keys:
+            continue
+        for event in external_events(step):
+            declaration = find_declared_event(step, event)
+            message = AvailableMessage(kind="resume", name=event, step=key_of(step), role=role_of(step))
+            if declaration is not None:
+                message = replace(message, args_type=declaration.data_type, permission=declaration.permission)
+            messages.append(message)
+    return messages
+
+
+def _workflow_class(run: Instance) -> Any:
+    try:
+        return workflows.class_for_run(run.workflow, run.version)
+    except UnknownWorkflow:
+        return None
+
+
+def _has_role(user: Person, role: str) -> bool:
+    try:
+        return authorization.has_role(user, role)
+    except ActionNotPermitted:
+        return False
+
+
+def available_queries(run: Instance) -> dict[str, Any]:
+    """Return the queries that the class of a run answers, by name, each with the annotation of its argument.
+
+    The annotation is None for a query without an argument. The dict is empty if this process lacks the class.
+    """
+    code = _workflow_class(run)
+    queries = {} if code is None else code._queries  # noqa: SLF001 - of our own class
+    return {name: _argument_type(fn) for name, fn in queries.items()}
+
+
+def _argument_type(fn: Any) -> Any:
+    parameters = [*inspect.signature(fn).parameters]
+    if len(parameters) > 1:
+        return resolve_hints(fn).get(parameters[1], Any)
+    return None
+
+
+# --- display names ----------------------------------------------------------------------------------------------------
+#
+# The titles by which people read the names of workflows, activities, steps and waits.
+#
+# A title is the one that the code declares, or the first line of the docstring, or the name as words.
+
+
+_OWN_PACKAGE = __name__.partition(".")[0]
+
+
+def class_or_none(workflow: str, version: int) -> Any:
+    """Return the workflow class of that name and version, or None if this process does not have it."""
+    try:
+        return workflows.class_for_run(workflow, version)
+    except TemporalexError:
+        return None
+
+
+def workflow_title(workflow: str, version: int | None = None) -> str:
+    """Return the title of a workflow class.
+
+    It is derived from the name alone if this process does not have the class.
+    """
+    workflow_class = workflows.find_or_none(workflow) if version is None else class_or_none(workflow, version)
+    if workflow_class is None:
+        return display_title(None, None, workflow)
+    return display_title(getattr(workflow_class, "title", None), vars(workflow_class).get("__doc__"), workflow)
+
+
+def workflow_noun(workflow: str, version: int | None = None) -> str:
+    """Return the name under which sentences mention a workflow class: its declared title, or its name in words.
+
+    A docstring is a sentence of its own, so it is no name.
+    """
+    workflow_class = workflows.find_or_none(workflow) if version is None else class_or_none(workflow, version)
+    return display_title(getattr(workflow_class, "title", None), None, workflow)
+
+
+def activity_noun(name: str) -> str:
+    """Return the name under which sentences mention an activity: its label, or its name in words."""
+    definition = activities.registry.get(name)
+    if definition is None:
+        return display_title(None, None, name)
+    step = getattr(definition, "step_class", None)
+    if step is not None:
+        return display_title(step.label, None, step.__name__)
+    return display_title(definition.label, None, name)
+
+
+def activity_title(name: str) -> str:
+    """Return the title of an activity; for an activity that runs a step of a graph, the title of the step's class."""
+    definition = activities.registry.get(name)
+    if definition is None:
+        return display_title(None, None, name)
+    # Steps of graphs run as activities whose function is our own, so its docstring would be the wrong title.
+    step = getattr(definition, "step_class", None)
+    if step is not None:
+        return display_title(step.label, vars(step).get("__doc__"), step.__name__)
+    return display_title(definition.label, definition.__wrapped__.__doc__, name)
+
+
+def step_title(code: Any, key: str) -> str:
+    """Return the title of the step with that key in the graph class ``code``.
+
+    It is derived from the key if ``code`` is no graph class or has no such step.
+    """
+    if isinstance(code, type) and issubclass(code, GraphWorkflow):
+        for step in code.graph():
+            if key_of(step) == key:
+                cls = class_of(step)
+                is_own = cls.__module__.partition(".")[0] == _OWN_PACKAGE
+                documentation = None
+                if not is_own:
+                    documentation = vars(cls).get("__doc__")
+                return display_title(step.label or documentation, None, key)
+    return display_title(None, None, key)
+
+
+def wait_title(wait: Mapping[str, Any], code: Any, redactor: Redactor) -> str:
+    """Return the title under which people read a wait; ``wait`` is an entry of the column ``waits`` of a run.
+
+    ``code`` is the class of the run, or None. ``redactor`` hides a title that may quote payloads.
+    """
+    match wait.get("kind"):
+        case "step":
+            return step_title(code, str(wait.get("name")))
+        case "child":
+            return workflow_title(str(wait.get("name")))
+        # The title of a human task may quote payloads.
+        case "human_task" if not redactor.shows_error_text:
+            return _("the human task %(key)s") % {"key": wait.get("name")}
+        case _:
+            return str(wait.get("label") or "")
+
+
+def wait_noun(wait: Mapping[str, Any], code: Any) -> str:
+    """Return the name under which sentences mention a wait, if its title may be a docstring, or else an empty text.
+
+    ``wait`` is an entry of the column ``waits`` of a run; ``code`` is the class of the run, or None.
+    """
+    match wait.get("kind"):
+        case "step":
+            key = str(wait.get("name"))
+            return display_title(_step_label(code, key), None, key)
+        case "child":
+            return workflow_noun(str(wait.get("name")))
+        case _:
+            return ""
+
+
+def _step_label(code: Any, key: str) -> object:
+    """Return the label that the code of a step declares, or None; ``code`` and ``key`` are those of ``step_title``."""
+    if isinstance(code, type) and issubclass(code, GraphWorkflow):
+        return next((step.label for step in code.graph() if key_of(step) == key), None)
+    return None
+
+
+def wait_messages(wait: Mapping[str, Any], accepts: Mapping[str, Any]) -> list[str]:
+    """Return the names, as people read them, of the messages that end a wait of a run.
+
+    ``wait`` is an entry of the column ``waits`` of the run. ``accepts`` is its column ``accepts``: the lists of updates
+    and signals that the open phase of the run takes.
+    """
+    match wait.get("kind"):
+        case "phase":
+            labels = wait.get("labels") or {}
+            names = [*(accepts.get("updates") or ()), *(accepts.get("signals") or ())]
+            return [labels.get(name) or humanize_name(name) for name in names]
+        case "signal":
+            return [humanize_name(str(wait.get("name")))]
+        case "step" | "human_task":
+            return [humanize_name(str(event)) for event in wait.get("events") or ()]
+        case _:
+            return []

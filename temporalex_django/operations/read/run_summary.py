@@ -28,7 +28,7 @@ from temporalex_django.errors import WorkflowSwitchedOff
 from temporalex_django.models import ActivityTask, Instance, Message, Worker
 from temporalex_django.models.fields import UnreadablePayload, decode_payload
 from temporalex_django.operations.fleet.live_workers import live_workers_from
-from temporalex_django.operations.read import display_names
+from temporalex_django.operations.read import describe
 from temporalex_django.operations.read.run_annotations import STATUSES_WITH_REASON, annotate_ends, leading_tasks
 from temporalex_django.operations.read.switch_views import SwitchViews, load_switches, switch_of_run, switch_of_task
 from temporalex_django.present.formatting import humanize_name
@@ -243,13 +243,13 @@ class RunStateLoader:
 
         ``run`` is one of the runs that were passed to the loader. Texts that ``redactor`` hides are left out.
         """
-        code = display_names.class_or_none(run.workflow, run.version)
+        code = describe.class_or_none(run.workflow, run.version)
         tasks = self.tasks.get(run.pk, [])
         is_pending = run.started_at is None and run.is_open
         waits_for_worker = run.is_open and self._waits_for_worker(run)
         return RunView(
-            title=display_names.workflow_title(run.workflow, run.version),
-            noun=display_names.workflow_noun(run.workflow, run.version),
+            title=describe.workflow_title(run.workflow, run.version),
+            noun=describe.workflow_noun(run.workflow, run.version),
             workflow=run.workflow,
             version=run.version,
             status=run.status,
@@ -358,8 +358,8 @@ class RunStateLoader:
                 last_seen = (max(sightings)[1], max(sightings)[0])
         return ActivityView(
             activity=task.as_open if redactor.shows_error_text else _without_failure_text(task.as_open),
-            title=display_names.activity_title(task.activity),
-            noun=display_names.activity_noun(task.activity),
+            title=describe.activity_title(task.activity),
+            noun=describe.activity_noun(task.activity),
             worker=self.worker_names.get(task.owner or 0, "") or "?",
             has_worker=is_polled,
             pollers=0 if is_polled is not False else self.live_workers.count_pollers(task.queue),
@@ -456,9 +456,9 @@ def _failed_title(closing: Mapping[str, Any], code: Any) -> str:
     ``closing`` has the attributes of the run's last event, and ``code`` is the class of the run, or None.
     """
     if step := closing.get("step"):
-        return display_names.step_title(code, str(step))
+        return describe.step_title(code, str(step))
     if activity := closing.get("activity"):
-        return display_names.activity_title(str(activity))
+        return describe.activity_title(str(activity))
     return ""
 
 
@@ -515,7 +515,7 @@ def _failure_text(closing: Mapping[str, Any], redactor: Redactor) -> str:
 
 def _summary_fields(run: Instance) -> Sequence[str]:
     """Return the names of the fields of a result that the class declares for its summary; empty without the class."""
-    return getattr(display_names.class_or_none(run.workflow, run.version), "summary", ())
+    return getattr(describe.class_or_none(run.workflow, run.version), "summary", ())
 
 
 def _summary_values(result: Any, names: Sequence[str]) -> list[tuple[str, str]]:
@@ -538,9 +538,9 @@ def _build_wait(wait: Mapping[str, Any], run: Instance, code: Any, redactor: Red
     """
     return WaitView(
         kind=wait.get("kind", "other"),
-        title=display_names.wait_title(wait, code, redactor),
-        noun=display_names.wait_noun(wait, code),
-        messages=display_names.wait_messages(wait, run.accepts or {}),
+        title=describe.wait_title(wait, code, redactor),
+        noun=describe.wait_noun(wait, code),
+        messages=describe.wait_messages(wait, run.accepts or {}),
         role=wait.get("role"),
         since=_parse_time(wait.get("since")),
         until=_parse_time(wait.get("until")),

@@ -22,7 +22,7 @@ from temporalex_django.core.history.events import HistoryEvent as Event
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.models import HistoryEvent
 from temporalex_django.models.fields import UnreadablePayload
-from temporalex_django.operations.read import display_names
+from temporalex_django.operations.read import describe
 from temporalex_django.operations.read.cluster_reads import history_of
 from temporalex_django.present.timeline import (
     REPEATED_KINDS,
@@ -146,9 +146,9 @@ def titles_of(row: TimelineRow) -> dict[str, str]:
     The mapping is empty for rows of other kinds, whose name is enough.
     """
     if row.kind == "activity":
-        return {row.name: display_names.activity_title(row.name)}
+        return {row.name: describe.activity_title(row.name)}
     if row.kind == "child":
-        return {row.name: display_names.workflow_title(row.name)}
+        return {row.name: describe.workflow_title(row.name)}
     return {}
 
 

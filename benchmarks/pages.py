@@ -200,8 +200,7 @@ def _lists(tenant: Any) -> Iterator[tuple[str, Any]]:
     from temporalex_django.access import runs_for
     from temporalex_django.authoring.run_filters import NEWEST_FIRST
     from temporalex_django.models import Instance
-    from temporalex_django.operations.read.run_filters import FILTERS
-    from temporalex_django.operations.read.run_ordering import limit_to_range, order_runs
+    from temporalex_django.operations.read.run_filters import FILTERS, limit_to_range, order_runs
 
     everybody, his = Instance.objects.all(), runs_for(tenant, alias="default")
     assert his is not None

@@ -35,7 +35,7 @@ from temporalex_django.core.history.events import CLOSED_STATUSES
 from temporalex_django.models import BulkJob, EndedTask, Instance, Status
 from temporalex_django.operations.audit import READ
 from temporalex_django.operations.background_tasks import named_queues
-from temporalex_django.operations.read import run_filters, run_ordering
+from temporalex_django.operations.read import run_filters
 from temporalex_django.operations.read.failure_groups import run_failure_groups
 from temporalex_django.operations.registry import ACTIONS
 
@@ -307,7 +307,7 @@ class OrderFilter(admin.SimpleListFilter):
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
         order = self.value()
         if order in ORDERS:
-            return run_ordering.order_runs(queryset, order)
+            return run_filters.order_runs(queryset, order)
         return queryset
 
 

@@ -24,7 +24,7 @@ from temporalex_django.errors import UnknownVersion, WorkflowNotFound
 from temporalex_django.models import Instance
 from temporalex_django.operations.base import Action
 from temporalex_django.operations.read import run_filters
-from temporalex_django.operations.read.run_ordering import iterate_runs
+from temporalex_django.operations.read.run_filters import iterate_runs
 
 T = TypeVar("T")
 #: The runs among which somebody searches; None means all runs.

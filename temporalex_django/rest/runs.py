@@ -25,13 +25,14 @@ from temporalex_django.operations.human_tasks.inbox import awaited_tasks
 from temporalex_django.operations.human_tasks.inbox import redact_tasks as seen_by
 from temporalex_django.operations.idempotency import RunVersion, version_of
 from temporalex_django.operations.read.describe import build_description, describe
-from temporalex_django.operations.read.run_annotations import (
+from temporalex_django.operations.read.run_filters import (
+    IndexOrderedQuerySet,
     annotate_attempts,
     annotate_ends,
     annotate_messages,
     annotate_switches,
+    order_runs,
 )
-from temporalex_django.operations.read.run_ordering import IndexOrderedQuerySet, order_runs
 from temporalex_django.operations.read.run_summary import (
     RunStateLoader,
 )

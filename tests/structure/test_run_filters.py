@@ -120,11 +120,11 @@ def test_the_admin_shows_the_rows_that_have_a_title() -> None:
 
 def test_orders_have_a_column_and_a_place_in_memory() -> None:
     from temporalex_django.admin.filters import OrderFilter
-    from temporalex_django.operations.read import run_ordering
+    from temporalex_django.operations.read import run_filters
 
     choices = {choice for choice, _ in OrderFilter.lookups(OrderFilter, None, None)}  # type: ignore[arg-type]
 
-    assert {*run_ordering._COLUMNS} == {*ORDER_PLACES} == {order.lstrip("-") for order in ORDERS}
+    assert {*run_filters._COLUMNS} == {*ORDER_PLACES} == {order.lstrip("-") for order in ORDERS}
     assert choices == {*ORDERS} - {"-started"}
 
 

@@ -50,7 +50,7 @@ from temporalex_django.operations.human_tasks.inbox import awaited_tasks, candid
 from temporalex_django.operations.human_tasks.operations import mark_nobody_left
 from temporalex_django.operations.read.cluster_reads import history_or_error, open_tasks_or_error, read_block
 from temporalex_django.operations.read.describe import unsaid_attempts
-from temporalex_django.operations.read.run_annotations import leading_tasks
+from temporalex_django.operations.read.run_filters import leading_tasks
 from temporalex_django.operations.read.run_summary import PreloadedRows, summarize_run
 from temporalex_django.present.formatting import localize_times
 from temporalex_django.present.human_tasks import absent_sentence, candidate_names, step_name

@@ -73,14 +73,16 @@ from temporalex_django.models import BulkJob, Instance
 from temporalex_django.operations import audit
 from temporalex_django.operations.base import storage
 from temporalex_django.operations.bulk import StartBulk
-from temporalex_django.operations.read.run_annotations import (
+from temporalex_django.operations.read.run_filters import (
     annotate_attempts,
     annotate_ends,
     annotate_failed_messages,
     annotate_messages,
     annotate_switches,
+    columns,
+    fetch_size,
+    limit_to_range,
 )
-from temporalex_django.operations.read.run_ordering import columns, fetch_size, limit_to_range
 from temporalex_django.operations.read.run_summary import (
     RunStateLoader,
 )

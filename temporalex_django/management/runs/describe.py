@@ -19,7 +19,7 @@ from temporalex_django.models import Instance
 from temporalex_django.operations import audit
 from temporalex_django.operations.base import storage
 from temporalex_django.operations.read.describe import describe
-from temporalex_django.operations.read.run_annotations import annotate_attempts
+from temporalex_django.operations.read.run_filters import annotate_attempts
 from temporalex_django.operations.read.run_summary import summarize_run
 
 output = RunDescribed

@@ -21,8 +21,7 @@ from temporalex_django.management.cli.exit_codes import usage_error
 from temporalex_django.management.cli.filter_options import add_filters, apply_filters, filters_of
 from temporalex_django.management.cli.outputs import RunListed, run_output, status_text
 from temporalex_django.operations.base import Actor
-from temporalex_django.operations.read.run_annotations import annotate_failed_messages
-from temporalex_django.operations.read.run_ordering import iterate_runs
+from temporalex_django.operations.read.run_filters import annotate_failed_messages, iterate_runs
 from temporalex_django.operations.read.run_summary import summarize_runs
 
 DEFERRED_COLUMNS = (*PAYLOAD_COLUMNS, "metadata")

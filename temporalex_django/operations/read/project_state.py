@@ -37,7 +37,7 @@ from temporalex_django.operations.fleet.live_workers import LiveWorkers
 from temporalex_django.operations.fleet.switches import active_switches
 from temporalex_django.operations.read import run_filters
 from temporalex_django.operations.read.failure_groups import failure_groups
-from temporalex_django.operations.read.run_annotations import annotate_failed_messages
+from temporalex_django.operations.read.run_filters import annotate_failed_messages
 from temporalex_django.operations.read.switch_views import switch_view
 from temporalex_django.operations.schedules.problems import load_schedule_problems
 from temporalex_django.present.human_tasks import Absent

@@ -1,4 +1,6 @@
-"""The queries of the filters of runs: one for each row of ``authoring.run_tables.run_filters.RUN_FILTERS``.
+"""Lists of runs: filters, orders and annotations.
+
+The queries of the filters of runs: one for each row of ``authoring.run_tables.run_filters.RUN_FILTERS``.
 
 Each function takes a queryset of runs and returns a restricted one. None of them reads anything, except that
 ``stuck_runs`` reads the workers, and ``with_cause`` the keys of a group. Columns of runs that turns rewrite have no
@@ -10,7 +12,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from decimal import Decimal
 from functools import partial
@@ -18,15 +20,39 @@ from typing import Any, Final
 from uuid import UUID
 
 from django.db import connections
-from django.db.models import Exists, FilteredRelation, OuterRef, Q, QuerySet, TextField, Value
-from django.db.models.functions import Cast, Coalesce, StrIndex
+from django.db.models import (
+    Case,
+    Count,
+    Exists,
+    F,
+    FilteredRelation,
+    OuterRef,
+    Q,
+    QuerySet,
+    Subquery,
+    TextField,
+    Value,
+    When,
+    Window,
+)
+from django.db.models.functions import Cast, Coalesce, RowNumber, StrIndex
 from django.utils import timezone
 
-from temporalex_django.authoring.run_filters import WAIT_PREFIXES, SearchCondition
+from temporalex_django.authoring import workflow as workflows
+from temporalex_django.authoring.run_filters import NEWEST_FIRST, WAIT_PREFIXES, SearchCondition
 from temporalex_django.core.history.events import CLOSED_STATUSES
 from temporalex_django.db.run_reader import semi_join
 from temporalex_django.errors import WorkflowSwitchedOff
-from temporalex_django.models import ActivityTask, Chain, Instance, Message, SearchAttribute, SwitchedOff
+from temporalex_django.models import (
+    ActivityTask,
+    Chain,
+    FailedAttempt,
+    Instance,
+    Message,
+    OperatorAction,
+    SearchAttribute,
+    SwitchedOff,
+)
 from temporalex_django.models.runs import AWAITED_KINDS, UNSUCCESSFUL_STATUSES
 from temporalex_django.operations.fleet.live_workers import live_workers
 from temporalex_django.operations.read.failure_groups import faults_of, not_replaced, with_faults
@@ -351,3 +377,212 @@ def _first_id(moment: datetime, margin: timedelta) -> UUID:
     """
     milliseconds = int((moment.timestamp() + margin.total_seconds()) * 1000)
     return UUID(int=min(max(milliseconds, 0), _MAX_MILLISECONDS - 1) << 80)
+
+
+# --- run ordering -----------------------------------------------------------------------------------------------------
+#
+# Pagination of runs in the order in which they were started, were closed, or continue by themselves.
+#
+# A page starts after a place (the value of the column, and the id), so every page costs the same.
+
+
+Place = tuple[Any, UUID]
+
+#: Ids to fetch at once where ids are the order; in other orders a quarter of this. For a limit of a hundred, PostgreSQL
+#: would read in the order and expect to meet matches soon. Without a limit it would read everything.
+FETCH_SIZE: Final = 1000
+#: Column that is the place of a row, by the names of ``authoring.run_tables.run_filters.ORDER_PLACES``.
+_COLUMNS: Mapping[str, str] = {"started": "pk", "closed": "closed_at", "due": "goes_on_at"}
+#: Ranges of time that are searched first for closed runs. In PostgreSQL, the index on ``closed_at`` (BRIN) knows only
+#: ranges of pages.
+_TIME_RANGES: Final = (timedelta(days=1), timedelta(days=30))
+
+
+def columns(order: str) -> tuple[str, ...]:
+    """Return the column names for ``order_by`` on runs, for an order such as ``-started``; the last one is the id.
+
+    The runs must come from ``order_runs``, which adds the column for the order "due".
+    """
+    sign, column = ("-" if order.startswith("-") else ""), _COLUMNS[order.lstrip("-")]
+    if column == "pk":
+        return (f"{sign}{column}",)
+    return (f"{sign}{column}", f"{sign}pk")
+
+
+def order_runs(runs: Runs, order: str) -> Runs:
+    """Sort runs by an order such as ``-started``, and leave out runs that have no value for it.
+
+    For example, open runs have no time at which they were closed. The orders are "started", "closed" and "due"; a
+    leading minus reverses them.
+    """
+    match order.lstrip("-"):
+        case "closed":
+            runs = runs.filter(closed_at__isnull=False)
+        case "due":
+            # Join by the run alone. With a second column that must agree, PostgreSQL estimates next to no rows.
+            runs = runs.filter(current_of__due_at__isnull=False).annotate(goes_on_at=F("current_of__due_at"))
+    return runs.order_by(*columns(order))
+
+
+def after_place(runs: Runs, order: str, place: Place) -> Runs:
+    """Return the runs that come after ``place`` in ``order``: those of the next pages of a list.
+
+    ``place`` is the last row of the page before: a pair of the value by which the runs are sorted, and the run id.
+    ``runs`` must be sorted by ``order_runs``.
+    """
+    column, lookup = columns(order)[0].lstrip("-"), "lt" if order.startswith("-") else "gt"
+    value, pk = place
+    if column == "pk":
+        return runs.filter(**{f"pk__{lookup}": pk})
+    condition = Q(**{f"{column}__{lookup}": value}) | Q(**{column: value, f"pk__{lookup}": pk})
+    # The second condition follows from the first, but only this simple one can bound the scan of an index.
+    return runs.filter(condition, **{f"{column}__{lookup}e": value})
+
+
+def fetch_size(order: str, size: int) -> int:
+    """Return how many rows to request from the database so that it reads ``size`` rows by an index.
+
+    With a smaller limit, PostgreSQL may choose to read the whole table in order; see ``FETCH_SIZE``.
+    """
+    return max(size, (FETCH_SIZE if columns(order)[0].lstrip("-") == "pk" else FETCH_SIZE // 4) + 1)
+
+
+def limit_to_range(runs: Runs, order: str, at: datetime | None, *, rows: int) -> Runs:
+    """Restrict the runs to a range of time that contains their first ``rows`` rows.
+
+    ``at`` is the time at which the last row of the page before was closed; None for the first page. At most three
+    statements where the order is the time of closing, and none otherwise.
+    """
+    if order.lstrip("-") != "closed":
+        return runs
+    newest_first, condition = order.startswith("-"), Q()
+    if at is not None:
+        condition = Q(closed_at__lt=at) if newest_first else Q(closed_at__gt=at)
+    start: datetime = at or _first_time(runs.db, newest=newest_first)
+    for time_range in _TIME_RANGES:
+        near_runs = (
+            runs.filter(closed_at__gte=start - time_range)
+            if newest_first
+            else runs.filter(closed_at__lte=start + time_range)
+        )
+        # Enough rows in the range: those further away cannot come before them.
+        if len(near_runs.filter(condition).order_by().values("pk")[:rows]) >= rows:
+            return near_runs
+    return runs
+
+
+def _first_time(alias: str, *, newest: bool) -> datetime:
+    """Return the time from which on a list of runs that is sorted by the time of closing has to be read.
+
+    With ``newest`` (the newest runs first) this is now. Else it is when the first run was started, because no run
+    closed before that.
+    """
+    created = Instance.objects.using(alias).order_by("pk").values_list("created_at", flat=True)
+    return (None if newest else created.first()) or timezone.now()
+
+
+class IndexOrderedQuerySet:
+    """A wrapper of a queryset of runs for a paginator; its rows contain only the id and the column of the order.
+
+    It supports ``filter``, ``order_by`` and a slice. It fetches more rows than a page has. For a limit of fifty,
+    PostgreSQL would read the runs in order, expecting to meet fifty matches soon. It then reads the whole table if few
+    match.
+    """
+
+    def __init__(self, runs: Runs, order: str) -> None:
+        self.runs, self.order = runs, order
+
+    def order_by(self, *names: str) -> IndexOrderedQuerySet:
+        """Return a copy that is sorted by other columns, as ``QuerySet.order_by`` does."""
+        return IndexOrderedQuerySet(self.runs.order_by(*names), self.order)
+
+    def filter(self, *conditions: Any, **lookups: Any) -> IndexOrderedQuerySet:
+        """Return a copy restricted to the rows that match, as ``QuerySet.filter`` does."""
+        return IndexOrderedQuerySet(self.runs.filter(*conditions, **lookups), self.order)
+
+    def __getitem__(self, part: slice) -> list[dict[str, Any]]:
+        """Return the rows of a slice as dicts with ``pk`` and the column by which the runs are sorted. One read."""
+        start, stop = part.start or 0, part.stop
+        rows = self.runs.values(*(name.lstrip("-") for name in columns(self.order)))
+        return [*rows[start : start + fetch_size(self.order, stop - start)]][: stop - start]
+
+
+def iterate_runs(runs: Runs, order: str = NEWEST_FIRST, *, size: int) -> Iterator[Instance]:
+    """Iterate over ``runs`` in an order such as ``-started``, reading pages of ``size`` rows on demand."""
+    runs, place = order_runs(runs, order), None
+    column = columns(order)[0].lstrip("-")
+    while True:
+        queryset = runs if place is None else after_place(runs, order, place)
+        queryset = limit_to_range(queryset, order, place[0] if place is not None else None, rows=size)
+        page = [*queryset[:size]]
+        yield from page
+        if len(page) < size:
+            return
+        place = getattr(page[-1], column), page[-1].pk
+
+
+# --- run annotations --------------------------------------------------------------------------------------------------
+#
+# Annotations of runs with facts of other tables, so that a page of runs needs few statements.
+
+
+#: Statuses of closed runs for which more can be said than the time.
+STATUSES_WITH_REASON = ("failed", "cancelled", "terminated", "timed_out")
+
+
+def leading_tasks(runs: Sequence[UUID], *, alias: str, limit: int) -> QuerySet[ActivityTask]:
+    """Return the first ``limit`` activity tasks of each run: failed ones first, then in the order of their commands.
+
+    Each row has the number of all activity tasks of its run as ``count``. One query.
+    """
+    order = [F("failed_at").asc(nulls_last=True), F("seq").asc()]
+    rows = ActivityTask.objects.using(alias).filter(run_id__in=runs)
+    rows = rows.annotate(
+        place=Window(RowNumber(), partition_by=F("run_id"), order_by=order),
+        count=Window(Count("*"), partition_by=F("run_id")),
+    )
+    return rows.filter(place__lte=limit).order_by("run_id", "place")
+
+
+def annotate_ends(runs: QuerySet[Instance]) -> QuerySet[Instance]:
+    """Annotate runs with how they ended, so that ``RunStateLoader`` needs no further read for it.
+
+    ``ended_with`` has the attributes of the event that closed the run, ``ended_by`` the person who ended it, and
+    ``ended_why`` their reason. It also adds the annotation of ``annotate_switches``.
+    """
+    actions = OperatorAction.objects.filter(run_id=OuterRef("pk"), action__in=("cancel", "terminate"), denied=False)
+    last_actions = actions.order_by("-id")
+    # The closing attributes of a completed run can be large. Read them only for classes that summarize a result.
+    class_names = [cls.name for cls in workflows.concrete_classes() if cls.summary]
+    has_reason = Q(status__in=STATUSES_WITH_REASON) | Q(status="completed", workflow__in=class_names)
+    return annotate_switches(runs).annotate(
+        ended_with=Case(When(has_reason, then=F("closing")), default=None),
+        ended_by=Subquery(last_actions.values("actor_name")[:1]),
+        ended_why=Subquery(last_actions.values("reason")[:1]),
+    )
+
+
+def annotate_switches(runs: QuerySet[Instance]) -> QuerySet[Instance]:
+    """Annotate runs with ``anything_off``: True if any switch is off, so that switches have to be read."""
+    return runs.annotate(anything_off=Exists(SwitchedOff.objects.all()))
+
+
+def annotate_messages(runs: QuerySet[Instance]) -> QuerySet[Instance]:
+    """Annotate runs with facts about the messages of their chains.
+
+    ``failed_count`` is the number of failed messages, and ``unread_since`` the time of the oldest unread message.
+    """
+    unread_messages = Message.objects.filter(chain_id=OuterRef("chain_id"), settled=False, fresh=True).order_by("id")
+    return annotate_failed_messages(runs).annotate(unread_since=Subquery(unread_messages.values("created_at")[:1]))
+
+
+def annotate_failed_messages(runs: QuerySet[Instance]) -> QuerySet[Instance]:
+    """Annotate runs with ``failed_count``, the number of failed messages of their chains."""
+    failed_messages = Message.objects.failed().filter(chain_id=OuterRef("chain_id")).order_by().values("chain_id")
+    return runs.annotate(failed_count=Coalesce(Subquery(failed_messages.annotate(n=Count("pk")).values("n")), 0))
+
+
+def annotate_attempts(runs: QuerySet[Instance]) -> QuerySet[Instance]:
+    """Annotate runs with ``attempt_count``, the number of the kept attempts of their activities that failed."""
+    attempts = FailedAttempt.objects.filter(run=OuterRef("pk")).order_by().values("run")
+    return runs.annotate(attempt_count=Coalesce(Subquery(attempts.annotate(n=Count("pk")).values("n")), 0))

@@ -20,7 +20,7 @@ from rest_framework.request import Request
 
 from temporalex_django.core.names import check_time
 from temporalex_django.models import HumanTask, Instance
-from temporalex_django.operations.read.run_ordering import columns, limit_to_range
+from temporalex_django.operations.read.run_filters import columns, limit_to_range
 
 #: Sizes of pages of things that are numbered within a run, such as events.
 DEFAULT_PAGE_ROWS = 200

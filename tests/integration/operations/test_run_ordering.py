@@ -20,7 +20,7 @@ from django.utils import timezone
 from temporalex_django import Ok, Workflow, api
 from temporalex_django.authoring.run_filters import ORDERS
 from temporalex_django.models import Chain, Instance
-from temporalex_django.operations.read import run_ordering
+from temporalex_django.operations.read import run_filters
 from temporalex_django.testing import drain
 
 pytestmark = pytest.mark.django_db
@@ -60,7 +60,7 @@ def test_the_same_everywhere_and_in_pages(
     assert set(wanted) == set(ORDERS)
     client.force_login(get_user_model().objects.create_superuser("root"))
     monkeypatch.setattr("temporalex_django.operations.run_lookup._PAGE", 2)
-    monkeypatch.setattr(run_ordering, "FETCH_SIZE", 3)
+    monkeypatch.setattr(run_filters, "FETCH_SIZE", 3)
     for order, names in wanted.items():
         assert [handle.id for handle in Ordered.list(order=order)] == names
         assert [handle.id for handle in Ordered.list(order=order, id_prefix="c-")] == [n for n in names if n in CLOSED]
@@ -108,11 +108,11 @@ def test_an_order_that_there_is_not_is_refused(client: Client) -> None:
 
 def test_what_closed_is_looked_for_near_the_place_first(wanted: dict[str, list[str]]) -> None:
     """By ranges of pages: so that a page does not read all runs that ever closed."""
-    runs = run_ordering.order_runs(Instance.objects.all(), "-closed")
+    runs = run_filters.order_runs(Instance.objects.all(), "-closed")
     with CaptureQueriesContext(connection) as asked:
-        near = run_ordering.limit_to_range(runs, "-closed", None, rows=1)
-        wide = run_ordering.limit_to_range(runs, "-closed", None, rows=3)
-        everything = run_ordering.limit_to_range(runs, "-closed", None, rows=4)
+        near = run_filters.limit_to_range(runs, "-closed", None, rows=1)
+        wide = run_filters.limit_to_range(runs, "-closed", None, rows=3)
+        everything = run_filters.limit_to_range(runs, "-closed", None, rows=4)
     assert len(asked.captured_queries) == 1 + 2 + 2
     assert [len(found) for found in (near, wide, everything)] == [1, 3, 5]
     times = [run.closed_at for run in runs]

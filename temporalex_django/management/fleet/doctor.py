@@ -44,6 +44,7 @@ from temporalex_django.management.runs.replay import replay_runs
 from temporalex_django.models import ActivityTask, Instance, Schedule
 from temporalex_django.operations.base import storage
 from temporalex_django.operations.read.cluster_reads import read_block
+from temporalex_django.operations.read.failure_groups import unreadable_rows
 from temporalex_django.operations.read.project_state import (
     Runs,
     load_cluster_state,
@@ -52,7 +53,6 @@ from temporalex_django.operations.read.project_state import (
     open_runs,
 )
 from temporalex_django.operations.read.run_summary import summarize_run, summarize_runs
-from temporalex_django.operations.read.unreadable_rows import unreadable_rows
 from temporalex_django.operations.schedules.problems import reportable_schedules
 from temporalex_django.present import diagnosis
 from temporalex_django.present.project_view import (

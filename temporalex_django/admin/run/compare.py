@@ -18,7 +18,7 @@ from temporalex_django.errors import ActionNotPermitted, TemporalexError
 from temporalex_django.forms.payload_forms import TokenForm
 from temporalex_django.models import Instance
 from temporalex_django.operations import audit
-from temporalex_django.operations.runs.compare import CompareInputs, InputComparison
+from temporalex_django.operations.runs.history_action import CompareInputs, InputComparison
 
 _PERMISSION = f"{APP}.{CompareInputs.permission}"
 

@@ -36,7 +36,7 @@ from temporalex_django.errors import DeadlockDetected, NondeterminismError, Payl
 from temporalex_django.management.cli import exit_codes, printing
 from temporalex_django.management.cli.subprocess_setup import set_up_django
 from temporalex_django.models import Instance
-from temporalex_django.operations.runs.compare import replay_limit
+from temporalex_django.operations.runs.history_action import replay_limit
 from temporalex_django.workers import app_modules
 
 Finding = dict[str, Any]

@@ -1,20 +1,35 @@
-"""The base class of reset and fork, which start a run from a point of a recorded history."""
+"""Operations on the history of a run: reset, fork and compare.
+
+The base class of reset and fork, which start a run from a point of a recorded history.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar, TypeVar
 from uuid import UUID
 
+from django.utils.functional import Promise
 from django.utils.text import format_lazy
 from django.utils.translation import gettext_lazy as _
 
-from temporalex_django.authoring.workflow import Workflow
+from temporalex_django import access
+from temporalex_django.access import Operation
+from temporalex_django.authoring.authorization import Person
+from temporalex_django.authoring.redaction import Redactor
+from temporalex_django.authoring.workflow import Workflow, fork_options, start_options
 from temporalex_django.backends.host import host
-from temporalex_django.backends.protocol import find_run_class
+from temporalex_django.backends.protocol import RunTarget, find_run_class, runs_in_workers_only
+from temporalex_django.backends.routing import backend_of
 from temporalex_django.backends.tables import inline_turn
 from temporalex_django.conf import get_settings
-from temporalex_django.core.history.events import HistoryEvent
+from temporalex_django.core.history import replay
+from temporalex_django.core.history.events import HistoryEvent, ReplayDifference
+from temporalex_django.core.human_tasks import fork_snapshot
+from temporalex_django.db.inserts import NewStart, copy_forked_columns, insert_start, reopen_chain
+from temporalex_django.engine import reset
 from temporalex_django.engine.contracts.records import RunState
 from temporalex_django.engine.ids import token
 from temporalex_django.engine.reset import (
@@ -23,14 +38,20 @@ from temporalex_django.engine.reset import (
     ReplayCheck,
     ResetPlan,
     check_replay,
+    fork_id,
     make_plan,
     should_redeliver,
     successors,
 )
-from temporalex_django.errors import ActionNotPossible
+from temporalex_django.engine.run_start import RunStart
+from temporalex_django.engine.watchdog import watchdog
+from temporalex_django.errors import ActionNotPossible, AlreadyRunning, NondeterminismError, TemporalexError
 from temporalex_django.graph.workflow import GraphWorkflow
-from temporalex_django.models import Instance
+from temporalex_django.models import Chain, Instance
+from temporalex_django.operations.base import CODE, Actor
+from temporalex_django.operations.run_lookup import RunAction, find_chain
 from temporalex_django.operations.runs.operator_action import Input, OperatorRunAction
+from temporalex_django.operations.runs.start import refused_start_operation, require_start_access, require_visible_run
 
 T = TypeVar("T")
 
@@ -177,3 +198,297 @@ def audit_details(plan: ResetPlan, **extra: Any) -> dict[str, Any]:
         **({"edited": plan.edited_digests} if plan.edited_inputs else {}),
         **extra,
     }
+
+
+# --- reset ------------------------------------------------------------------------------------------------------------
+#
+# Reset a run: a new run continues its chain from a point of its history.
+
+
+class Reset(ReplayFromAction[str]):
+    """Operation that replaces a run by a new one that continues from a point of its history; returns the new run id.
+
+    The run is closed as terminated (reason ``reset``). The new run has its id, its chain and its history up to the
+    point: the end of the activation ``to``, where 0 means the start. By default it is the last activation that the
+    present code replays as recorded and that did not close the run.
+
+    The new run gets a new seed. Activities that were open at the point are scheduled again under their idempotency
+    keys, timers keep their due times, and children stay with the old run. Corrections by hand are kept: edited inputs,
+    and results that the code has not received yet. A closed run can be reset, too, if no other open run has its id.
+    On a cluster, an atomic activity whose call has the same number and arguments returns the result that it committed.
+
+    Runs in the caller's transaction and locks the chain; see ``OperatorRunAction.lock_run``. Raises
+    ``ActionNotPossible``, ``PayloadError`` and ``UpdateTimeout``. Always audited.
+    """
+
+    name: ClassVar[str] = "reset"
+    label: ClassVar[Promise] = _("Reset")
+    summary: ClassVar[Promise] = _("Reset a run.")
+    effect: ClassVar[Promise] = _(
+        "The run ends, and a new run with the same id continues from the activation that you choose, with the "
+        "current code. Activities that ran after that point run again."
+    )
+    done: ClassVar[Promise] = _("The run is reset: a new run continues in its place.")
+
+    def perform(self) -> str:
+        return backend_of(self.target).reset(self)
+
+    def record_plan(self, plan: ResetPlan, new_run_id: UUID) -> None:
+        """Write the audit row of the reset to the run ``new_run_id``."""
+        self.record(
+            self.target.audit_subject,
+            reason=self.reason,
+            **audit_details(plan, run=str(plan.record.run_id), new_run=str(new_run_id)),
+        )
+
+    def reopen_chain(self, run: RunState, plan: ResetPlan, code: type[Workflow]) -> None:
+        """Make the chain ready for the new run of the class ``code``: open it, if it was closed, and set its queue.
+
+        ``run`` is the locked current run, and ``plan`` describes the reset. Raises ``ActionNotPossible`` if the
+        execution timeout of the chain has passed, or if another open run has its id.
+        """
+        run_record, storage = plan.record, self.storage
+        if run_record.expires_at is not None and run_record.expires_at <= storage.now():
+            self.refuse(_("the time limit of its chain (execution_timeout) has passed: fork it instead"), closed=False)
+        # The chain was moved to another version since the run that is reset, and its queue belongs to that version.
+        if run.queue != code.task_queue and run_record.run_id != run.run_id:
+            run.queue = code.task_queue
+            Chain.objects.using(storage.alias).filter(pk=run.chain_id).update(queue=code.task_queue)
+        start = RunStart(workflow_id=run_record.workflow_id, args=None, **start_options(code))
+        if run.closed and not reopen_chain(run.chain_id, start, storage=storage):
+            self.refuse(_("another open run now has its id"), closed=False)
+
+
+# --- fork -------------------------------------------------------------------------------------------------------------
+#
+# Start a run from the history of another run, which stays as it is.
+
+
+class Fork(ReplayFromAction[RunTarget]):
+    """Operation that starts a run in a new chain from the history of another run, and returns its ``RunTarget``.
+
+    The history is copied up to the activation ``to``, by default the last one that the code replays. Activities that
+    were open there are scheduled again, timers keep their due times, and children stay with the old run. The id of the
+    new run is ``id``, or is derived from the id of the old run. No parent waits for the result of the new run.
+
+    The new run has the subject and the tags of the old one, and the search attributes that it had at that point.
+    Everything else comes from the class as it is now. A person who forks a run becomes an excluded user of its
+    decisions under four eyes.
+
+    Runs in the caller's transaction and locks the chain of the old run. Raises ``ActionNotPossible``, ``InvalidId``,
+    ``AlreadyRunning``, ``PayloadError`` and ``UpdateTimeout``. Always audited.
+    """
+
+    name: ClassVar[str] = "fork"
+    allows_any_point: ClassVar[bool] = True
+    destructive: ClassVar[bool] = False
+    label: ClassVar[Promise] = _("Fork")
+    summary: ClassVar[Promise] = _("Fork a run.")
+    effect: ClassVar[Promise] = _(
+        "A new run with its own id continues from the activation that you choose, with the current code. This "
+        "run stays as it is. Work that was open at that point is done by both runs."
+    )
+    done: ClassVar[Promise] = _("A new run continues from there.")
+    inputs: ClassVar[tuple[Input, ...]] = (
+        *ReplayFromAction.inputs,
+        Input(
+            name="id",
+            kind=str,
+            label=_("Id of the new run"),
+            help=_("If empty, derived from the id of this run."),
+            single=True,
+        ),
+    )
+
+    @classmethod
+    def refused_operation(cls, user: Person, run: Instance | None = None) -> Operation | None:
+        """Return the first operation that the access policy refuses to this user, or None.
+
+        It asks about the fork and about a start of the class; both must be allowed.
+        """
+        refused = super().refused_operation(user, run)
+        code = None
+        if refused is None and run is not None:
+            code = find_run_class(run.chain_id, run.workflow, run.version)
+        if code is None:
+            return refused
+        return refused_start_operation(user, code)
+
+    def check(self) -> None:
+        """Check that the user may fork the run, and that they may start runs of its class."""
+        super().check()
+        code = self.target.workflow_class
+        if code is not None:
+            require_start_access(self.by, code, alias=self.storage.alias)
+
+    def perform(self) -> RunTarget:
+        target, storage = self.target, self.storage
+        self.check_replay()
+        with storage.transaction():
+            run = self.lock_run()
+            plan, code = self.plan(run)
+            run_record = plan.record
+            workflow_id = fork_id(
+                target.workflow_id, self.input_values.get("id"), code.unique, suffix=host().random_suffix
+            )
+            # A copied history replays only under the seed with which it was recorded; the mark behind it sets the new
+            # one.
+            seed = run_record.seed if plan.prefix.activation else plan.seed
+            options = fork_options(code, tags=self._tags_of(run_record.run_id))
+            snapshot = fork_snapshot(run_record.snapshot, self.by.sender)
+            new_start = NewStart(
+                workflow_id=workflow_id,
+                args=run_record.args,
+                seed=seed,
+                snapshot=snapshot,
+                search_attributes=plan.search_attributes,
+                **options,
+            )
+            try:
+                inserted_run = insert_start(new_start, storage=storage)
+            # Only users who see the run that has the id learn of it; for others this raises ``ActionNotPermitted``.
+            except AlreadyRunning:
+                require_visible_run(
+                    self.by, workflow_class=code, alias=storage.alias, workflow_id=workflow_id, closed_at=None
+                )
+                raise
+            copy_forked_columns(inserted_run.run_id, run_record.run_id, alias=storage.alias)
+            require_visible_run(self.by, workflow_class=code, alias=storage.alias, pk=inserted_run.run_id)
+            # Nobody else sees the new chain before the commit. The claim loads its locked state, as in a turn.
+            claimed_run = storage.claim(limit=1, queues=(), chains=[inserted_run.chain_id])[0]
+            writes = reset.fork(
+                storage, claimed_run, plan, source_chain=target.chain_id, id=workflow_id, snapshot=snapshot
+            )
+            new_target = find_chain(inserted_run.chain_id, storage=storage)
+            recorded_details = audit_details(
+                plan, run=str(run_record.run_id), new_run=str(inserted_run.run_id), new_id=workflow_id
+            )
+            self.record(target.audit_subject, reason=self.reason, **recorded_details)
+            inline_turn.notify_after_reset(writes, new_target, storage=storage)
+        return new_target
+
+    def _tags_of(self, run_id: UUID) -> list[str]:
+        runs = Instance.objects.using(self.storage.alias)
+        return list(runs.values_list("tags", flat=True).get(pk=run_id) or ())
+
+
+# --- compare ----------------------------------------------------------------------------------------------------------
+#
+# Compare the inputs in the history of a run with those that the present code produces.
+
+
+#: Number of events for which a replay gets one more second.
+REPLAYED_PER_SECOND = 10_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InputComparison:
+    """A difference between an input in a history and the one that the present code produces.
+
+    ``recorded`` and ``produced`` are the two values, redacted for the user. ``difference`` says where they differ.
+    """
+
+    difference: ReplayDifference
+    recorded: Any
+    produced: Any
+
+
+class CompareInputs(RunAction[Sequence[InputComparison]]):
+    """Operation that replays a run with the code of this process and returns the inputs and durations that differ.
+
+    Nothing is written. The replay may take ``DEADLOCK_TIMEOUT`` seconds, and one second more for every ten thousand
+    events, but at most ``LEASE_SECONDS``. Raises ``ActionNotPossible`` if this process lacks the code, if the code may
+    run only in workers (``updates_in``), or if it does not match the history.
+    """
+
+    name: ClassVar[str] = "compare"
+    permission: ClassVar[str] = "view_payload"
+
+    def __init__(self, target: RunTarget, *, by: Actor = CODE) -> None:
+        super().__init__(by=by)
+        self.target = target
+
+    @classmethod
+    def why_not(cls, run: Instance) -> str | None:
+        """Return the text that says why this process cannot replay the run, or None if it can."""
+        code = find_run_class(run.chain_id, run.workflow, run.version)
+        if code is None:
+            message = _(
+                "this process does not have the class {workflow} (version {version}), so it cannot replay the run"
+            )
+        elif runs_in_workers_only(code):
+            message = _("only workers run the code of {workflow} (updates_in): use the command “temporalex replay”")
+        else:
+            return None
+        return str(format_lazy(message, workflow=run.workflow, version=run.version))
+
+    def perform(self) -> Sequence[InputComparison]:
+        run_id = self.target.selected_run_id
+        if (reason := self.why_not(self.row)) is not None:
+            raise ActionNotPossible(reason)
+        code = host().find_class(self.target.chain_id, self.target.workflow, self.target.version)
+        redactor = access.redactor_for(self.by.user, self.row)
+        events = backend_of(self.target).history(self.target, storage=self.storage)
+        limit = replay_limit(len(events), maximum=get_settings().LEASE_SECONDS)
+        run_with_limit = partial(watchdog.run, limit=limit, label=f"run {run_id}")
+        try:
+            # The replay runs code of users, which may end this process: the marker says which run did (see decision
+            # 22).
+            with inline_turn.crash_marker(self.storage).record_work("run", run_id):
+                differences = replay.replay(code.definition, events, run=run_with_limit)
+        except NondeterminismError as exc:
+            raise ActionNotPossible(
+                f"the history does not match the code: {redactor.redact_text(exc.message)}"
+            ) from exc
+        except TemporalexError as exc:
+            raise ActionNotPossible(f"the replay failed: {redactor.redact_text(exc.message)}") from exc
+        except Exception as exc:  # noqa: BLE001 - the code of the run may raise anything
+            error = type(exc).__name__
+            raise ActionNotPossible(
+                f"the code raised {error} during the replay ({redactor.redact_text(str(exc))})"
+            ) from None
+        return [_build_comparison(difference, events[difference.event - 1], redactor) for difference in differences]
+
+
+def replay_limit(events: int, *, maximum: float | None = None) -> float | None:
+    """Return the number of seconds that the replay of ``events`` events may take, at most ``maximum``.
+
+    If the setting ``DEADLOCK_TIMEOUT`` is off, this is ``maximum``. None means that there is no limit.
+    """
+    limit = get_settings().DEADLOCK_TIMEOUT
+    if limit is None:
+        return maximum
+    limit += events / REPLAYED_PER_SECOND
+    if maximum is None:
+        return limit
+    return min(limit, maximum)
+
+
+def _build_comparison(difference: ReplayDifference, event: HistoryEvent, redactor: Redactor) -> InputComparison:
+    """Convert a difference to an ``InputComparison`` with two redacted values.
+
+    They are redacted as the history redacts the input of ``event``, the event at which the inputs differ.
+    """
+    if difference.kind == "duration":
+        return InputComparison(difference=difference, recorded=difference.recorded, produced=difference.produced)
+    recorded, produced = (
+        _redact_payload(payload, difference.keys, event, redactor)
+        for payload in (difference.recorded, difference.produced)
+    )
+    return InputComparison(difference=difference, recorded=recorded, produced=produced)
+
+
+def _redact_payload(payload: Any, keys: Sequence[str | int], event: HistoryEvent, redactor: Redactor) -> Any:
+    """Redact ``payload``, the part of the input of ``event`` at the path ``keys``, as the whole input is redacted."""
+    # Redaction goes by paths of names. Rebuild the path around the value, redact it, and take the value out again.
+    names = [key for key in keys if isinstance(key, str)]
+    for name in reversed(names):
+        payload = {name: payload}
+    attributes = {**event.attributes, "args": payload, "kwargs": {}}
+    redacted_payload = redactor.redact_attributes(attributes, kind=event.kind)["args"]
+    for name in names:
+        if not isinstance(redacted_payload, Mapping) or name not in redacted_payload:
+            # A parent of the value was hidden or redacted: show its replacement.
+            break
+        redacted_payload = redacted_payload[name]
+    return redacted_payload

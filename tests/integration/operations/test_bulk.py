@@ -27,7 +27,7 @@ from temporalex_django.operations.fleet import switches
 from temporalex_django.operations.read import run_filters
 from temporalex_django.operations.run_lookup import find_run
 from temporalex_django.operations.runs.delete import Delete
-from temporalex_django.operations.runs.reset import Reset
+from temporalex_django.operations.runs.history_action import Reset
 from temporalex_django.testing import drain
 from temporalex_django.workers.loop import WorkerLoop
 from temporalex_django.workers.maintenance import Maintenance

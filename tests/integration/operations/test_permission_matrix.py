@@ -52,7 +52,7 @@ from temporalex_django.operations.fleet.switches import DrainWorker, SwitchOff, 
 from temporalex_django.operations.human_tasks.operations import Claim, Decide, Delegate, Release
 from temporalex_django.operations.registry import ACTIONS, STEERING
 from temporalex_django.operations.run_lookup import find_run
-from temporalex_django.operations.runs.compare import CompareInputs
+from temporalex_django.operations.runs.history_action import CompareInputs
 from temporalex_django.operations.runs.move import Move
 from temporalex_django.operations.runs.query import Query
 from temporalex_django.operations.runs.resume import Resume

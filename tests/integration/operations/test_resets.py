@@ -18,8 +18,7 @@ from temporalex_django.engine.scheduling import Capacity
 from temporalex_django.models import ActivityTask, Chain, HistoryEvent, Instance, Message, OperatorAction
 from temporalex_django.operations.base import Actor, storage
 from temporalex_django.operations.run_lookup import find_run
-from temporalex_django.operations.runs.fork import Fork
-from temporalex_django.operations.runs.reset import Reset
+from temporalex_django.operations.runs.history_action import Fork, Reset
 from temporalex_django.signals import instance_failed
 from temporalex_django.testing import drain
 from tests.support import tenants

@@ -27,7 +27,7 @@ from temporalex_django.models import Chain, Instance
 from temporalex_django.operations.base import storage
 from temporalex_django.operations.read import timeline
 from temporalex_django.operations.registry import STEERING
-from temporalex_django.operations.runs.failed_message import FailedMessageAction
+from temporalex_django.operations.runs.failures import FailedMessageAction
 from temporalex_django.operations.runs.history_action import ReplayFromAction
 from temporalex_django.operations.runs.operator_action import Input, OperatorRunAction
 

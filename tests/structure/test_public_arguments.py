@@ -135,7 +135,7 @@ UNREAD: dict[str, list[str]] = {
     "operations/runs/history_action.py": ["why_not:seq"],
     "operations/runs/delete.py": ["why_not:seq"],
     "operations/human_tasks/operations.py": ["closed_error:error"],  # the row of the task says more
-    "operations/runs/failed_message.py": ["why_not:seq"],
+    "operations/runs/failures.py": ["why_not:seq"],
     # actions on activities and timers read them
     "operations/runs/operator_action.py": [
         "parts:selection",

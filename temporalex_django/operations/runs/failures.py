@@ -1,0 +1,242 @@
+"""Operations on what failed in a run: its activities and messages.
+
+Operations on failed messages: signals whose handler failed.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import replace
+from typing import Any, ClassVar
+
+from django.utils.functional import Promise
+from django.utils.text import format_lazy
+from django.utils.translation import gettext_lazy as _
+
+from temporalex_django.backends.routing import backend_of
+from temporalex_django.db.messages.inbox import HandledMessage, failed_count, failed_messages
+from temporalex_django.models import ActivityTask, Instance, Message
+from temporalex_django.operations.runs.operator_action import ActivityAction, Input, OperatorRunAction
+
+
+class FailedMessageAction(OperatorRunAction[None]):
+    """Base class of ``Redeliver`` and ``Discard``, which act on one failed message of a run or on all of them.
+
+    The operation runs in the caller's transaction. It locks the chain (see ``OperatorRunAction.lock_run``) and the rows
+    of the messages. It raises ``ActionNotPossible`` if the run has no failed message, or none with the given id. The
+    audit log records the id of each message and the digest of its payload.
+    """
+
+    permission: ClassVar[str] = "redeliver_message"
+    inputs: ClassVar[tuple[Input, ...]] = (
+        Input(
+            name="message",
+            kind=str,
+            label=_("Message"),
+            help=_("The id of one failed message. Without it, the action applies to all failed messages of the run."),
+        ),
+    )
+
+    @classmethod
+    def why_not(cls, run: Instance, *, seq: int | None = None) -> str | None:
+        del seq
+        if failed_count(run):
+            return None
+        return str(_("the run has no failed message"))
+
+    @abstractmethod
+    def act(self, message_id: str) -> HandledMessage | None:
+        """Redeliver or discard the failed message with that id.
+
+        Returns the id, name and digest that the audit log records, or None if the chain has no such failed message.
+        """
+
+    def perform(self) -> None:
+        alias = self.storage.alias
+        with self.storage.transaction():
+            run = self.lock_run()
+            chosen_id = self.input_values.get("message")
+            message_ids = (
+                [chosen_id]
+                if chosen_id
+                else [str(row.request_id) for row in failed_messages(run.chain_id, alias=alias)]
+            )
+            for message_id in message_ids:
+                handled = self.act(message_id)
+                if handled is None:
+                    self.refuse(
+                        format_lazy(_("the run has no failed message with the id {id}"), id=message_id), closed=False
+                    )
+                else:
+                    self.record(
+                        self.target.audit_subject,
+                        reason=self.reason,
+                        message=handled.id,
+                        signal=handled.name,
+                        digest=handled.digest,
+                    )
+
+
+class Redeliver(FailedMessageAction):
+    """Operation that delivers failed messages to the run again, with the same payload and id.
+
+    A failed message is a signal whose handler failed. ``message`` is the id of one; without it, all of the run are
+    delivered. They come after the messages that wait already. A paused run receives them when it is unpaused. Locks the
+    chain, in the caller's transaction. Raises ``ActionNotPossible`` if there is no such message.
+    """
+
+    name: ClassVar[str] = "redeliver"
+    label: ClassVar[Promise] = _("Deliver again")
+    summary: ClassVar[Promise] = _("Deliver failed messages again.")
+    effect: ClassVar[Promise] = _(
+        "The run receives the message again, with the same payload, after the messages that are already waiting."
+    )
+    done: ClassVar[Promise] = _("The run receives the message in its next turn.")
+
+    @classmethod
+    def why_not(cls, run: Instance, *, seq: int | None = None) -> str | None:
+        return cls.why_not_open(run) or super().why_not(run, seq=seq)
+
+    def act(self, message_id: str) -> HandledMessage | None:
+        return backend_of(self.target).redeliver(self, message_id)
+
+
+class Discard(FailedMessageAction):
+    """Operation that discards failed messages, so that their signals are never delivered again.
+
+    A failed message is a signal whose handler failed. ``message`` is the id of one; without it, all of the run are
+    discarded. A signal that is sent again with the id of a discarded message is not delivered either. The rows stay. A
+    closed run can have its failed messages discarded as well. Locks the chain, in the caller's transaction. Raises
+    ``ActionNotPossible`` if there is no such message.
+    """
+
+    name: ClassVar[str] = "discard"
+    label: ClassVar[Promise] = _("Discard message")
+    summary: ClassVar[Promise] = _("Discard failed messages.")
+    effect: ClassVar[Promise] = _(
+        "The run never receives a discarded message, even if it is sent again with the same id. The message stays in the list of messages."
+    )
+    done: ClassVar[Promise] = _("The message was discarded.")
+    destructive: ClassVar[bool] = True
+
+    def is_done(self, run: Instance) -> bool:
+        discarded = Message.objects.using(self.storage.alias).filter(chain_id=run.chain_id, outcome_status="discarded")
+        return not failed_count(run) and discarded.exists()
+
+    def act(self, message_id: str) -> HandledMessage | None:
+        return backend_of(self.target).discard(self, message_id)
+
+
+# --- retry activity ---------------------------------------------------------------------------------------------------
+#
+# Retry a failed activity now.
+
+
+class RetryActivity(ActivityAction):
+    """Operation that makes a failed activity due at once, although its retry policy would let it wait.
+
+    With ``input``, the activity is tried with that input, under a new idempotency key; the history then says so with
+    the result. Earlier attempts stay counted. Raises ``PayloadError`` for an input that does not fit the activity. Runs
+    in the caller's transaction and locks the chain; see ``OperatorRunAction.lock_run``.
+    """
+
+    name: ClassVar[str] = "retry_activity"
+    label: ClassVar[Promise] = _("Retry now")
+    summary: ClassVar[Promise] = _("Retry an activity now.")
+    effect: ClassVar[Promise] = _("The activity is retried at once, before its next attempt is due.")
+    done: ClassVar[Promise] = _("The activity will be retried now.")
+    needs_worker: ClassVar[bool] = True
+    inputs: ClassVar[tuple[Input, ...]] = (
+        Input(
+            name="input",
+            kind=object,
+            label=_("New input"),
+            help=_("A list of arguments, or an object of arguments by name. If empty, the activity keeps its input."),
+            edits=True,
+        ),
+    )
+
+    @classmethod
+    def why_not_task(cls, task: ActivityTask) -> str | None:
+        if task.owner is not None:
+            return str(_("an attempt is running now"))
+        if task.attempt:
+            return None
+        return str(_("it has not been attempted yet"))
+
+    def is_done(self, run: Instance) -> bool:
+        assert self.seq is not None
+        tasks = ActivityTask.objects.using(self.storage.alias).filter(run_id=run.pk, seq=self.seq)
+        return run.is_open and tasks.exclude(owner=None).exists()
+
+    @classmethod
+    def none_possible_text(cls) -> Any:
+        return _("no activity is failing")
+
+    def perform(self) -> None:
+        backend_of(self.target).retry_activity(self)
+
+
+# --- complete activity ------------------------------------------------------------------------------------------------
+#
+# End an activity by hand: with a result, or with a failure.
+
+
+class CompleteActivity(ActivityAction):
+    """Operation that ends an activity with a result that an operator gives.
+
+    The history gets an ordinary ``ActivityCompleted``, which names the operator in ``by``. The result of an attempt
+    that is under way is dropped.
+
+    ``result`` is the input. Raises ``PayloadError`` if it does not fit the annotation of the activity. For a step of a
+    graph it is ``{"event": name, "data": …}``. Runs in the caller's transaction and locks the chain of the run.
+    """
+
+    name: ClassVar[str] = "complete_activity"
+    permission: ClassVar[str] = "complete_activity"
+    sees_payloads: ClassVar[bool] = True
+    label: ClassVar[Promise] = _("Complete by hand")
+    summary: ClassVar[Promise] = _("Complete an activity by hand.")
+    effect: ClassVar[Promise] = _(
+        "The run continues as if the activity had returned this result. The result of a running attempt is ignored."
+    )
+    done: ClassVar[Promise] = _("The activity was completed.")
+    destructive: ClassVar[bool] = True
+    selectors: ClassVar[tuple[Input, ...]] = tuple(
+        replace(selector, required=selector.name == "activity") for selector in ActivityAction.selectors
+    )
+    inputs: ClassVar[tuple[Input, ...]] = (Input(name="result", kind=object, label=_("Result")),)
+
+    def perform(self) -> None:
+        backend_of(self.target).complete_activity(self)
+
+
+class FailActivity(ActivityAction):
+    """Operation that ends an activity with a failure that an operator gives, although it could be retried.
+
+    ``message`` and ``type`` describe the error. The history gets an ordinary ``ActivityFailed``, which names the
+    operator in ``by``. The result of an attempt that is under way is dropped. Runs in the caller's transaction and
+    locks the chain of the run.
+    """
+
+    name: ClassVar[str] = "fail_activity"
+    permission: ClassVar[str] = "fail_activity"
+    sees_payloads: ClassVar[bool] = True
+    label: ClassVar[Promise] = _("Fail by hand")
+    summary: ClassVar[Promise] = _("Fail an activity by hand.")
+    effect: ClassVar[Promise] = _(
+        "The activity fails for good with this error, and the run receives it. The result of a "
+        "running attempt is ignored."
+    )
+    done: ClassVar[Promise] = _("The activity was marked as failed.")
+    destructive: ClassVar[bool] = True
+    selectors: ClassVar[tuple[Input, ...]] = tuple(
+        replace(selector, required=selector.name == "activity") for selector in ActivityAction.selectors
+    )
+    inputs: ClassVar[tuple[Input, ...]] = (
+        Input(name="message", kind=str, label=_("Message"), required=True),
+        Input(name="type", kind=str, label=_("Type of the error"), help=_("The default is FailedByHand.")),
+    )
+
+    def perform(self) -> None:
+        backend_of(self.target).fail_activity(self)

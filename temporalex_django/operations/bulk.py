@@ -49,8 +49,8 @@ from temporalex_django.operations.base import CODE, Action, Actor, to_plain_payl
 from temporalex_django.operations.run_lookup import find_run
 from temporalex_django.operations.runs.delete import Delete
 from temporalex_django.operations.runs.history_action import ReplayFromAction
+from temporalex_django.operations.runs.messages import SendSignal
 from temporalex_django.operations.runs.operator_action import OperatorRunAction
-from temporalex_django.operations.runs.signal import SendSignal
 
 logger = logging.getLogger("temporalex_django.operations")
 

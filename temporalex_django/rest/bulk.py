@@ -22,7 +22,7 @@ from temporalex_django.models import BulkItem, BulkJob
 from temporalex_django.operations.base import storage
 from temporalex_django.operations.bulk import ResumeBulk, StartBulk, StopBulk, jobs_for, redact_items
 from temporalex_django.operations.registry import STEERING
-from temporalex_django.operations.runs.signal import SendSignal
+from temporalex_django.operations.runs.messages import SendSignal
 from temporalex_django.rest import serializers
 from temporalex_django.rest.contract import Contract, Parameter, SerializerType, with_contract
 from temporalex_django.rest.contracts import BY_SEQ, PAGES

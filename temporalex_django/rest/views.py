@@ -23,10 +23,9 @@ from temporalex_django.core.payloads.search_attributes import parse_all
 from temporalex_django.operations.base import storage
 from temporalex_django.operations.idempotency import require_unchanged
 from temporalex_django.operations.run_lookup import find_chain
+from temporalex_django.operations.runs.messages import Query, SendSignal
 from temporalex_django.operations.runs.operator_action import OperatorRunAction
-from temporalex_django.operations.runs.query import Query
 from temporalex_django.operations.runs.resume import Resume
-from temporalex_django.operations.runs.signal import SendSignal
 from temporalex_django.operations.runs.start import Start
 from temporalex_django.operations.runs.update import SendUpdate
 from temporalex_django.operations.runs.update_outcome import read_outcome

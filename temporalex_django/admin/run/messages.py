@@ -17,8 +17,8 @@ from temporalex_django.errors import UpdateTimeout
 from temporalex_django.forms.payload_forms import PayloadForm
 from temporalex_django.models import Instance
 from temporalex_django.operations.read.describe import AvailableMessage, available_messages
+from temporalex_django.operations.runs.messages import SendSignal
 from temporalex_django.operations.runs.resume import Resume
-from temporalex_django.operations.runs.signal import SendSignal
 from temporalex_django.operations.runs.update import SendUpdate
 
 #: Seconds that a page waits for the answer to an update.

@@ -18,7 +18,7 @@ from temporalex_django.errors import ActionNotPermitted, TemporalexError
 from temporalex_django.forms.payload_forms import PayloadForm
 from temporalex_django.models import Instance
 from temporalex_django.operations.read.describe import available_queries
-from temporalex_django.operations.runs.query import Query
+from temporalex_django.operations.runs.messages import Query
 
 _PERMISSION = f"{APP}.query_instance"
 

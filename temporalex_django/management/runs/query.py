@@ -9,7 +9,7 @@ from django.core.management.base import BaseCommand, CommandParser
 from temporalex_django.management.cli import as_user as people
 from temporalex_django.management.cli import command_arguments, printing
 from temporalex_django.management.cli.outputs import QueryAnswered, run_fields
-from temporalex_django.operations.runs.query import Query
+from temporalex_django.operations.runs.messages import Query
 
 output = QueryAnswered
 

@@ -9,7 +9,7 @@ from django.core.management.base import BaseCommand, CommandParser
 from temporalex_django.management.cli import as_user as people
 from temporalex_django.management.cli import command_arguments, printing
 from temporalex_django.management.cli.outputs import SignalSent, run_fields
-from temporalex_django.operations.runs.signal import SendSignal
+from temporalex_django.operations.runs.messages import SendSignal
 
 output = SignalSent
 

@@ -18,10 +18,8 @@ from temporalex_django.operations.fleet.switches import SwitchOff
 from temporalex_django.operations.registry import ACTIONS, STEERING
 from temporalex_django.operations.run_lookup import find_run
 from temporalex_django.operations.runs.cancel import Cancel
+from temporalex_django.operations.runs.messages import Query, SendSignal, SignalWithStart
 from temporalex_django.operations.runs.move import Move
-from temporalex_django.operations.runs.query import Query
-from temporalex_django.operations.runs.signal import SendSignal
-from temporalex_django.operations.runs.signal_with_start import SignalWithStart
 from temporalex_django.operations.runs.start import Start
 from temporalex_django.operations.runs.terminate import Terminate
 from temporalex_django.operations.runs.update import SendUpdate

@@ -53,12 +53,10 @@ from temporalex_django.operations.human_tasks.operations import Claim, Decide, D
 from temporalex_django.operations.registry import ACTIONS, STEERING
 from temporalex_django.operations.run_lookup import find_run
 from temporalex_django.operations.runs.history_action import CompareInputs
+from temporalex_django.operations.runs.messages import Query, SendSignal, SignalWithStart
 from temporalex_django.operations.runs.move import Move
-from temporalex_django.operations.runs.query import Query
 from temporalex_django.operations.runs.resume import Resume
 from temporalex_django.operations.runs.run_due import RunDue
-from temporalex_django.operations.runs.signal import SendSignal
-from temporalex_django.operations.runs.signal_with_start import SignalWithStart
 from temporalex_django.operations.runs.start import Start
 from temporalex_django.operations.runs.update import SendUpdate
 from temporalex_django.rest import urls

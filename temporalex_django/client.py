@@ -31,8 +31,7 @@ from temporalex_django.operations.registry import ACTIONS
 from temporalex_django.operations.run_lookup import find_by_version, find_chain, find_run, list_runs
 from temporalex_django.operations.runs.messages import Query, SignalWithStart
 from temporalex_django.operations.runs.resume import Resume
-from temporalex_django.operations.runs.start import Start
-from temporalex_django.operations.runs.start_many import start_many, target_of
+from temporalex_django.operations.runs.start import Start, start_many, target_of
 from temporalex_django.operations.runs.update import SendUpdate
 
 T = TypeVar("T")

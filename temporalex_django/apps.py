@@ -143,7 +143,7 @@ def _sync_schedules(*, using: str, **options: Any) -> None:
     In a test database it does nothing, so that tests begin without schedules; ``drain(schedules=True)`` makes them.
     """
     from temporalex_django.models import Schedule  # noqa: PLC0415 - it needs the models
-    from temporalex_django.operations.schedules.sync import sync_schedules  # noqa: PLC0415 - it needs the models
+    from temporalex_django.operations.schedules.store import sync_schedules  # noqa: PLC0415 - it needs the models
 
     del options
     # Django's test runner and pytest-django replace the outbox before they create the databases.

@@ -45,7 +45,7 @@ from temporalex_django.liveness.leases import wake_switched_on
 from temporalex_django.models import Chain, Instance
 from temporalex_django.operations.human_tasks import inbox
 from temporalex_django.operations.read import describe
-from temporalex_django.operations.schedules.sync import sync_schedules
+from temporalex_django.operations.schedules.store import sync_schedules
 from temporalex_django.testing.commit_hooks import commit_point, has_open_transaction, hide_savepoint
 from temporalex_django.testing.database_backend import EnvironmentBackend
 from temporalex_django.testing.database_schedules import DatabaseSchedules

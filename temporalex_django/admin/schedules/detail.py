@@ -39,7 +39,7 @@ from temporalex_django.operations.schedules.describe import (
     state_name,
 )
 from temporalex_django.operations.schedules.problems import is_stalled, load_stalls
-from temporalex_django.operations.schedules.state import backfill_of
+from temporalex_django.operations.schedules.store import backfill_of
 from temporalex_django.present.schedule_diagnosis import schedule_diagnoses
 
 _FIRES_SHOWN = 20

@@ -45,7 +45,7 @@ from temporalex_django.operations.schedules.describe import (
 )
 from temporalex_django.operations.schedules.filters import STATES, filter_schedules
 from temporalex_django.operations.schedules.pause import PauseSchedule, UnpauseSchedule
-from temporalex_django.operations.schedules.sync import ScheduleDifference, schedule_differences
+from temporalex_django.operations.schedules.store import ScheduleDifference, schedule_differences
 from temporalex_django.operations.schedules.trigger import TriggerSchedule
 
 _DEFAULT_LIMIT, _PAGE_SIZE, _SHOWN_FIRES, _DEFAULT_RATE = 50, 200, 5, 60

@@ -14,7 +14,7 @@ from temporalex_django.errors import ActionNotPossible, ScheduleInvalid
 from temporalex_django.models import Schedule, ScheduleSlot
 from temporalex_django.operations.base import CODE, Actor
 from temporalex_django.operations.schedules.base import ScheduleAction, require_run_access, require_workflow
-from temporalex_django.operations.schedules.state import backfill_column, table_of
+from temporalex_django.operations.schedules.store import backfill_column, table_of
 
 #: Most slots of one backfill, and the limits of its rate.
 BACKFILL_LIMIT = 10_000

@@ -20,7 +20,7 @@ from temporalex_django.operations.base import CODE, Action, Actor
 from temporalex_django.operations.runs.cancel import Cancel
 from temporalex_django.operations.runs.start import require_start_permission
 from temporalex_django.operations.runs.terminate import Terminate
-from temporalex_django.operations.schedules.state import state_columns, state_of
+from temporalex_django.operations.schedules.store import state_columns, state_of
 
 T = TypeVar("T")
 VIEW_SCHEDULE = Operation(action="view_schedule", permission=f"{APP}.view_schedule")

@@ -22,7 +22,7 @@ from temporalex_django.models.fields import decode_payload
 from temporalex_django.operations import audit
 from temporalex_django.operations.base import Actor
 from temporalex_django.operations.schedules.definition import ScheduleDefinition
-from temporalex_django.operations.schedules.state import backfill_of, require_readable, slot_of, table_of
+from temporalex_django.operations.schedules.store import backfill_of, require_readable, slot_of, table_of
 
 #: Slots that a description has.
 LAST_SLOTS = 10

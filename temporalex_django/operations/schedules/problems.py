@@ -18,7 +18,7 @@ from temporalex_django.models import Instance, Schedule, ScheduleSlot
 from temporalex_django.operations.base import storage
 from temporalex_django.operations.fleet.live_workers import LiveWorkers
 from temporalex_django.operations.schedules.base import visible_schedules
-from temporalex_django.operations.schedules.sync import schedule_differences
+from temporalex_django.operations.schedules.store import schedule_differences
 from temporalex_django.present.view_models import ScheduleProblem
 
 #: Time for which a schedule may be due: workers look every second, and leave one without their code to others first.

@@ -1,14 +1,21 @@
-"""The store of schedules in the database: the slots of one locked schedule, and the starts of its runs."""
+"""Stored schedules: their rows, their state, and how code and tables are kept equal.
+
+The store of schedules in the database: the slots of one locked schedule, and the starts of its runs.
+"""
 
 from __future__ import annotations
 
 import logging
+import sys
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
 from datetime import datetime
-from typing import Any, cast
+from enum import StrEnum
+from typing import Any, Literal, TypeVar, cast
 from uuid import UUID
 
+from django.apps import apps
 from django.core.exceptions import ObjectDoesNotExist
 from django.db import Error as DatabaseError
 from django.db.models import Q, QuerySet
@@ -16,25 +23,36 @@ from django.db.models import Q, QuerySet
 from temporalex_django import access
 from temporalex_django.authoring.authorization import APP
 from temporalex_django.authoring.requests import StartRequest
+from temporalex_django.authoring.schedules.schedule import Overlap, registered_schedules
+from temporalex_django.authoring.schedules.schedule import Schedule as Declaration
+from temporalex_django.authoring.schedules.slots import DstFold, DstGap, TimeTable
+from temporalex_django.authoring.schedules.specs import specs_from_json
 from temporalex_django.backends.host import host
+from temporalex_django.conf import codec
 from temporalex_django.core.failures import error_line
-from temporalex_django.db.storage import DjangoStorage, insert_slots, write_states
+from temporalex_django.db.storage import FIRED_COLUMNS, DjangoStorage, insert_slots, write_states
 from temporalex_django.engine.schedules import (
+    Backfill,
     RunningSlot,
+    SchedulePause,
     ScheduleState,
+    SlotCause,
     SlotFailure,
     SlotOutcome,
+    SlotReason,
     SlotRecord,
     SlotStart,
 )
 from temporalex_django.errors import (
     ActionNotPermitted,
+    ScheduleInvalid,
     TemporalexError,
     UpdateTimeout,
     WorkflowClosed,
     WorkflowNotFound,
 )
 from temporalex_django.models import Instance, Schedule, ScheduleSlot
+from temporalex_django.models.fields import unreadable_columns
 from temporalex_django.operations.base import Actor
 from temporalex_django.operations.run_lookup import find_chain
 from temporalex_django.operations.runs.cancel import Cancel
@@ -42,7 +60,7 @@ from temporalex_django.operations.runs.operator_action import OperatorRunAction
 from temporalex_django.operations.runs.start import Start
 from temporalex_django.operations.runs.terminate import Terminate
 from temporalex_django.operations.schedules.arguments import compute_arguments
-from temporalex_django.operations.schedules.state import slot_columns, slot_of, state_columns, state_of
+from temporalex_django.operations.schedules.definition import ScheduleDefinition, apply_columns, changed_columns
 
 logger = logging.getLogger("temporalex_django.operations")
 
@@ -321,3 +339,298 @@ def save_stores(stores: Sequence[DatabaseScheduleStore], storage: DjangoStorage)
     new_slots = [(store.state.id, slot) for store in stores for slot in store.new_slots]
     write_states([(state.id, state_columns(state)) for state in states], storage=storage)
     insert_slots([(schedule, slot_columns(slot)) for schedule, slot in new_slots], storage=storage)
+
+
+# --- sync -------------------------------------------------------------------------------------------------------------
+#
+# Schedules declared in code: their rows are created and updated after ``migrate``, and what differs is listed.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScheduleDifference:
+    """A difference between a schedule declared in code and its row in the database.
+
+    ``kind`` says what ``sync_schedules`` does about it:
+
+    - ``new``: it creates the row.
+    - ``changed``: it updates ``columns`` of the row.
+    - ``gone``: the code no longer declares it, so the row is marked as gone, which pauses it.
+    - ``returned``: the code declares it again, so the row is no longer gone.
+    - ``conflict``: nothing, because people own a schedule of that name.
+    - ``invalid``: nothing, because the declaration is wrong; ``message`` says how.
+    """
+
+    name: str
+    kind: Literal["new", "changed", "gone", "returned", "conflict", "invalid"]
+    module: str
+    columns: list[str] = field(default_factory=list)
+    message: str = ""
+
+    @property
+    def text(self) -> str:
+        """The difference as a sentence, which names the module of the declaration and says what to do."""
+        match self.kind:
+            case "new":
+                return f"{self.module} declares the schedule {self.name}, which has no row yet: run migrate"
+            case "changed":
+                columns = ", ".join(self.columns)
+                return f"{self.module} has changed the schedule {self.name} ({columns}): run migrate"
+            case "gone":
+                return (
+                    f"{self.module} no longer declares the schedule {self.name}: migrate marks it as gone and pauses it"
+                )
+            case "returned":
+                return f"{self.module} declares the schedule {self.name} again: run migrate"
+            case "conflict":
+                return f"{self.module} declares the schedule {self.name}, but a user has already created a schedule with that name: rename one of them"
+            case _:
+                return f"{self.module} declares a schedule that is not valid: {self.message}"
+
+
+def schedule_differences(alias: str) -> list[ScheduleDifference]:
+    """Return how the schedules declared in this process differ from their rows, sorted by name. One read."""
+    return sorted(_differences(host().storage(alias)), key=lambda difference: difference.name)
+
+
+def _differences(storage: DjangoStorage) -> Iterator[ScheduleDifference]:
+    declarations, now = registered_schedules(), storage.now()
+    rows = {row.name: row for row in Schedule.objects.using(storage.alias)}
+    for name, declaration in declarations.items():
+        module, row = declaration.module, rows.get(name)
+        try:
+            definition = ScheduleDefinition.of_declaration(declaration)
+            definition.check(now)
+            columns = definition.columns()
+        except TemporalexError as exc:
+            yield ScheduleDifference(name=name, kind="invalid", module=module, message=str(exc))
+            continue
+        if row is None:
+            yield ScheduleDifference(name=name, kind="new", module=module)
+        elif row.owner != Schedule.Owner.CODE:
+            yield ScheduleDifference(name=name, kind="conflict", module=module)
+        elif row.gone_since is not None:
+            yield ScheduleDifference(name=name, kind="returned", module=module)
+        elif changed := changed_columns(row, {**columns, "module": module}):
+            yield ScheduleDifference(name=name, kind="changed", module=module, columns=changed)
+    for name, row in rows.items():
+        is_current = row.owner != Schedule.Owner.CODE or name in declarations or row.gone_since is not None
+        if not is_current and _is_imported(row.module):
+            yield ScheduleDifference(name=name, kind="gone", module=row.module)
+
+
+def _is_imported(module: str) -> bool:
+    """Return True if the module belongs to an installed app and was imported, so that its schedules are known."""
+    return module in sys.modules and apps.get_containing_app_config(module) is not None
+
+
+def sync_schedules(alias: str) -> list[ScheduleDifference]:
+    """Create and update the rows of schedules declared in code; return the differences that there were.
+
+    Called after ``migrate``. A row whose declaration is gone is marked. Each schedule is a transaction of its own.
+    Schedules that people paused stay paused, and nothing is deleted. A difference that people have to mend is logged as
+    an error.
+    """
+    storage, declarations = host().storage(alias), registered_schedules()
+    differences = schedule_differences(alias)
+    for difference in differences:
+        match difference.kind:
+            case "conflict" | "invalid":
+                logger.error("%s", difference.text)
+            case "gone":
+                _mark_gone(difference.name, storage)
+                logger.warning(
+                    "the schedule %s is paused: %s no longer declares it", difference.name, difference.module
+                )
+            case _:
+                put_declaration(declarations[difference.name], storage)
+                logger.info("the schedule %s of %s: %s", difference.name, difference.module, difference.kind)
+    return differences
+
+
+def _mark_gone(name: str, storage: DjangoStorage) -> None:
+    with storage.transaction():
+        rows = Schedule.objects.using(storage.alias).select_for_update()
+        row = rows.filter(name=name, owner=Schedule.Owner.CODE, gone_since=None).first()
+        if row is not None:
+            row.gone_since = storage.now()
+            row.save(using=storage.alias, update_fields=["gone_since"])
+
+
+def put_declaration(declaration: Declaration, storage: DjangoStorage) -> Schedule:
+    """Create or update the row of a schedule declared in code, in a transaction, and return it.
+
+    A row that was marked as gone is active again. Raises ``ScheduleInvalid``, ``PayloadError`` and ``UnknownWorkflow``
+    for a declaration that is wrong.
+    """
+    now, definition = storage.now(), ScheduleDefinition.of_declaration(declaration)
+    definition.check(now)
+    columns = {**definition.columns(), "module": declaration.module}
+    with storage.transaction():
+        rows = Schedule.objects.using(storage.alias)
+        # Two processes that migrate at once: the second one waits here and finds the row.
+        rows.bulk_create([_new_row(columns, now)], ignore_conflicts=True)
+        row = rows.select_for_update().get(name=declaration.name)
+        apply_columns(row, columns, now)
+        row.gone_since = None
+        fired = state_columns(state_of(row))
+        for name in FIRED_COLUMNS:
+            setattr(row, name, fired[name])
+        row.save(using=storage.alias)
+    return row
+
+
+def _new_row(columns: dict[str, object], now: object) -> Schedule:
+    values = {"position": now, "created_at": now, "changed_at": now, "owner": Schedule.Owner.CODE}
+    return Schedule(**{**columns, **values})
+
+
+# --- state ------------------------------------------------------------------------------------------------------------
+#
+# Rows of schedules and slots as the records that the firing works with, and back.
+
+
+E = TypeVar("E", bound=StrEnum)
+
+
+def table_of(row: Schedule) -> TimeTable:
+    """Return the time table of a schedule, which computes its slots (the times at which it fires).
+
+    Raises ``ScheduleInvalid`` if this process cannot read the specs of the row.
+    """
+    return TimeTable(
+        specs=specs_from_json(row.specs),
+        zone=row.tz,
+        start=row.start,
+        end=row.end,
+        dst_gap=cast("DstGap", row.dst_gap),
+        dst_fold=cast("DstFold", row.dst_fold),
+    )
+
+
+def require_readable(row: Schedule) -> None:
+    """Raise ``ScheduleInvalid`` for a row with a time or JSON that cannot be read.
+
+    From the times that stand in place of such a time, a table would compute slots for thousands of years.
+    """
+    if columns := [*unreadable_columns(row, payloads=False)]:
+        raise ScheduleInvalid(
+            f"the schedule {row.name!r} cannot be read: correct {', '.join(columns)} in its row of temporalex_schedule"
+        )
+
+
+def state_of(row: Schedule) -> ScheduleState:
+    """Convert the row of a schedule to the ``ScheduleState`` with which the firing works.
+
+    Its input is decoded, if it has one. Raises ``ScheduleInvalid`` if this process cannot read its specs, and the
+    errors of the codec.
+    """
+    require_readable(row)
+    args = None
+    if row.args is not None:
+        args = codec().decode(bytes(row.args))
+    return ScheduleState(
+        id=row.pk,
+        name=row.name,
+        workflow=row.workflow,
+        table=table_of(row),
+        args=args,
+        arguments_function=row.arguments_function,
+        workflow_id_template=row.workflow_id,
+        overlap=Overlap(row.overlap),
+        catch_up=row.catch_up,
+        jitter=row.jitter,
+        max_fires=row.max_fires,
+        pause_after=row.pause_after,
+        position=row.position,
+        last_walls={key: datetime.fromisoformat(wall) for key, wall in row.last_walls.items()},
+        fires=row.fires,
+        failures=row.failures,
+        waiting=row.waiting,
+        paused=_pause_of(row),
+        gone_since=row.gone_since,
+        backfill=backfill_of(row.backfill),
+    )
+
+
+def _pause_of(row: Schedule) -> SchedulePause | None:
+    if row.paused_at is None:
+        return None
+    return SchedulePause(
+        since=row.paused_at, reason=row.pause_reason, by=row.paused_by, after_failures=row.paused_by_failures
+    )
+
+
+_BACKFILL_TIMES = ("after", "until", "next_at")
+
+
+def backfill_of(stored: Mapping[str, Any] | None) -> Backfill | None:
+    """Parse the column ``backfill`` of a schedule; None for a schedule without one, or with one that cannot be read."""
+    if not stored:
+        return None
+    times = {name: datetime.fromisoformat(stored[name]) for name in _BACKFILL_TIMES}
+    return Backfill(**{**stored, **times})
+
+
+def backfill_column(backfill: Backfill | None) -> dict[str, Any] | None:
+    """Return a backfill as JSON for the column ``backfill`` of the schedule; None stays None."""
+    if backfill is None:
+        return None
+    times = {name: getattr(backfill, name).isoformat() for name in _BACKFILL_TIMES}
+    return {**asdict(backfill), **times}
+
+
+def state_columns(state: ScheduleState) -> dict[str, Any]:
+    """Return the values of the columns of a schedule that firing changes (``FIRED_COLUMNS``), by name, for a state.
+
+    Raises ``ScheduleInvalid`` if a function of holidays fails.
+    """
+    pause = state.paused or SchedulePause(since=state.position)
+    paused_at = None
+    if state.paused is not None:
+        paused_at = pause.since
+    return {
+        "position": state.position,
+        "last_walls": {key: wall.isoformat() for key, wall in state.last_walls.items()},
+        "fires": state.fires,
+        "failures": state.failures,
+        "waiting": state.waiting,
+        "next_at": state.next_due(),
+        "backfill": backfill_column(state.backfill),
+        "paused_at": paused_at,
+        "pause_reason": pause.reason,
+        "paused_by": pause.by,
+        "paused_by_failures": pause.after_failures,
+        "gone_since": state.gone_since,
+        "error": "",
+    }
+
+
+_SLOT_FIELDS = [field.name for field in fields(SlotRecord)]
+
+
+def slot_columns(slot: SlotRecord) -> dict[str, Any]:
+    """Return the values of the columns of ``ScheduleSlot`` for a slot (a time at which a schedule fires), by name."""
+    return {name: getattr(slot, name) for name in _SLOT_FIELDS}
+
+
+def slot_of(row: ScheduleSlot) -> SlotRecord:
+    """Convert the row of a slot (a time at which a schedule fires) to the ``SlotRecord`` with which firing works."""
+    values = {name: getattr(row, name) for name in _SLOT_FIELDS}
+    return SlotRecord(
+        **{
+            **values,
+            "cause": _member(SlotCause, row.cause),
+            "outcome": _member(SlotOutcome, row.outcome),
+            "reason": _member(SlotReason, row.reason),
+        }
+    )
+
+
+def _member(kind: type[E], value: str) -> E:
+    """Return the member with a value, or one of its own for a text that is none, which pages show as it is."""
+    for member in kind:
+        if member.value == value:
+            return member
+    unknown = str.__new__(kind, value)
+    unknown._name_, unknown._value_ = "UNKNOWN", value
+    return unknown

@@ -22,7 +22,7 @@ from temporalex_django.operations.schedules.backfill import BackfillSchedule
 from temporalex_django.operations.schedules.definition import KEPT, ScheduleDefinition
 from temporalex_django.operations.schedules.pause import PauseSchedule, UnpauseSchedule
 from temporalex_django.operations.schedules.save import SaveSchedule
-from temporalex_django.operations.schedules.sync import sync_schedules
+from temporalex_django.operations.schedules.store import sync_schedules
 from temporalex_django.operations.schedules.trigger import TriggerSchedule
 from temporalex_django.testing import drain
 

@@ -41,7 +41,7 @@ from temporalex_django.operations.schedules.delete import DeleteSchedule
 from temporalex_django.operations.schedules.describe import describe_schedule, describe_schedules
 from temporalex_django.operations.schedules.pause import PauseSchedule, UnpauseSchedule
 from temporalex_django.operations.schedules.save import SaveSchedule
-from temporalex_django.operations.schedules.sync import schedule_differences, sync_schedules
+from temporalex_django.operations.schedules.store import schedule_differences, sync_schedules
 from temporalex_django.operations.schedules.trigger import TriggerSchedule
 from temporalex_django.testing import drain
 from temporalex_django.workers.loop import WorkerLoop

@@ -37,15 +37,16 @@ from temporalex_django.operations.schedules.definition import KEPT
 from temporalex_django.operations.schedules.definition_input import parse_definition
 from temporalex_django.operations.schedules.delete import DeleteSchedule
 from temporalex_django.operations.schedules.describe import (
+    STATES,
     ScheduleDescription,
     SlotDescription,
     describe_schedule,
     describe_schedules,
     describe_slots,
+    filter_schedules,
     preview_fires,
     slots_of,
 )
-from temporalex_django.operations.schedules.filters import STATES, filter_schedules
 from temporalex_django.operations.schedules.pause import PauseSchedule, UnpauseSchedule
 from temporalex_django.operations.schedules.save import SaveSchedule
 from temporalex_django.operations.schedules.trigger import TriggerSchedule

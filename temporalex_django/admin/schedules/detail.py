@@ -32,13 +32,14 @@ from temporalex_django.operations.schedules.describe import (
     SlotDescription,
     describe_slots,
     describe_table,
+    is_stalled,
+    load_stalls,
     may_view_args,
     next_fires,
     read_args,
     slots_of,
     state_name,
 )
-from temporalex_django.operations.schedules.problems import is_stalled, load_stalls
 from temporalex_django.operations.schedules.store import backfill_of
 from temporalex_django.present.schedule_diagnosis import schedule_diagnoses
 

@@ -47,10 +47,15 @@ from temporalex_django.operations.idempotency import DuplicateRequest
 from temporalex_django.operations.schedules.backfill import BackfillSchedule, StopBackfill
 from temporalex_django.operations.schedules.base import ScheduleAction
 from temporalex_django.operations.schedules.delete import DeleteSchedule
-from temporalex_django.operations.schedules.describe import describe_table, last_slots, next_fires, state_name
-from temporalex_django.operations.schedules.filters import STATES
+from temporalex_django.operations.schedules.describe import (
+    STATES,
+    describe_table,
+    is_stalled,
+    last_slots,
+    next_fires,
+    state_name,
+)
 from temporalex_django.operations.schedules.pause import PauseSchedule, UnpauseSchedule
-from temporalex_django.operations.schedules.problems import is_stalled
 from temporalex_django.operations.schedules.save import SaveSchedule
 from temporalex_django.operations.schedules.trigger import TriggerSchedule
 

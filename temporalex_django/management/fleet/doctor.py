@@ -53,7 +53,7 @@ from temporalex_django.operations.read.project_state import (
     open_runs,
 )
 from temporalex_django.operations.read.run_summary import summarize_run, summarize_runs
-from temporalex_django.operations.schedules.problems import reportable_schedules
+from temporalex_django.operations.schedules.describe import reportable_schedules
 from temporalex_django.present import diagnosis
 from temporalex_django.present.project_view import (
     CodeMismatch,

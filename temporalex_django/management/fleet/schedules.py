@@ -37,13 +37,14 @@ from temporalex_django.operations.schedules.base import (
 )
 from temporalex_django.operations.schedules.delete import DeleteSchedule
 from temporalex_django.operations.schedules.describe import (
+    STATES,
     ScheduleDescription,
     SlotDescription,
     describe_schedule,
     describe_schedules,
     describe_slots,
+    filter_schedules,
 )
-from temporalex_django.operations.schedules.filters import STATES, filter_schedules
 from temporalex_django.operations.schedules.pause import PauseSchedule, UnpauseSchedule
 from temporalex_django.operations.schedules.store import ScheduleDifference, schedule_differences
 from temporalex_django.operations.schedules.trigger import TriggerSchedule

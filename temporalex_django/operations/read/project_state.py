@@ -43,7 +43,7 @@ from temporalex_django.operations.fleet.switches import active_switches
 from temporalex_django.operations.read import run_filters
 from temporalex_django.operations.read.failure_groups import failure_groups
 from temporalex_django.operations.read.run_filters import annotate_failed_messages
-from temporalex_django.operations.schedules.problems import load_schedule_problems
+from temporalex_django.operations.schedules.describe import load_schedule_problems
 from temporalex_django.present.human_tasks import Absent
 from temporalex_django.present.project_view import (
     ClusterView,

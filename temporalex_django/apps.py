@@ -188,13 +188,13 @@ def _run_bulk_jobs(alias: str) -> bool:
 
 
 def _has_due_schedules(alias: str) -> bool:
-    from temporalex_django.operations.schedules.fire import has_due  # noqa: PLC0415 - it needs the models
+    from temporalex_django.operations.schedules.operations import has_due  # noqa: PLC0415 - it needs the models
 
     return has_due(alias)
 
 
 def _fire_due_schedules(alias: str) -> bool:
-    from temporalex_django.operations.schedules.fire import fire_due  # noqa: PLC0415 - it needs the models
+    from temporalex_django.operations.schedules.operations import fire_due  # noqa: PLC0415 - it needs the models
 
     return fire_due(alias)
 

@@ -19,23 +19,8 @@ from temporalex_django.errors import ScheduleNotFound
 from temporalex_django.models import Schedule, ScheduleSlot
 from temporalex_django.models.fields import UnreadablePayload
 from temporalex_django.operations.base import storage
-from temporalex_django.operations.schedules.backfill import (
-    BackfillPreview,
-    BackfillSchedule,
-    StopBackfill,
-    preview_backfill,
-    range_time,
-)
-from temporalex_django.operations.schedules.base import (
-    VIEW_SCHEDULE,
-    ScheduleAction,
-    find_manageable_schedule,
-    find_schedule,
-    visible_schedules,
-)
 from temporalex_django.operations.schedules.definition import KEPT
 from temporalex_django.operations.schedules.definition_input import parse_definition
-from temporalex_django.operations.schedules.delete import DeleteSchedule
 from temporalex_django.operations.schedules.describe import (
     STATES,
     ScheduleDescription,
@@ -47,9 +32,23 @@ from temporalex_django.operations.schedules.describe import (
     preview_fires,
     slots_of,
 )
-from temporalex_django.operations.schedules.pause import PauseSchedule, UnpauseSchedule
+from temporalex_django.operations.schedules.operations import (
+    VIEW_SCHEDULE,
+    BackfillPreview,
+    BackfillSchedule,
+    DeleteSchedule,
+    PauseSchedule,
+    ScheduleAction,
+    StopBackfill,
+    TriggerSchedule,
+    UnpauseSchedule,
+    find_manageable_schedule,
+    find_schedule,
+    preview_backfill,
+    range_time,
+    visible_schedules,
+)
 from temporalex_django.operations.schedules.save import SaveSchedule
-from temporalex_django.operations.schedules.trigger import TriggerSchedule
 from temporalex_django.rest import serializers
 from temporalex_django.rest.base import ContractViewSet
 from temporalex_django.rest.contract import Contract, Parameter, SerializerType, with_contract

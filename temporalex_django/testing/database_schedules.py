@@ -12,10 +12,8 @@ from temporalex_django.engine.schedules import SlotRecord
 from temporalex_django.errors import ScheduleNotFound
 from temporalex_django.models import Schedule as ScheduleRow
 from temporalex_django.models import ScheduleSlot
-from temporalex_django.operations.schedules.fire import fire_due
-from temporalex_django.operations.schedules.pause import PauseSchedule, UnpauseSchedule
+from temporalex_django.operations.schedules.operations import PauseSchedule, TriggerSchedule, UnpauseSchedule, fire_due
 from temporalex_django.operations.schedules.store import put_declaration, slot_of
-from temporalex_django.operations.schedules.trigger import TriggerSchedule
 from temporalex_django.testing.environment_host import is_entered
 from temporalex_django.testing.schedules import EnvironmentSchedules
 

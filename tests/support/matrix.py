@@ -47,9 +47,8 @@ from temporalex_django.models import (
     Schedule,
     Worker,
 )
-from temporalex_django.operations.schedules.backfill import BackfillSchedule
 from temporalex_django.operations.schedules.definition_input import parse_definition
-from temporalex_django.operations.schedules.pause import PauseSchedule
+from temporalex_django.operations.schedules.operations import BackfillSchedule, PauseSchedule
 from temporalex_django.operations.schedules.save import SaveSchedule
 from tests.support.client_flows import Basket, drain
 from tests.support.people import stored

@@ -5,12 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 from temporalex_django.models import Schedule
-from temporalex_django.operations.schedules.backfill import BackfillSchedule, StopBackfill
 from temporalex_django.operations.schedules.definition_input import parse_definition
-from temporalex_django.operations.schedules.delete import DeleteSchedule
-from temporalex_django.operations.schedules.pause import PauseSchedule, UnpauseSchedule
+from temporalex_django.operations.schedules.operations import (
+    BackfillSchedule,
+    DeleteSchedule,
+    PauseSchedule,
+    StopBackfill,
+    TriggerSchedule,
+    UnpauseSchedule,
+)
 from temporalex_django.operations.schedules.save import SaveSchedule
-from temporalex_django.operations.schedules.trigger import TriggerSchedule
 from tests.support.matrix import JANUARY, NIGHTLY, Row, nightly, token
 
 LOOK, MANAGE = ("view_schedule",), ("manage_schedule",)

@@ -11,7 +11,7 @@ from django.urls import reverse
 from temporalex_django.access import policy, schedules_for
 from temporalex_django.authoring.authorization import Person
 from temporalex_django.models import Instance, Schedule
-from temporalex_django.operations.schedules.base import VIEW_SCHEDULE
+from temporalex_django.operations.schedules.operations import VIEW_SCHEDULE
 
 _KEY, _NAME = "schedule_key", "schedule_name"
 

@@ -21,8 +21,12 @@ from temporalex_django.authoring.schedules.slots import instants_of, load_zone
 from temporalex_django.errors import ActionNotPermitted, TemporalexError
 from temporalex_django.models import Schedule
 from temporalex_django.operations.base import storage
-from temporalex_django.operations.schedules.backfill import BackfillPreview, BackfillSchedule, preview_backfill
-from temporalex_django.operations.schedules.delete import DeleteSchedule
+from temporalex_django.operations.schedules.operations import (
+    BackfillPreview,
+    BackfillSchedule,
+    DeleteSchedule,
+    preview_backfill,
+)
 
 #: Name of the button that starts the backfill; the other button of the page shows the preview.
 _CONFIRM = "_confirm"

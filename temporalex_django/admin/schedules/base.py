@@ -15,7 +15,7 @@ from temporalex_django.admin.base import ReadOnlyAdmin, refuse, user_of
 from temporalex_django.authoring.authorization import APP, Person
 from temporalex_django.models import Schedule
 from temporalex_django.operations.base import storage
-from temporalex_django.operations.schedules.base import VIEW_SCHEDULE, ScheduleAction
+from temporalex_django.operations.schedules.operations import VIEW_SCHEDULE, ScheduleAction
 
 _MANAGE = f"{APP}.{ScheduleAction.permission}"
 _MAX_DIGITS = 18

@@ -44,9 +44,6 @@ from temporalex_django.forms.payload_forms import TokenForm
 from temporalex_django.models import Instance, Schedule, ScheduleSlot
 from temporalex_django.operations.base import storage
 from temporalex_django.operations.idempotency import DuplicateRequest
-from temporalex_django.operations.schedules.backfill import BackfillSchedule, StopBackfill
-from temporalex_django.operations.schedules.base import ScheduleAction
-from temporalex_django.operations.schedules.delete import DeleteSchedule
 from temporalex_django.operations.schedules.describe import (
     STATES,
     describe_table,
@@ -55,9 +52,16 @@ from temporalex_django.operations.schedules.describe import (
     next_fires,
     state_name,
 )
-from temporalex_django.operations.schedules.pause import PauseSchedule, UnpauseSchedule
+from temporalex_django.operations.schedules.operations import (
+    BackfillSchedule,
+    DeleteSchedule,
+    PauseSchedule,
+    ScheduleAction,
+    StopBackfill,
+    TriggerSchedule,
+    UnpauseSchedule,
+)
 from temporalex_django.operations.schedules.save import SaveSchedule
-from temporalex_django.operations.schedules.trigger import TriggerSchedule
 
 #: Attribute of a schedule in the list that holds its last slots.
 _SLOTS_ATTRIBUTE = "listed_slots"

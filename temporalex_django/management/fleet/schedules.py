@@ -21,21 +21,6 @@ from temporalex_django.management.cli import as_user as people
 from temporalex_django.management.cli import command_arguments, exit_codes, printing
 from temporalex_django.models import Schedule, ScheduleSlot
 from temporalex_django.operations.base import Actor, storage
-from temporalex_django.operations.schedules.backfill import (
-    BackfillPreview,
-    BackfillSchedule,
-    StopBackfill,
-    preview_backfill,
-    range_time,
-)
-from temporalex_django.operations.schedules.base import (
-    VIEW_SCHEDULE,
-    ScheduleAction,
-    find_manageable_schedule,
-    find_schedule,
-    visible_schedules,
-)
-from temporalex_django.operations.schedules.delete import DeleteSchedule
 from temporalex_django.operations.schedules.describe import (
     STATES,
     ScheduleDescription,
@@ -45,9 +30,23 @@ from temporalex_django.operations.schedules.describe import (
     describe_slots,
     filter_schedules,
 )
-from temporalex_django.operations.schedules.pause import PauseSchedule, UnpauseSchedule
+from temporalex_django.operations.schedules.operations import (
+    VIEW_SCHEDULE,
+    BackfillPreview,
+    BackfillSchedule,
+    DeleteSchedule,
+    PauseSchedule,
+    ScheduleAction,
+    StopBackfill,
+    TriggerSchedule,
+    UnpauseSchedule,
+    find_manageable_schedule,
+    find_schedule,
+    preview_backfill,
+    range_time,
+    visible_schedules,
+)
 from temporalex_django.operations.schedules.store import ScheduleDifference, schedule_differences
-from temporalex_django.operations.schedules.trigger import TriggerSchedule
 
 _DEFAULT_LIMIT, _PAGE_SIZE, _SHOWN_FIRES, _DEFAULT_RATE = 50, 200, 5, 60
 

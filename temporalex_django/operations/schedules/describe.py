@@ -27,8 +27,8 @@ from temporalex_django.models.fields import decode_payload
 from temporalex_django.operations import audit
 from temporalex_django.operations.base import Actor, storage
 from temporalex_django.operations.fleet.live_workers import LiveWorkers
-from temporalex_django.operations.schedules.base import visible_schedules
 from temporalex_django.operations.schedules.definition import ScheduleDefinition
+from temporalex_django.operations.schedules.operations import visible_schedules
 from temporalex_django.operations.schedules.store import (
     backfill_of,
     require_readable,

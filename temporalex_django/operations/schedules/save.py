@@ -14,7 +14,6 @@ from temporalex_django.errors import ActionNotPermitted, ActionNotPossible, RunC
 from temporalex_django.models import Schedule
 from temporalex_django.operations.base import CODE, Actor, refuse_inside_workflow
 from temporalex_django.operations.runs.start import require_start_access
-from temporalex_django.operations.schedules.base import ScheduleAction, require_run_access
 from temporalex_django.operations.schedules.definition import (
     KEPT,
     RUN_COLUMNS,
@@ -22,6 +21,7 @@ from temporalex_django.operations.schedules.definition import (
     ScheduleDefinition,
     apply_columns,
 )
+from temporalex_django.operations.schedules.operations import ScheduleAction, require_run_access
 
 
 class SaveSchedule(ScheduleAction[Schedule]):

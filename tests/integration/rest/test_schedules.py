@@ -10,7 +10,7 @@ from django.contrib.auth import get_user_model
 from rest_framework.test import APIClient
 
 from temporalex_django.models import Instance, OperatorAction, Schedule, ScheduleSlot
-from temporalex_django.operations.schedules.pause import PauseSchedule
+from temporalex_django.operations.schedules.operations import PauseSchedule
 from tests.integration.rest.test_instances import assert_problem
 from tests.support.client_flows import Basket
 from tests.support.matrix import nightly

@@ -22,11 +22,9 @@ from temporalex_django.engine.turn_report import TurnReport
 from temporalex_django.models import Chain, HistoryEvent, HumanTask, Instance, Schedule, ScheduleSlot, Worker
 from temporalex_django.operations.base import Actor
 from temporalex_django.operations.human_tasks.operations import Decide
-from temporalex_django.operations.schedules.backfill import BackfillSchedule
 from temporalex_django.operations.schedules.definition import ScheduleDefinition
-from temporalex_django.operations.schedules.fire import fire_due
+from temporalex_django.operations.schedules.operations import BackfillSchedule, TriggerSchedule, fire_due
 from temporalex_django.operations.schedules.save import SaveSchedule
-from temporalex_django.operations.schedules.trigger import TriggerSchedule
 from temporalex_django.telemetry import definitions
 from temporalex_django.workers import polling
 from temporalex_django.workers.loop import WorkerLoop, run_until_idle

@@ -15,9 +15,9 @@ from django.core.management.base import BaseCommand, CommandParser
 from django.db.models import F
 
 from temporalex_django.core.names import counted
-from temporalex_django.management.cli import as_user as people
+from temporalex_django.management import arguments as people
+from temporalex_django.management.arguments import parse_json
 from temporalex_django.management.cli import printing
-from temporalex_django.management.cli.command_arguments import parse_json
 from temporalex_django.management.cli.exit_codes import usage_error
 from temporalex_django.models import HumanTask, HumanTaskQuerySet
 from temporalex_django.operations.base import Actor, storage

@@ -36,7 +36,7 @@ TABLE, QUERIES = (
 MADE_OF_IT = (
     "temporalex_django/rest/filters.py",
     "temporalex_django/rest/http/filtering.py",
-    "temporalex_django/management/cli/filter_options.py",
+    "temporalex_django/management/arguments.py",
     "temporalex_django/testing/memory.py",
     "temporalex_django/testing/memory_backend.py",
     "temporalex_django/testing/environment.py",
@@ -89,15 +89,15 @@ def test_rest_enumerates_the_table() -> None:
 def test_commands_enumerate_the_table() -> None:
     from django.core.management.base import CommandParser
 
-    from temporalex_django.management.cli import filter_options
+    from temporalex_django.management import arguments
 
     parser = CommandParser(add_help=False)
-    filter_options.add_filters(parser)
+    arguments.add_filters(parser)
     options = {action.option_strings[0].removeprefix("--").replace("-", "_"): action.help for action in parser._actions}
 
     assert difference(INTERFACE_FILTERS, options, "option") == []
     assert options == {name: row.help for name, row in INTERFACE_FILTERS.items()}
-    assert [*filter_options.filter_names()] == [*INTERFACE_FILTERS]
+    assert [*arguments.filter_names()] == [*INTERFACE_FILTERS]
 
 
 def test_the_admin_shows_the_rows_that_have_a_title() -> None:

@@ -37,8 +37,9 @@ from temporalex_django.errors import (
 )
 from temporalex_django.graph.steps import key_of
 from temporalex_django.graph.workflow import GraphWorkflow
-from temporalex_django.management.cli import as_user as people
-from temporalex_django.management.cli import command_arguments, exit_codes, printing
+from temporalex_django.management import arguments
+from temporalex_django.management import arguments as people
+from temporalex_django.management.cli import exit_codes, printing
 from temporalex_django.management.runs.list_runs import DEFERRED_COLUMNS
 from temporalex_django.management.runs.replay import replay_runs
 from temporalex_django.models import ActivityTask, Instance, Schedule
@@ -304,7 +305,7 @@ def handle(
         report = _diagnose_deploy(command, as_user, sample or _DEFAULT_SAMPLE, strict=strict)
     elif run is not None:
         actor = people.resolve_actor(as_user)
-        report = _diagnose_run(command_arguments.find_visible_target(run, workflow, actor=actor).selected_run_id)
+        report = _diagnose_run(arguments.find_visible_target(run, workflow, actor=actor).selected_run_id)
     else:
         report = _diagnose_project(as_user)
     if json:

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from django.core.management.base import BaseCommand, CommandParser
 
-from temporalex_django.management.cli import as_user as people
+from temporalex_django.management import arguments as people
 from temporalex_django.management.cli import printing
 from temporalex_django.operations.fleet.switches import DrainWorker, UndrainWorker
 

@@ -23,7 +23,7 @@ from temporalex_django.db.run_reader import iterate_pages
 from temporalex_django.errors import UnknownWorkflow
 from temporalex_django.graph.steps import key_of, name_of
 from temporalex_django.graph.workflow import GraphWorkflow
-from temporalex_django.management.cli import as_user as people
+from temporalex_django.management import arguments as people
 from temporalex_django.management.cli import exit_codes, printing
 from temporalex_django.operations.base import storage
 from temporalex_django.operations.run_lookup import find_chain

@@ -12,7 +12,7 @@ from django.core.management.base import BaseCommand, CommandParser
 
 from temporalex_django.access import Operation, require_access
 from temporalex_django.authoring.authorization import APP
-from temporalex_django.management.cli import as_user as people
+from temporalex_django.management import arguments as people
 from temporalex_django.management.cli import printing
 from temporalex_django.operations.base import storage
 from temporalex_django.operations.fleet.outgoing import (

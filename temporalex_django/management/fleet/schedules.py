@@ -17,8 +17,9 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from temporalex_django.access import require_access
 from temporalex_django.core.names import counted
 from temporalex_django.db.run_reader import iterate_pages
-from temporalex_django.management.cli import as_user as people
-from temporalex_django.management.cli import command_arguments, exit_codes, printing
+from temporalex_django.management import arguments
+from temporalex_django.management import arguments as people
+from temporalex_django.management.cli import exit_codes, printing
 from temporalex_django.models import Schedule, ScheduleSlot
 from temporalex_django.operations.base import Actor, storage
 from temporalex_django.operations.schedules.describe import (
@@ -124,7 +125,7 @@ def add_arguments(parser: CommandParser) -> None:
         if name not in ("list", "show", "diff"):
             subparser.add_argument("--reason", default="", metavar="TEXT", help="Reason, recorded in the audit log.")
         if name in ("backfill", "delete"):
-            command_arguments.add_yes_argument(subparser)
+            arguments.add_yes_argument(subparser)
         people.add_user_argument(subparser)
         printing.add_json_argument(subparser)
 
@@ -184,7 +185,7 @@ def _change(
 ) -> None:
     action, done = _ACTIONS[verb]
     if verb == "delete":
-        command_arguments.confirm(command, f"{_HELP[verb]} Continue for {name}?", yes=yes)
+        arguments.confirm(command, f"{_HELP[verb]} Continue for {name}?", yes=yes)
     action(name, reason=reason, by=actor).execute()
     _print_changed(command, ScheduleChanged(name=name, action=action.name), done, json=json)
 
@@ -247,7 +248,7 @@ def _backfill(
     preview = preview_backfill(row, begin, until, alias=alias)
     if not dry_run:
         question = f"Start {_count(preview.to_start, 'run')} of {row.workflow}, at most {rate} a minute?"
-        command_arguments.confirm(command, question, yes=yes)
+        arguments.confirm(command, question, yes=yes)
         preview = BackfillSchedule(name, start=begin, end=until, per_minute=rate, reason=reason, by=actor).execute()
     _print_backfill(command, _backfill_output(name, preview, dry_run=dry_run), rate, json=json)
 

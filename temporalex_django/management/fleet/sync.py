@@ -10,8 +10,9 @@ from __future__ import annotations
 from django.core.management.base import BaseCommand, CommandParser
 
 from temporalex_django.core.names import counted
-from temporalex_django.management.cli import as_user as people
-from temporalex_django.management.cli import command_arguments, printing
+from temporalex_django.management import arguments
+from temporalex_django.management import arguments as people
+from temporalex_django.management.cli import printing
 from temporalex_django.operations.fleet.outgoing import MirrorSynced, SyncMirror
 
 output = MirrorSynced
@@ -37,7 +38,7 @@ def handle(
     """Compare the rows with the cluster, rebuild those of its runs, and print how many. Writes one audit row."""
     del options
     actor = people.resolve_actor(as_user)
-    target = None if run is None else command_arguments.find_visible_target(run, workflow, actor=actor)
+    target = None if run is None else arguments.find_visible_target(run, workflow, actor=actor)
     done = SyncMirror(target, by=actor).execute()
     if json:
         printing.print_json(command, done)

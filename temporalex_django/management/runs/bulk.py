@@ -20,10 +20,10 @@ from temporalex_django.access import Operation, require_access, runs_for, runs_o
 from temporalex_django.authoring.authorization import APP
 from temporalex_django.conf import get_settings
 from temporalex_django.core.names import counted
-from temporalex_django.management.cli import as_user as people
-from temporalex_django.management.cli import command_arguments, exit_codes, printing
-from temporalex_django.management.cli.command_arguments import parse_json
-from temporalex_django.management.cli.filter_options import add_filters, apply_filters, filter_names, filters_of
+from temporalex_django.management import arguments
+from temporalex_django.management import arguments as people
+from temporalex_django.management.arguments import add_filters, apply_filters, filter_names, filters_of, parse_json
+from temporalex_django.management.cli import exit_codes, printing
 from temporalex_django.management.runs.operator_commands import (
     add_input_arguments,
     add_selector_arguments,
@@ -129,7 +129,7 @@ def _add_start_arguments(parser: CommandParser, action: type[OperatorRunAction[A
         add_input_arguments(parser, action)
         add_selector_arguments(parser, action, excluded=filter_names())
         if action.destructive:
-            command_arguments.add_yes_argument(parser)
+            arguments.add_yes_argument(parser)
     people.add_user_argument(parser)
     printing.add_json_argument(parser)
 
@@ -185,7 +185,7 @@ def _start_job(command: BaseCommand, action_name: str, actor: Actor, options: di
         # Filters such as ``--cause`` also select the activities, unless an input of the action says otherwise.
         inputs = {**action.selection_from(filters), **input_values(options, action)}
     if action_name in _ACTIONS and _ACTIONS[action_name].destructive:
-        command_arguments.confirm(
+        arguments.confirm(
             command, f"{_ACTIONS[action_name].description()} Continue for {_count_text(runs)}?", yes=options["yes"]
         )
     return StartBulk(

@@ -11,8 +11,9 @@ from temporalex_django.access import is_unfiltered, redactor_for
 from temporalex_django.authoring.backend import EndedAttempt
 from temporalex_django.authoring.run_columns import ColumnType, Place, RunColumn, columns_shown_in
 from temporalex_django.errors import WorkflowNotFound
-from temporalex_django.management.cli import as_user as people
-from temporalex_django.management.cli import command_arguments, printing
+from temporalex_django.management import arguments
+from temporalex_django.management import arguments as people
+from temporalex_django.management.cli import printing
 from temporalex_django.management.cli.outputs import RunDescribed, status_text, summary_output
 from temporalex_django.management.runs.list_runs import DEFERRED_COLUMNS
 from temporalex_django.models import Instance
@@ -27,7 +28,7 @@ output = RunDescribed
 
 def add_arguments(parser: CommandParser) -> None:
     """Add the arguments of the command ``temporalex describe`` to its parser."""
-    command_arguments.add_run_arguments(parser)
+    arguments.add_run_arguments(parser)
 
 
 def handle(command: BaseCommand, *, run: str, workflow: str | None, as_user: str | None, json: bool, **_: Any) -> None:
@@ -36,7 +37,7 @@ def handle(command: BaseCommand, *, run: str, workflow: str | None, as_user: str
     It writes nothing but, for a user who sees payloads, an audit row about the read.
     """
     actor = people.resolve_actor(as_user)
-    target = command_arguments.find_visible_target(run, workflow, actor=actor)
+    target = arguments.find_visible_target(run, workflow, actor=actor)
     runs = Instance.objects.using(storage().alias).defer(*DEFERRED_COLUMNS).select_related("chain")
     row = annotate_attempts(runs).filter(pk=target.selected_run_id).first()
     if row is None:  # it was deleted after it was found

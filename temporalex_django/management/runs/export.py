@@ -28,7 +28,7 @@ from temporalex_django.db.run_reader import iterate_pages
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine.ids import parse_run_id
 from temporalex_django.errors import QueryFailed
-from temporalex_django.management.cli import as_user as people
+from temporalex_django.management import arguments as people
 from temporalex_django.management.cli import exit_codes, printing
 from temporalex_django.models import Instance
 

@@ -20,7 +20,7 @@ from temporalex_django.graph.definition import Graph
 from temporalex_django.graph.instance import Instance
 from temporalex_django.graph.steps import key_of, name_of
 from temporalex_django.graph.workflow import GraphWorkflow
-from temporalex_django.management.cli import as_user as people
+from temporalex_django.management import arguments as people
 from temporalex_django.management.cli import exit_codes, printing
 from temporalex_django.operations.base import storage
 from temporalex_django.operations.read.describe import load_instance as instance_of

@@ -13,8 +13,9 @@ from django.utils import timezone
 from temporalex_django.access import redactor_for
 from temporalex_django.authoring.redaction import Redactor
 from temporalex_django.db.run_reader import iterate_pages
-from temporalex_django.management.cli import as_user as people
-from temporalex_django.management.cli import command_arguments, printing
+from temporalex_django.management import arguments
+from temporalex_django.management import arguments as people
+from temporalex_django.management.cli import printing
 from temporalex_django.management.cli.outputs import EventPrinted
 from temporalex_django.models import HistoryEvent
 from temporalex_django.models.fields import UnreadablePayload
@@ -28,7 +29,7 @@ output = EventPrinted
 
 def add_arguments(parser: CommandParser) -> None:
     """Add the arguments of the command ``temporalex history`` to its parser."""
-    command_arguments.add_run_arguments(parser)
+    arguments.add_run_arguments(parser)
 
 
 def handle(command: BaseCommand, *, run: str, workflow: str | None, as_user: str | None, json: bool, **_: Any) -> None:
@@ -37,7 +38,7 @@ def handle(command: BaseCommand, *, run: str, workflow: str | None, as_user: str
     It writes nothing but, for a user who sees payloads, an audit row about the read.
     """
     actor = people.resolve_actor(as_user)
-    target = command_arguments.find_visible_target(run, workflow, actor=actor)
+    target = arguments.find_visible_target(run, workflow, actor=actor)
     redactor = redactor_for(actor.user, target.row)
     # Recorded before anything is printed: a reader who stops the output has read it, too.
     if redactor.shows_payloads:

@@ -10,8 +10,9 @@ from typing import Any, ClassVar
 from django.core.management.base import BaseCommand, CommandParser
 
 from temporalex_django.backends.protocol import RunTarget
-from temporalex_django.management.cli import as_user as people
-from temporalex_django.management.cli import command_arguments, printing
+from temporalex_django.management import arguments
+from temporalex_django.management import arguments as people
+from temporalex_django.management.cli import printing
 from temporalex_django.management.cli.outputs import run_fields
 from temporalex_django.operations.registry import STEERING
 from temporalex_django.operations.runs.operator_action import Input, OperatorRunAction
@@ -48,7 +49,7 @@ class OperatorCommand:
 
     def add_arguments(self, parser: CommandParser) -> None:
         """Add RUN, SEQ for an activity or timer, and an option for each input of the operation to the parser."""
-        command_arguments.add_run_arguments(parser)
+        arguments.add_run_arguments(parser)
         if self.action.target_kind != "run":
             parser.add_argument(
                 "seq",
@@ -60,7 +61,7 @@ class OperatorCommand:
             )
         add_input_arguments(parser, self.action)
         if self.action.destructive:
-            command_arguments.add_yes_argument(parser)
+            arguments.add_yes_argument(parser)
 
     def handle(
         self,
@@ -82,13 +83,11 @@ class OperatorCommand:
         """
         actor = people.resolve_actor(as_user)
         # Found without the permission to look at runs: the action needs only its own permission.
-        target = command_arguments.find_target(run, workflow, actor=actor)
+        target = arguments.find_target(run, workflow, actor=actor)
         action = self.action(target, reason=reason, seq=seq, by=actor, **input_values(options, self.action))
         if self.action.destructive:
             effect = self.action.effect_text(target.row)
-            command_arguments.confirm(
-                command, f"{effect} Continue for {target.workflow} {target.workflow_id}?", yes=yes
-            )
+            arguments.confirm(command, f"{effect} Continue for {target.workflow} {target.workflow_id}?", yes=yes)
         outcome = action.execute()
         new_run_id = (
             # An action that creates a run returns it, or its id.
@@ -167,7 +166,7 @@ def input_values(options: dict[str, Any], action: type[OperatorRunAction[Any]]) 
 
 def _parse_value(action_input: Input, value: Any) -> Any:
     if action_input.kind is object:
-        return command_arguments.parse_json(value, option=f"--{action_input.name.replace('_', '-')}")
+        return arguments.parse_json(value, option=f"--{action_input.name.replace('_', '-')}")
     return value
 
 

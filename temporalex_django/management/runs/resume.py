@@ -6,8 +6,9 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandParser
 
-from temporalex_django.management.cli import as_user as people
-from temporalex_django.management.cli import command_arguments, printing
+from temporalex_django.management import arguments
+from temporalex_django.management import arguments as people
+from temporalex_django.management.cli import printing
 from temporalex_django.management.cli.outputs import GraphResumed, run_fields
 from temporalex_django.operations.runs.resume import Resume
 
@@ -16,7 +17,7 @@ output = GraphResumed
 
 def add_arguments(parser: CommandParser) -> None:
     """Add the arguments of the command ``temporalex resume`` to its parser."""
-    command_arguments.add_run_arguments(parser)
+    arguments.add_run_arguments(parser)
     parser.add_argument("event", metavar="EVENT", help="Name of the event, such as approved.")
     parser.add_argument("--step", metavar="KEY", help="Key of the step, if several steps wait for the event.")
     parser.add_argument(
@@ -40,8 +41,8 @@ def handle(
 
     A step with a role accepts it only from a user who has that role, so it needs ``--as-user``.
     """
-    actor, event_data = people.resolve_actor(as_user), command_arguments.parse_json(data, option="--data")
-    target = command_arguments.find_target(run, workflow, actor=actor)
+    actor, event_data = people.resolve_actor(as_user), arguments.parse_json(data, option="--data")
+    target = arguments.find_target(run, workflow, actor=actor)
     # ``step`` may be left out when a single step waits for the event; the run decides that under its lock.
     Resume(target, event=event, step=step, data=event_data, by=actor).execute()
     if json:

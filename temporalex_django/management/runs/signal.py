@@ -6,8 +6,9 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandParser
 
-from temporalex_django.management.cli import as_user as people
-from temporalex_django.management.cli import command_arguments, printing
+from temporalex_django.management import arguments
+from temporalex_django.management import arguments as people
+from temporalex_django.management.cli import printing
 from temporalex_django.management.cli.outputs import SignalSent, run_fields
 from temporalex_django.operations.runs.messages import SendSignal
 
@@ -16,7 +17,7 @@ output = SignalSent
 
 def add_arguments(parser: CommandParser) -> None:
     """Add the arguments of the command ``temporalex signal`` to its parser."""
-    command_arguments.add_run_arguments(parser)
+    arguments.add_run_arguments(parser)
     parser.add_argument("name", metavar="NAME", help="Name of the signal.")
     parser.add_argument(
         "--payload", metavar="JSON", help="Payload of the signal, as JSON; use - to read it from standard input."
@@ -41,8 +42,8 @@ def handle(
     **_: Any,
 ) -> None:
     """Send the signal: one INSERT. The run reads it in its next turn."""
-    actor, signal_payload = people.resolve_actor(as_user), command_arguments.parse_json(payload, option="--payload")
-    target = command_arguments.find_target(run, workflow, actor=actor)
+    actor, signal_payload = people.resolve_actor(as_user), arguments.parse_json(payload, option="--payload")
+    target = arguments.find_target(run, workflow, actor=actor)
     # ``exact``: a message id that came with another payload before is an error, and no repetition.
     SendSignal(target, signal=name, payload=signal_payload, id=message_id, exact=True, by=actor).execute()
     if json:

@@ -13,9 +13,9 @@ from temporalex_django.authoring import workflow as workflows
 from temporalex_django.authoring.requests import OnClosed, OnConflict, StartRequest
 from temporalex_django.conf import get_settings
 from temporalex_django.core.payloads.search_attributes import parse_all
-from temporalex_django.management.cli import as_user as people
+from temporalex_django.management import arguments as people
+from temporalex_django.management.arguments import parse_json, parse_time
 from temporalex_django.management.cli import printing
-from temporalex_django.management.cli.command_arguments import parse_json, parse_time
 from temporalex_django.management.cli.exit_codes import usage_error
 from temporalex_django.management.cli.outputs import RunNamed, run_fields
 from temporalex_django.operations.runs.start import Start

@@ -7,8 +7,9 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandParser
 
 from temporalex_django.authoring.handle import ANSWER_TIMEOUT
-from temporalex_django.management.cli import as_user as people
-from temporalex_django.management.cli import command_arguments, printing
+from temporalex_django.management import arguments as command_arguments
+from temporalex_django.management import arguments as people
+from temporalex_django.management.cli import printing
 from temporalex_django.management.cli.outputs import UpdateAnswered, run_fields
 from temporalex_django.operations.runs.update import SendUpdate
 

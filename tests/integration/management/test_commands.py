@@ -42,7 +42,7 @@ ODD = """it's "odd"; rm -rf $HOME"""
 @pytest.fixture(autouse=True)
 def _in_a_pipe(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.delenv("COLUMNS", raising=False)
-    monkeypatch.setattr("temporalex_django.management.cli.as_user.os_account", lambda: "operator")
+    monkeypatch.setattr("temporalex_django.management.arguments.os_account", lambda: "operator")
     with timeless():
         yield
 

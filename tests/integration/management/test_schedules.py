@@ -30,7 +30,7 @@ RANGE = ("--start", "2026-01-01", "--end", "2026-01-03T12:00")
 @pytest.fixture(autouse=True)
 def _in_a_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("COLUMNS", raising=False)
-    monkeypatch.setattr("temporalex_django.management.cli.as_user.os_account", lambda: "operator")
+    monkeypatch.setattr("temporalex_django.management.arguments.os_account", lambda: "operator")
     monkeypatch.setattr(declarations, "_declarations", {})
 
 

@@ -112,7 +112,7 @@ def places_page() -> str:
 
 
 def commands_page() -> str:
-    from temporalex_django.management.cli import exit_codes  # noqa: PLC0415 - Django is set up by now
+    from temporalex_django.management import outputs  # noqa: PLC0415 - Django is set up by now
     from temporalex_django.management.commands.temporalex import Command  # noqa: PLC0415 - as above
 
     lines = [
@@ -134,7 +134,7 @@ def commands_page() -> str:
         "",
         "| exit status | meaning |",
         "|---|---|",
-        *(f"| {status} | {text} |" for status, text in exit_codes.MEANINGS.items()),
+        *(f"| {status} | {text} |" for status, text in outputs.MEANINGS.items()),
         "",
         "Without `--as-user`, commands have no restrictions, and the audit log records the account of the operating system. With `--as-user NAME`,",
         "they have the permissions of that user, and find only the runs that exist for them. You can write `--settings`, `--pythonpath`,",

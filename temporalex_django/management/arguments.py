@@ -23,9 +23,8 @@ from temporalex_django.authoring.run_filters import INTERFACE_FILTERS, FilterTyp
 from temporalex_django.backends.protocol import RunTarget
 from temporalex_django.core.names import check_time, quoted
 from temporalex_django.errors import ActionNotPermitted
-from temporalex_django.management.cli import exit_codes
-from temporalex_django.management.cli.exit_codes import usage_error
-from temporalex_django.management.cli.printing import add_json_argument, escape
+from temporalex_django.management import outputs
+from temporalex_django.management.outputs import add_json_argument, escape, usage_error
 from temporalex_django.models import Instance, Status
 from temporalex_django.operations.base import Actor, storage
 from temporalex_django.operations.run_lookup import find_run
@@ -136,7 +135,7 @@ def confirm(command: BaseCommand, question: str, *, yes: bool) -> None:
     command.stderr.flush()
     if sys.stdin.readline().strip().lower() not in _YES_ANSWERS:
         raise CommandError(
-            exit_codes.with_next_step("nothing was done", "Answer y, or use --yes."), returncode=exit_codes.FINDINGS
+            outputs.with_next_step("nothing was done", "Answer y, or use --yes."), returncode=outputs.FINDINGS
         )
 
 
@@ -167,10 +166,10 @@ def resolve_actor(as_user: str | None) -> Actor:
     user_model: Any = get_user_model()
     user = user_model.objects.filter(**{user_model.USERNAME_FIELD: as_user}).first()
     if user is None:
-        text = exit_codes.with_next_step(
+        text = outputs.with_next_step(
             f"--as-user {quoted(as_user)} is not a user", "Pass the name with which they log in."
         )
-        raise CommandError(text, returncode=exit_codes.NOT_FOUND)
+        raise CommandError(text, returncode=outputs.NOT_FOUND)
     return Actor(user=cast("Person", user), source="command")
 
 
@@ -194,7 +193,7 @@ def visible_runs(actor: Actor) -> QuerySet[Instance]:
     try:
         require_access(actor.user, VIEW, alias=alias)
     except ActionNotPermitted as exc:
-        raise exit_codes.as_command_error(exc) from exc
+        raise outputs.as_command_error(exc) from exc
     allowed_runs = runs_for(actor.user, alias=alias)
     # None means no restriction: code and commands without a user see all runs.
     return runs_or_all(allowed_runs, alias=alias)

@@ -17,7 +17,8 @@ from temporalex_django.core.names import counted
 from temporalex_django.db.run_reader import iterate_pages
 from temporalex_django.errors import ActionNotPermitted
 from temporalex_django.management import arguments as people
-from temporalex_django.management.cli import exit_codes, printing
+from temporalex_django.management import outputs as exit_codes
+from temporalex_django.management import outputs as printing
 from temporalex_django.models import EndedTask, EnqueuedTask
 from temporalex_django.operations.background_tasks import STATUSES
 from temporalex_django.operations.base import Actor, storage

@@ -16,9 +16,9 @@ from django.db.models import F
 
 from temporalex_django.core.names import counted
 from temporalex_django.management import arguments as people
+from temporalex_django.management import outputs as printing
 from temporalex_django.management.arguments import parse_json
-from temporalex_django.management.cli import printing
-from temporalex_django.management.cli.exit_codes import usage_error
+from temporalex_django.management.outputs import usage_error
 from temporalex_django.models import HumanTask, HumanTaskQuerySet
 from temporalex_django.operations.base import Actor, storage
 from temporalex_django.operations.human_tasks import operations

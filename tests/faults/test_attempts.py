@@ -13,7 +13,7 @@ from django.db import connection, transaction
 from temporalex_django.db.inserts import NewStart, StartedRun, insert_start
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.db.turn_writes import TurnWriter
-from temporalex_django.management.cli import exit_codes
+from temporalex_django.management import outputs
 from temporalex_django.models import ActivityTask, Instance, Worker
 from temporalex_django.workers.loop import run_until_idle
 from tests.support.processes import running, worker
@@ -157,5 +157,5 @@ def test_a_worker_that_waits_for_the_database_can_be_stopped(subprocess_env: dic
             process.says("the database does not answer, retrying")
             assert process.terminate() == 0
         with running(["temporalex", "worker", "--burst", "--timeout", "0.5"], env, tmp_path / "burst") as burst:
-            assert burst.popen.wait(30) == exit_codes.NOT_SET_UP
+            assert burst.popen.wait(30) == outputs.NOT_SET_UP
             assert "the database does not answer" in burst.log.read_text()

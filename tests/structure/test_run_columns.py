@@ -25,7 +25,7 @@ from temporalex_django.db import sql_columns, turn_writes
 from temporalex_django.engine.contracts.records import NewRun, RunRecord
 from temporalex_django.engine.memory.tables import _LABEL_NAMES, MemoryRun
 from temporalex_django.engine.run_start import RunStart
-from temporalex_django.management.cli.outputs import RunListed
+from temporalex_django.management.outputs import RunListed
 from temporalex_django.models import Instance
 from temporalex_django.rest.serializers import InstanceDetail, InstanceOut
 
@@ -101,7 +101,7 @@ PLACES: Final[dict[str, tuple[Callable[[RunColumn], bool], str, set[str]]]] = {
         names_of(MemoryRun, RunRecord) | {*_LABEL_NAMES},
     ),
     "Description of authoring/backend.py": (shown_in(Place.DESCRIPTION), "output_name", names_of(Description)),
-    "RunListed of management/cli/outputs.py": (shown_in(Place.LIST), "output_name", names_of(RunListed)),
+    "RunListed of management/outputs.py": (shown_in(Place.LIST), "output_name", names_of(RunListed)),
     "InstanceOut of rest/serializers.py": (shown_in(Place.REST), "output_name", {*InstanceOut().fields}),
     "ChildStartedAttributes of core/history/attributes.py": (
         lambda column: column.of_class,
@@ -168,7 +168,7 @@ def test_what_is_redacted_is_shown_only_by_places_that_redact() -> None:
 
 
 def test_what_is_missing_is_named() -> None:
-    place = "RunListed of management/cli/outputs.py"
+    place = "RunListed of management/outputs.py"
     assert f"the column queue is not in {place}: add it there, or change its row in RUN_COLUMNS" in missing_columns(
         place, names_of(RunListed) - {"queue"}
     )

@@ -7,8 +7,7 @@ from typing import Any, ClassVar, Protocol
 
 from django.core.management.base import BaseCommand, CommandParser
 
-from temporalex_django.management import background_tasks, tasks
-from temporalex_django.management.cli import exit_codes
+from temporalex_django.management import background_tasks, outputs, tasks
 from temporalex_django.management.fleet import doctor, drain, health, migrate, outbox, schedules, switches, sync, worker
 from temporalex_django.management.runs import (
     bulk,
@@ -145,7 +144,7 @@ class Command(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         del args
         # Every expected error becomes an exit status here, so subcommands just raise.
-        with exit_codes.exit_on_errors(self):
+        with outputs.exit_on_errors(self):
             self.subcommands[options.pop("subcommand")].handle(self, **options)
 
 

@@ -37,9 +37,8 @@ from temporalex_django.errors import (
 )
 from temporalex_django.graph.steps import key_of
 from temporalex_django.graph.workflow import GraphWorkflow
-from temporalex_django.management import arguments
+from temporalex_django.management import arguments, outputs
 from temporalex_django.management import arguments as people
-from temporalex_django.management.cli import exit_codes, printing
 from temporalex_django.management.runs.list_runs import DEFERRED_COLUMNS
 from temporalex_django.management.runs.replay import replay_runs
 from temporalex_django.models import ActivityTask, Instance, Schedule
@@ -275,7 +274,7 @@ def add_arguments(parser: CommandParser) -> None:
         help="With --deploy: also exit with status 1 if an input of an activity or a child differs from the recorded one.",
     )
     people.add_user_argument(parser)
-    printing.add_json_argument(parser)
+    outputs.add_json_argument(parser)
 
 
 def handle(
@@ -297,10 +296,10 @@ def handle(
     took too long.
     """
     if workflow is not None and run is None:
-        raise exit_codes.usage_error("--workflow requires RUN", "Pass the run as well: doctor RUN --workflow NAME.")
+        raise outputs.usage_error("--workflow requires RUN", "Pass the run as well: doctor RUN --workflow NAME.")
     if (deploy and run is not None) or (sample is not None and (not deploy or sample < 1)) or (strict and not deploy):
         next_step = "Use doctor, doctor RUN, or doctor --deploy [--sample N] [--strict], with N at least 1."
-        raise exit_codes.usage_error("these arguments are not valid together", next_step)
+        raise outputs.usage_error("these arguments are not valid together", next_step)
     if deploy:
         report = _diagnose_deploy(command, as_user, sample or _DEFAULT_SAMPLE, strict=strict)
     elif run is not None:
@@ -309,7 +308,7 @@ def handle(
     else:
         report = _diagnose_project(as_user)
     if json:
-        printing.print_json(command, report)
+        outputs.print_json(command, report)
     else:
         _print_report(command, report, in_full=all)
     # After the report, so that a pipeline stops but its log says why.
@@ -320,7 +319,7 @@ def _fail_for_errors(report: DoctorSaid) -> None:
     """Raise ``CommandError`` if a diagnosis is an error."""
     if not report.well:
         errors = {finding.code for finding in report.findings if finding.severity == "error"}
-        status = exit_codes.TRY_AGAIN if errors == {"deploy_timeout"} else exit_codes.FINDINGS
+        status = outputs.TRY_AGAIN if errors == {"deploy_timeout"} else outputs.FINDINGS
         raise CommandError("doctor found errors: see above", returncode=status)
 
 
@@ -353,7 +352,7 @@ def _diagnose_deploy(command: BaseCommand, as_user: str | None, sample: int, *, 
     a progress bar. With ``strict``, inputs that differ are errors.
     """
     runs = people.visible_runs(people.resolve_actor(as_user))
-    with printing.progress(command) as report:
+    with outputs.progress(command) as report:
         findings = compare_with_runs(runs, sample=sample, report=report, strict=strict)
     return DoctorSaid(well=all(finding.severity != "error" for finding in findings), findings=findings, runs=())
 
@@ -397,14 +396,14 @@ def _print_report(command: BaseCommand, report: DoctorSaid, *, in_full: bool) ->
     for damage in damages:
         lines += _finding_lines(damage, damage.text)
     for line in lines:
-        printing.write_line(command, line)
+        outputs.write_line(command, line)
 
 
 def _short_lines(report: DoctorSaid, findings: Sequence[Diagnosis]) -> list[str]:
     severities = ("error", "warning", "note")
     findings = sorted(findings, key=lambda finding: severities.index(finding.severity))
     lines = [
-        f"{finding.severity}: {printing.escape(finding.text)} Next: {printing.escape(finding.next_step)}"
+        f"{finding.severity}: {outputs.escape(finding.text)} Next: {outputs.escape(finding.next_step)}"
         for finding in findings[: _MAX_LINES - 1]
     ]
     left_out = [counted(len(report.findings), "finding", "findings")]
@@ -414,10 +413,10 @@ def _short_lines(report: DoctorSaid, findings: Sequence[Diagnosis]) -> list[str]
 
 
 def _finding_lines(finding: Diagnosis, text: str) -> Iterator[str]:
-    yield f"{finding.severity}: {printing.escape(text)}"
+    yield f"{finding.severity}: {outputs.escape(text)}"
     if finding.evidence:
-        yield f"    seen: {printing.escape('; '.join(finding.evidence))}"
-    yield f"    next: {printing.escape(finding.next_step)}"
+        yield f"    seen: {outputs.escape('; '.join(finding.evidence))}"
+    yield f"    next: {outputs.escape(finding.next_step)}"
 
 
 # -- the state of the project ------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from django.core.management.base import BaseCommand, CommandParser
 
 from temporalex_django.management import arguments as people
-from temporalex_django.management.cli import printing
+from temporalex_django.management import outputs
 from temporalex_django.operations.fleet.switches import DrainWorker, UndrainWorker
 
 
@@ -45,7 +45,7 @@ class DrainCommand:
         )
         parser.add_argument("--reason", default="", metavar="TEXT", help="Reason, recorded in the audit log.")
         people.add_user_argument(parser)
-        printing.add_json_argument(parser)
+        outputs.add_json_argument(parser)
 
     def handle(
         self, command: BaseCommand, *, worker: str, reason: str, as_user: str | None, json: bool, **_: Any
@@ -56,9 +56,9 @@ class DrainCommand:
             worker_output = WorkerDrained(
                 worker=str(row.pk), host=row.host, pid=row.pid, activities=row.activities, drained_at=row.drained_at
             )
-            printing.print_json(command, worker_output)
+            outputs.print_json(command, worker_output)
         else:
-            printing.write_line(command, f"{printing.escape(row)}: {self.done_text}")
+            outputs.write_line(command, f"{outputs.escape(row)}: {self.done_text}")
 
 
 COMMANDS = {

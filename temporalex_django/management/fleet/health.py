@@ -19,7 +19,8 @@ from temporalex_django.conf import get_settings
 from temporalex_django.core.names import counted
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.liveness.health import Check, Health, HealthVerdict, judge_health, read_health_files
-from temporalex_django.management.cli import exit_codes, printing
+from temporalex_django.management import outputs as exit_codes
+from temporalex_django.management import outputs as printing
 from temporalex_django.operations.fleet.scaling import QueueDemand, queue_demands
 
 

@@ -24,7 +24,7 @@ from temporalex_django.errors import UnknownWorkflow
 from temporalex_django.graph.steps import key_of, name_of
 from temporalex_django.graph.workflow import GraphWorkflow
 from temporalex_django.management import arguments as people
-from temporalex_django.management.cli import exit_codes, printing
+from temporalex_django.management import outputs
 from temporalex_django.operations.base import storage
 from temporalex_django.operations.run_lookup import find_chain
 from temporalex_django.operations.runs.move import Move, MoveOutcome
@@ -57,7 +57,7 @@ def add_arguments(parser: CommandParser) -> None:
     people.add_user_argument(parser)
     parser.add_argument("--dry-run", action="store_true", help="Report what would happen, without changing anything.")
     parser.add_argument("--batch", type=int, default=500, metavar="N", help="Runs to read at a time (default: 500).")
-    printing.add_json_argument(parser)
+    outputs.add_json_argument(parser)
 
 
 def handle(
@@ -78,7 +78,7 @@ def handle(
     Raises ``CommandError`` if this process lacks a version, and if a run was not moved.
     """
     if batch < 1:
-        raise exit_codes.usage_error(f"--batch {batch} is too small", "Give a number of at least 1.")
+        raise outputs.usage_error(f"--batch {batch} is too small", "Give a number of at least 1.")
     old_class, new_class = _resolve_class(flow, old), _resolve_class(flow, new)
     # Both classes and the mapping are checked before the first run is moved.
     mapping = _parse_mapping(names, old_class, new_class)
@@ -87,9 +87,9 @@ def handle(
     runs = people.visible_runs(actor).exclude(status__in=CLOSED_STATUSES).filter(workflow=flow, version=old)
     # Counting costs a scan, which only a progress bar needs.
     total = 0
-    if printing.is_watched(command, lines=not json):
+    if outputs.is_watched(command, lines=not json):
         total = runs.count()
-    with printing.progress(command, lines=not json) as report:
+    with outputs.progress(command, lines=not json) as report:
         for done, run in enumerate(iterate_pages(runs.only("chain_id"), by="id", size=batch), 1):
             target = find_chain(run.chain_id, storage=storage())
             report(done, total)
@@ -100,19 +100,19 @@ def handle(
             verdicts.append(verdict)
             if not json:
                 result_text = ("would move" if dry_run else "moved") if verdict.moves else f"not moved: {verdict.why}"
-                printing.write_line(command, printing.escape(f"{verdict.workflow_id}  {result_text}"))
+                outputs.write_line(command, outputs.escape(f"{verdict.workflow_id}  {result_text}"))
     unmoved = [verdict for verdict in verdicts if not verdict.moves]
     if json:
-        printing.print_json(command, RunsMoved(dry_run=dry_run, runs=verdicts))
+        outputs.print_json(command, RunsMoved(dry_run=dry_run, runs=verdicts))
     else:
         moved_text = f"{len(verdicts) - len(unmoved)} of {counted(len(verdicts), 'run', 'runs')} {'would move' if dry_run else 'moved'}"
-        printing.write_line(command, moved_text)
+        outputs.write_line(command, moved_text)
     # A pipeline must notice that the old version is still in use.
     if unmoved:
-        text = exit_codes.with_next_step(
+        text = outputs.with_next_step(
             f"{counted(len(unmoved), 'run stays', 'runs stay')} at version {old}", "The reasons are listed above."
         )
-        raise CommandError(text, returncode=exit_codes.FINDINGS)
+        raise CommandError(text, returncode=outputs.FINDINGS)
 
 
 def _resolve_class(flow: str, version: int) -> type[Workflow]:
@@ -132,9 +132,7 @@ def _parse_mapping(pairs: Sequence[str], old_class: type[Workflow], new_class: t
     for text in pairs:
         old, equals, new = text.partition("=")
         if not equals or not old:
-            raise exit_codes.usage_error(
-                f"--map {printing.escape(text)} is not an OLD=NEW pair", "Write OldStep=NewStep."
-            )
+            raise outputs.usage_error(f"--map {outputs.escape(text)} is not an OLD=NEW pair", "Write OldStep=NewStep.")
         mapping[_step_key(old, old_class)] = _step_key(new, new_class) if new else ""
     return mapping
 
@@ -151,6 +149,6 @@ def _step_key(name: str, cls: type[Workflow]) -> str:
         if name in (key_of(step), name_of(step)):
             return key_of(step)
     step_names = ", ".join(map(name_of, steps)) or "none"
-    raise exit_codes.usage_error(
-        f"--map: {cls.__name__} has no step {printing.escape(repr(name))}", f"Its steps: {step_names}."
+    raise outputs.usage_error(
+        f"--map: {cls.__name__} has no step {outputs.escape(repr(name))}", f"Its steps: {step_names}."
     )

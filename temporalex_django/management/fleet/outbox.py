@@ -13,7 +13,7 @@ from django.core.management.base import BaseCommand, CommandParser
 from temporalex_django.access import Operation, require_access
 from temporalex_django.authoring.authorization import APP
 from temporalex_django.management import arguments as people
-from temporalex_django.management.cli import printing
+from temporalex_django.management import outputs
 from temporalex_django.operations.base import storage
 from temporalex_django.operations.fleet.outgoing import (
     DropOutgoing,
@@ -43,7 +43,7 @@ def add_arguments(parser: CommandParser) -> None:
             subparser.add_argument("message", metavar="ID", help="Id of the message, as printed by `outbox show`.")
             subparser.add_argument("--reason", default="", metavar="TEXT", help="Reason, recorded in the audit log.")
         people.add_user_argument(subparser)
-        printing.add_json_argument(subparser)
+        outputs.add_json_argument(subparser)
 
 
 def handle(
@@ -64,17 +64,17 @@ def handle(
         require_access(actor.user, _VIEW_OPERATION, alias=alias)
         rows = describe_outgoing([*outgoing_messages(alias, actor.user)[:_MAX_ROWS]], actor.user)
         if json:
-            printing.print_json(command, rows)
+            outputs.print_json(command, rows)
         elif not rows:
-            printing.write_line(command, "no messages are waiting to be sent")
+            outputs.write_line(command, "no messages are waiting to be sent")
         for row in [] if json else rows:
-            printing.write_line(command, _line(row))
+            outputs.write_line(command, _line(row))
         return
     done = (SendAgain if action == "again" else DropOutgoing)(message, reason=reason, by=actor).execute()
     if json:
-        printing.print_json(command, done)
+        outputs.print_json(command, done)
     else:
-        printing.write_line(command, f"{done.kind} {done.id}: {'it is sent again' if action == 'again' else 'dropped'}")
+        outputs.write_line(command, f"{done.kind} {done.id}: {'it is sent again' if action == 'again' else 'dropped'}")
 
 
 def _line(message: OutgoingMessage) -> str:
@@ -82,4 +82,4 @@ def _line(message: OutgoingMessage) -> str:
     run = f" of {message.workflow} {message.workflow_id}" if message.workflow else ""
     problem = f": {message.code}: {message.error}" if message.code else f": {message.error}" if message.error else ""
     state = "dead letter" if message.is_dead else f"{message.tries} tries"
-    return f"{message.id}  {message.kind}{run} ({state}){printing.escape(problem)}"
+    return f"{message.id}  {message.kind}{run} ({state}){outputs.escape(problem)}"

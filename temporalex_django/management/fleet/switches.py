@@ -13,7 +13,7 @@ from django.core.management.base import BaseCommand, CommandParser
 from temporalex_django.access import Operation, require_access
 from temporalex_django.authoring.authorization import APP
 from temporalex_django.management import arguments as people
-from temporalex_django.management.cli import printing
+from temporalex_django.management import outputs as printing
 from temporalex_django.models import SwitchedOff
 from temporalex_django.operations.base import storage
 from temporalex_django.operations.fleet.switches import Switch, SwitchOff, SwitchOn, active_switches, redact_holds

@@ -10,9 +10,8 @@ from __future__ import annotations
 from django.core.management.base import BaseCommand, CommandParser
 
 from temporalex_django.core.names import counted
-from temporalex_django.management import arguments
+from temporalex_django.management import arguments, outputs
 from temporalex_django.management import arguments as people
-from temporalex_django.management.cli import printing
 from temporalex_django.operations.fleet.outgoing import MirrorSynced, SyncMirror
 
 output = MirrorSynced
@@ -23,7 +22,7 @@ def add_arguments(parser: CommandParser) -> None:
     parser.add_argument("run", nargs="?", metavar="RUN", help="Business id or run id; without it, all runs.")
     parser.add_argument("--workflow", metavar="NAME", help="Workflow class, if several classes have used the id.")
     people.add_user_argument(parser)
-    printing.add_json_argument(parser)
+    outputs.add_json_argument(parser)
 
 
 def handle(
@@ -41,12 +40,12 @@ def handle(
     target = None if run is None else arguments.find_visible_target(run, workflow, actor=actor)
     done = SyncMirror(target, by=actor).execute()
     if json:
-        printing.print_json(command, done)
+        outputs.print_json(command, done)
     else:
-        printing.write_line(
+        outputs.write_line(
             command,
             f"compared {counted(done.compared, 'run', 'runs')} on the cluster: wrote the rows of {done.written}, "
             f"and closed those of {done.closed}",
         )
         if target is not None and target.closed and not done.compared:
-            printing.write_line(command, "The cluster no longer has this run. Its rows stay as they are.")
+            outputs.write_line(command, "The cluster no longer has this run. Its rows stay as they are.")

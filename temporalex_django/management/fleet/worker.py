@@ -24,7 +24,7 @@ from temporalex_django.core.names import TABLES, TEMPORAL, counted
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.liveness.guardian import StopSignals, supervise
 from temporalex_django.liveness.recovery import report_deaths
-from temporalex_django.management.cli import exit_codes, printing
+from temporalex_django.management import outputs
 from temporalex_django.workers.admission import all_queues, unknown_queues
 from temporalex_django.workers.app_modules import describe_classes
 from temporalex_django.workers.listener import retry_until_available
@@ -76,7 +76,7 @@ class JsonLogHandler(logging.Handler):
                 logger=record.name,
                 about={name: str(value) for name, value in facts_of(record).items()},
             )
-            printing.print_json_line(self.command, log_event)
+            outputs.print_json_line(self.command, log_event)
         except Exception:  # noqa: BLE001 - as every handler of the standard library does
             self.handleError(record)
 
@@ -107,7 +107,7 @@ def add_arguments(parser: CommandParser) -> None:
         default="127.0.0.1",
         help="Address on which to serve the metrics (default: 127.0.0.1, which other machines cannot reach).",
     )
-    printing.add_json_argument(parser)
+    outputs.add_json_argument(parser)
 
 
 def _port(text: str) -> int:
@@ -175,11 +175,11 @@ def handle(
         ):
             return
     except TimeoutError as exc:
-        raise CommandError(str(exc), returncode=exit_codes.NOT_SET_UP) from exc
+        raise CommandError(str(exc), returncode=outputs.NOT_SET_UP) from exc
     # After the database is reachable, so that a worker may be started before it.
     if missing := unapplied_migrations(storage.alias):
         text = f"the workflow tables are not up to date: run manage.py migrate (not applied: {', '.join(missing)})"
-        raise CommandError(text, returncode=exit_codes.NOT_SET_UP)
+        raise CommandError(text, returncode=outputs.NOT_SET_UP)
     loop = WorkerLoop(
         queues=None if queues is None else queue_names,
         backends=_BACKENDS if backend is None else (backend,),
@@ -201,7 +201,7 @@ def handle(
     try:
         turns = loop.run(stop, until_idle=burst, timeout=timeout)
     except TimeoutError as exc:
-        raise CommandError(str(exc), returncode=exit_codes.FINDINGS) from exc
+        raise CommandError(str(exc), returncode=outputs.FINDINGS) from exc
     text = f"worker {worker_id}: stopped after {counted(turns, 'turn', 'turns')} of runs"
     _print_event(
         command, WorkerSaid(event="ended", at=datetime.now(UTC), text=text, worker=worker_id, turns=turns), json=json
@@ -223,12 +223,12 @@ def _check_backend(backend: str | None, *, burst: bool) -> None:
     if backend != TEMPORAL:
         return
     if burst:
-        raise exit_codes.usage_error(
+        raise outputs.usage_error(
             "--burst and --backend temporal cannot be combined: a worker cannot see when a cluster has no more work",
             "Leave out --burst.",
         )
     if not uses_cluster():
-        raise exit_codes.usage_error(
+        raise outputs.usage_error(
             "--backend temporal: the settings name no Temporal cluster",
             "Set TEMPORALEX['CLUSTER'].",
         )
@@ -244,13 +244,13 @@ def _parse_queues(command: BaseCommand, queues: str | None) -> list[str]:
         return known_queues
     queue_names = list(dict.fromkeys(name.strip() for name in queues.split(",") if name.strip()))
     if not queue_names:
-        raise exit_codes.usage_error(
+        raise outputs.usage_error(
             "--queues contains no queue", f"Leave it out to use all queues: {', '.join(known_queues)}."
         )
     for name, similar_name in unknown_queues(queue_names).items():
         suggestion = f"Did you mean {similar_name}?" if similar_name else f"The project uses {', '.join(known_queues)}."
         command.stderr.write(
-            f"No workflow, activity or task of this project uses the queue {printing.escape(name)}, so it gets "
+            f"No workflow, activity or task of this project uses the queue {outputs.escape(name)}, so it gets "
             f"work only from calls with options(queue=...). {suggestion}"
         )
     return queue_names
@@ -263,7 +263,7 @@ def _serve_metrics(host: str, port: int) -> str:
     try:
         port = prometheus.serve(host, port)
     except OSError as exc:
-        raise exit_codes.usage_error(
+        raise outputs.usage_error(
             f"metrics cannot be served on {host}, port {port}: {exc.strerror or exc}",
             "Choose another --metrics-port or --metrics-host; each worker on a machine needs its own port.",
         ) from exc
@@ -272,7 +272,7 @@ def _serve_metrics(host: str, port: int) -> str:
 
 def _print_event(command: BaseCommand, worker_event: WorkerSaid, *, json: bool) -> None:
     if json:
-        printing.print_json_line(command, worker_event)
+        outputs.print_json_line(command, worker_event)
     else:
         command.stdout.write(worker_event.text)
     command.stdout.flush()  # the next line may be a long time away

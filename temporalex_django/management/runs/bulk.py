@@ -20,10 +20,9 @@ from temporalex_django.access import Operation, require_access, runs_for, runs_o
 from temporalex_django.authoring.authorization import APP
 from temporalex_django.conf import get_settings
 from temporalex_django.core.names import counted
-from temporalex_django.management import arguments
+from temporalex_django.management import arguments, outputs
 from temporalex_django.management import arguments as people
 from temporalex_django.management.arguments import add_filters, apply_filters, filter_names, filters_of, parse_json
-from temporalex_django.management.cli import exit_codes, printing
 from temporalex_django.management.runs.operator_commands import (
     add_input_arguments,
     add_selector_arguments,
@@ -105,7 +104,7 @@ def add_arguments(parser: CommandParser) -> None:
         if name != "show":
             subparser.add_argument("--reason", default="", metavar="TEXT", help="Reason, recorded in the audit log.")
         people.add_user_argument(subparser)
-        printing.add_json_argument(subparser)
+        outputs.add_json_argument(subparser)
 
 
 def _add_start_arguments(parser: CommandParser, action: type[OperatorRunAction[Any]] | None) -> None:
@@ -131,7 +130,7 @@ def _add_start_arguments(parser: CommandParser, action: type[OperatorRunAction[A
         if action.destructive:
             arguments.add_yes_argument(parser)
     people.add_user_argument(parser)
-    printing.add_json_argument(parser)
+    outputs.add_json_argument(parser)
 
 
 def handle(command: BaseCommand, *, what: str, as_user: str | None, json: bool, **options: Any) -> None:
@@ -156,8 +155,8 @@ def handle(command: BaseCommand, *, what: str, as_user: str | None, json: bool, 
     if options.get("wait") and job.not_possible:
         next_step = f"To see why, run: manage.py temporalex bulk show {job.pk}"
         raise CommandError(
-            exit_codes.with_next_step(f"{job.not_possible} of {count_text(job.action, job.total)} failed", next_step),
-            returncode=exit_codes.FINDINGS,
+            outputs.with_next_step(f"{job.not_possible} of {count_text(job.action, job.total)} failed", next_step),
+            returncode=outputs.FINDINGS,
         )
 
 
@@ -170,9 +169,7 @@ def _start_job(command: BaseCommand, action_name: str, actor: Actor, options: di
     filters = filters_of(options)
     # Exactly one of the three: a filter that was lost in a script must not select every run.
     if bool(filters) + bool(options["runs"]) + options["all"] != 1:
-        raise exit_codes.usage_error(
-            "the command needs exactly one selection of runs", "Give filters, run ids, or --all."
-        )
+        raise outputs.usage_error("the command needs exactly one selection of runs", "Give filters, run ids, or --all.")
     runs: Any = options["runs"]
     if not runs:
         alias = storage().alias
@@ -206,10 +203,10 @@ def _find_job(ref: str, actor: Actor) -> BulkJob:
     except ValueError:
         job = None
     if job is None:
-        text = exit_codes.with_next_step(
-            f"there is no bulk job {printing.escape(ref)}", "To list the jobs, run: manage.py temporalex bulk show"
+        text = outputs.with_next_step(
+            f"there is no bulk job {outputs.escape(ref)}", "To list the jobs, run: manage.py temporalex bulk show"
         )
-        raise CommandError(text, returncode=exit_codes.NOT_FOUND)
+        raise CommandError(text, returncode=outputs.NOT_FOUND)
     return job
 
 
@@ -225,7 +222,7 @@ def _wait_for_job(command: BaseCommand, job: BulkJob) -> BulkJob:
 
     Raises ``CommandError`` if no worker is alive.
     """
-    with printing.progress(command) as report:
+    with outputs.progress(command) as report:
         while True:
             job = BulkJob.objects.using(storage().alias).get(pk=job.pk)
             report(job.total - job.left, job.total, f", {job.not_possible:,} failed")
@@ -235,8 +232,8 @@ def _wait_for_job(command: BaseCommand, job: BulkJob) -> BulkJob:
             if not live_workers(alias=storage().alias).workflow_versions:
                 text = f"no live worker can process the job {job.pk}, so it is waiting"
                 raise CommandError(
-                    exit_codes.with_next_step(text, "Start one: manage.py temporalex worker"),
-                    returncode=exit_codes.TRY_AGAIN,
+                    outputs.with_next_step(text, "Start one: manage.py temporalex worker"),
+                    returncode=outputs.TRY_AGAIN,
                 )
             time.sleep(_POLL_SECONDS)
 
@@ -244,9 +241,9 @@ def _wait_for_job(command: BaseCommand, job: BulkJob) -> BulkJob:
 def _print_list(command: BaseCommand, actor: Actor, *, json: bool) -> None:
     jobs = [_job_output(job, ()) for job in _visible_jobs(actor).order_by("-pk")[:_MAX_ROWS]]
     if json:
-        printing.print_json(command, jobs)
+        outputs.print_json(command, jobs)
     elif not jobs:
-        printing.write_line(command, "no bulk jobs")
+        outputs.write_line(command, "no bulk jobs")
     else:
         cells = [
             (
@@ -260,7 +257,7 @@ def _print_list(command: BaseCommand, actor: Actor, *, json: bool) -> None:
             )
             for job_output in jobs
         ]
-        printing.print_table(command, ("JOB", "ACTION", "STATE", "DONE", "ALREADY DONE", "FAILED", "LEFT"), cells)
+        outputs.print_table(command, ("JOB", "ACTION", "STATE", "DONE", "ALREADY DONE", "FAILED", "LEFT"), cells)
 
 
 def _job_output(job: BulkJob, failed_items: Sequence[BulkItem]) -> JobPrinted:
@@ -304,17 +301,17 @@ def _print_job(command: BaseCommand, job: BulkJob, actor: Actor, *, json: bool) 
     # Messages of failed runs may quote payloads.
     job_output = _job_output(job, redact_items(failed_items, actor.user, alias=alias))
     if json:
-        printing.print_json(command, job_output)
+        outputs.print_json(command, job_output)
         return
     counts = f"{job_output.done:,} done, {job.not_possible:,} failed, {job_output.left:,} left"
     if job_output.already_done:
         counts = f"{job_output.done:,} done, {job_output.already_done:,} already done, {job.not_possible:,} failed, {job_output.left:,} left"
-    printing.write_line(
+    outputs.write_line(
         command,
         f"bulk job {job_output.id}: {job_output.action} of {count_text(job_output.action, job_output.total)}, {job_output.state}: {counts}",
     )
     if job_output.problems:
-        printing.print_table(
+        outputs.print_table(
             command,
             ("RUN", "REASON"),
             [(_item_label(problem), problem.message or problem.code) for problem in job_output.problems],

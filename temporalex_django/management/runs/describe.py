@@ -11,10 +11,9 @@ from temporalex_django.access import is_unfiltered, redactor_for
 from temporalex_django.authoring.backend import EndedAttempt
 from temporalex_django.authoring.run_columns import ColumnType, Place, RunColumn, columns_shown_in
 from temporalex_django.errors import WorkflowNotFound
-from temporalex_django.management import arguments
+from temporalex_django.management import arguments, outputs
 from temporalex_django.management import arguments as people
-from temporalex_django.management.cli import printing
-from temporalex_django.management.cli.outputs import RunDescribed, status_text, summary_output
+from temporalex_django.management.outputs import RunDescribed, status_text, summary_output
 from temporalex_django.management.runs.list_runs import DEFERRED_COLUMNS
 from temporalex_django.models import Instance
 from temporalex_django.operations import audit
@@ -54,9 +53,9 @@ def handle(command: BaseCommand, *, run: str, workflow: str | None, as_user: str
         summary=summary_output(summarize_run(row, redactor=redactor)),
     )
     if json:
-        printing.print_json(command, run_output)
+        outputs.print_json(command, run_output)
         return
-    printing.print_table(command, ("", ""), [(name, text) for name, text in _text_rows(run_output) if text])
+    outputs.print_table(command, ("", ""), [(name, text) for name, text in _text_rows(run_output) if text])
 
 
 def _visible_parent_id(row: Instance, visible_runs: QuerySet[Instance]) -> str | None:
@@ -102,10 +101,10 @@ def _text_rows(run_output: RunDescribed) -> list[tuple[str, object]]:
 
 def _attempt_text(attempt: EndedAttempt) -> str:
     """Return the times, the worker and the error of an attempt that failed, timed out or was lost."""
-    begin_text = "" if attempt.began_at is None else f"{printing.format_local_time(attempt.began_at)} to "
+    begin_text = "" if attempt.began_at is None else f"{outputs.format_local_time(attempt.began_at)} to "
     place = f" on {attempt.worker}" if attempt.worker else ""
     error = f"{attempt.type}: {attempt.message}" if attempt.message else attempt.type
-    return f"{attempt.activity}: {begin_text}{printing.format_local_time(attempt.ended_at)}{place}: {error}"
+    return f"{attempt.activity}: {begin_text}{outputs.format_local_time(attempt.ended_at)}{place}: {error}"
 
 
 def _format_column(column: RunColumn, run_output: RunDescribed) -> str:
@@ -114,7 +113,7 @@ def _format_column(column: RunColumn, run_output: RunDescribed) -> str:
     column_value: Any = getattr(run if hasattr(run, column.output_name) else run_output, column.output_name)
     match column.type:
         case ColumnType.TIME:
-            return printing.format_local_time(column_value)
+            return outputs.format_local_time(column_value)
         case ColumnType.TEXTS:
             return ", ".join(column_value)
         case ColumnType.ATTRIBUTES:

@@ -29,7 +29,7 @@ from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine.ids import parse_run_id
 from temporalex_django.errors import QueryFailed
 from temporalex_django.management import arguments as people
-from temporalex_django.management.cli import exit_codes, printing
+from temporalex_django.management import outputs
 from temporalex_django.models import Instance
 
 
@@ -56,7 +56,7 @@ def add_arguments(parser: CommandParser) -> None:
     parser.add_argument(
         "--output", metavar="FOLDER", default=".", help="Folder for the files (default: the current folder)."
     )
-    printing.add_json_argument(parser)
+    outputs.add_json_argument(parser)
 
 
 def handle(
@@ -76,7 +76,7 @@ def handle(
     Raises ``CommandError`` if no run matches, for a user who may not see payloads, and at the end if runs were skipped.
     """
     if not ids and workflow is None:
-        raise exit_codes.usage_error("no runs are selected", "Give business ids, run ids, or --workflow NAME.")
+        raise outputs.usage_error("no runs are selected", "Give business ids, run ids, or --workflow NAME.")
     actor = people.resolve_actor(as_user)
     runs = people.visible_runs(actor).filter(started_at__isnull=False)
     if ids:
@@ -87,26 +87,26 @@ def handle(
         runs = runs.exclude(status__in=CLOSED_STATUSES)
     folder, storage, count, skipped = Path(output), DjangoStorage(), 0, 0
     total = 0
-    if printing.is_watched(command, lines=json):
+    if outputs.is_watched(command, lines=json):
         total = runs.count()
-    with printing.progress(command, lines=json) as report:
+    with outputs.progress(command, lines=json) as report:
         # Runs are read by pages of ids, so an export of any size takes little memory.
         for row in iterate_pages(runs.defer(*UNREAD_COLUMNS).select_related("chain"), by="id"):
             try:
                 history_output = _write_history(row, folder, _redactor(actor.user, row), storage)
             except QueryFailed as exc:
                 skipped += 1
-                command.stderr.write(printing.escape(f"skipped: {exc}"))
+                command.stderr.write(outputs.escape(f"skipped: {exc}"))
                 continue
             count += 1
             report(count, total)
             if json:
-                printing.print_json_line(command, history_output)
+                outputs.print_json_line(command, history_output)
     if not count and not skipped:
-        text = exit_codes.with_next_step("no matching run has a history", "List the runs: manage.py temporalex list")
-        raise CommandError(text, returncode=exit_codes.NOT_FOUND)
+        text = outputs.with_next_step("no matching run has a history", "List the runs: manage.py temporalex list")
+        raise CommandError(text, returncode=outputs.NOT_FOUND)
     if not json:
-        printing.write_line(command, printing.escape(f"{counted(count, 'history', 'histories')} written to {folder}"))
+        outputs.write_line(command, outputs.escape(f"{counted(count, 'history', 'histories')} written to {folder}"))
     if skipped:
         raise CommandError(
             f"{skipped:,} of {counted(count + skipped, 'history', 'histories')} could not be read, and "
@@ -129,8 +129,8 @@ def _write_history(row: Instance, folder: Path, redactor: Redactor, storage: Dja
         with os.fdopen(os.open(path, _NEW_FILE, 0o600), "w") as file:
             file.write(replay.dump(events))
     except OSError as exc:
-        raise exit_codes.usage_error(
-            f"{printing.escape(path)} cannot be written: {exc.strerror}", "Choose another --output."
+        raise outputs.usage_error(
+            f"{outputs.escape(path)} cannot be written: {exc.strerror}", "Choose another --output."
         ) from exc
     return HistoryWritten(
         id=row.workflow_id, run_id=str(row.pk), workflow=row.workflow, events=len(events), path=str(path)

@@ -21,7 +21,7 @@ from temporalex_django.graph.instance import Instance
 from temporalex_django.graph.steps import key_of, name_of
 from temporalex_django.graph.workflow import GraphWorkflow
 from temporalex_django.management import arguments as people
-from temporalex_django.management.cli import exit_codes, printing
+from temporalex_django.management import outputs
 from temporalex_django.operations.base import storage
 from temporalex_django.operations.read.describe import load_instance as instance_of
 from temporalex_django.operations.run_lookup import find_run
@@ -90,7 +90,7 @@ def add_arguments(parser: CommandParser) -> None:
     parser.add_argument("--version", metavar="N", dest="number", type=int, help="Version of the workflow.")
     people.add_user_argument(parser)
     parser.add_argument("--output", metavar="FILE", help="File for the drawing (default: standard output).")
-    printing.add_json_argument(parser)
+    outputs.add_json_argument(parser)
 
 
 def handle(
@@ -120,18 +120,18 @@ def handle(
         instance, run_id = instance_of(target, storage=storage()), str(target.selected_run_id)
         cls = instance.workflow
     if not issubclass(cls, GraphWorkflow):
-        problem = f"{printing.escape(name)} is not a graph workflow, so there is nothing to draw"
+        problem = f"{outputs.escape(name)} is not a graph workflow, so there is nothing to draw"
         raise CommandError(
-            exit_codes.with_next_step(problem, "Pass the name of a graph workflow."), returncode=exit_codes.REFUSED
+            outputs.with_next_step(problem, "Pass the name of a graph workflow."), returncode=outputs.REFUSED
         )
     graph = cls._require_graph()
     text = render_svg(render.d2(graph, instance)) if format == "svg" else render.FORMATS[format](graph, instance)
     if output is not None:
         _write_file(text, Path(output))
     if json:
-        printing.print_json(command, _graph_output(cls, graph, instance, run_id, format, text, output))
+        outputs.print_json(command, _graph_output(cls, graph, instance, run_id, format, text, output))
     elif output is None:
-        printing.write_line(command, text.rstrip("\n"))
+        outputs.write_line(command, text.rstrip("\n"))
 
 
 def _graph_output(
@@ -168,8 +168,8 @@ def _write_file(text: str, path: Path) -> None:
     try:
         path.write_text(text, encoding="utf-8")
     except OSError as exc:
-        raise exit_codes.usage_error(
-            f"{printing.escape(path)} cannot be written: {exc.strerror}", "Choose another --output."
+        raise outputs.usage_error(
+            f"{outputs.escape(path)} cannot be written: {exc.strerror}", "Choose another --output."
         ) from exc
 
 
@@ -199,7 +199,7 @@ def render_svg(text: str) -> str:
         raise CommandError(
             "The format svg requires the program d2: pip install 'temporalex-django[draw]'. "
             "The formats mermaid and dot do not.",
-            returncode=exit_codes.NOT_SET_UP,
+            returncode=outputs.NOT_SET_UP,
         )
     process = subprocess.run(  # noqa: S603 - our own text on standard input, no shell
         [program, "--pad", "20", "-", "-"],
@@ -210,5 +210,5 @@ def render_svg(text: str) -> str:
         check=False,
     )
     if process.returncode:
-        raise CommandError(f"d2 could not draw the graph: {printing.escape(process.stderr.strip())}")
+        raise CommandError(f"d2 could not draw the graph: {outputs.escape(process.stderr.strip())}")
     return process.stdout

@@ -13,10 +13,9 @@ from django.utils import timezone
 from temporalex_django.access import redactor_for
 from temporalex_django.authoring.redaction import Redactor
 from temporalex_django.db.run_reader import iterate_pages
-from temporalex_django.management import arguments
+from temporalex_django.management import arguments, outputs
 from temporalex_django.management import arguments as people
-from temporalex_django.management.cli import printing
-from temporalex_django.management.cli.outputs import EventPrinted
+from temporalex_django.management.outputs import EventPrinted
 from temporalex_django.models import HistoryEvent
 from temporalex_django.models.fields import UnreadablePayload
 from temporalex_django.operations import audit
@@ -54,26 +53,26 @@ def handle(command: BaseCommand, *, run: str, workflow: str | None, as_user: str
                     at=core_event.at,
                     attributes=core_event.attributes,
                 )
-                printing.print_json_line(command, event_output)
+                outputs.print_json_line(command, event_output)
             return
         events = HistoryEvent.objects.using(storage().alias).filter(run_id=target.selected_run_id)
         for event in iterate_pages(events, by="seq"):
-            printing.print_json_line(command, _event_output(event, redactor))
+            outputs.print_json_line(command, _event_output(event, redactor))
         return
     now, rows = timezone.now(), timeline.rows_of_run(target, redactor=redactor, storage=storage())
     cells = [
         (
             row.number,
             row.activation,
-            printing.format_local_time(row.began),
+            outputs.format_local_time(row.began),
             row.text(now=now, titles=timeline.titles_of(row)),
         )
         for row in rows
     ]
     if cells:
-        printing.print_table(command, ("#", "ACTIVATION", "WHEN", "WHAT"), cells)
+        outputs.print_table(command, ("#", "ACTIVATION", "WHEN", "WHAT"), cells)
     else:
-        printing.write_line(command, "no history yet: no worker has picked up the run")
+        outputs.write_line(command, "no history yet: no worker has picked up the run")
 
 
 def _event_output(event: HistoryEvent, redactor: Redactor) -> EventPrinted:

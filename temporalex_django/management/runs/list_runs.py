@@ -16,10 +16,9 @@ from temporalex_django.authoring.run_columns import PAYLOAD_COLUMNS
 from temporalex_django.authoring.run_filters import NEWEST_FIRST, ORDERS
 from temporalex_django.core.names import counted
 from temporalex_django.management import arguments as people
+from temporalex_django.management import outputs as printing
 from temporalex_django.management.arguments import add_filters, apply_filters, filters_of
-from temporalex_django.management.cli import printing
-from temporalex_django.management.cli.exit_codes import usage_error
-from temporalex_django.management.cli.outputs import RunListed, run_output, status_text
+from temporalex_django.management.outputs import RunListed, run_output, status_text, usage_error
 from temporalex_django.operations.base import Actor
 from temporalex_django.operations.read.run_filters import annotate_failed_messages, iterate_runs
 from temporalex_django.operations.read.run_summary import summarize_runs

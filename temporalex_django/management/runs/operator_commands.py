@@ -10,10 +10,9 @@ from typing import Any, ClassVar
 from django.core.management.base import BaseCommand, CommandParser
 
 from temporalex_django.backends.protocol import RunTarget
-from temporalex_django.management import arguments
+from temporalex_django.management import arguments, outputs
 from temporalex_django.management import arguments as people
-from temporalex_django.management.cli import printing
-from temporalex_django.management.cli.outputs import run_fields
+from temporalex_django.management.outputs import run_fields
 from temporalex_django.operations.registry import STEERING
 from temporalex_django.operations.runs.operator_action import Input, OperatorRunAction
 
@@ -101,11 +100,11 @@ class OperatorCommand:
             action_output = Steered(
                 **run_fields(target), action=self.action.name, answer=str(action.done_message), made=new_run_id
             )
-            printing.print_json(command, action_output)
+            outputs.print_json(command, action_output)
             return
-        printing.write_line(command, f"{target.workflow} {target.workflow_id}: {action.done_message}")
+        outputs.write_line(command, f"{target.workflow} {target.workflow_id}: {action.done_message}")
         if new_run_id is not None:
-            printing.write_line(command, f"the new run is {new_run_id}")
+            outputs.write_line(command, f"the new run is {new_run_id}")
 
 
 def add_input_arguments(parser: CommandParser, action: type[OperatorRunAction[Any]]) -> None:

@@ -8,8 +8,8 @@ from django.core.management.base import BaseCommand, CommandParser
 
 from temporalex_django.management import arguments as command_arguments
 from temporalex_django.management import arguments as people
-from temporalex_django.management.cli import printing
-from temporalex_django.management.cli.outputs import QueryAnswered, run_fields
+from temporalex_django.management import outputs
+from temporalex_django.management.outputs import QueryAnswered, run_fields
 from temporalex_django.operations.runs.messages import Query
 
 output = QueryAnswered
@@ -44,6 +44,6 @@ def handle(
     target = command_arguments.find_target(run, workflow, actor=actor)
     result = Query(target, query=name, args=query_args, by=actor).execute()
     if json:
-        printing.print_json(command, QueryAnswered(**run_fields(target), query=name, result=result))
+        outputs.print_json(command, QueryAnswered(**run_fields(target), query=name, result=result))
     else:
-        printing.print_json(command, result)
+        outputs.print_json(command, result)

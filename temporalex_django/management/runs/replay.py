@@ -33,8 +33,8 @@ from temporalex_django.core.names import counted
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine.watchdog import watchdog
 from temporalex_django.errors import DeadlockDetected, NondeterminismError, PayloadError, TemporalexError
+from temporalex_django.management import outputs
 from temporalex_django.management.arguments import set_up_django
-from temporalex_django.management.cli import exit_codes, printing
 from temporalex_django.models import Instance
 from temporalex_django.operations.runs.history_action import replay_limit
 from temporalex_django.workers import app_modules
@@ -147,7 +147,7 @@ def add_arguments(parser: CommandParser) -> None:
         help="Also fail if an input of an activity or a child differs; "
         "without this option, differences are only listed.",
     )
-    printing.add_json_argument(parser)
+    outputs.add_json_argument(parser)
 
 
 def handle(
@@ -168,9 +168,9 @@ def handle(
     status 6 if a replay took too long.
     """
     if timeout is not None and not 0 < timeout < math.inf:
-        raise exit_codes.usage_error(f"--timeout {timeout:g} is not a number of seconds", "Give a number above 0.")
+        raise outputs.usage_error(f"--timeout {timeout:g} is not a number of seconds", "Give a number above 0.")
     if sample is not None and sample < 1:
-        raise exit_codes.usage_error(f"--sample {sample} is too small", "Give a number of at least 1.")
+        raise outputs.usage_error(f"--sample {sample} is too small", "Give a number of at least 1.")
     replay_chunk: Callable[[Sequence[Any]], ReplayBatch] = partial(replay_runs, timeout=timeout)
     on_cluster_count = 0
     if file:
@@ -189,7 +189,7 @@ def handle(
     # A set has one order within a process, so code that depends on it fails only under another hash seed (see decision
     # 16).
     always_spawn = shared and bool(getattr(command, "_called_from_command_line", False))
-    with printing.progress(command) as report_progress:
+    with outputs.progress(command) as report_progress:
         for batch in _run_chunks(replay_chunk, chunks, processes or os.cpu_count() or 1, always_spawn=always_spawn):
             checked_count += batch.histories
             findings += batch.findings
@@ -204,7 +204,7 @@ def handle(
         differences=[HistoryDifference(**difference) for difference in differences],
     )
     if json:
-        printing.print_json(command, report)
+        outputs.print_json(command, report)
     else:
         _print_report(command, report)
     _fail_for_findings(report, strict=strict)
@@ -221,18 +221,18 @@ def _fail_for_findings(report: HistoriesReplayed, *, strict: bool) -> None:
         verb = "does" if mismatch_count == 1 else "do"
         text = f"{mismatch_count:,} of {_histories(report.checked)} {verb} not match the code"
         next_step = "Fix the code, or create a new version of it."
-        raise CommandError(exit_codes.with_next_step(text, next_step), returncode=exit_codes.FINDINGS)
+        raise CommandError(outputs.with_next_step(text, next_step), returncode=outputs.FINDINGS)
     differing = {(difference.run, difference.source) for difference in report.differences if difference.kind == "input"}
     if strict and differing:
         text = f"the code produces different inputs from those in {len(differing):,} of {_histories(report.checked)}"
         next_step = (
             "Give new fields and parameters defaults, sort values that come from a set, or replay without --strict."
         )
-        raise CommandError(exit_codes.with_next_step(text, next_step), returncode=exit_codes.FINDINGS)
+        raise CommandError(outputs.with_next_step(text, next_step), returncode=outputs.FINDINGS)
     if timeout_count:
         text = f"the replay of {timeout_count:,} of {_histories(report.checked)} took too long"
         next_step = "Replay them again with a larger --timeout. If that does not help, their code loops."
-        raise CommandError(exit_codes.with_next_step(text, next_step), returncode=exit_codes.TRY_AGAIN)
+        raise CommandError(outputs.with_next_step(text, next_step), returncode=outputs.TRY_AGAIN)
 
 
 def _count_timeouts(report: HistoriesReplayed) -> int:
@@ -358,7 +358,7 @@ def _history_files(names: Sequence[str]) -> list[Path]:
     files: list[Path] = []
     for path in map(Path, names):
         if not path.exists():
-            raise exit_codes.usage_error(f"--file {printing.escape(path)} does not exist", "Pass a file or a folder.")
+            raise outputs.usage_error(f"--file {outputs.escape(path)} does not exist", "Pass a file or a folder.")
         files += sorted(path.rglob("*.json")) if path.is_dir() else [path]
     return files
 
@@ -414,8 +414,8 @@ def _print_report(command: BaseCommand, report: HistoriesReplayed) -> None:
         location = ""
         if misfit.file:
             location = f" ({misfit.file}:{misfit.line})"
-        printing.write_line(
-            command, printing.escape(f"{misfit.workflow} {misfit.id} run {misfit.run}{location}: {misfit.message}")
+        outputs.write_line(
+            command, outputs.escape(f"{misfit.workflow} {misfit.id} run {misfit.run}{location}: {misfit.message}")
         )
     for difference in report.differences:
         location = ""
@@ -424,8 +424,8 @@ def _print_report(command: BaseCommand, report: HistoriesReplayed) -> None:
         problem = (
             f"different {difference.kind} at history event {difference.event}: {difference.command}, {difference.path}"
         )
-        printing.write_line(
-            command, printing.escape(f"{difference.workflow} {difference.id} run {difference.run}{location}: {problem}")
+        outputs.write_line(
+            command, outputs.escape(f"{difference.workflow} {difference.id} run {difference.run}{location}: {problem}")
         )
     timeout_count = _count_timeouts(report)
     mismatches = counted(len(report.findings) - timeout_count, "does", "do")
@@ -438,9 +438,9 @@ def _print_report(command: BaseCommand, report: HistoriesReplayed) -> None:
         differences_text = (
             f", {counted(len(report.differences), 'input or duration differs', 'inputs and durations differ')}"
         )
-    printing.write_line(command, f"{text}{timeouts_text}{differences_text}")
+    outputs.write_line(command, f"{text}{timeouts_text}{differences_text}")
     if report.on_cluster:
-        printing.write_line(
+        outputs.write_line(
             command,
             f"Runs on a Temporal cluster, which were not replayed: {report.on_cluster:,}. Use the Replayer of "
             "Temporal's SDK with TemporalexPlugin.",

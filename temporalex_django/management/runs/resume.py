@@ -6,10 +6,9 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandParser
 
-from temporalex_django.management import arguments
+from temporalex_django.management import arguments, outputs
 from temporalex_django.management import arguments as people
-from temporalex_django.management.cli import printing
-from temporalex_django.management.cli.outputs import GraphResumed, run_fields
+from temporalex_django.management.outputs import GraphResumed, run_fields
 from temporalex_django.operations.runs.resume import Resume
 
 output = GraphResumed
@@ -46,6 +45,6 @@ def handle(
     # ``step`` may be left out when a single step waits for the event; the run decides that under its lock.
     Resume(target, event=event, step=step, data=event_data, by=actor).execute()
     if json:
-        printing.print_json(command, GraphResumed(**run_fields(target), event=event))
+        outputs.print_json(command, GraphResumed(**run_fields(target), event=event))
     else:
-        printing.write_line(command, f"{target.workflow} {target.workflow_id} continues with {event}")
+        outputs.write_line(command, f"{target.workflow} {target.workflow_id} continues with {event}")

@@ -6,10 +6,9 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandParser
 
-from temporalex_django.management import arguments
+from temporalex_django.management import arguments, outputs
 from temporalex_django.management import arguments as people
-from temporalex_django.management.cli import printing
-from temporalex_django.management.cli.outputs import SignalSent, run_fields
+from temporalex_django.management.outputs import SignalSent, run_fields
 from temporalex_django.operations.runs.messages import SendSignal
 
 output = SignalSent
@@ -47,6 +46,6 @@ def handle(
     # ``exact``: a message id that came with another payload before is an error, and no repetition.
     SendSignal(target, signal=name, payload=signal_payload, id=message_id, exact=True, by=actor).execute()
     if json:
-        printing.print_json(command, SignalSent(**run_fields(target), signal=name))
+        outputs.print_json(command, SignalSent(**run_fields(target), signal=name))
     else:
-        printing.write_line(command, f"signal {name} sent to {target.workflow} {target.workflow_id}")
+        outputs.write_line(command, f"signal {name} sent to {target.workflow} {target.workflow_id}")

@@ -14,10 +14,9 @@ from temporalex_django.authoring.requests import OnClosed, OnConflict, StartRequ
 from temporalex_django.conf import get_settings
 from temporalex_django.core.payloads.search_attributes import parse_all
 from temporalex_django.management import arguments as people
+from temporalex_django.management import outputs
 from temporalex_django.management.arguments import parse_json, parse_time
-from temporalex_django.management.cli import printing
-from temporalex_django.management.cli.exit_codes import usage_error
-from temporalex_django.management.cli.outputs import RunNamed, run_fields
+from temporalex_django.management.outputs import RunNamed, run_fields, usage_error
 from temporalex_django.operations.runs.start import Start
 
 output = RunNamed
@@ -89,7 +88,7 @@ def add_arguments(parser: CommandParser) -> None:
         help="At most COUNT runs of the workflow begin within SECONDS; others begin later.",
     )
     people.add_user_argument(parser)
-    printing.add_json_argument(parser)
+    outputs.add_json_argument(parser)
 
 
 def handle(
@@ -144,14 +143,14 @@ def handle(
     start = Start(request, by=actor)
     target = start.execute()
     if json:
-        printing.print_json(command, RunNamed(**run_fields(target)))
+        outputs.print_json(command, RunNamed(**run_fields(target)))
     else:
         verb = {
             "existing": "already open:",
             "replaced": "terminated the open run, and started",
             "debounced": "replaced the input of",
         }.get(start.outcome, "started")
-        printing.write_line(command, f"{verb} {target.workflow} {target.workflow_id}, run {target.run_id}")
+        outputs.write_line(command, f"{verb} {target.workflow} {target.workflow_id}, run {target.run_id}")
 
 
 def _parse_throttle(texts: list[str] | None) -> tuple[Any, ...] | None:
@@ -164,7 +163,7 @@ def _parse_throttle(texts: list[str] | None) -> tuple[Any, ...] | None:
     try:
         return int(texts[0]), float(texts[1])
     except ValueError:
-        text = printing.escape(" ".join(texts))
+        text = outputs.escape(" ".join(texts))
         raise usage_error(
             f"--throttle must be a count and a number of seconds, not {text}", "Write --throttle 5 60."
         ) from None
@@ -180,7 +179,7 @@ def _parse_attributes(texts: list[str], declared: Mapping[str, Any]) -> dict[str
     for text in texts:
         name, equals, value = text.partition("=")
         if not equals:
-            raise usage_error(f"--attribute {printing.escape(text)} is not a NAME=VALUE pair", "Write NAME=VALUE.")
+            raise usage_error(f"--attribute {outputs.escape(text)} is not a NAME=VALUE pair", "Write NAME=VALUE.")
         parsed[name] = [*parsed.get(name, ()), value] if declared.get(name) == list[str] else value
     encoded: dict[str, Any] = parse_all(parsed, declared, label="--attribute")
     return encoded
@@ -195,5 +194,5 @@ def _find_subject(text: str) -> Model:
     # The model, the key and its type may each be wrong, and each raises errors of its own.
     except Exception as exc:
         raise usage_error(
-            f"--subject {printing.escape(text)} does not exist", "Write app.model:key, such as shop.order:42."
+            f"--subject {outputs.escape(text)} does not exist", "Write app.model:key, such as shop.order:42."
         ) from exc

@@ -9,8 +9,8 @@ from django.core.management.base import BaseCommand, CommandParser
 from temporalex_django.authoring.handle import ANSWER_TIMEOUT
 from temporalex_django.management import arguments as command_arguments
 from temporalex_django.management import arguments as people
-from temporalex_django.management.cli import printing
-from temporalex_django.management.cli.outputs import UpdateAnswered, run_fields
+from temporalex_django.management import outputs
+from temporalex_django.management.outputs import UpdateAnswered, run_fields
 from temporalex_django.operations.runs.update import SendUpdate
 
 output = UpdateAnswered
@@ -65,6 +65,6 @@ def handle(
         target, update=name, args=update_args, id=message_id, timeout=wait, exact=True, by=actor
     ).execute()
     if json:
-        printing.print_json(command, UpdateAnswered(**run_fields(target), update=name, result=result))
+        outputs.print_json(command, UpdateAnswered(**run_fields(target), update=name, result=result))
     else:
-        printing.print_json(command, result)
+        outputs.print_json(command, result)

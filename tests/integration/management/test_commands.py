@@ -19,7 +19,7 @@ import pytest
 from django.db import OperationalError
 
 from temporalex_django import errors
-from temporalex_django.management.cli import exit_codes
+from temporalex_django.management import outputs
 from temporalex_django.management.commands.temporalex import Command
 from temporalex_django.management.runs.operator_commands import COMMANDS
 from temporalex_django.models import BulkJob, HumanTask, Instance, OperatorAction
@@ -92,7 +92,7 @@ def test_what_runs_look_like(monkeypatch: pytest.MonkeyPatch) -> None:
     narrow = transcript("list", columns=60), transcript("describe", "basket-1", columns=60)
     monkeypatch.delenv("COLUMNS")
     with monkeypatch.context() as without_rich:
-        without_rich.setattr("temporalex_django.management.cli.printing.find_spec", lambda _: None)
+        without_rich.setattr("temporalex_django.management.outputs.find_spec", lambda _: None)
         assert transcript("list", *queried) == wide[0]
     golden("list.txt", *wide, *narrow[:1], transcript("list", "--json", "--limit", 1))
     golden("describe.txt", transcript("describe", "rederrand::1"), transcript("describe", ODD), narrow[1])
@@ -299,7 +299,7 @@ def test_histories_and_pictures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert (written["id"], written["events"]) == ("basket-1", len(Basket.handle("basket-1").history()))
     (tmp_path / "out" / "cut.json").write_text("{")
     replayed = shell("replay", "--file", "out", "--json")
-    assert (replayed.status, replayed.err != "") == (exit_codes.FINDINGS, True)
+    assert (replayed.status, replayed.err != "") == (outputs.FINDINGS, True)
     found = fits("replay", replayed.out)
     assert (found["clean"] + 1, found["findings"][0]["source"]) == (found["checked"], "out/cut.json")
     drawn = fits("graph", plain(shell("graph", "test.MatrixChoice", "--id", "1", "--format", "dot", "--json")))
@@ -324,11 +324,11 @@ def test_what_cannot_be_undone_is_asked_about_at_a_terminal(monkeypatch: pytest.
         return shell(*arguments)
 
     refused = answered("no\n", "terminate", "basket-1", "--reason", "r")
-    assert (refused.status, refused.out) == (exit_codes.FINDINGS, "")
+    assert (refused.status, refused.out) == (outputs.FINDINGS, "")
     effect = "Terminate a run. The run is closed at once. None of its code runs any more, so nothing is cleaned up."
     assert f"{effect} Continue for test.Basket basket-1? [y/N]" in refused.err
     assert "nothing was done. Answer y, or use --yes." in refused.err
-    assert answered("", "bulk", "terminate", "--workflow", "test.Basket").status == exit_codes.FINDINGS  # Ctrl-D
+    assert answered("", "bulk", "terminate", "--workflow", "test.Basket").status == outputs.FINDINGS  # Ctrl-D
     assert f"{effect} Continue for 3 runs?" in answered("\n", "bulk", "terminate", "--workflow", "test.Basket").err
     assert "Continue for 1 run?" in answered("\n", "bulk", "delete", Basket.handle("basket-2").run_id).err
     assert (Basket.handle("basket-1").status, BulkJob.objects.count()) == ("waiting", 0)
@@ -359,41 +359,41 @@ def test_long_work_shows_how_far_it_is_where_somebody_looks(monkeypatch: pytest.
         assert "\x1b" not in looked.out + piped.out + piped.err, arguments
         assert " of " not in piped.err, arguments
     assert "of" not in shell("export", "basket-1", "--json", tty=True).err  # its lines say it
-    monkeypatch.setattr("temporalex_django.management.cli.printing.find_spec", lambda _: None)  # without rich
+    monkeypatch.setattr("temporalex_django.management.outputs.find_spec", lambda _: None)  # without rich
     assert "\r2 of 2" in shell("export", "--workflow", "test.Basket", tty=True).err
 
 
 #: A command line that is wrong, or cannot be done, and the status that it ends with.
 WRONG: list[tuple[int, tuple[str, ...]]] = [
-    (exit_codes.NOT_FOUND, ("describe", "nobody")),
-    (exit_codes.NOT_FOUND, ("describe", "a\nb\x1b[31m")),
-    (exit_codes.NOT_FOUND, ("start", "test.Baskt")),
-    (exit_codes.NOT_FOUND, ("list", "--as-user", "no'body")),
-    (exit_codes.USAGE_ERROR, ("start", "test.Basket", "--args", "{")),
-    (exit_codes.USAGE_ERROR, ("start", "test.Basket", "--args", "NaN")),
-    (exit_codes.USAGE_ERROR, ("start", "test.Basket", "--args", "[" * 100_000)),
-    (exit_codes.USAGE_ERROR, ("start", "test.Basket", "--id", "a/b\n")),
-    (exit_codes.USAGE_ERROR, ("start", "test.Basket", "--subject", "shop.order:1")),
-    (exit_codes.USAGE_ERROR, ("list", "--status", "opened")),
-    (exit_codes.USAGE_ERROR, ("list", "--blocked", "yes")),
-    (exit_codes.USAGE_ERROR, ("list", "--created-after", "today")),
-    (exit_codes.USAGE_ERROR, ("list", "--id-prefix", "a\nb")),
-    (exit_codes.USAGE_ERROR, ("list", "--limit", "0")),
-    (exit_codes.USAGE_ERROR, ("list", "--colour", "red")),
-    (exit_codes.USAGE_ERROR, ("retry", "basket-1", "one")),
-    (exit_codes.NOT_PERMITTED, ("list", "--as-user", "ann")),
-    (exit_codes.NOT_PERMITTED, ("cancel", "basket-1", "--as-user", "ann")),
-    (exit_codes.REFUSED, ("unpause", "basket-1")),
-    (exit_codes.REFUSED, ("resume", "basket-1", "approved")),
-    (exit_codes.REFUSED, ("update", "basket-1", "add", "--args", "-1")),
-    (exit_codes.REFUSED, ("update", "basket-1", "slow", "--args", "1", "--wait", "0")),  # it would wait, in a transaction
+    (outputs.NOT_FOUND, ("describe", "nobody")),
+    (outputs.NOT_FOUND, ("describe", "a\nb\x1b[31m")),
+    (outputs.NOT_FOUND, ("start", "test.Baskt")),
+    (outputs.NOT_FOUND, ("list", "--as-user", "no'body")),
+    (outputs.USAGE_ERROR, ("start", "test.Basket", "--args", "{")),
+    (outputs.USAGE_ERROR, ("start", "test.Basket", "--args", "NaN")),
+    (outputs.USAGE_ERROR, ("start", "test.Basket", "--args", "[" * 100_000)),
+    (outputs.USAGE_ERROR, ("start", "test.Basket", "--id", "a/b\n")),
+    (outputs.USAGE_ERROR, ("start", "test.Basket", "--subject", "shop.order:1")),
+    (outputs.USAGE_ERROR, ("list", "--status", "opened")),
+    (outputs.USAGE_ERROR, ("list", "--blocked", "yes")),
+    (outputs.USAGE_ERROR, ("list", "--created-after", "today")),
+    (outputs.USAGE_ERROR, ("list", "--id-prefix", "a\nb")),
+    (outputs.USAGE_ERROR, ("list", "--limit", "0")),
+    (outputs.USAGE_ERROR, ("list", "--colour", "red")),
+    (outputs.USAGE_ERROR, ("retry", "basket-1", "one")),
+    (outputs.NOT_PERMITTED, ("list", "--as-user", "ann")),
+    (outputs.NOT_PERMITTED, ("cancel", "basket-1", "--as-user", "ann")),
+    (outputs.REFUSED, ("unpause", "basket-1")),
+    (outputs.REFUSED, ("resume", "basket-1", "approved")),
+    (outputs.REFUSED, ("update", "basket-1", "add", "--args", "-1")),
+    (outputs.REFUSED, ("update", "basket-1", "slow", "--args", "1", "--wait", "0")),  # it would wait, in a transaction
 ]  # fmt: skip
 
 
 def test_what_rest_says_to_send_again_a_command_says_to_try_again() -> None:
     for cls, status in problems.STATUS_OF_ERRORS:
         if status == HTTPStatus.SERVICE_UNAVAILABLE:
-            assert exit_codes.as_command_error(cls()).returncode == exit_codes.TRY_AGAIN, cls
+            assert outputs.as_command_error(cls()).returncode == outputs.TRY_AGAIN, cls
 
 
 def test_what_is_wrong_is_one_sentence_with_the_next_step() -> None:
@@ -409,7 +409,7 @@ def test_what_is_wrong_is_one_sentence_with_the_next_step() -> None:
         assert re.search(r"[.?] \S", ran.err) or "usage:" in ran.err, ran.err
     golden("errors.txt", *(transcript(*arguments) for _, arguments in WRONG if len(str(arguments)) < 200))
     every = {cls for cls in vars(errors).values() if isinstance(cls, type) and issubclass(cls, errors.TemporalexError)}
-    assert {exit_codes.as_command_error(cls("x")).returncode for cls in every} <= set(exit_codes.MEANINGS)
+    assert {outputs.as_command_error(cls("x")).returncode for cls in every} <= set(outputs.MEANINGS)
 
 
 def test_a_database_that_is_gone_and_an_interrupt(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -420,7 +420,7 @@ def test_a_database_that_is_gone_and_an_interrupt(monkeypatch: pytest.MonkeyPatc
         return shell("list")
 
     gone = fail(OperationalError("no such table: temporalex_instance\nDETAIL: secret"))
-    assert gone.status == exit_codes.NOT_SET_UP
+    assert gone.status == outputs.NOT_SET_UP
     assert "manage.py temporalex doctor" in gone.err
     assert "secret" not in gone.err
     assert fail(KeyboardInterrupt()).status == 130

@@ -21,7 +21,7 @@ from django.utils import timezone
 from temporalex_django import checks, errors
 from temporalex_django.authoring import workflow as workflows
 from temporalex_django.core.payloads.codec import JsonCodec
-from temporalex_django.management.cli import exit_codes
+from temporalex_django.management import outputs
 from temporalex_django.management.runs.replay import ReplayBatch
 from temporalex_django.models import ActivityTask, Chain, Instance, SwitchedOff, Worker
 from temporalex_django.present.view_models import LATE_PERIOD as STUCK
@@ -226,7 +226,7 @@ def test_the_first_sentence(name: str) -> None:
     assert broken.says in first["text"]
     assert (first["severity"], bool(first["next_step"])) == (broken.severity, True)
     assert said["well"] == all(one["severity"] != "error" for one in said["findings"])
-    assert ran.status == (0 if said["well"] else exit_codes.FINDINGS)
+    assert ran.status == (0 if said["well"] else outputs.FINDINGS)
     assert "secret" not in ran.out
 
 
@@ -281,7 +281,7 @@ def test_before_a_deploy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("temporalex_django.management.fleet.doctor.replay_runs", changed)
     golden("doctor/deploy.txt", *said, transcript("doctor", "--deploy", "--sample", 5))
     ran = shell("doctor", "--deploy", "--json")
-    assert ran.status == exit_codes.FINDINGS
+    assert ran.status == outputs.FINDINGS
     found = [one["code"] for one in fits("doctor", ran.out)["findings"]]
     assert found == ["deploy_class", "deploy_step", "deploy_key", "deploy_activity", "deploy_replay", "deploy_input"]
 
@@ -303,6 +303,6 @@ def test_other_inputs_fail_a_deploy_when_that_is_asked(monkeypatch: pytest.Monke
     assert "activity shop.pay, cents" in told.out
     assert "duration" not in told.out
     strict = shell("doctor", "--deploy", "--strict")
-    assert strict.status == exit_codes.FINDINGS
+    assert strict.status == outputs.FINDINGS
     assert "error: In 1 history of" in strict.out
-    assert shell("doctor", "--strict").status == exit_codes.USAGE_ERROR
+    assert shell("doctor", "--strict").status == outputs.USAGE_ERROR

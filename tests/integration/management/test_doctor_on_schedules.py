@@ -11,7 +11,7 @@ import pytest
 from django.utils import timezone
 
 from temporalex_django import Schedule as Declaration
-from temporalex_django.management.cli import exit_codes
+from temporalex_django.management import outputs
 from temporalex_django.models import Schedule, ScheduleSlot, Worker
 from temporalex_django.operations.schedules.definition_input import parse_definition
 from temporalex_django.operations.schedules.save import SaveSchedule
@@ -78,7 +78,7 @@ def test_each_problem_has_a_sentence_and_a_next_step() -> None:
         finding = codes[f"schedule_{kind}"]
         assert finding["severity"] == severity, kind
         assert {code for code in codes if code.startswith("schedule_")} <= {f"schedule_{kind}", "schedule_differs"}
-        assert severity == "warning" or ran.status == exit_codes.FINDINGS
+        assert severity == "warning" or ran.status == outputs.FINDINGS
         said.append(stable(f"{severity}: {finding['text']}\n    next: {finding['next_step']}\n"))
     golden("doctor/schedules.txt", *said)
 

@@ -13,7 +13,7 @@ from django.core.management import CommandError, call_command
 
 from temporalex_django import Ok, Workflow, api
 from temporalex_django.authoring import workflow
-from temporalex_django.management.cli import exit_codes
+from temporalex_django.management import outputs
 from temporalex_django.testing import DjangoEnvironment
 from tests.support.runs import other, work
 
@@ -120,20 +120,20 @@ def test_code_that_never_waits_is_not_called_a_mismatch(runs: list[Any], setting
     report = replay(open=True)
     assert [f["error"] for f in report["findings"]] == ["deadlock"]
     assert "within 0.2" in report["findings"][0]["message"]
-    assert (report["status"], report["clean"]) == (exit_codes.TRY_AGAIN, 0)
+    assert (report["status"], report["clean"]) == (outputs.TRY_AGAIN, 0)
     with pytest.raises(CommandError, match="took too long") as caught:
         call_command("temporalex", "replay", open=True, timeout=0.1, stdout=(out := StringIO()))
-    assert caught.value.returncode == exit_codes.TRY_AGAIN
+    assert caught.value.returncode == outputs.TRY_AGAIN
     assert "0.1 s of processor time" in out.getvalue()
     assert "1 history replayed, 0 do not match the code, 1 took too long" in out.getvalue()
     with pytest.raises(CommandError) as caught:
         call_command("temporalex", "doctor", deploy=True, stdout=(out := StringIO()))
-    assert caught.value.returncode == exit_codes.TRY_AGAIN
+    assert caught.value.returncode == outputs.TRY_AGAIN
     assert "was not checked: " in out.getvalue()
     for wrong in (0, -1, float("nan"), float("inf")):
         with pytest.raises(CommandError, match="--timeout") as caught:
             call_command("temporalex", "replay", timeout=wrong)
-        assert caught.value.returncode == exit_codes.USAGE_ERROR
+        assert caught.value.returncode == outputs.USAGE_ERROR
 
 
 def test_a_mismatch_beside_a_replay_that_took_too_long_is_one(runs: list[Any], settings: Any) -> None:
@@ -146,7 +146,7 @@ def test_a_mismatch_beside_a_replay_that_took_too_long_is_one(runs: list[Any], s
     settings.TEMPORALEX = {"DEADLOCK_TIMEOUT": 0.2}
     report = replay()
     assert [f["error"] for f in report["findings"]].count("deadlock") == 1
-    assert (len(report["findings"]), report["status"]) == (3, exit_codes.FINDINGS)
+    assert (len(report["findings"]), report["status"]) == (3, outputs.FINDINGS)
 
 
 def test_exported_files_replay_and_show_changed_code(runs: list[Any], tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from django.core.checks import run_checks
 
 from temporalex_django import Schedule as Declaration
 from temporalex_django.authoring.schedules import schedule as declarations
-from temporalex_django.management.cli import exit_codes
+from temporalex_django.management import outputs
 from temporalex_django.models import OperatorAction, Schedule, ScheduleSlot
 from temporalex_django.operations.schedules.definition_input import parse_definition
 from temporalex_django.operations.schedules.save import SaveSchedule
@@ -87,7 +87,7 @@ def test_trigger_says_what_became_of_the_slot() -> None:
     row = save(workflow_id="nightly-{slot:%Y}")
     Schedule.objects.filter(pk=row.pk).update(editor_name="somebody who is gone")
     failed = shell("schedules", "trigger", "nightly", "--json")
-    assert failed.status == exit_codes.REFUSED
+    assert failed.status == outputs.REFUSED
     assert "Correct that, then: manage.py temporalex schedules trigger nightly" in failed.err
     slot = fits("schedules", failed.out)["slot"]
     assert (slot["outcome"], slot["error_code"], slot["run_id"]) == ("failed", "not_permitted", None)
@@ -106,7 +106,7 @@ def test_a_backfill_and_a_deletion_are_asked_about_at_a_terminal(monkeypatch: py
         return shell("schedules", *arguments)
 
     refused = answered("no\n", "backfill", "nightly", *RANGE, "--per-minute", "5")
-    assert (refused.status, refused.out) == (exit_codes.FINDINGS, "")
+    assert (refused.status, refused.out) == (outputs.FINDINGS, "")
     assert "Start 3 runs of test.Basket, at most 5 a minute? [y/N]" in refused.err
     assert "Continue for nightly? [y/N]" in answered("", "delete", "nightly").err
     row = Schedule.objects.get()
@@ -141,7 +141,7 @@ def test_diff_says_what_migrate_would_do_and_fails_a_pipeline() -> None:
     ran = shell("schedules", "diff", "--json")
     kinds = {one["name"]: one["kind"] for one in fits("schedules", ran.out)}
     assert kinds == {"changed": "changed", "gone": "gone", "new": "new", "taken": "conflict"}
-    assert ran.status == exit_codes.FINDINGS
+    assert ran.status == outputs.FINDINGS
     golden("schedules_diff.txt", transcript("schedules", "diff"))
     warnings = run_checks(tags=["database"], databases=["default"])
     assert [one.msg.split()[0] for one in warnings if one.id == "temporalex_django.W013"] == [
@@ -154,7 +154,7 @@ def test_diff_says_what_migrate_would_do_and_fails_a_pipeline() -> None:
     Schedule.objects.filter(name="taken").delete()
     sync_schedules("default")
     assert shell("schedules", "diff").status == 0
-    assert shell("schedules", "delete", "new").status == exit_codes.REFUSED  # code declares it
+    assert shell("schedules", "delete", "new").status == outputs.REFUSED  # code declares it
     assert shell("schedules", "delete", "gone").status == 0
 
 
@@ -164,8 +164,8 @@ def test_a_user_sees_and_does_what_they_may(django_assert_max_num_queries: Any) 
     stored("ann")
     stored("bob", "temporalex_django.view_schedule")
     for what in (("list",), ("show", "s1"), ("diff",), ("pause", "s1"), ("trigger", "s1"), ("delete", "s1")):
-        assert shell("schedules", *what, "--as-user", "ann").status == exit_codes.NOT_PERMITTED, what
-    assert shell("schedules", "pause", "s1", "--as-user", "bob").status == exit_codes.NOT_PERMITTED
+        assert shell("schedules", *what, "--as-user", "ann").status == outputs.NOT_PERMITTED, what
+    assert shell("schedules", "pause", "s1", "--as-user", "bob").status == outputs.NOT_PERMITTED
     with django_assert_max_num_queries(20):
         listed = plain(shell("schedules", "list", "--json", "--skip-checks", "--as-user", "bob"))
     assert [json.loads(line)["name"] for line in listed.splitlines()] == [f"s{number}" for number in range(5)]

@@ -28,7 +28,7 @@ from temporalex_django.conf import codec
 from temporalex_django.db import activity_tasks
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.liveness.recovery import CrashVerdict, MarkedWork, _attribute_to_activity, release_orphans
-from temporalex_django.management.cli import exit_codes
+from temporalex_django.management import outputs
 from temporalex_django.models import (
     ActivityTask,
     Chain,
@@ -319,7 +319,7 @@ def test_who_may_look_at_both_lists_may_list_them_in_a_shell() -> None:
     assert [json.loads(line)["status"] for line in said.splitlines()] == ["READY", "SUCCESSFUL"]
     with pytest.raises(CommandError, match="requires the permission temporalex_django.view_endedtask\\.") as caught:
         listed("--as-user", "open")
-    assert caught.value.returncode == exit_codes.NOT_PERMITTED
+    assert caught.value.returncode == outputs.NOT_PERMITTED
 
 
 # -- tasks in workflows ------------------------------------------------------------------------------------------------

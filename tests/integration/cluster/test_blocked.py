@@ -23,7 +23,7 @@ from django.utils import timezone
 from temporalex_django import Ok, Workflow, activity, api
 from temporalex_django.authoring import workflow as workflows
 from temporalex_django.backends.cluster.client import cluster_client
-from temporalex_django.management.fleet import doctor
+from temporalex_django.management import doctor
 from temporalex_django.models import Instance
 from temporalex_django.present.diagnosis import diagnose
 from tests.support.waiting import wait_for

@@ -11,7 +11,7 @@ from django.utils import timezone
 
 from temporalex_django import Ok, Workflow, api, errors
 from temporalex_django.backends.cluster import health, reconcile
-from temporalex_django.management.fleet import doctor
+from temporalex_django.management import doctor
 from temporalex_django.models import Instance, Worker
 from temporalex_django.present.diagnosis import diagnose
 from temporalex_django.temporal.payloads import Payloads

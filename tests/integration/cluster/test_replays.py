@@ -11,7 +11,7 @@ import pytest
 from django.core.management import call_command
 
 from temporalex_django import Ok, Workflow, api
-from temporalex_django.management.fleet.doctor import compare_with_runs
+from temporalex_django.management.doctor import compare_with_runs
 from tests.support.waiting import wait_for
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.once]

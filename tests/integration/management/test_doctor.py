@@ -278,7 +278,7 @@ def test_before_a_deploy(monkeypatch: pytest.MonkeyPatch) -> None:
         )
 
     monkeypatch.setattr(JsonCodec, "decode", locked)
-    monkeypatch.setattr("temporalex_django.management.fleet.doctor.replay_runs", changed)
+    monkeypatch.setattr("temporalex_django.management.doctor.replay_runs", changed)
     golden("doctor/deploy.txt", *said, transcript("doctor", "--deploy", "--sample", 5))
     ran = shell("doctor", "--deploy", "--json")
     assert ran.status == outputs.FINDINGS
@@ -296,7 +296,7 @@ def test_other_inputs_fail_a_deploy_when_that_is_asked(monkeypatch: pytest.Monke
         timer = {"kind": "duration", "command": "TimerStarted, seq 2", "path": "duration"}
         return ReplayBatch(len(runs), [], [{**about, **differs}, {**about, **timer}])
 
-    monkeypatch.setattr("temporalex_django.management.fleet.doctor.replay_runs", changed)
+    monkeypatch.setattr("temporalex_django.management.doctor.replay_runs", changed)
     told = shell("doctor", "--deploy")
     assert told.status == 0
     assert "warning: In 1 history of" in told.out

@@ -11,7 +11,7 @@ from django.core.management import call_command
 from django.core.management.base import CommandError
 
 from temporalex_django import Wait
-from temporalex_django.management.runs import graph as command
+from temporalex_django.management import graph as command
 from tests.app.graphs import Order
 from tests.support.client_flows import Basket, drain
 

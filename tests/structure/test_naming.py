@@ -33,7 +33,7 @@ ALLOWED: dict[tuple[str, str], tuple[int, str]] = {
     ("temporalex_django/core/human_tasks.py", "shown"): (1, "a field of the public class Decision"),
     ("temporalex_django/errors/requests.py", "known"): (2, "an attribute of the public error UnknownSignal"),
     ("temporalex_django/forms/human_task_form.py", "shown"): (1, "the name of a field in HTML forms"),
-    ("temporalex_django/management/runs/bulk.py", "what"): (1, "the name of an argument of the command"),
+    ("temporalex_django/management/bulk.py", "what"): (1, "the name of an argument of the command"),
     ("temporalex_django/management/doctor.py", "found"): (1, "a key of the JSON of the command"),
     ("temporalex_django/management/fleet/health.py", "why"): (1, "a key of the JSON of the command"),
     ("temporalex_django/management/runs/operator_commands.py", "made"): (1, "a key of the JSON of the commands"),

@@ -7,10 +7,9 @@ from typing import Any, ClassVar, Protocol
 
 from django.core.management.base import BaseCommand, CommandParser
 
-from temporalex_django.management import background_tasks, doctor, graph, outputs, schedules, tasks
+from temporalex_django.management import background_tasks, bulk, doctor, graph, outputs, schedules, tasks
 from temporalex_django.management.fleet import drain, health, migrate, outbox, switches, sync, worker
 from temporalex_django.management.runs import (
-    bulk,
     describe,
     export,
     history,

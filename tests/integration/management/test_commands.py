@@ -190,8 +190,8 @@ def test_many_runs_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
         bulk.run_jobs(alias)
         return LiveWorkers.from_rows([((), {}, ())])
 
-    monkeypatch.setattr("temporalex_django.management.runs.bulk.live_workers", live_workers)
-    monkeypatch.setattr("temporalex_django.management.runs.bulk._POLL_SECONDS", 0)
+    monkeypatch.setattr("temporalex_django.management.bulk.live_workers", live_workers)
+    monkeypatch.setattr("temporalex_django.management.bulk._POLL_SECONDS", 0)
     said += [transcript("bulk", "pause", "--workflow", "test.Basket", "--wait"), transcript("bulk", "show", job.pk)]
     said += [transcript("bulk", "show"), transcript("bulk", "show", "nothing")]
     golden("bulk.txt", *said)

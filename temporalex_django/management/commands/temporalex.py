@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Protocol
 
 from django.core.management.base import BaseCommand, CommandParser
 
-from temporalex_django.management import background_tasks, bulk, doctor, graph, outputs, schedules, tasks
+from temporalex_django.management import background_tasks, bulk, doctor, graph, outputs, replay, schedules, tasks
 from temporalex_django.management.fleet import drain, health, migrate, outbox, switches, sync, worker
 from temporalex_django.management.runs import (
     describe,
@@ -16,7 +16,6 @@ from temporalex_django.management.runs import (
     list_runs,
     operator_commands,
     query,
-    replay,
     resume,
     signal,
     start,

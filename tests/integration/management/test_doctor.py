@@ -22,7 +22,7 @@ from temporalex_django import checks, errors
 from temporalex_django.authoring import workflow as workflows
 from temporalex_django.core.payloads.codec import JsonCodec
 from temporalex_django.management import outputs
-from temporalex_django.management.runs.replay import ReplayBatch
+from temporalex_django.management.replay import ReplayBatch
 from temporalex_django.models import ActivityTask, Chain, Instance, SwitchedOff, Worker
 from temporalex_django.present.view_models import LATE_PERIOD as STUCK
 from tests.integration.management.test_commands import fits, golden

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from datetime import datetime, timedelta
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 from uuid import UUID
 
 from asgiref.sync import async_to_sync, sync_to_async
@@ -19,10 +21,18 @@ from temporalex_django.authoring import activity as activities_of
 from temporalex_django.authoring import django_tasks
 from temporalex_django.authoring.authorization import Person, has_permission, is_authorized
 from temporalex_django.authoring.backend import FailedMessage
+from temporalex_django.authoring.declared_messages import read_answer
+from temporalex_django.authoring.handle import WorkflowHandle
 from temporalex_django.authoring.human_tasks import OpenHumanTask
+from temporalex_django.authoring.requests import RunAddress, RunRequest, StartRequest, inputs
+from temporalex_django.authoring.schedules.schedule import Schedule
+from temporalex_django.authoring.start_api import Startable
 from temporalex_django.authoring.workflow import Workflow
+from temporalex_django.backends.host import OperationHost, use_host
+from temporalex_django.backends.protocol import RunTarget
+from temporalex_django.client import READS, DatabaseBackend, build_action
 from temporalex_django.conf import get_settings
-from temporalex_django.core.failures import is_error
+from temporalex_django.core.failures import error_line, is_error
 from temporalex_django.core.history.events import HistoryEvent
 from temporalex_django.core.messages.sender import Judge
 from temporalex_django.db import background_hooks
@@ -38,22 +48,35 @@ from temporalex_django.db.messages.notify import send_turn_signals
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine import activity_policy
 from temporalex_django.engine.contracts.records import Inbox, Outcome, RunRecord, TaskResult, TaskState
+from temporalex_django.engine.schedules import SlotRecord
 from temporalex_django.engine.turn import WorkflowEngine
 from temporalex_django.engine.turn_report import ClaimedRuns, TurnReport
-from temporalex_django.errors import NotConfigured, WorkflowSwitchedOff
+from temporalex_django.errors import (
+    AlreadyRunning,
+    NotConfigured,
+    ScheduleNotFound,
+    TemporalexError,
+    UpdateTimeout,
+    WorkflowNotFound,
+    WorkflowSwitchedOff,
+)
 from temporalex_django.liveness.leases import wake_switched_on
-from temporalex_django.models import Chain, Instance
+from temporalex_django.models import Chain, Instance, ScheduleSlot
+from temporalex_django.models import Schedule as ScheduleRow
+from temporalex_django.operations.base import Action
 from temporalex_django.operations.human_tasks import inbox
 from temporalex_django.operations.read import describe
-from temporalex_django.operations.schedules.store import sync_schedules
+from temporalex_django.operations.run_lookup import find_run
+from temporalex_django.operations.runs.update import SendUpdate
+from temporalex_django.operations.schedules.operations import PauseSchedule, TriggerSchedule, UnpauseSchedule, fire_due
+from temporalex_django.operations.schedules.store import put_declaration, slot_of, sync_schedules
 from temporalex_django.testing.commit_hooks import commit_point, has_open_transaction, hide_savepoint
-from temporalex_django.testing.database_backend import EnvironmentBackend
-from temporalex_django.testing.database_schedules import DatabaseSchedules
 from temporalex_django.testing.engine_environment import TURN_LIMIT, EngineEnvironment
 from temporalex_django.testing.environment_base import EPOCH
-from temporalex_django.testing.environment_host import EnvironmentStorage, is_entered, run_application
-from temporalex_django.testing.live_worker import call_in_thread, live_worker
+from temporalex_django.testing.environment_host import EnvironmentStorage, HandleHost, is_entered, run_application
+from temporalex_django.testing.handles import EnvironmentHandle, EnvironmentUpdate
 from temporalex_django.testing.pending_work import PendingWork, read_pending_work
+from temporalex_django.testing.schedules import EnvironmentSchedules
 from temporalex_django.workers.attempts import announce_result, notify_safely
 from temporalex_django.workers.loop import run_until_idle
 
@@ -425,3 +448,295 @@ class DjangoEnvironment(EngineEnvironment):
 
     def chain_ids(self) -> list[UUID]:
         return list(Chain.objects.using(self.storage.alias).order_by("pk").values_list("pk", flat=True))
+
+
+# --- database backend -------------------------------------------------------------------------------------------------
+#
+# The backend of ``DjangoEnvironment``: it performs production's operations, with the environment as the worker.
+
+
+T = TypeVar("T")
+
+
+class EnvironmentBackend(DatabaseBackend):
+    """The backend of a ``DjangoEnvironment``: it performs production's operations on the database of the test.
+
+    Before a call returns, the environment does the turns and activities that the call makes due.
+    """
+
+    def __init__(self, env: DjangoEnvironment) -> None:
+        self._env = env
+        self.host = HandleHost(env)
+
+    def __reduce__(self) -> Any:
+        raise TypeError("the handle of an environment cannot be copied or pickled: its runs live in the environment")
+
+    def start(self, request: StartRequest) -> EnvironmentHandle[Any]:
+        env = self._env
+        env.remember_person(request.by)
+        with use_host(self.host):
+            handle = cast("EnvironmentHandle[Any]", super().start(request))
+        env.remember_class(handle.chain_id, request.workflow)
+        env.work()
+        return handle
+
+    def start_many(self, requests: Sequence[StartRequest]) -> list[WorkflowHandle[Any] | AlreadyRunning]:
+        env = self._env
+        for request in requests:
+            env.remember_person(request.by)
+        with use_host(self.host):
+            results = super().start_many(requests)
+        for request, result in zip(requests, results, strict=True):
+            if not isinstance(result, AlreadyRunning):
+                env.remember_new_class(cast("UUID", result.chain_id), request.workflow)
+        env.work()
+        return results
+
+    def signal_with_start(self, request: StartRequest, signal: str, payload: Any) -> EnvironmentHandle[Any]:
+        env = self._env
+        env.remember_person(request.by)
+        with use_host(self.host):
+            handle = cast("EnvironmentHandle[Any]", super().signal_with_start(request, signal, payload))
+        env.remember_new_class(handle.chain_id, request.workflow)
+        env.work()
+        return handle
+
+    def handle(self, id: str, *, workflow: type[Startable] | None = None) -> EnvironmentHandle[Any]:
+        with use_host(self.host):
+            target = self._find_started(id, workflow)
+        return EnvironmentHandle(self._env, target.workflow_id, target.chain_id, pinned=target.pinned)
+
+    def _find_started(self, id: str, workflow: type[Startable] | None) -> RunTarget:
+        """Return the run with that run id or business id. Raises ``WorkflowNotFound``."""
+        try:
+            return find_run(id, storage=self._env.storage, workflow=None if workflow is None else workflow.name)
+        except WorkflowNotFound:
+            raise WorkflowNotFound(f"no run with the id {id!r} was started in this environment") from None
+
+    def list(
+        self, workflow: type[Startable], filters: dict[str, Any], *, by: Person | None = None
+    ) -> Iterator[EnvironmentHandle[Any]]:
+        env = self._env
+        with use_host(self.host):
+            runs = [*super().list(workflow, filters, by=by)]
+        return (EnvironmentHandle(env, handle.id, cast("UUID", handle.chain_id)) for handle in runs)
+
+    def perform(self, address: RunAddress, request: RunRequest[T]) -> T:
+        env = self._env
+        env.remember_person(request.by)
+        with use_host(self.host):
+            try:
+                result = super().perform(address, request)
+            except UpdateTimeout:
+                # In a batch nothing is delivered yet. The outcome of a decision is not awaited then.
+                if not env.batching or request.operation not in ("resume", "decide"):
+                    raise
+                return cast("T", None)
+        if request.operation not in (*READS, "query"):
+            env.work()
+        return result
+
+    async def aperform(self, address: RunAddress, request: RunRequest[T]) -> T:
+        # The environment works in the thread of the call, so the call is the one of sync code.
+        return await sync_to_async(self.perform)(address, request)
+
+    def send_update(
+        self, address: RunAddress, name: Any, args: Any, *, id: str | None, by: Person | None
+    ) -> EnvironmentUpdate:
+        """Send the update ``name`` with ``args`` to a run, and let the environment do the work that is due.
+
+        Returns the update without asking for its response. ``id`` is its message id, or None to generate one.
+        """
+        env = self._env
+        env.remember_person(by)
+        request: RunRequest[Any] = RunRequest("update", by, inputs(update=name, args=args, id=id))
+        with use_host(self.host):
+            update = cast("SendUpdate", build_action(address, request))
+            update.send()
+            code = update.target.workflow_class
+        env.work()
+        assert update.message_number is not None
+        label = f"update {update.message!r} of {address.id}"
+        read = partial(read_answer, code, request, may_be_redacted=False)
+        return EnvironmentUpdate(env, update.target.chain_id, update.message_number, update.message_id, label, read)
+
+    def _handle(self, target: RunTarget, *, workflow: type[Startable] | None) -> EnvironmentHandle[Any]:
+        del workflow
+        return EnvironmentHandle(self._env, target.workflow_id, target.chain_id)
+
+    def _result(self, address: RunAddress, request: RunRequest[Any], action: Action[Any], result: Any) -> Any:
+        """Convert the result of an operation into what the handle returns.
+
+        If the operation is a fork, the class of the new run is remembered first, because the environment then runs it.
+        """
+        if request.operation == "fork":
+            assert address.chain_id is not None
+            code = self._env.class_of(address.chain_id, result.workflow, result.version)
+            self._env.remember_class(result.chain_id, code)
+        return super()._result(address, request, action, result)
+
+
+# --- database schedules -----------------------------------------------------------------------------------------------
+#
+# The schedules of a ``DjangoEnvironment``: rows, fired by the code that workers use.
+
+
+class DatabaseSchedules(EnvironmentSchedules):
+    """The schedules of a ``DjangoEnvironment``, stored as rows; the environment fires them as a worker would."""
+
+    def __init__(self, env: DjangoEnvironment, host: OperationHost) -> None:
+        super().__init__()
+        self._env = env
+        self._host = host
+        self._is_firing = False
+
+    @contextmanager
+    def _on_host(self) -> Iterator[None]:
+        """Return a context manager that selects the host (storage, clock and ids) on which operations run.
+
+        It is the host of the application if the environment is entered, or else the host of the environment's handles.
+        """
+        with use_host(None if is_entered(self._env) else self._host):
+            yield
+
+    def add(self, schedule: Schedule) -> None:
+        self.workflows[schedule.workflow.name] = schedule.workflow
+        with self._on_host():
+            put_declaration(schedule, self._env.storage)
+
+    def slots(self, name: str) -> list[SlotRecord]:
+        rows = ScheduleSlot.objects.using(self._env.storage.alias).filter(schedule_id=self._find(name).pk)
+        return [slot_of(row) for row in rows.order_by("at")]
+
+    def trigger(self, name: str) -> SlotRecord:
+        with self._on_host():
+            slot = TriggerSchedule(name).execute()
+        self._env.work()
+        return slot
+
+    def pause(self, name: str, *, reason: str = "") -> None:
+        with self._on_host():
+            PauseSchedule(name, reason=reason).execute()
+
+    def unpause(self, name: str) -> None:
+        with self._on_host():
+            UnpauseSchedule(name).execute()
+        self._env.work()
+
+    def fire(self) -> bool:
+        if self._is_firing or not self._env.has_schedules():
+            return False
+        self._is_firing = True
+        try:
+            with self._on_host():
+                return fire_due(self._env.storage.alias)
+        finally:
+            self._is_firing = False
+
+    def _find(self, name: str) -> ScheduleRow:
+        row = ScheduleRow.objects.using(self._env.storage.alias).filter(name=name).first()
+        if row is None:
+            raise ScheduleNotFound(f"there is no schedule {name!r}: add it with env.schedule(…)")
+        return row
+
+
+# --- live worker ------------------------------------------------------------------------------------------------------
+#
+# A worker of an environment in a thread of its own, for tests in which a browser uses a live server.
+
+
+logger = logging.getLogger("temporalex_django.testing")
+
+#: Seconds between two polls.
+_POLL = 0.02
+
+
+@contextmanager
+def live_worker(env: DjangoEnvironment) -> Iterator[None]:
+    """Return a context manager that runs a worker while its block runs, on a database connection of its own.
+
+    An error of the worker is raised at the end of the block.
+    """
+    _require_committed_data(env.storage.alias)
+    worker = _LiveWorker(env)
+    worker.start()
+    try:
+        yield
+    finally:
+        worker.stop()
+    if worker.error is not None:
+        raise worker.error
+
+
+def call_in_thread(call: Callable[[], None]) -> None:
+    """Call ``call()`` in a thread with its own database connection, and wait until it returns.
+
+    Where an event loop runs, Django refuses the connection of the calling thread. An error of the call is raised.
+    """
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            call()
+        except BaseException as exc:  # noqa: BLE001 - raised below
+            errors.append(exc)
+        finally:
+            connections.close_all()
+
+    thread = threading.Thread(target=run, name="temporalex-environment-call")
+    thread.start()
+    thread.join()
+    if errors:
+        raise errors[0]
+
+
+class _LiveWorker(threading.Thread):
+    """A thread that repeatedly lets the environment do the work that is due, until it is stopped.
+
+    ``error`` is the error that ended it, or None.
+    """
+
+    def __init__(self, env: DjangoEnvironment) -> None:
+        super().__init__(name="temporalex-environment", daemon=True)
+        self.env = env
+        self.error: Exception | None = None
+        self._stop_event = threading.Event()
+
+    def run(self) -> None:
+        try:
+            while not self._stop_event.wait(_POLL):
+                self._poll()
+        except Exception as exc:  # noqa: BLE001 - raised in the thread of the test
+            self.error = exc
+        finally:
+            connections.close_all()
+
+    def _poll(self) -> None:
+        try:
+            self.env.work()
+        except DatabaseError as exc:
+            # The live server writes at the same time: a lock that was not available (SQLite) is no failure of the test.
+            if not self.env.storage.is_transient(exc):
+                raise
+            logger.warning("the database is busy, trying again: %s", error_line(exc))
+
+    def stop(self) -> None:
+        self._stop_event.set()
+        self.join()
+
+
+def _require_committed_data(alias: str) -> None:
+    """Raise ``TemporalexError`` if another connection could not see the data of the test on the database ``alias``."""
+    connection = connections[alias]
+    if connection.in_atomic_block:
+        raise TemporalexError(
+            "a worker alongside the test sees only committed data: use a TransactionTestCase, a "
+            "StaticLiveServerTestCase or the fixtures transactional_db and live_server"
+        )
+    # Only the SQLite backend has this method.
+    in_memory = getattr(connection, "is_in_memory_db", None)
+    if in_memory is not None and in_memory():
+        raise TemporalexError(
+            "a worker alongside the test needs its own connection, which an in-memory database cannot provide: "
+            f'use a file, DATABASES[{alias!r}]["TEST"] = {{"NAME": "test.sqlite3"}}'
+        )

@@ -40,7 +40,7 @@ MADE_OF_IT = (
     "temporalex_django/testing/memory.py",
     "temporalex_django/testing/memory_backend.py",
     "temporalex_django/testing/environment.py",
-    "temporalex_django/testing/database_backend.py",
+    "temporalex_django/testing/database.py",
 )
 #: Words that are no list of rows: a form reads the types of ``attributes`` from the class in ``workflow``; memory adds
 #: the class to the filters; and the kit has options and columns of these names.

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
         assert_waiting_for,
     )
     from temporalex_django.testing.database import DjangoEnvironment, drain
-    from temporalex_django.testing.memory import WorkflowEnvironment
+    from temporalex_django.testing.memory_backend import WorkflowEnvironment
     from temporalex_django.testing.schedules import assert_fires
 
 __all__ = [

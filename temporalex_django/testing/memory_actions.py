@@ -17,7 +17,7 @@ from temporalex_django.errors import ActionNotPossible, WorkflowClosed
 from temporalex_django.testing.activities import EnvironmentSource
 
 if TYPE_CHECKING:
-    from temporalex_django.testing.memory import WorkflowEnvironment
+    from temporalex_django.testing.memory_backend import WorkflowEnvironment
 
 #: Permissions by operation, where it is not ``retry_activity``.
 _PERMISSIONS = {

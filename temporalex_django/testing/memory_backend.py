@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
+from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, cast
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 from temporalex_django.authoring.authorization import (
     APP,
     Person,
     check_person,
     matches_candidate,
+    require_operation,
     require_start,
     sender_key,
+    sender_of,
     split_decider,
 )
 from temporalex_django.authoring.declared_messages import check_payload, name_function, read_answer
@@ -25,42 +29,58 @@ from temporalex_django.authoring.human_tasks import (
     require_outcome,
     select_task,
 )
-from temporalex_django.authoring.requests import RunAddress, RunRequest, StartRequest
+from temporalex_django.authoring.requests import (
+    REPLACED,
+    RunAddress,
+    RunRequest,
+    StartOutcome,
+    StartRequest,
+    require_reusable,
+)
 from temporalex_django.authoring.start_api import Startable
 from temporalex_django.authoring.workflow import (
     Workflow,
     fork_options,
+    input_or_default,
     require_signal,
     start_options,
 )
+from temporalex_django.conf import get_settings
 from temporalex_django.core.history.events import CLOSED_STATUSES
 from temporalex_django.core.human_tasks import fork_snapshot
 from temporalex_django.core.messages.sender import Headers, check_headers
-from temporalex_django.core.names import check_message_id, check_name, check_wait, fit_note
+from temporalex_django.core.names import all_names, check_message_id, check_name, check_wait, fit_note
 from temporalex_django.core.payloads import codec
+from temporalex_django.core.payloads.round_trip import require_readable, warn_lossy_value
 from temporalex_django.engine import reset as apply
+from temporalex_django.engine import run_closing
 from temporalex_django.engine.activity_policy import update_result
 from temporalex_django.engine.contracts.records import RunState
 from temporalex_django.engine.ids import parse_run_id
+from temporalex_django.engine.memory.storage import MemoryRunStorage
 from temporalex_django.engine.reset import REDELIVER, ResetPlan, fork_id, make_plan, should_redeliver, successors
 from temporalex_django.engine.run_start import RunStart
+from temporalex_django.engine.turn import WorkflowEngine
 from temporalex_django.errors import (
     ActionNotPermitted,
     ActionNotPossible,
     AlreadyRunning,
+    NotConfigured,
     WorkflowClosed,
     WorkflowNotFound,
 )
+from temporalex_django.graph import instance
 from temporalex_django.graph.durable_run import resume_request
 from temporalex_django.graph.workflow import GraphWorkflow
+from temporalex_django.interceptors import ClientCall
+from temporalex_django.interceptors.chain import around, chain
+from temporalex_django.testing.engine_environment import EngineEnvironment
+from temporalex_django.testing.environment_base import EPOCH
 from temporalex_django.testing.handles import EnvironmentHandle, EnvironmentUpdate
 from temporalex_django.testing.memory_actions import OPERATIONS, MemoryOperator
-from temporalex_django.testing.memory_calls import request_call, start_call
+from temporalex_django.testing.memory_reads import MemoryReads
 from temporalex_django.testing.memory_run_reads import MemoryRunReads, require_operation_permitted
-from temporalex_django.testing.memory_starts import build_start, start_by_policy
-
-if TYPE_CHECKING:
-    from temporalex_django.testing.memory import WorkflowEnvironment
+from temporalex_django.testing.memory_schedules import MemorySchedules
 
 T = TypeVar("T")
 
@@ -505,3 +525,237 @@ class MemoryRunOperations(MemoryRunReads):
         row = self._newest_run
         if row.status in CLOSED_STATUSES:
             raise WorkflowClosed(f"{row.facts.workflow} {self._id} is closed ({row.status}): {label} refused")
+
+
+# --- memory calls -----------------------------------------------------------------------------------------------------
+#
+# Context managers that call the hooks of interceptors around client calls on runs in memory.
+
+
+#: Requests that are no operations, so that interceptors do not see them.
+_READS = frozenset({"human_tasks", "instance", "result", "describe", "history", "run_id", "run_ids"})
+
+
+@contextmanager
+def start_call(request: StartRequest, operation: str = "start") -> Iterator[StartRequest]:
+    """Return a context manager for a start, in whose block the hooks of interceptors have been entered.
+
+    Its value (``as``) is the request with the headers that the hooks have left.
+    """
+    if not chain.client_call:
+        yield request
+        return
+    call = ClientCall(
+        operation=operation,
+        workflow=request.workflow.name,
+        workflow_id=request.id,
+        headers=dict(request.headers or {}),
+    )
+    with around(chain.client_call, call, keeps_errors=True):
+        yield replace(request, headers=call.headers)
+
+
+@contextmanager
+def request_call(
+    env: Any, address: RunAddress, request: RunRequest[Any]
+) -> Iterator[tuple[RunRequest[Any], Headers | None]]:
+    """Return a context manager for a request on a run, in whose block the hooks of interceptors have been entered.
+
+    Its value (``as``) is the pair of the request and its headers, both as the hooks have left them.
+    """
+    if not chain.client_call or request.operation in _READS:
+        yield request, None
+        return
+    inputs, runs = request.inputs, () if address.chain_id is None else env.run_ids(address.chain_id)
+    message = inputs.get("signal") or inputs.get("update") or inputs.get("query")
+    call = ClientCall(
+        operation=request.operation,
+        workflow=env.row(runs[-1]).facts.workflow if runs else None,
+        workflow_id=address.id,
+        run_id=str(address.run_id or runs[-1]) if runs else None,
+        message=message,
+        headers=dict(inputs.get("headers") or {}),
+    )
+    with around(chain.client_call, call, keeps_errors=True):
+        headers = check_headers(call.headers, label=f"{request.operation} with interceptors")
+        if request.operation in ("signal", "update"):
+            request = RunRequest(request.operation, request.by, {**inputs, "headers": headers})
+        yield request, headers
+
+
+# --- memory starts ----------------------------------------------------------------------------------------------------
+#
+# Starts of runs in memory, with the policies of a start about other runs that have its id.
+
+
+def start_by_policy(
+    storage: MemoryRunStorage, request: StartRequest, start: RunStart, *, terminate: Callable[[UUID, str], None]
+) -> tuple[UUID, StartOutcome]:
+    """Start a run as ``on_conflict``, ``on_closed``, ``debounce`` and ``throttle`` of the request say.
+
+    If an open run has its id, that run may be used or terminated instead. Returns ``(chain id, outcome)``, whose
+    outcome is "started", "existing", "replaced" or "debounced". ``terminate(chain, reason)`` terminates the open run of
+    a chain.
+
+    Raises ``AlreadyRunning``, ``AlreadyEnded`` and ``ActionNotPermitted``.
+    """
+    if request.debounce is not None:
+        chain_id = storage.replace_waiting_input(start, sender_of(request.by))
+        if chain_id is not None:
+            return chain_id, "debounced"
+    _require_reusable(storage, request, start)
+    try:
+        with storage.transaction():
+            return storage.start(_throttled(storage, request, start)), "started"
+    except AlreadyRunning:
+        chain_id = _find_open(storage, start)
+        if chain_id is None or request.on_conflict == "fail":
+            raise
+    if request.on_conflict == "use_existing":
+        require_operation(request.by, "view", action="view")
+        return chain_id, "existing"
+    require_operation(request.by, "terminate", action="terminate")
+    terminate(chain_id, REPLACED)
+    _require_reusable(storage, request, start)
+    return storage.start(_throttled(storage, request, start)), "replaced"
+
+
+def _throttled(storage: MemoryRunStorage, request: StartRequest, start: RunStart) -> RunStart:
+    """Return ``start`` with the time at which the throttle of the request lets its run begin, and count the run.
+
+    Without a throttle, or if the run may begin now, ``start`` is returned unchanged.
+    """
+    throttle = request.parsed_throttle
+    if throttle is None:
+        return start
+    name, now = throttle.name_for(start.workflow), storage.clock.timestamp()
+    begin, storage.start_times[name] = throttle.next_begin(storage.start_times.get(name, ()), now)
+    if begin <= now:
+        return start
+    return replace(start, start_at=datetime.fromtimestamp(begin, UTC), start_limit=throttle.as_limit())
+
+
+def _require_reusable(storage: MemoryRunStorage, request: StartRequest, start: RunStart) -> None:
+    statuses = [status for _, status in _runs_with_id(storage, start) if status in CLOSED_STATUSES]
+    require_reusable(
+        statuses[-1] if statuses else None,
+        request.on_closed,
+        workflow=start.workflow,
+        workflow_id=start.workflow_id,
+    )
+
+
+def _find_open(storage: MemoryRunStorage, start: RunStart) -> UUID | None:
+    """Return the chain of the open run of the class that has the business id of ``start``, or None."""
+    open_chains = [chain for chain, status in _runs_with_id(storage, start) if status not in CLOSED_STATUSES]
+    return open_chains[-1] if open_chains else None
+
+
+def _runs_with_id(storage: MemoryRunStorage, start: RunStart) -> list[tuple[UUID, str]]:
+    """Return ``(chain, status)`` for each chain of the class with the business id of ``start``, oldest first.
+
+    The status is that of the chain's current run.
+    """
+    names, runs = all_names(start.workflow), []
+    for chain_id in storage.chains_of(start.workflow_id):
+        run = storage.current_run(chain_id)
+        same_version = start.scope != "version" or run.facts.version == start.version
+        if run.facts.workflow in names and same_version:
+            runs.append((chain_id, run.status))
+    return runs
+
+
+def build_start(request: StartRequest, *, workflow_id: str, seed: int) -> RunStart:
+    """Return the values of a new run in memory, with this business id and this random seed, from a start request.
+
+    Raises ``PayloadError``, ``InvalidStart``, and ``NotConfigured`` for a subject.
+    """
+    workflow = request.workflow
+    label = f"the input of {workflow.name}"
+    plain = codec.to_plain(input_or_default(workflow, request.args), label=label)
+    require_readable(request.args, plain, lambda: workflow.definition.args_type, label=label)
+    warn_lossy_value(
+        request.args,
+        plain,
+        lambda: workflow.definition.args_type,
+        reader=f"run of {workflow.name}",
+        emit_warning=False,
+    )
+    run_snapshot = instance.start_snapshot(workflow, started_by=sender_of(request.by))
+    options = start_options(workflow, search_attributes=request.search_attributes, tags=request.tags)
+    if request.subject is not None:
+        raise NotConfigured(
+            f"runs in memory have no subject, so {workflow.name} cannot have one: use DjangoEnvironment"
+        )
+    return RunStart(
+        workflow_id=workflow_id,
+        args=plain,
+        seed=seed,
+        snapshot=run_snapshot,
+        scheduled_for=request.scheduled_for,
+        start_limit=request.start_limit,
+        headers=request.headers,
+        **request.times.as_options(),
+        **options,
+    )
+
+
+# --- memory -----------------------------------------------------------------------------------------------------------
+#
+# ``WorkflowEnvironment``, which runs workflows in memory: no database, no Django.
+
+
+class WorkflowEnvironment(EngineEnvironment, MemoryReads):
+    """A test environment that runs workflows in memory, with a virtual clock that moves by ``advance`` alone.
+
+    The clock starts at ``now`` (aware; by default 2026-01-01T00:00Z).
+
+    ``evict=True`` rebuilds each run from its history before every activation. ``deadlock_timeout`` (real seconds)
+    blocks a run whose code does not reach a wait in time; None means no limit.
+
+    ``admit_updates`` and ``max_pending`` drive runs as a Temporal cluster would. With ``admit_updates``, an update that
+    arrives while a handler is busy is accepted at once and queued. With ``max_pending``, calls beyond that number of
+    unresolved calls are held back.
+    """
+
+    def __init__(
+        self,
+        *,
+        evict: bool = False,
+        deadlock_timeout: float | None = None,
+        admit_updates: bool = False,
+        max_pending: int | None = None,
+        now: datetime | None = None,
+    ) -> None:
+        super().__init__()
+        limits = {"admit_updates": admit_updates, "max_pending": max_pending}
+        self.clock = EPOCH if now is None else now
+        self.storage = MemoryRunStorage(self.clock)
+        self.backend = backend = MemoryBackend(self)
+        self.schedules = MemorySchedules(self, backend)
+        self.engine = WorkflowEngine(
+            self.storage,
+            self.storage,
+            cache_size=0 if evict else 1_000_000,
+            inline_atomic=False,
+            resolve=self.class_of,
+            strict_replay=get_settings().STRICT_REPLAY,
+            deadlock_timeout=deadlock_timeout,
+            limits={name: value for name, value in limits.items() if value},
+            budgeted=False,
+            make_judge=lambda: self._judge,
+        )
+
+    def close(self, chain_id: UUID, status: str, reason: str) -> None:
+        """Close the open run of a chain at once with ``status``, and do the work that is due.
+
+        ``status`` is "terminated", or "cancelled" for a graph.
+        """
+        with self.storage.transaction():
+            run = self.storage.claim(limit=1, queues=(), chains=[chain_id])[0]
+            # The run is closed without running any of its code, so its executor must not be activated again.
+            self.engine.cache.take(run.run_id)
+            record = self.storage.run_records([run.run_id])[run.run_id]
+            self.storage.write([run_closing.CLOSERS[status](run, reason=reason, now=self.clock, record=record)])
+        self.errors.pop(run.run_id, None)
+        self._drive()

@@ -26,8 +26,7 @@ from temporalex_django.errors import ActionNotPossible, ScheduleNotFound, Tempor
 from temporalex_django.testing.schedules import EnvironmentSchedules
 
 if TYPE_CHECKING:
-    from temporalex_django.testing.memory import WorkflowEnvironment
-    from temporalex_django.testing.memory_backend import MemoryBackend
+    from temporalex_django.testing.memory_backend import MemoryBackend, WorkflowEnvironment
 
 
 #: Values that a schedule keeps when it is added again.

@@ -21,7 +21,7 @@ _FAILED = pytest.StashKey[bool]()
 @pytest.fixture
 def workflow_environment() -> Any:
     """A ``WorkflowEnvironment``: runs in memory, with a virtual clock."""
-    from temporalex_django.testing.memory import WorkflowEnvironment  # noqa: PLC0415 - a suite without it pays nothing
+    from temporalex_django.testing.memory_backend import WorkflowEnvironment  # noqa: PLC0415 - a suite without it pays nothing
 
     return WorkflowEnvironment()
 

@@ -37,7 +37,7 @@ MADE_OF_IT = (
     "temporalex_django/rest/filters.py",
     "temporalex_django/rest/http/filtering.py",
     "temporalex_django/management/arguments.py",
-    "temporalex_django/testing/memory.py",
+    "temporalex_django/testing/memory_backend.py",
     "temporalex_django/testing/memory_backend.py",
     "temporalex_django/testing/environment.py",
     "temporalex_django/testing/database.py",

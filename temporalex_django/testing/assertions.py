@@ -16,7 +16,7 @@ from temporalex_django.core.names import counted
 from temporalex_django.errors import WorkflowCancelled, WorkflowFailed
 from temporalex_django.graph.durable_run import activity_of
 from temporalex_django.graph.steps import Step, StepRef, key_of
-from temporalex_django.testing.handles import EnvironmentHandle
+from temporalex_django.testing.environment_base import EnvironmentHandle
 
 _UNSET: Final[Any] = object()
 _Wait = Mapping[str, Any]

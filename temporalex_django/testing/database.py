@@ -70,11 +70,19 @@ from temporalex_django.operations.run_lookup import find_run
 from temporalex_django.operations.runs.update import SendUpdate
 from temporalex_django.operations.schedules.operations import PauseSchedule, TriggerSchedule, UnpauseSchedule, fire_due
 from temporalex_django.operations.schedules.store import put_declaration, slot_of, sync_schedules
-from temporalex_django.testing.commit_hooks import commit_point, has_open_transaction, hide_savepoint
 from temporalex_django.testing.engine_environment import TURN_LIMIT, EngineEnvironment
-from temporalex_django.testing.environment_base import EPOCH
-from temporalex_django.testing.environment_host import EnvironmentStorage, HandleHost, is_entered, run_application
-from temporalex_django.testing.handles import EnvironmentHandle, EnvironmentUpdate
+from temporalex_django.testing.environment_base import (
+    EPOCH,
+    EnvironmentHandle,
+    EnvironmentStorage,
+    EnvironmentUpdate,
+    HandleHost,
+    commit_point,
+    has_open_transaction,
+    hide_savepoint,
+    is_entered,
+    run_application,
+)
 from temporalex_django.testing.pending_work import PendingWork, read_pending_work
 from temporalex_django.testing.schedules import EnvironmentSchedules
 from temporalex_django.workers.attempts import announce_result, notify_safely

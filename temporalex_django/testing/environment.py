@@ -23,7 +23,7 @@ from temporalex_django.core.names import key_text, wait_seconds
 from temporalex_django.engine.turn_report import TurnReport
 from temporalex_django.errors import AlreadyRunning, TemporalexError
 from temporalex_django.testing.activities import EnvironmentActivities
-from temporalex_django.testing.handles import EnvironmentHandle
+from temporalex_django.testing.environment_base import EnvironmentHandle
 
 #: The environment stops after this many turns: the runs of the test keep each other busy for ever.
 _MAX_TURNS = 100_000

@@ -75,8 +75,7 @@ from temporalex_django.graph.workflow import GraphWorkflow
 from temporalex_django.interceptors import ClientCall
 from temporalex_django.interceptors.chain import around, chain
 from temporalex_django.testing.engine_environment import EngineEnvironment
-from temporalex_django.testing.environment_base import EPOCH
-from temporalex_django.testing.handles import EnvironmentHandle, EnvironmentUpdate
+from temporalex_django.testing.environment_base import EPOCH, EnvironmentHandle, EnvironmentUpdate
 from temporalex_django.testing.memory_actions import OPERATIONS, MemoryOperator
 from temporalex_django.testing.memory_reads import MemoryReads
 from temporalex_django.testing.memory_run_reads import MemoryRunReads, require_operation_permitted

@@ -46,7 +46,7 @@ def arguments() -> dict[str, list[str]]:
                 found[name] = _of_function(value)
     from temporalex_django import api
     from temporalex_django.authoring.start_api import Startable
-    from temporalex_django.testing.handles import EnvironmentHandle, EnvironmentUpdate
+    from temporalex_django.testing.environment_base import EnvironmentHandle, EnvironmentUpdate
 
     for name, value in vars(api).items():
         if inspect.isfunction(value) and value.__module__ == api.__name__ and not name.startswith("_"):

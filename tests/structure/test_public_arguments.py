@@ -200,7 +200,7 @@ UNREAD: dict[str, list[str]] = {
         ),
         "_has_deadline:description",
     ],
-    "testing/environment_host.py": ["in_transaction:alias"],
+    "testing/environment_base.py": ["in_transaction:alias"],
     "testing/database.py": ["_handle:workflow"],
     "testing/engine_environment.py": ["_attempt_savepoint:task"],
     "testing/environment_base.py": ["_breaks_transaction:error"],

@@ -107,7 +107,7 @@ def _drop_of(head: str, member: str, name: str) -> None:
         "temporalex_django",
         "temporalex_django.graph",
         "temporalex_django.testing",
-        "temporalex_django.testing.handles",
+        "temporalex_django.testing.environment_base",
     ]
     for home in homes:
         value = getattr(importlib.import_module(home), head, None)

@@ -10,7 +10,7 @@ from temporalex_django import Ok, Workflow, activity
 from temporalex_django.core.history.events import Command
 from temporalex_django.testing import WorkflowEnvironment
 from temporalex_django.testing.environment import Environment
-from temporalex_django.testing.handles import EnvironmentHandle
+from temporalex_django.testing.environment_base import EnvironmentHandle
 from tests.support.event_attributes import undeclared
 
 

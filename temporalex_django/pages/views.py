@@ -27,7 +27,7 @@ from temporalex_django.operations.base import Actor
 from temporalex_django.operations.human_tasks import operations
 from temporalex_django.operations.human_tasks.inbox import candidates_of, find_task, inbox, redact_tasks
 from temporalex_django.operations.human_tasks.operations import Claim, Decide, Release
-from temporalex_django.pages.links import read_token
+from temporalex_django.pages.mail import read_token
 from temporalex_django.present.human_tasks import candidate_names
 
 #: URL names of the pages that decide a human task; the first one that the project includes is used.

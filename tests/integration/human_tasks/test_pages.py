@@ -20,8 +20,7 @@ from django.utils import timezone
 from temporalex_django import errors
 from temporalex_django.models import HumanTask, OperatorAction
 from temporalex_django.operations.alerts import send_mail
-from temporalex_django.pages.links import make_token, read_token
-from temporalex_django.pages.mail import TaskMail
+from temporalex_django.pages.mail import TaskMail, make_token, read_token
 from tests.support.client_flows import drain
 from tests.support.invoices import ACCOUNTING, InvoiceDesk, PlainQuestion
 from tests.support.people import stored

@@ -41,7 +41,7 @@ from temporalex_django.present.sentences import Summary
 from temporalex_django.rest import serializers
 from temporalex_django.rest.http.etags import etag_of, parse_if_match
 from temporalex_django.rest.http.idempotency import IdempotentViewSet
-from temporalex_django.rest.http.pagination import NewestFirstPagination
+from temporalex_django.rest.lists import NewestFirstPagination
 
 _DEFERRED_COLUMNS = (*PAYLOAD_COLUMNS, "metadata")
 _MAX_TASKS = 50

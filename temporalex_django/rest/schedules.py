@@ -55,7 +55,7 @@ from temporalex_django.rest.contract import Contract, Parameter, SerializerType,
 from temporalex_django.rest.contracts import PAGES
 from temporalex_django.rest.http.etags import parse_schedule_if_match, schedule_etag
 from temporalex_django.rest.http.idempotency import IdempotentViewSet, with_idempotency_key
-from temporalex_django.rest.http.pagination import ByNamePagination, LatestSlotPagination
+from temporalex_django.rest.lists import ByNamePagination, LatestSlotPagination
 from temporalex_django.rest.output_fields import Base, RecordOut, time_field
 
 T = TypeVar("T")

@@ -35,7 +35,7 @@ TABLE, QUERIES = (
 #: Modules that are made of the table.
 MADE_OF_IT = (
     "temporalex_django/rest/filters.py",
-    "temporalex_django/rest/http/filtering.py",
+    "temporalex_django/rest/lists.py",
     "temporalex_django/management/arguments.py",
     "temporalex_django/testing/memory_backend.py",
     "temporalex_django/testing/memory_backend.py",

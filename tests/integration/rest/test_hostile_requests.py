@@ -17,8 +17,7 @@ from rest_framework.test import APIClient
 from temporalex_django import Approval, Done, GraphWorkflow, Unique, errors
 from temporalex_django.backends import host
 from temporalex_django.models import Chain, HistoryEvent, Instance, Message
-from temporalex_django.rest import views
-from temporalex_django.rest.http import pagination
+from temporalex_django.rest import lists, views
 from temporalex_django.rest.http.parsing import BodyTooLarge, BoundedJSONParser, wait_slot
 from tests.integration.client.test_ids import Waits, WaitsToo
 from tests.integration.rest.test_instances import PERMISSIONS, URL, assert_problem, person
@@ -344,7 +343,7 @@ def test_an_id_that_several_workflows_used(api):
 def test_a_page_of_events_ends_when_it_is_large(api, basket, monkeypatch, most, some):
     for n in range(1, 9):
         basket.update("add", n)
-    monkeypatch.setattr(pagination, "MAX_PAGE_BYTES", most)
+    monkeypatch.setattr(lists, "MAX_PAGE_BYTES", most)
     address, pages = f"{URL}b 1/events/", []
 
     while address:
@@ -365,7 +364,7 @@ def test_a_page_of_runs_ends_when_it_is_large(api, monkeypatch, widths, limit, i
     for name in reversed(wanted):
         Basket.start(id=name)
     most = items * max(len(json.dumps(run)) for run in api.get(URL).json()["results"])
-    monkeypatch.setattr(pagination, "MAX_PAGE_BYTES", most)
+    monkeypatch.setattr(lists, "MAX_PAGE_BYTES", most)
 
     def walk(address, link):
         found = []

@@ -34,10 +34,8 @@ from temporalex_django.operations.audit import client_address
 from temporalex_django.operations.base import Actor
 from temporalex_django.rest import output_fields
 from temporalex_django.rest.contract import IDEMPOTENCY_KEY, Contract, reject_unknown
-from temporalex_django.rest.http.parsing import BoundedJSONParser
-from temporalex_django.rest.http.permissions import InstancePermission, ScopeThrottle
-from temporalex_django.rest.http.problems import problem_handler
 from temporalex_django.rest.lists import DEFAULT_PAGE_ROWS, MAX_PAGE_ROWS, NewestFirstPagination
+from temporalex_django.rest.requests import BoundedJSONParser, InstancePermission, ScopeThrottle, problem_handler
 
 if TYPE_CHECKING:
     Base = APIView

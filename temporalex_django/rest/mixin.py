@@ -15,8 +15,7 @@ from temporalex_django.authoring.workflow import Workflow
 from temporalex_django.errors import WorkflowNotFound
 from temporalex_django.models import Instance
 from temporalex_django.rest.base import JSONNegotiation, PlainJSONRenderer
-from temporalex_django.rest.http.parsing import BoundedJSONParser
-from temporalex_django.rest.http.problems import problem_handler
+from temporalex_django.rest.requests import BoundedJSONParser, problem_handler
 from temporalex_django.rest.views import InstanceViewSet
 
 if TYPE_CHECKING:

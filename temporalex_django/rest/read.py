@@ -35,11 +35,10 @@ from temporalex_django.rest import output_fields, serializers
 from temporalex_django.rest.contract import with_contract
 from temporalex_django.rest.contracts import BY_SEQ, ORDER, PAGES, WAIT, WORKFLOW, read_contract
 from temporalex_django.rest.filters import RunFilter
-from temporalex_django.rest.http.parsing import wait_slot
-from temporalex_django.rest.http.problems import RETRY_AFTER
 from temporalex_django.rest.lists import count_fitting, filter_runs
 from temporalex_django.rest.operations import describe_operation
 from temporalex_django.rest.output_fields import RecordOut
+from temporalex_django.rest.requests import RETRY_AFTER, wait_slot
 from temporalex_django.rest.runs import RunViewSet
 from temporalex_django.rest.types import schema_of
 

@@ -40,9 +40,8 @@ from temporalex_django.rest.contracts import (
     read_contract,
 )
 from temporalex_django.rest.http.idempotency import translate_key_reuse, with_idempotency_key
-from temporalex_django.rest.http.parsing import wait_slot
-from temporalex_django.rest.http.problems import RETRY_AFTER
 from temporalex_django.rest.read import RunReadViewSet
+from temporalex_django.rest.requests import RETRY_AFTER, wait_slot
 
 DEFAULT_WAIT = 5.0
 _RUN_RESPONSE = {200: serializers.RunOut}

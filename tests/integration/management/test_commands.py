@@ -26,7 +26,7 @@ from temporalex_django.models import BulkJob, HumanTask, Instance, OperatorActio
 from temporalex_django.operations import bulk
 from temporalex_django.operations.fleet.live_workers import LiveWorkers
 from temporalex_django.operations.registry import STEERING
-from temporalex_django.rest.http import problems
+from temporalex_django.rest import requests
 from tests.support.client_flows import Basket, drain
 from tests.support.commands import Ran, shell, timeless, transcript
 from tests.support.matrix import RUNS, Choice, Errand, Question
@@ -391,7 +391,7 @@ WRONG: list[tuple[int, tuple[str, ...]]] = [
 
 
 def test_what_rest_says_to_send_again_a_command_says_to_try_again() -> None:
-    for cls, status in problems.STATUS_OF_ERRORS:
+    for cls, status in requests.STATUS_OF_ERRORS:
         if status == HTTPStatus.SERVICE_UNAVAILABLE:
             assert outputs.as_command_error(cls()).returncode == outputs.TRY_AGAIN, cls
 

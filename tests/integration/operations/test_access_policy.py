@@ -24,7 +24,7 @@ from temporalex_django.authoring.requests import StartRequest
 from temporalex_django.models import Chain, Instance, Message, OperatorAction
 from temporalex_django.operations.base import Actor
 from temporalex_django.operations.runs.start import Start
-from temporalex_django.rest.http.permissions import InstancePermission
+from temporalex_django.rest.requests import InstancePermission
 from temporalex_django.rest.urls import routes
 from temporalex_django.rest.views import InstanceViewSet
 from tests.support import tenants

@@ -17,7 +17,7 @@ from temporalex_django.models import HumanTask, Instance, OperatorAction
 from temporalex_django.operations.base import Actor
 from temporalex_django.operations.bulk import StartBulk, StopBulk
 from temporalex_django.operations.human_tasks.operations import Claim, Decide, Delegate, Release
-from temporalex_django.rest.http.parsing import wait_slot
+from temporalex_django.rest.requests import wait_slot
 from temporalex_django.testing import drain
 from tests.support.client_flows import Basket
 

@@ -17,7 +17,7 @@ from temporalex_django.operations.base import Actor
 from temporalex_django.operations.bulk import StartBulk
 from temporalex_django.rest.bulk import BulkViewSet
 from temporalex_django.rest.filters import RunFilter
-from temporalex_django.rest.http.permissions import InstancePermission
+from temporalex_django.rest.requests import InstancePermission
 from temporalex_django.rest.urls import routes
 from temporalex_django.rest.views import InstanceViewSet
 from temporalex_django.testing import drain

@@ -18,7 +18,7 @@ from temporalex_django import Approval, Done, GraphWorkflow, Unique, errors
 from temporalex_django.backends import host
 from temporalex_django.models import Chain, HistoryEvent, Instance, Message
 from temporalex_django.rest import lists, views
-from temporalex_django.rest.http.parsing import BodyTooLarge, BoundedJSONParser, wait_slot
+from temporalex_django.rest.requests import BodyTooLarge, BoundedJSONParser, wait_slot
 from tests.integration.client.test_ids import Waits, WaitsToo
 from tests.integration.rest.test_instances import PERMISSIONS, URL, assert_problem, person
 from tests.support.client_flows import Basket, Sleepy, drain

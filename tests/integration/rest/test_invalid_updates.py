@@ -11,7 +11,7 @@ from django.contrib.auth import get_user_model
 from rest_framework.test import APIClient
 
 from temporalex_django import NoReply, Ok, Workflow, api, errors
-from temporalex_django.rest.http.problems import problem_handler
+from temporalex_django.rest.requests import problem_handler
 from temporalex_django.testing import drain
 from tests.support.client_flows import Basket
 

@@ -39,9 +39,8 @@ from temporalex_django.operations.read.run_summary import (
 from temporalex_django.operations.run_lookup import find_run
 from temporalex_django.present.sentences import Summary
 from temporalex_django.rest import serializers
-from temporalex_django.rest.http.etags import etag_of, parse_if_match
-from temporalex_django.rest.http.idempotency import IdempotentViewSet
 from temporalex_django.rest.lists import NewestFirstPagination
+from temporalex_django.rest.preconditions import IdempotentViewSet, etag_of, parse_if_match
 
 _DEFERRED_COLUMNS = (*PAYLOAD_COLUMNS, "metadata")
 _MAX_TASKS = 50

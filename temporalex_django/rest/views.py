@@ -39,7 +39,7 @@ from temporalex_django.rest.contracts import (
     operator_contract,
     read_contract,
 )
-from temporalex_django.rest.http.idempotency import translate_key_reuse, with_idempotency_key
+from temporalex_django.rest.preconditions import translate_key_reuse, with_idempotency_key
 from temporalex_django.rest.read import RunReadViewSet
 from temporalex_django.rest.requests import RETRY_AFTER, wait_slot
 

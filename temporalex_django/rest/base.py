@@ -32,7 +32,7 @@ from temporalex_django.models import Instance
 from temporalex_django.operations import audit
 from temporalex_django.operations.audit import client_address
 from temporalex_django.operations.base import Actor
-from temporalex_django.rest import output_fields
+from temporalex_django.rest import serializers
 from temporalex_django.rest.contract import IDEMPOTENCY_KEY, Contract, reject_unknown
 from temporalex_django.rest.lists import DEFAULT_PAGE_ROWS, MAX_PAGE_ROWS, NewestFirstPagination
 from temporalex_django.rest.requests import BoundedJSONParser, InstancePermission, ScopeThrottle, problem_handler
@@ -220,7 +220,7 @@ class ContractViewSet(AuditedViewMixin, GenericViewSet):
 
     # -- the request ---------------------------------------------------------------------------------------------------
 
-    def _body(self, serializer_class: type[output_fields.Base] | None = None) -> dict[str, Any]:
+    def _body(self, serializer_class: type[serializers.Base] | None = None) -> dict[str, Any]:
         """Return the validated body of the request, by field name.
 
         ``serializer_class`` replaces the one of the contract. Raises ``ValidationError``.

@@ -32,9 +32,8 @@ from temporalex_django.rest import serializers
 from temporalex_django.rest.base import ContractViewSet
 from temporalex_django.rest.contract import Contract, with_contract
 from temporalex_django.rest.contracts import PAGES, read_contract
-from temporalex_django.rest.output_fields import Base, RecordOut, time_field
 from temporalex_django.rest.preconditions import IdempotentViewSet, with_idempotency_key
-from temporalex_django.rest.types import type_rows_of
+from temporalex_django.rest.serializers import Base, RecordOut, time_field, type_rows_of
 
 
 class WorkerOut(Base):

@@ -27,8 +27,8 @@ from temporalex_django.rest import serializers
 from temporalex_django.rest.contract import IDEMPOTENCY_KEY, Contract, Parameter, SerializerType, with_contract
 from temporalex_django.rest.contracts import PAGES
 from temporalex_django.rest.lists import DueFirstPages, NewestFirstPagination
-from temporalex_django.rest.output_fields import Note
 from temporalex_django.rest.preconditions import IdempotentViewSet, translate_key_reuse, with_idempotency_key
+from temporalex_django.rest.serializers import Note
 from temporalex_django.rest.views import InstanceViewSet
 
 _ALL = Parameter(

@@ -17,9 +17,8 @@ from drf_spectacular.utils import OpenApiParameter
 from rest_framework import serializers as fields
 
 from temporalex_django.rest.contract import IDEMPOTENCY_KEY, Contract, SerializerType
-from temporalex_django.rest.output_fields import Base
 from temporalex_django.rest.requests import MEDIA_TYPE
-from temporalex_django.rest.serializers import ProblemOut, VariantsOut
+from temporalex_django.rest.serializers import Base, ProblemOut, VariantsOut
 
 _SETTINGS = {"OAS_VERSION": "3.1.1", "TITLE": "Runs", "VERSION": "1", "POSTPROCESSING_HOOKS": []}
 _TYPES = {"string": str, "integer": int, "number": float, "boolean": bool}

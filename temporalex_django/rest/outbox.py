@@ -21,7 +21,7 @@ from temporalex_django.rest import serializers
 from temporalex_django.rest.base import ContractViewSet
 from temporalex_django.rest.contract import Contract, with_contract
 from temporalex_django.rest.contracts import PAGES
-from temporalex_django.rest.output_fields import RecordOut
+from temporalex_django.rest.serializers import RecordOut
 
 
 class OutgoingOut(RecordOut):

@@ -31,16 +31,15 @@ from temporalex_django.operations.read.failure_groups import failure_groups
 from temporalex_django.operations.registry import STEERING
 from temporalex_django.present.problems import failure_diagnosis
 from temporalex_django.present.project_view import FailureGroup
-from temporalex_django.rest import output_fields, serializers
+from temporalex_django.rest import serializers
 from temporalex_django.rest.contract import with_contract
 from temporalex_django.rest.contracts import BY_SEQ, ORDER, PAGES, WAIT, WORKFLOW, read_contract
 from temporalex_django.rest.filters import RunFilter
 from temporalex_django.rest.lists import count_fitting, filter_runs
 from temporalex_django.rest.operations import describe_operation
-from temporalex_django.rest.output_fields import RecordOut
 from temporalex_django.rest.requests import RETRY_AFTER, wait_slot
 from temporalex_django.rest.runs import RunViewSet
-from temporalex_django.rest.types import schema_of
+from temporalex_django.rest.serializers import RecordOut, schema_of
 
 
 class FailureGroupOut(RecordOut):
@@ -218,7 +217,7 @@ class RunReadViewSet(RunViewSet):
         rows = [describe_operation(action, run, self._user) for action in STEERING.values()]
         return Response({"next": None, "results": serializers.OperationOut(rows, many=True).data})
 
-    @with_contract(read_contract("Activities without a result", output_fields.ActivityOut, WORKFLOW, several=True))
+    @with_contract(read_contract("Activities without a result", serializers.ActivityOut, WORKFLOW, several=True))
     def activities(self, request: Request, id: str) -> Response:
         """Return the activities of a run that have no result yet: the first hundred.
 
@@ -229,7 +228,7 @@ class RunReadViewSet(RunViewSet):
         description = describe(target, storage=storage(), redactor=self._redactor(target.row))
         if description.activities_error is not None:
             raise errors.UpdateTimeout(description.activities_error, code="unknown")
-        return Response({"next": None, "results": output_fields.ActivityOut(description.activities, many=True).data})
+        return Response({"next": None, "results": serializers.ActivityOut(description.activities, many=True).data})
 
     @with_contract(
         read_contract(

@@ -54,13 +54,13 @@ from temporalex_django.rest.base import ContractViewSet
 from temporalex_django.rest.contract import Contract, Parameter, SerializerType, with_contract
 from temporalex_django.rest.contracts import PAGES
 from temporalex_django.rest.lists import ByNamePagination, LatestSlotPagination
-from temporalex_django.rest.output_fields import Base, RecordOut, time_field
 from temporalex_django.rest.preconditions import (
     IdempotentViewSet,
     parse_schedule_if_match,
     schedule_etag,
     with_idempotency_key,
 )
+from temporalex_django.rest.serializers import Base, RecordOut, time_field
 
 T = TypeVar("T")
 

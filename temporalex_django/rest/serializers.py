@@ -5,28 +5,264 @@ A payload is any JSON value; one that is missing is null. The docstrings of the 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, ClassVar, get_args
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from functools import partial
+from types import UnionType
+from typing import TYPE_CHECKING, Any, ClassVar, get_args, get_type_hints
 
-from rest_framework import serializers
+import msgspec
+from rest_framework import ISO_8601, serializers
 
-from temporalex_django.authoring.backend import FailedMessage
+from temporalex_django.access import policy
+from temporalex_django.authoring import workflow as workflows
+from temporalex_django.authoring.authorization import Person
+from temporalex_django.authoring.backend import EndedAttempt, FailedMessage, OpenActivity
+from temporalex_django.authoring.declared_messages import MessageKind, messages_of
 from temporalex_django.authoring.redaction import Redactor
 from temporalex_django.authoring.requests import OnClosed, OnConflict
-from temporalex_django.core.names import quoted
+from temporalex_django.authoring.run_columns import ColumnType, Place, columns_shown_in
+from temporalex_django.authoring.workflow import Workflow
+from temporalex_django.core.failures import AttemptFailure
+from temporalex_django.core.names import TABLES, TEMPORAL, check_time, fit_note, quoted
+from temporalex_django.core.payloads.codec import resolve_hints
+from temporalex_django.graph.workflow import GraphWorkflow
 from temporalex_django.models import BulkItem, BulkJob, Ending, FourEyesScope, HistoryEvent, Status
 from temporalex_django.models.fields import UnreadablePayload
 from temporalex_django.present.timeline import TimelineRow
-from temporalex_django.rest.output_fields import (
-    ActivityOut,
-    AwareTimeField,
-    Base,
-    FailedAttemptOut,
-    Note,
-    RecordOut,
-    run_column_fields,
-    time_field,
-)
+
+# --- types ------------------------------------------------------------------------------------------------------------
+#
+# The workflow classes as REST describes them, with JSON Schemas of their arguments from the annotations.
+
+
+def type_rows_of(name: str, user: Person) -> list[dict[str, Any]]:
+    """Return the fields of ``TypeOut`` for each version of the workflow class ``name`` that this process has.
+
+    ``startable`` is True if ``user`` may start it over REST. An unknown name gives an empty list.
+    """
+    return [_type_row(cls, user) for cls in workflows.concrete_classes() if cls.name == name]
+
+
+def schema_of(annotation: Any) -> Any:
+    """Return the JSON Schema of an annotation, or None if it allows anything or has no schema."""
+    if annotation is Any or annotation is inspect.Parameter.empty:
+        return None
+    try:
+        return msgspec.json.schema(annotation)
+    # Types of the project without a schema still decode: clients just get no description of them.
+    except TypeError:
+        return None
+
+
+def _type_row(cls: type[Workflow], user: Person) -> dict[str, Any]:
+    return {
+        "workflow": cls.name,
+        "version": cls.version,
+        "startable": policy().startable(user, cls),
+        "queue": cls.task_queue,
+        "about": inspect.cleandoc(cls.__doc__ or ""),
+        "unique": None if cls.unique is None else cls.unique.key,
+        "args": schema_of(cls.definition.args_type),
+        "signals": [*_message_rows(cls, "signal")],
+        "updates": [*_message_rows(cls, "update")],
+        "queries": [*_query_rows(cls)],
+        "events": sorted(_event_names(cls)),
+    }
+
+
+def _message_rows(cls: type[Workflow], kind: MessageKind) -> Iterator[dict[str, Any]]:
+    for message in sorted(messages_of(cls).values(), key=lambda message: message.name):  # type: ignore[arg-type] # classes are
+        if message.kind == kind:
+            yield {
+                "name": message.name,
+                "schema": schema_of(message.args_type),
+                "returns": schema_of(message.answer_type),
+                "permission": message.permission,
+                "about": message.about,
+            }
+
+
+def _query_rows(cls: type[Workflow]) -> Iterator[dict[str, Any]]:
+    for name, fn in sorted(cls.queries().items()):
+        yield {
+            "name": name,
+            "schema": schema_of(_query_argument_type(fn)),
+            "returns": schema_of(resolve_hints(fn).get("return", Any)),
+            "permission": None,
+            "about": inspect.getdoc(fn) or "",
+        }
+
+
+def _query_argument_type(fn: Callable[..., Any]) -> Any:
+    """Return the annotation of the argument of a query function, which comes after the state."""
+    parameters = [*inspect.signature(fn).parameters]
+    # A query without an argument takes null alone.
+    if len(parameters) > 1:
+        return resolve_hints(fn).get(parameters[1], Any)
+    return type(None)
+
+
+def _event_names(cls: type[Workflow]) -> set[str]:
+    """Return the names of the events that steps of a graph class take from outside.
+
+    The set is empty for a class that is not a graph.
+    """
+    if not issubclass(cls, GraphWorkflow):
+        return set()
+    return {event for step in cls.graph() if getattr(step, "waits", False) for event in step.events}
+
+
+# --- output fields ----------------------------------------------------------------------------------------------------
+#
+# Fields of requests, and of responses that are made from descriptions: the columns of runs, and typed records.
+#
+# A record is a dataclass that handles return or commands print, so REST has the same fields with the same types.
+
+
+if TYPE_CHECKING:
+    Base = serializers.Serializer[Any]
+else:
+    Base = serializers.Serializer  # generic in the stubs only
+
+#: A time in ISO 8601 and UTC, whatever format the project uses in its own views.
+time_field = partial(serializers.DateTimeField, format=ISO_8601, default_timezone=UTC)
+
+
+class Note(serializers.CharField):
+    """An optional reason or comment of a person, made fit as everywhere: no text is refused for its characters."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(required=False, allow_blank=True, default="", **options)
+        self.validators = []  # DRF refuses characters that ``fit_note`` removes
+
+    def to_internal_value(self, data: Any) -> str:
+        return fit_note(super().to_internal_value(data), label=str(self.field_name))
+
+
+class AwareTimeField(serializers.DateTimeField):
+    """Serializer field for a time in a request, in ISO 8601 with an offset from UTC.
+
+    A time without the offset is invalid, because it could mean any. So is one outside of the years 2 to 9998.
+    """
+
+    default_error_messages: ClassVar[dict[str, Any]] = {
+        "naive": "Write the time with its offset from UTC, such as 2026-11-27T09:00:00+01:00.",
+        "year": "Write a time in the years 2 to 9998 in UTC.",
+    }
+
+    def enforce_timezone(self, value: datetime) -> datetime:
+        if value.utcoffset() is None:
+            self.fail("naive")
+        try:
+            return check_time(value, label="")
+        except ValueError:
+            self.fail("year")
+
+
+def _texts_field(**options: Any) -> serializers.ListField:
+    # A child belongs to one field, so each field gets a new one.
+    return serializers.ListField(child=serializers.CharField(), **options)
+
+
+#: The field of a column, by type.
+_COLUMN_FIELDS: Mapping[ColumnType, Callable[..., Any]] = {
+    ColumnType.TEXT: serializers.CharField,
+    ColumnType.INTEGER: serializers.IntegerField,
+    ColumnType.NUMBER: serializers.FloatField,
+    ColumnType.TIME: time_field,
+    ColumnType.KEY: serializers.CharField,
+    ColumnType.TEXTS: _texts_field,
+    ColumnType.ATTRIBUTES: lambda **options: serializers.DictField(child=serializers.JSONField(), **options),
+    ColumnType.JSON: serializers.JSONField,
+}
+#: The field of an attribute of a record, by annotation.
+_RECORD_FIELDS: Mapping[Any, Callable[..., Any]] = {
+    str: serializers.CharField,
+    int: serializers.IntegerField,
+    float: serializers.FloatField,
+    bool: serializers.BooleanField,
+    datetime: time_field,
+    Sequence[str]: _texts_field,
+    Any: partial(serializers.JSONField, allow_null=True),
+}
+
+
+def run_column_fields() -> dict[str, Any]:
+    """Return a serializer field for each column of runs that REST shows, by the name that the column has in REST.
+
+    The fields read a ``RunRepresentation``: the stored value from its ``run``, or the value from its ``description``
+    for a column that is redacted. The backend follows from a column.
+    """
+    column_fields: dict[str, Any] = {
+        "backend": serializers.ChoiceField(source="run.backend", choices=[TABLES, TEMPORAL])
+    }
+    for column in columns_shown_in(Place.REST):
+        source = f"run.{column.name}"
+        if column.redact is not None:
+            source = f"description.{column.output_name}"
+        column_fields[column.output_name] = _COLUMN_FIELDS[column.type](source=source, allow_null=column.nullable)
+    return column_fields
+
+
+class RecordOut(Base):
+    """Base class of the serializers of records: their fields are derived from a dataclass.
+
+    ``record`` is the dataclass. ``names`` selects some of its fields; without it, all are used. A subclass can declare
+    further fields.
+    """
+
+    record: ClassVar[type[Any]]
+    names: ClassVar[Sequence[str]] = ()
+
+    def get_fields(self) -> dict[str, Any]:
+        """Return the fields of the dataclass ``record`` and those that the serializer declares.
+
+        The annotations of the dataclass determine the types of its fields.
+        """
+        annotations = get_type_hints(self.record)
+        record_fields = {name: _record_field(annotations[name]) for name in self.names or annotations}
+        return {**record_fields, **super().get_fields()}
+
+
+def _record_field(annotation: Any) -> Any:
+    types = [member for member in get_args(annotation) if member is not type(None)]
+    if isinstance(annotation, UnionType):
+        return _RECORD_FIELDS[types[0]](allow_null=True)
+    return _RECORD_FIELDS[annotation]()
+
+
+class FailedAttemptOut(RecordOut):
+    """An attempt of an activity that failed, timed out or was lost.
+
+    You need the permission to see payloads to see its message and its traceback.
+    """
+
+    record = EndedAttempt
+
+
+class FailureOut(RecordOut):
+    """The failure of the last attempt of an activity.
+
+    You need the permission to see payloads to see its texts.
+    """
+
+    record = AttemptFailure
+
+
+class ActivityOut(RecordOut):
+    """An activity that has no result yet.
+
+    ``max_attempts`` is 0 if the number of attempts has no limit. ``next_try`` is set only between two attempts.
+    """
+
+    record = OpenActivity
+    names = ("seq", "activity", "queue", "attempt", "max_attempts", "scheduled_at", "started_at", "due_at")
+    state = serializers.CharField()
+    next_try = time_field(allow_null=True)
+    last_failure = FailureOut(allow_null=True)
+
 
 _MAX_NAME_LENGTH = 200
 #: Largest number of unknown fields that an error names.

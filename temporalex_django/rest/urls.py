@@ -17,9 +17,8 @@ from temporalex_django.operations.registry import STEERING
 from temporalex_django.operations.runs.operator_action import OperatorRunAction
 from temporalex_django.rest.base import APP_NAME, ContractViewSet
 from temporalex_django.rest.bulk import BulkViewSet
-from temporalex_django.rest.fleet import QueueViewSet, SwitchViewSet, TypeViewSet, WorkerViewSet
+from temporalex_django.rest.fleet import OutboxViewSet, QueueViewSet, SwitchViewSet, TypeViewSet, WorkerViewSet
 from temporalex_django.rest.human_tasks import HumanTaskViewSet
-from temporalex_django.rest.outbox import OutboxViewSet
 from temporalex_django.rest.root import HAS_OPENAPI, RootViewSet
 from temporalex_django.rest.schedules import ScheduleSlotViewSet, ScheduleViewSet
 from temporalex_django.rest.views import InstanceViewSet

@@ -12,7 +12,7 @@ from temporalex_django.rest import serializers
 from temporalex_django.rest.base import MAX_WAIT_SECONDS
 from temporalex_django.rest.contract import Contract, Parameter, Scope, SerializerType
 from temporalex_django.rest.lists import DEFAULT_PAGE_ROWS, MAX_PAGE_ROWS
-from temporalex_django.rest.operations import body_class_of
+from temporalex_django.rest.runs import body_class_of
 
 #: Parameter of every address of one run.
 WORKFLOW = Parameter(

@@ -36,9 +36,8 @@ from temporalex_django.rest.contract import with_contract
 from temporalex_django.rest.contracts import BY_SEQ, ORDER, PAGES, WAIT, WORKFLOW, read_contract
 from temporalex_django.rest.filters import RunFilter
 from temporalex_django.rest.lists import count_fitting, filter_runs
-from temporalex_django.rest.operations import describe_operation
 from temporalex_django.rest.requests import RETRY_AFTER, wait_slot
-from temporalex_django.rest.runs import RunViewSet
+from temporalex_django.rest.runs import RunViewSet, describe_operation
 from temporalex_django.rest.serializers import RecordOut, schema_of
 
 

@@ -14,8 +14,7 @@ from django.utils.translation import gettext as _
 
 from temporalex_django.admin.base import actor_of, idempotent_request, is_duplicate_request, posted_data, user_of
 from temporalex_django.admin.run.start_view import class_summary, startable_classes
-from temporalex_django.admin.schedules.base import ScheduleAdminBase
-from temporalex_django.admin.schedules.formatting import fire_times
+from temporalex_django.admin.schedules.formatting import ScheduleAdminBase, fire_times
 from temporalex_django.admin.schedules.schedule_form import ScheduleForm
 from temporalex_django.authoring.schedules.schedule import specs_in_words
 from temporalex_django.authoring.workflow import Workflow

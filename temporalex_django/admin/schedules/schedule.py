@@ -30,11 +30,12 @@ from temporalex_django.admin.filters import ChoicesFilter, WorkflowFilter
 from temporalex_django.admin.formatting import format_time, shorten
 from temporalex_django.admin.jobs import ReasonForm
 from temporalex_django.admin.schedules.action_views import BackfillView, DeleteScheduleView
-from temporalex_django.admin.schedules.base import ScheduleAdminBase, can_manage
 from temporalex_django.admin.schedules.detail import schedule_detail_context
 from temporalex_django.admin.schedules.edit_view import EditScheduleView
 from temporalex_django.admin.schedules.formatting import (
     STATE_LABELS,
+    ScheduleAdminBase,
+    can_manage,
     outcome_shapes,
     state_badge,
     triggered_message,

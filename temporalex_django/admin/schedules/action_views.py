@@ -15,7 +15,7 @@ from django.utils.translation import gettext_lazy, ngettext
 from temporalex_django.admin.base import actor_of, posted_data
 from temporalex_django.admin.jobs import ReasonForm
 from temporalex_django.admin.schedules.formatting import ScheduleAdminBase, time_text
-from temporalex_django.admin.schedules.spec_fields import WallTimeField
+from temporalex_django.admin.schedules.schedule_form import WallTimeField
 from temporalex_django.authoring.schedules.slots import instants_of, load_zone
 from temporalex_django.errors import ActionNotPermitted, TemporalexError
 from temporalex_django.models import Schedule

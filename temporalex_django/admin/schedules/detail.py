@@ -21,8 +21,7 @@ from temporalex_django.admin.schedules.formatting import (
     summary_text,
     time_text,
 )
-from temporalex_django.admin.schedules.schedule_form import ScheduleForm
-from temporalex_django.admin.schedules.spec_fields import duration_text
+from temporalex_django.admin.schedules.schedule_form import ScheduleForm, duration_text
 from temporalex_django.authoring import workflow as workflows
 from temporalex_django.authoring.schedules.slots import load_zone
 from temporalex_django.errors import ScheduleInvalid

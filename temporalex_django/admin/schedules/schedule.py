@@ -29,9 +29,7 @@ from temporalex_django.admin.base import (
 from temporalex_django.admin.filters import ChoicesFilter, WorkflowFilter
 from temporalex_django.admin.formatting import format_time, shorten
 from temporalex_django.admin.jobs import ReasonForm
-from temporalex_django.admin.schedules.action_views import BackfillView, DeleteScheduleView
 from temporalex_django.admin.schedules.detail import schedule_detail_context
-from temporalex_django.admin.schedules.edit_view import EditScheduleView
 from temporalex_django.admin.schedules.formatting import (
     STATE_LABELS,
     ScheduleAdminBase,
@@ -40,6 +38,7 @@ from temporalex_django.admin.schedules.formatting import (
     state_badge,
     triggered_message,
 )
+from temporalex_django.admin.schedules.views import BackfillView, DeleteScheduleView, EditScheduleView
 from temporalex_django.errors import ActionNotPermitted, ScheduleNotFound, TemporalexError
 from temporalex_django.forms.payload_forms import TokenForm
 from temporalex_django.models import Instance, Schedule, ScheduleSlot

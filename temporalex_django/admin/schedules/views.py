@@ -1,31 +1,43 @@
-"""Views of the admin that backfill and delete a schedule: a page that shows the effect, and a POST that does it."""
+"""Views that change a schedule.
+
+Views of the admin that backfill and delete a schedule: a page that shows the effect, and a POST that does it.
+"""
 
 from __future__ import annotations
 
 from datetime import datetime
+from itertools import islice
 from typing import Any
+from urllib.parse import urlencode
+from uuid import UUID
 
 from django import forms
 from django.contrib import messages
 from django.core.exceptions import PermissionDenied
-from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
+from django.utils import timezone
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
-from temporalex_django.admin.base import actor_of, posted_data
+from temporalex_django.admin.base import actor_of, idempotent_request, is_duplicate_request, posted_data, user_of
 from temporalex_django.admin.jobs import ReasonForm
-from temporalex_django.admin.schedules.formatting import ScheduleAdminBase, time_text
-from temporalex_django.admin.schedules.schedule_form import WallTimeField
+from temporalex_django.admin.run.start_view import class_summary, startable_classes
+from temporalex_django.admin.schedules.formatting import ScheduleAdminBase, fire_times, time_text
+from temporalex_django.admin.schedules.schedule_form import ScheduleForm, WallTimeField
+from temporalex_django.authoring.schedules.schedule import specs_in_words
 from temporalex_django.authoring.schedules.slots import instants_of, load_zone
-from temporalex_django.errors import ActionNotPermitted, TemporalexError
+from temporalex_django.authoring.workflow import Workflow
+from temporalex_django.errors import ActionNotPermitted, ScheduleInvalid, TemporalexError
 from temporalex_django.models import Schedule
 from temporalex_django.operations.base import storage
+from temporalex_django.operations.idempotency import DuplicateRequest
 from temporalex_django.operations.schedules.operations import (
     BackfillPreview,
     BackfillSchedule,
     DeleteSchedule,
     preview_backfill,
 )
+from temporalex_django.operations.schedules.save import SaveSchedule
 
 #: Name of the button that starts the backfill; the other button of the page shows the preview.
 _CONFIRM = "_confirm"
@@ -184,3 +196,127 @@ class DeleteScheduleView:
             form=form,
             back=self.admin.address_of(row),
         )
+
+
+# --- edit view --------------------------------------------------------------------------------------------------------
+#
+# Create or change a schedule in the admin: choose a class, fill in a form, and see when it would fire.
+
+
+_FIRES_SHOWN = 5
+#: Name of the button that shows the times and saves nothing.
+_PREVIEW = "_preview"
+
+
+class EditScheduleView:
+    """The admin page that creates a schedule of the class ``?workflow=``, or changes one.
+
+    Without a class, the page lists the classes. The button *Preview* shows when the schedule would fire.
+    """
+
+    def __init__(self, model_admin: ScheduleAdminBase) -> None:
+        self.admin = model_admin
+
+    def __call__(self, request: HttpRequest, object_id: str = "") -> HttpResponse:
+        if request.method not in ("GET", "HEAD", "POST"):
+            return HttpResponseNotAllowed(["GET", "HEAD", "POST"])
+        row = None
+        if object_id:
+            row = self.admin.find_schedule(request, object_id)
+            if row is None:
+                return self.admin.schedule_not_found(request, object_id)
+        self.admin.require_manage_permission(request, SaveSchedule.name)
+        if row is not None and row.owner == Schedule.Owner.CODE:
+            messages.error(request, _("%(module)s declares this schedule: change it there.") % {"module": row.module})
+            return HttpResponseRedirect(self.admin.address_of(row))
+        classes = {cls.name: cls for cls in startable_classes(user_of(request))}
+        name = request.GET.get("workflow") or (row.workflow if row is not None else "")
+        if name not in classes:
+            if request.GET.get("workflow"):
+                raise Http404
+            return self._render_choice(request, row, [*classes.values()])
+        form = ScheduleForm(posted_data(request), workflow=classes[name], row=row, by=actor_of(request))
+        if request.method == "POST" and form.is_valid() and _PREVIEW not in request.POST:
+            return self._save(request, row, form)
+        return self._render_form(request, row, form)
+
+    def _save(self, request: HttpRequest, row: Schedule | None, form: ScheduleForm) -> HttpResponse:
+        token = form.cleaned_data["token"]
+        if is_duplicate_request(request, token):
+            return self._duplicate_response(request)
+        assert form.definition is not None
+        try:
+            # The row and the token commit together: if the response gets lost, the second POST saves nothing.
+            with idempotent_request(request, token).run_once() as answer:
+                operation = SaveSchedule(
+                    form.definition, create=row is None, expected=form.expected_versions, by=actor_of(request)
+                )
+                saved_row = operation.execute()
+                answer.made = UUID(int=saved_row.pk)
+        # Another process did the same POST between the check above and the insert of the token.
+        except DuplicateRequest:
+            return self._duplicate_response(request)
+        except TemporalexError as exc:
+            status = 409
+            if isinstance(exc, ActionNotPermitted):
+                status = 403
+            form.add_error(None, exc.message)
+            form.renew()
+            return self._render_form(request, row, form, status=status)
+        messages.success(request, _("Saved %(name)s.") % {"name": saved_row.name})
+        return HttpResponseRedirect(self.admin.address_of(saved_row))
+
+    def _duplicate_response(self, request: HttpRequest) -> HttpResponse:
+        messages.info(request, _("This form was already submitted, so nothing was saved this time."))
+        return HttpResponseRedirect(self.admin.list_address)
+
+    def _render_choice(self, request: HttpRequest, row: Schedule | None, classes: list[type[Workflow]]) -> HttpResponse:
+        choices = [
+            {"name": cls.name, "address": f"?{urlencode({'workflow': cls.name})}", "about": class_summary(cls)}
+            for cls in classes
+        ]
+        title = _("Add a schedule: choose the workflow")
+        if row is not None:
+            title = _("Change %(name)s: choose the workflow") % {"name": row.name}
+        return self.admin.render_page(request, "form.html", title=title, row=row, classes=choices)
+
+    def _render_form(
+        self, request: HttpRequest, row: Schedule | None, form: ScheduleForm, *, status: int = 200
+    ) -> HttpResponse:
+        title, back = _("Add a schedule for %(workflow)s"), self.admin.list_address
+        if row is not None:
+            title, back = _("Change %(name)s"), self.admin.address_of(row)
+        return self.admin.render_page(
+            request,
+            "form.html",
+            title=title % {"workflow": form.workflow.name, "name": getattr(row, "name", "")},
+            row=row,
+            status=status,
+            form=form,
+            about=class_summary(form.workflow),
+            back=back,
+            **_preview_context(form),
+        )
+
+
+def _preview_context(form: ScheduleForm) -> dict[str, Any]:
+    """Return the template context that shows when the schedule of the form would fire.
+
+    It is empty while the fields about times are not valid.
+    """
+    table = form.table
+    if table is None:
+        return {}
+    limit = form.cleaned_data.get("max_fires") or _FIRES_SHOWN
+    try:
+        slots = [*islice(table.slots(timezone.now()), min(limit, _FIRES_SHOWN))]
+        words = specs_in_words(table.specs, table.zone)
+    # A function of holidays failed: the form says so at the field.
+    except ScheduleInvalid:
+        return {}
+    return {
+        "words": words,
+        "fires": fire_times([slot.instant for slot in slots], table.zone),
+        "zone": table.zone,
+        "viewer_zone": timezone.get_current_timezone_name(),
+    }

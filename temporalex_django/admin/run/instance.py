@@ -59,8 +59,8 @@ from temporalex_django.admin.run.bulk import (
     bulk_permission_error,
     can_start_bulk,
 )
-from temporalex_django.admin.run.compare import CompareView, can_compare
 from temporalex_django.admin.run.detail import run_detail_context
+from temporalex_django.admin.run.history import CompareView, can_compare
 from temporalex_django.admin.run.messages import MessagePanel, SendMessageView, message_panels
 from temporalex_django.admin.run.queries import QueryView, query_links
 from temporalex_django.admin.run.schedule import annotate_schedule, schedule_context

@@ -13,7 +13,7 @@ from django.contrib.admin.utils import unquote
 from django.contrib.admin.views.main import ChangeList
 from django.core.exceptions import ValidationError
 from django.core.paginator import InvalidPage, Paginator
-from django.db.models import Q, QuerySet
+from django.db.models import OuterRef, Q, QuerySet, Subquery
 from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 from django.urls import path, reverse
@@ -21,7 +21,7 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
 
-from temporalex_django.access import VIEW, is_unfiltered, policy, redactor_for, runs_for
+from temporalex_django.access import VIEW, is_unfiltered, policy, redactor_for, runs_for, schedules_for
 from temporalex_django.admin.base import (
     ReadOnlyAdmin,
     actor_of,
@@ -63,13 +63,13 @@ from temporalex_django.admin.run.detail import run_detail_context
 from temporalex_django.admin.run.history import CompareView, can_compare
 from temporalex_django.admin.run.messages import MessagePanel, SendMessageView, message_panels
 from temporalex_django.admin.run.queries import QueryView, query_links
-from temporalex_django.admin.run.schedule import annotate_schedule, schedule_context
 from temporalex_django.admin.run.start_view import StartView, can_start, like_address
 from temporalex_django.admin.switches import switch_address_for
+from temporalex_django.authoring.authorization import Person
 from temporalex_django.authoring.run_columns import PAYLOAD_COLUMNS
 from temporalex_django.authoring.run_filters import NEWEST_FIRST, ORDERS
 from temporalex_django.core.names import TABLES
-from temporalex_django.models import BulkJob, Instance
+from temporalex_django.models import BulkJob, Instance, Schedule
 from temporalex_django.operations import audit
 from temporalex_django.operations.base import storage
 from temporalex_django.operations.bulk import StartBulk
@@ -86,6 +86,7 @@ from temporalex_django.operations.read.run_filters import (
 from temporalex_django.operations.read.run_summary import (
     RunStateLoader,
 )
+from temporalex_django.operations.schedules.operations import VIEW_SCHEDULE
 from temporalex_django.present.sentences import Summary
 
 _DEFERRED_FIELDS = (*PAYLOAD_COLUMNS, "seed", "metadata", "search_attributes")
@@ -412,3 +413,34 @@ class InstanceAdmin(ReadOnlyAdmin[Instance]):
             return None
         runs = self.get_queryset(request).select_related("chain", "subject_type")
         return annotate_schedule(runs, user_of(request), alias=storage().alias).filter(pk=run_id).first()
+
+
+# --- schedule ---------------------------------------------------------------------------------------------------------
+#
+# The schedule that started a run, for the page of the run.
+
+
+_KEY, _NAME = "schedule_key", "schedule_name"
+
+
+def annotate_schedule(runs: QuerySet[Instance], user: Person, *, alias: str) -> QuerySet[Instance]:
+    """Annotate runs with the key and the name of the schedule that started their chains, for ``schedule_context``.
+
+    Both are None if no schedule did, or if the user may not see that schedule.
+    """
+    if not policy().allows(user, VIEW_SCHEDULE):
+        return runs
+    schedules = schedules_for(user, alias=alias).filter(slots__chain=OuterRef("chain")).order_by()
+    return runs.annotate(**{_KEY: Subquery(schedules.values("pk")[:1]), _NAME: Subquery(schedules.values("name")[:1])})
+
+
+def schedule_context(site: admin.AdminSite, run: Instance) -> dict[str, Any]:
+    """Return the name and the URL of the schedule that started a run, for the template.
+
+    The run must come from ``annotate_schedule``. Both are None without a schedule, and the URL also on an admin site
+    that has no page for schedules.
+    """
+    key, address = getattr(run, _KEY, None), None
+    if key is not None and site.is_registered(Schedule):
+        address = reverse(f"{site.name}:temporalex_django_schedule_change", args=[key])
+    return {"schedule": getattr(run, _NAME, None), "schedule_address": address}

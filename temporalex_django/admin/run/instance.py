@@ -61,8 +61,7 @@ from temporalex_django.admin.run.bulk import (
 )
 from temporalex_django.admin.run.detail import run_detail_context
 from temporalex_django.admin.run.history import CompareView, can_compare
-from temporalex_django.admin.run.messages import MessagePanel, SendMessageView, message_panels
-from temporalex_django.admin.run.queries import QueryView, query_links
+from temporalex_django.admin.run.messages import MessagePanel, QueryView, SendMessageView, message_panels, query_links
 from temporalex_django.admin.run.start_view import StartView, can_start, like_address
 from temporalex_django.admin.switches import switch_address_for
 from temporalex_django.authoring.authorization import Person

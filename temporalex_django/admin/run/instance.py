@@ -51,7 +51,7 @@ from temporalex_django.admin.operator_views import (
     part_action_links,
     run_action_links,
 )
-from temporalex_django.admin.run.action_views import RunActionView, superseded_error
+from temporalex_django.admin.run.action_views import RunActionView, StartView, can_start, like_address, superseded_error
 from temporalex_django.admin.run.bulk import (
     BULK_ACTIONS,
     MAX_CHOSEN,
@@ -62,7 +62,6 @@ from temporalex_django.admin.run.bulk import (
 from temporalex_django.admin.run.detail import run_detail_context
 from temporalex_django.admin.run.history import CompareView, can_compare
 from temporalex_django.admin.run.messages import MessagePanel, QueryView, SendMessageView, message_panels, query_links
-from temporalex_django.admin.run.start_view import StartView, can_start, like_address
 from temporalex_django.admin.switches import switch_address_for
 from temporalex_django.authoring.authorization import Person
 from temporalex_django.authoring.run_columns import PAYLOAD_COLUMNS

@@ -15,7 +15,7 @@ from django.test import Client, RequestFactory, override_settings
 from django.test.utils import CaptureQueriesContext
 
 from temporalex_django import Ok, VersionedWorkflow, Workflow, WorkflowHandle, api, errors
-from temporalex_django.admin.audit import OperatorActionAdmin
+from temporalex_django.admin.read_only import OperatorActionAdmin
 from temporalex_django.admin.run.bulk import _encode_ids
 from temporalex_django.admin.run.instance import InstanceAdmin
 from temporalex_django.models import BulkJob, Instance, OperatorAction

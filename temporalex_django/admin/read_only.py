@@ -1,0 +1,361 @@
+"""Rows that are only read: background tasks, the audit log, outgoing messages.
+
+Background tasks in the admin: those that are enqueued or running, and those that have ended.
+"""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from django.contrib import admin, messages
+from django.contrib.admin.utils import flatten
+from django.contrib.admin.views.main import ChangeList
+from django.core.exceptions import PermissionDenied
+from django.db.models import QuerySet
+from django.http import HttpRequest, HttpResponse
+from django.urls import reverse
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext_lazy as _
+from django.utils.translation import ngettext
+
+from temporalex_django.access import VIEW_PAYLOAD, Operation, policy
+from temporalex_django.admin.base import CappedPaginator, M, ReadOnlyAdmin, actor_of, user_of, visible_runs
+from temporalex_django.admin.filters import (
+    ActionFilter,
+    AutomaticFilter,
+    BackendFilter,
+    TaskQueueFilter,
+    TaskStatusFilter,
+)
+from temporalex_django.admin.formatting import badge, format_call, format_payload, format_time, shorten
+from temporalex_django.authoring.authorization import APP, Person
+from temporalex_django.errors import ActionNotPermitted, TemporalexError
+from temporalex_django.models import EndedTask, EnqueuedTask, OperatorAction, Outbox
+from temporalex_django.models.fields import decode_payload
+from temporalex_django.operations import audit
+from temporalex_django.operations.base import storage
+from temporalex_django.operations.fleet.outgoing import DropOutgoing, SendAgain, describe_outgoing, outgoing_messages
+
+_PAYLOADS = ("call_arguments", "result_text", "attempt_log")
+
+
+class _BackgroundTaskAdmin(ReadOnlyAdmin[M]):
+    paginator = CappedPaginator
+    deferred_fields: tuple[str, ...] = ("call", "options")
+    list_select_related = False
+    ordering = ("-id",)
+    # Only the order of ids has an index; a big table sorted by another column takes seconds.
+    sortable_by = ("enqueued",)
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[M]:
+        """Return the background tasks; for a list, without loading their arguments and results, which may be long."""
+        queryset = super().get_queryset(request)
+        is_detail_view = request.resolver_match is not None and "object_id" in request.resolver_match.kwargs
+        if is_detail_view:
+            return queryset
+        return queryset.defer(*self.deferred_fields)
+
+    def get_fields(self, request: HttpRequest, obj: M | None = None) -> Any:
+        """Return the names of the fields of the page of a background task.
+
+        Arguments, results and errors are left out for users who may not see payloads.
+        """
+        can_view_payloads = policy().allows(user_of(request), VIEW_PAYLOAD)
+        return [name for name in cast("Any", self.fields) if can_view_payloads or name not in _PAYLOADS]
+
+    def render_change_form(
+        self,
+        request: HttpRequest,
+        context: dict[str, Any],
+        add: bool = False,  # noqa: FBT001, FBT002 - Django's own
+        change: bool = False,  # noqa: FBT001, FBT002
+        form_url: str = "",
+        obj: M | None = None,
+    ) -> HttpResponse:
+        """Render the page of a background task.
+
+        If the user sees its payloads, the audit log records that they have read them.
+        """
+        # Here and not in change_view: Django has found the object and checked the permission to see it by now.
+        if obj is not None and policy().allows(user_of(request), VIEW_PAYLOAD):
+            task_id = obj.run_id if isinstance(obj, EnqueuedTask) else obj.pk
+            audit.record_task_read(actor_of(request), task_id, str(obj))
+        return super().render_change_form(request, context, add, change, form_url, obj)
+
+    def get_readonly_fields(self, request: HttpRequest, obj: M | None = None) -> Any:
+        return self.get_fields(request, obj)
+
+    @admin.display(description=_("arguments"))
+    def call_arguments(self, task: Any) -> str:
+        return format_call(task.arguments).text
+
+    @admin.display(description=_("attempts"))
+    def attempt_log(self, task: Any) -> str:
+        options = decode_payload(task.options)
+        return format_payload(options.get("log") or [] if isinstance(options, dict) else options).text
+
+
+@admin.register(EnqueuedTask)
+class EnqueuedTaskAdmin(_BackgroundTaskAdmin[EnqueuedTask]):
+    """The admin pages of background tasks that wait for a worker or are running: a list, and a page for each."""
+
+    list_display = ("task_path", "state", "queue", "priority", "enqueued", "due", "attempt", "wait_text")
+    list_filter = (TaskQueueFilter,)
+    search_fields = ("run_id__exact",)
+    search_help_text = _("The id of a task, as returned by enqueue()")
+    fields = (
+        "task_path",
+        "task_id",
+        "state",
+        "queue",
+        "priority",
+        "enqueued",
+        "due",
+        "attempt",
+        "owner",
+        "call_arguments",
+        "attempt_log",
+    )
+
+    @admin.display(description=_("task"), ordering="activity")
+    def task_path(self, task: EnqueuedTask) -> str:
+        return str(task)
+
+    @admin.display(description=_("id"))
+    def task_id(self, task: EnqueuedTask) -> str:
+        return str(task.run_id)
+
+    @admin.display(description=_("status"))
+    def state(self, task: EnqueuedTask) -> SafeString:
+        if task.owner is None:
+            return badge("pending", str(_("Ready")))
+        return badge("running", str(_("Running")))
+
+    @admin.display(description=_("enqueued"), ordering="id")
+    def enqueued(self, task: EnqueuedTask) -> SafeString:
+        return format_time(task.scheduled_at)
+
+    @admin.display(description=_("due"), ordering="due_at")
+    def due(self, task: EnqueuedTask) -> SafeString:
+        return format_time(task.due_at)
+
+    @admin.display(description=_("waiting for"))
+    def wait_text(self, task: EnqueuedTask) -> str:
+        return task.waits_for or "–"
+
+
+@admin.register(EndedTask)
+class EndedTaskAdmin(_BackgroundTaskAdmin[EndedTask]):
+    """The admin pages of background tasks that have ended, until their retention removes them."""
+
+    deferred_fields = ("call", "options", "outcome")
+    list_display = ("task", "state", "queue", "enqueued", "finished", "attempts")
+    list_filter = (TaskStatusFilter, TaskQueueFilter, BackendFilter)
+    search_fields = ("id__exact", "task__startswith")
+    search_help_text = _("The id of a task, or the beginning of its function's path")
+    fields = (
+        *("task", "id", "state", "backend", "queue", "priority", "enqueued_at", "started_at", "finished_at"),
+        *("keep_until", "attempts", "call_arguments", "result_text", "attempt_log"),
+    )
+
+    @admin.display(description=_("status"), ordering="status")
+    def state(self, task: EndedTask) -> SafeString:
+        kind = "completed" if task.status == EndedTask.TaskStatus.SUCCESSFUL else "failed"
+        return badge(kind, str(task.get_status_display()))
+
+    @admin.display(description=_("enqueued"), ordering="id")
+    def enqueued(self, task: EndedTask) -> SafeString:
+        return format_time(task.enqueued_at)
+
+    @admin.display(description=_("finished"), ordering="finished_at")
+    def finished(self, task: EndedTask) -> SafeString:
+        return format_time(task.finished_at)
+
+    @admin.display(description=_("result or error"))
+    def result_text(self, task: EndedTask) -> str:
+        outcome = decode_payload(task.outcome)
+        if isinstance(outcome, dict) and "result" in outcome:
+            outcome = outcome["result"]
+        return format_payload(outcome).text
+
+
+# --- audit ------------------------------------------------------------------------------------------------------------
+#
+# The audit log in the admin: operator actions, read-only.
+
+
+@admin.register(OperatorAction)
+class OperatorActionAdmin(ReadOnlyAdmin[OperatorAction]):
+    """The admin list of the audit log: who did what to which run, why, and from where."""
+
+    list_display = ("when", "action", "actor_label", "of_run", "reason_label", "source", "how")
+    list_display_links = ("when", "action")
+    list_filter = (AutomaticFilter, ActionFilter, "denied", "forced")
+    list_select_related = False
+    search_fields = ("workflow_id__startswith", "actor_name__startswith")
+    search_help_text = _("The beginning of a run's id or of a person's name")
+    ordering = ("-id",)
+    paginator = CappedPaginator
+    fields = (
+        ("at", "action", "how"),
+        ("actor_label", "source", "address", "request_id"),
+        ("of_run", "workflow"),
+        "reason",
+        "details",
+    )
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[OperatorAction]:
+        """Return the operator actions on runs that the user may see; all of them for a user who may see all runs.
+
+        Actions on deleted runs, and on no run, are left out for other users.
+        """
+        actions = super().get_queryset(request)
+        runs = visible_runs(self.admin_site, request)
+        # A deleted run matches no subquery of runs, so its rows drop out for everybody whose runs are restricted.
+        if runs is None:
+            return actions
+        return actions.filter(run__in=runs.values("pk"))
+
+    def get_fields(self, request: HttpRequest, obj: OperatorAction | None = None) -> Any:
+        """Return the names of the fields of the page of an operator action.
+
+        The network address is left out for users who may not see payloads.
+        """
+        user = cast("Person", request.user)
+        operation = VIEW_PAYLOAD
+        if obj is not None and obj.run is not None:
+            operation = VIEW_PAYLOAD.of(obj.run)
+        if policy().allows(user, operation):
+            return self.fields
+        return [tuple(n for n in row if n != "address") if isinstance(row, tuple) else row for row in self.fields]
+
+    def get_readonly_fields(self, request: HttpRequest, obj: OperatorAction | None = None) -> Any:
+        return flatten(self.fields)
+
+    @admin.display(description=_("when"), ordering="id")
+    def when(self, action: OperatorAction) -> SafeString:
+        return format_time(action.at)
+
+    @admin.display(description=_("why"))
+    def reason_label(self, action: OperatorAction) -> str:
+        return shorten(action.reason) or "–"
+
+    @admin.display(description=_("who"), ordering="actor_name")
+    def actor_label(self, action: OperatorAction) -> str:
+        return action.actor_name or str(_("code"))
+
+    @admin.display(description=_("how"), ordering="forced")
+    def how(self, action: OperatorAction) -> str:
+        if action.denied:
+            return str(_("denied"))
+        if action.forced:
+            return str(_("forced"))
+        return "–"
+
+    @staticmethod
+    def _of_schedule(action: OperatorAction) -> SafeString | str:
+        name = action.details.get("schedule") if isinstance(action.details, dict) else None
+        if not name:
+            return "–"
+        return format_html('{}<span class="tx-under">{}</span>', shorten(str(name)), _("schedule"))
+
+    @admin.display(description=_("run"))
+    def of_run(self, action: OperatorAction) -> SafeString | str:
+        # An operation on a schedule is about no run.
+        if action.run_id is None:
+            return action.workflow_id or self._of_schedule(action)
+        address = reverse(f"{self.admin_site.name}:temporalex_django_instance_change", args=[action.run_id])
+        link = format_html('<a href="{}">{}</a>', address, shorten(action.workflow_id))
+        return format_html('{}<span class="tx-under">{}</span>', link, action.workflow)
+
+
+# --- outbox -----------------------------------------------------------------------------------------------------------
+#
+# Outgoing messages in the admin: a list, whose actions send dead letters again and drop messages.
+
+
+class DeadLetterFilter(admin.SimpleListFilter):
+    """The list filter that separates dead letters from messages that wait to be sent."""
+
+    title = _("state")
+    parameter_name = "state"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
+        return [("waiting", _("Waiting")), ("dead", _("Dead letters"))]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Outbox]) -> QuerySet[Outbox]:
+        if self.value() is None:
+            return queryset
+        return queryset.filter(failed__isnull=self.value() == "waiting")
+
+
+class _OutboxList(ChangeList):
+    """The list of outgoing messages, each with its problem as this user may see it."""
+
+    def get_results(self, request: HttpRequest) -> None:
+        super().get_results(request)
+        self.result_list = rows = [*self.result_list]
+        for row, message in zip(rows, describe_outgoing(rows, user_of(request)), strict=True):
+            row.problem_text = ": ".join(filter(None, (message.code, message.error)))
+
+
+@admin.register(Outbox)
+class OutboxAdmin(ReadOnlyAdmin[Outbox]):
+    """The admin list of outgoing messages. Their bodies are payloads, and are not shown."""
+
+    list_display = ("kind", "destination", "run_name", "sender", "waiting_since", "tries", "problem")
+    list_display_links = None
+    list_filter = (DeadLetterFilter, "destination", "kind")
+    ordering = ("id",)
+    actions = ("send_again", "drop")
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Outbox]:
+        """Return the messages about runs that the user may see."""
+        return outgoing_messages(storage().alias, user_of(request))
+
+    @admin.display(description=_("run"))
+    def run_name(self, message: Any) -> str:
+        return f"{message.workflow or ''} {message.workflow_id or ''}".strip()
+
+    @admin.display(description=_("since"), ordering="created_at")
+    def waiting_since(self, message: Outbox) -> SafeString:
+        return format_time(message.created_at)
+
+    @admin.display(description=_("problem"))
+    def problem(self, message: Any) -> str:
+        """Return why the message is a dead letter, or what its last try has met."""
+        return str(message.problem_text)
+
+    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
+        return _OutboxList
+
+    def has_operate_permission(self, request: HttpRequest) -> bool:
+        """Return True if the user may send messages again and drop them."""
+        operation = Operation(action=SendAgain.name, permission=f"{APP}.{SendAgain.permission}")
+        return policy().allows(user_of(request), operation)
+
+    @admin.action(description=_("Send again"), permissions=["operate"])
+    def send_again(self, request: HttpRequest, queryset: QuerySet[Outbox]) -> None:
+        """Send the selected dead letters again."""
+        self._execute(request, queryset, SendAgain)
+
+    @admin.action(description=_("Drop"), permissions=["operate"])
+    def drop(self, request: HttpRequest, queryset: QuerySet[Outbox]) -> None:
+        """Drop the selected messages."""
+        self._execute(request, queryset, DropOutgoing)
+
+    def _execute(self, request: HttpRequest, queryset: QuerySet[Outbox], action: type[SendAgain]) -> None:
+        done = 0
+        for pk in queryset.values_list("pk", flat=True):
+            try:
+                action(pk, by=actor_of(request)).execute()
+            except ActionNotPermitted as exc:
+                raise PermissionDenied(str(exc)) from exc
+            except TemporalexError as exc:
+                messages.error(request, exc.message)
+            else:
+                done += 1
+        if done:
+            texts = ngettext("%(count)d message was processed.", "%(count)d messages were processed.", done)
+            messages.success(request, texts % {"count": done})

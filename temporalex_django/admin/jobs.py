@@ -20,9 +20,18 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from temporalex_django.access import VIEW, policy, runs_or_all
-from temporalex_django.admin.base import CappedPaginator, ReadOnlyAdmin, actor_of, refuse, user_of, visible_runs
+from temporalex_django.admin.base import (
+    CappedPaginator,
+    ReadOnlyAdmin,
+    actor_of,
+    badge,
+    format_time,
+    refuse,
+    shorten,
+    user_of,
+    visible_runs,
+)
 from temporalex_django.admin.filters import JobStateFilter
-from temporalex_django.admin.formatting import badge, format_time, shorten
 from temporalex_django.admin.run.bulk import bulk_permission_error, can_start_bulk
 from temporalex_django.errors import ActionNotPermitted, TemporalexError, WorkflowNotFound
 from temporalex_django.forms.payload_forms import NoteFormField

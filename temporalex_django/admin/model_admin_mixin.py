@@ -14,8 +14,7 @@ from django.utils import timezone
 from django.utils.safestring import SafeString
 
 from temporalex_django.access import redactor_for
-from temporalex_django.admin.base import user_of
-from temporalex_django.admin.formatting import shorten, status_badge
+from temporalex_django.admin.base import shorten, status_badge, user_of
 from temporalex_django.admin.operator_views import ActionLink, run_action_links
 from temporalex_django.admin.run.action_views import superseded_error
 from temporalex_django.admin.run.instance import InstanceAdmin

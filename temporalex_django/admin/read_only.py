@@ -20,7 +20,19 @@ from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext
 
 from temporalex_django.access import VIEW_PAYLOAD, Operation, policy
-from temporalex_django.admin.base import CappedPaginator, M, ReadOnlyAdmin, actor_of, user_of, visible_runs
+from temporalex_django.admin.base import (
+    CappedPaginator,
+    M,
+    ReadOnlyAdmin,
+    actor_of,
+    badge,
+    format_call,
+    format_payload,
+    format_time,
+    shorten,
+    user_of,
+    visible_runs,
+)
 from temporalex_django.admin.filters import (
     ActionFilter,
     AutomaticFilter,
@@ -28,7 +40,6 @@ from temporalex_django.admin.filters import (
     TaskQueueFilter,
     TaskStatusFilter,
 )
-from temporalex_django.admin.formatting import badge, format_call, format_payload, format_time, shorten
 from temporalex_django.authoring.authorization import APP, Person
 from temporalex_django.errors import ActionNotPermitted, TemporalexError
 from temporalex_django.models import EndedTask, EnqueuedTask, OperatorAction, Outbox

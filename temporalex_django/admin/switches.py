@@ -16,8 +16,7 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
 
 from temporalex_django.access import VIEW_PAYLOAD, Operation, policy
-from temporalex_django.admin.base import ReadOnlyAdmin, actor_of, user_of
-from temporalex_django.admin.formatting import format_time
+from temporalex_django.admin.base import ReadOnlyAdmin, actor_of, format_time, user_of
 from temporalex_django.authoring.authorization import APP, Person
 from temporalex_django.errors import ActionNotPermitted, TemporalexError
 from temporalex_django.forms.payload_forms import NoteFormField

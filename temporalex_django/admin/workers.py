@@ -18,8 +18,7 @@ from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext
 
 from temporalex_django.access import VIEW, Operation, policy
-from temporalex_django.admin.base import ReadOnlyAdmin, actor_of, user_of, visible_runs
-from temporalex_django.admin.formatting import badge, format_duration
+from temporalex_django.admin.base import ReadOnlyAdmin, actor_of, badge, format_duration, user_of, visible_runs
 from temporalex_django.admin.jobs import ReasonForm
 from temporalex_django.admin.switches import switch_address_for
 from temporalex_django.authoring.authorization import APP

@@ -27,9 +27,9 @@ from temporalex_django.admin.base import (
     is_duplicate_request,
     posted_data,
     refuse,
+    status_badge,
     user_of,
 )
-from temporalex_django.admin.formatting import status_badge
 from temporalex_django.authoring import workflow as workflows
 from temporalex_django.authoring.authorization import APP, Person
 from temporalex_django.authoring.requests import StartRequest

@@ -27,8 +27,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from temporalex_django.access import VIEW, Operation, policy
-from temporalex_django.admin.base import actor_of, refuse, user_of, view_permission_error
-from temporalex_django.admin.formatting import shorten
+from temporalex_django.admin.base import actor_of, refuse, shorten, user_of, view_permission_error
 from temporalex_django.admin.operator_views import OperatorActionForm, input_name, permission_error
 from temporalex_django.admin.run.action_views import superseded_error
 from temporalex_django.authoring.authorization import APP, Person

@@ -18,7 +18,7 @@ from django.utils.translation import gettext as _
 
 from temporalex_django import errors
 from temporalex_django.access import VIEW
-from temporalex_django.admin.formatting import (
+from temporalex_django.admin.base import (
     FormattedPayload,
     claimed_by_name,
     format_call,

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
-from temporalex_django.admin.formatting import shape
+from temporalex_django.admin.base import shape
 from temporalex_django.authoring.workflow import Workflow
 from temporalex_django.core.history.events import HistoryEvent as Event
 from temporalex_django.errors import TemporalexError

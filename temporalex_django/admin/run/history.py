@@ -17,8 +17,16 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
 from temporalex_django.access import Operation, policy
-from temporalex_django.admin.base import actor_of, posted_data, refuse, user_of
-from temporalex_django.admin.formatting import FormattedPayload, badge, format_duration, format_payload
+from temporalex_django.admin.base import (
+    FormattedPayload,
+    actor_of,
+    badge,
+    format_duration,
+    format_payload,
+    posted_data,
+    refuse,
+    user_of,
+)
 from temporalex_django.admin.operator_views import ActionLink
 from temporalex_django.admin.run.action_views import Confirmation, RunActionView
 from temporalex_django.authoring.authorization import APP, Person

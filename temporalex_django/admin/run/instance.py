@@ -25,7 +25,11 @@ from temporalex_django.access import VIEW, is_unfiltered, policy, redactor_for, 
 from temporalex_django.admin.base import (
     ReadOnlyAdmin,
     actor_of,
+    format_duration,
+    format_time,
     refuse,
+    shorten,
+    status_badge,
     subject_address,
     user_of,
     view_permission_error,
@@ -43,7 +47,6 @@ from temporalex_django.admin.filters import (
     VersionFilter,
     WaitingForFilter,
 )
-from temporalex_django.admin.formatting import format_duration, format_time, shorten, status_badge
 from temporalex_django.admin.operator_views import (
     OperatorActionView,
     history_action_links,

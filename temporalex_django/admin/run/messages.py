@@ -14,8 +14,7 @@ from django.http import Http404, HttpRequest, HttpResponse
 from django.utils.translation import gettext as _
 
 from temporalex_django.access import Operation, policy
-from temporalex_django.admin.base import actor_of, posted_data, refuse, user_of
-from temporalex_django.admin.formatting import format_payload, shorten
+from temporalex_django.admin.base import actor_of, format_payload, posted_data, refuse, shorten, user_of
 from temporalex_django.admin.run.action_views import Confirmation, RunActionView, superseded_error
 from temporalex_django.authoring.authorization import APP, Person
 from temporalex_django.errors import ActionNotPermitted, TemporalexError, UpdateTimeout

@@ -10,8 +10,7 @@ from django.utils import timezone
 from django.utils.translation import gettext as _
 
 from temporalex_django import access
-from temporalex_django.admin.base import CappedPaginator
-from temporalex_django.admin.formatting import format_payload, status_badge
+from temporalex_django.admin.base import CappedPaginator, format_payload, status_badge
 from temporalex_django.admin.schedules.formatting import (
     cause_text,
     fire_times,

@@ -20,14 +20,15 @@ from django.utils.translation import gettext_lazy as _
 from temporalex_django.admin.base import (
     CappedPaginator,
     actor_of,
+    format_time,
     idempotent_request,
     is_duplicate_request,
     refuse,
+    shorten,
     user_of,
     visible_runs,
 )
 from temporalex_django.admin.filters import ChoicesFilter, WorkflowFilter
-from temporalex_django.admin.formatting import format_time, shorten
 from temporalex_django.admin.jobs import ReasonForm
 from temporalex_django.admin.schedules.detail import schedule_detail_context
 from temporalex_django.admin.schedules.formatting import (

@@ -11,8 +11,7 @@ from temporalex_django.admin.model_admin_mixin import WorkflowAdminMixin
 from temporalex_django.admin.read_only import EndedTaskAdmin, EnqueuedTaskAdmin, OperatorActionAdmin, OutboxAdmin
 from temporalex_django.admin.run.instance import InstanceAdmin
 from temporalex_django.admin.schedules.schedule import ScheduleAdmin
-from temporalex_django.admin.switches import SwitchedOffAdmin
-from temporalex_django.admin.workers import WorkerAdmin
+from temporalex_django.admin.workers import SwitchedOffAdmin, WorkerAdmin
 
 __all__ = [
     "BulkJobAdmin",

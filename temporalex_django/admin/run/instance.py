@@ -65,7 +65,7 @@ from temporalex_django.admin.run.bulk import (
 from temporalex_django.admin.run.detail import run_detail_context
 from temporalex_django.admin.run.history import CompareView, can_compare
 from temporalex_django.admin.run.messages import MessagePanel, QueryView, SendMessageView, message_panels, query_links
-from temporalex_django.admin.switches import switch_address_for
+from temporalex_django.admin.workers import switch_address_for
 from temporalex_django.authoring.authorization import Person
 from temporalex_django.authoring.run_columns import PAYLOAD_COLUMNS
 from temporalex_django.authoring.run_filters import NEWEST_FIRST, ORDERS
